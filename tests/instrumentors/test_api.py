@@ -25,7 +25,7 @@ def breakdown(record: records.Record) -> dict[str, int]:
     return partition([triple for triple in triples if not triple[0].startswith("@")], t0, t1)
 
 
-def test_planted_latencies_and_overhead_add_up_to_the_wall_time_exactly(finished: Finished) -> None:
+def test_planted_stages_and_unattributed_time_add_up_to_the_wall_time(finished: Finished) -> None:
     """Each planted stage is there with its time, less what ran inside it; with overhead they make the whole request."""
     with stagelens.request("planted"):
         with stagelens.stage("preprocess"):
@@ -42,7 +42,7 @@ def test_planted_latencies_and_overhead_add_up_to_the_wall_time_exactly(finished
         assert own[planted] >= seconds * 1e9
 
 
-def test_facts_of_an_inner_request_land_on_the_running_one(finished: Finished) -> None:
+def test_facts_of_an_inner_request_are_recorded_on_the_outer_one(finished: Finished) -> None:
     """A request inside a request counts nothing of its own, but what it knows and times is kept."""
     with (
         stagelens.request("outer", device="cpu"),
@@ -59,7 +59,7 @@ def test_facts_of_an_inner_request_land_on_the_running_one(finished: Finished) -
     assert finished.stages() == ["forward"]
 
 
-def test_an_exception_passes_and_names_the_error(finished: Finished) -> None:
+def test_an_exception_propagates_and_names_the_error(finished: Finished) -> None:
     """The stage and the request are recorded, and the caller sees the exception."""
     with pytest.raises(KeyError), stagelens.request("failing"), stagelens.stage("forward"):
         raise KeyError
@@ -77,7 +77,7 @@ def test_a_stage_outside_any_request_records_nothing(finished: Finished) -> None
     assert not finished
 
 
-def test_a_stage_cannot_pass_for_a_fact(finished: Finished) -> None:
+def test_a_stage_name_cannot_be_a_fact(finished: Finished) -> None:
     """The sign of a fact is taken off the name of a stage."""
     with stagelens.request("named"):
         for name in ("@model", "@"):
@@ -87,7 +87,7 @@ def test_a_stage_cannot_pass_for_a_fact(finished: Finished) -> None:
     assert finished.stages() == ["model", "stage"]
 
 
-def test_the_traceparent_and_the_kind_of_a_manual_request_are_handed_on(finished: Finished) -> None:
+def test_a_manual_request_passes_its_traceparent_and_kind(finished: Finished) -> None:
     """A consumer of messages passes the header it got."""
     with stagelens.request("job", traceparent="00-a-b-01"):
         pass
@@ -126,7 +126,7 @@ async def async_generator(count: int) -> AsyncGenerator[int, int]:
         sent = yield sent
 
 
-def test_decorated_functions_stay_what_they_were() -> None:
+def test_decorated_functions_preserve_their_metadata() -> None:
     """Frameworks look at what they are given: kind, name, documentation and signature are the original's."""
     assert inspect.iscoroutinefunction(coroutine)
     assert inspect.isgeneratorfunction(generator)
@@ -253,7 +253,7 @@ def test_an_async_generator_that_is_stopped_runs_its_cleanup_and_is_recorded_onc
     ]
 
 
-def test_an_inner_request_belongs_to_the_outer_one_it_began_in(finished: Finished) -> None:
+def test_an_inner_request_is_part_of_its_starting_outer_request(finished: Finished) -> None:
     """A decorated generator that ends in another request is not a child of that one."""
 
     @stagelens.request("inner")

@@ -23,14 +23,14 @@ print(before, loaded())
 """
 
 
-def test_a_module_of_ours_is_loaded_with_its_library() -> None:
+def test_an_instrumentor_is_loaded_with_its_library() -> None:
     """A process that imports none of the libraries pays for none of our modules."""
     answer = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
 
     assert answer.stdout == "[False, False] [True, False]\n"
 
 
-def test_a_module_that_fails_leaves_the_import_alone(
+def test_a_failing_instrumentor_does_not_affect_the_import(
     reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """The library loads as before, and one line says what is not timed."""

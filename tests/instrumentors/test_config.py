@@ -24,7 +24,7 @@ def test_without_settings_the_local_collector_is_used(monkeypatch: pytest.Monkey
     assert config.enabled
 
 
-def test_settings_of_opentelemetry_and_our_own_are_read(tmp_path: Path) -> None:
+def test_settings_of_opentelemetry_and_stagelens_are_read(tmp_path: Path) -> None:
     """One environment serves the user's OpenTelemetry SDK and us."""
     for name in ("ca.pem", "own.pem", "own.key"):
         (tmp_path / name).touch()
@@ -62,7 +62,9 @@ def test_settings_of_opentelemetry_and_our_own_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["CLIENT_CERTIFICATE", "CLIENT_KEY"])
-def test_half_a_client_certificate_is_none(name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_certificate_without_key_is_ignored(
+    name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A certificate without its key, or a key without its certificate, cannot be shown; the agent goes on without."""
     (tmp_path / "half.pem").touch()
     config = AgentConfig.from_env({f"OTEL_EXPORTER_OTLP_{name}": str(tmp_path / "half.pem")})
@@ -92,7 +94,7 @@ def test_half_a_client_certificate_is_none(name: str, tmp_path: Path, caplog: py
         ("STAGELENS_KEEP_UNIFORM", "9" * 5000),
     ],
 )
-def test_a_broken_value_is_named_once_and_its_default_used(
+def test_an_invalid_value_is_logged_once_and_its_default_used(
     key: str, value: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The line has the key, the value and what to write."""
@@ -122,7 +124,7 @@ KEYS = [
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), st.text(max_size=30)))
-def test_no_environment_stops_the_host(environment: dict[str, str]) -> None:
+def test_no_environment_value_stops_the_host_process(environment: dict[str, str]) -> None:
     """Whatever the values are, there is a configuration."""
     assert AgentConfig.from_env(environment).interval_seconds > 0
 
@@ -131,12 +133,12 @@ def test_no_environment_stops_the_host(environment: dict[str, str]) -> None:
     ("path", "name"),
     [("/srv/app/serve.py", "serve"), ("/lib/uvicorn/__main__.py", "uvicorn"), ("-c", "python"), ("", "python")],
 )
-def test_a_service_without_a_name_is_called_after_its_script(path: str, name: str) -> None:
+def test_a_service_without_a_name_is_named_after_its_script(path: str, name: str) -> None:
     """The command as a person knows it."""
     assert script_name([path]) == name
 
 
-def test_a_name_that_is_no_utf8_is_one_that_the_collector_takes() -> None:
+def test_a_name_that_is_not_utf8_is_made_valid() -> None:
     """As a shell in another locale writes it; with half a character in it every export would be refused."""
     environment = {
         "OTEL_SERVICE_NAME": os.fsdecode(b"caf\xe9"),

@@ -141,7 +141,7 @@ def expected(name: str, steps: list[Step]) -> Iterator[str]:
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests=st.lists(programs, min_size=1, max_size=4))
-def test_every_stage_of_every_place_is_found_in_its_own_request(finished: Finished, requests: list[list[Step]]) -> None:
+def test_every_stage_is_recorded_on_its_own_request(finished: Finished, requests: list[list[Step]]) -> None:
     """Requests at once, each a random program over tasks, threads, pools, callbacks and generators: none is lost or mixed up."""
     finished.clear()
 
@@ -160,7 +160,7 @@ def test_every_stage_of_every_place_is_found_in_its_own_request(finished: Finish
     assert records.current.get() is None
 
 
-def test_a_stage_that_calls_itself_is_one_stage_with_a_place_for_each_call(finished: Finished) -> None:
+def test_a_recursive_stage_has_an_interval_per_call(finished: Finished) -> None:
     """Recursion, plain and awaited, leaves one interval a call, each inside the one before."""
 
     @stage("forward")
@@ -184,7 +184,7 @@ def test_a_stage_that_calls_itself_is_one_stage_with_a_place_for_each_call(finis
     assert all(outer[1] <= inner[1] <= inner[2] <= outer[2] for inner, outer in itertools.pairwise(marks[:6]))
 
 
-def test_a_request_that_calls_itself_is_counted_once(finished: Finished) -> None:
+def test_a_recursive_request_is_counted_once(finished: Finished) -> None:
     """The outermost call is the request."""
 
     @request("recursive")
@@ -196,7 +196,7 @@ def test_a_request_that_calls_itself_is_counted_once(finished: Finished) -> None
     assert [record[3] for record in finished] == ["recursive"]
 
 
-def test_every_kind_of_callback_of_a_loop_belongs_to_the_request_that_asked_for_it(finished: Finished) -> None:
+def test_every_loop_callback_is_part_of_its_request(finished: Finished) -> None:
     """Soon, later, at the end of a task, and from a thread."""
 
     async def handle() -> None:
@@ -216,7 +216,7 @@ def test_every_kind_of_callback_of_a_loop_belongs_to_the_request_that_asked_for_
     assert sorted(set(finished.stages()) - {"queue"}) == ["done", "later", "soon", "threadsafe"]
 
 
-def test_a_worker_task_of_an_early_request_serves_the_later_ones(finished: Finished) -> None:
+def test_a_worker_task_of_an_earlier_request_serves_later_ones(finished: Finished) -> None:
     """A task that goes on after its request adds nothing to it, and begins requests of its own."""
 
     async def work(jobs: asyncio.Queue[asyncio.Event]) -> None:
@@ -251,7 +251,7 @@ def test_a_stage_may_end_in_another_thread_and_context(finished: Finished) -> No
     assert finished.stages() == ["forward"]
 
 
-def test_a_generator_consumed_piece_by_piece_in_many_places_is_one_request(finished: Finished) -> None:
+def test_a_generator_consumed_in_many_contexts_is_one_request(finished: Finished) -> None:
     """Each step in another context, one in another thread, the last in another request: nothing stays behind in any."""
 
     @request("stream")
@@ -276,7 +276,7 @@ def test_a_generator_consumed_piece_by_piece_in_many_places_is_one_request(finis
     assert stages(finished) == {"stream": ["forward"] * 3, "other": []}
 
 
-def test_an_abandoned_generator_ends_its_request_with_its_own_end(finished: Finished) -> None:
+def test_an_abandoned_generator_ends_its_request_when_freed(finished: Finished) -> None:
     """Nobody closes it: when it is freed, in whatever context, the request is counted once and is no error."""
 
     @request("stream")
@@ -340,7 +340,7 @@ def test_an_async_generator_left_over_at_the_end_of_the_loop_is_counted(finished
     assert [record[3:5] for record in finished] == [("stream", "")]
 
 
-def test_a_with_around_a_yield_that_ends_elsewhere_is_counted_and_raises_nothing(finished: Finished) -> None:
+def test_a_with_around_a_yield_ending_in_another_context_is_counted(finished: Finished) -> None:
     """Not as it should be written, but it must not hurt: the token is of another context."""
 
     def stream() -> Generator[int]:
@@ -377,7 +377,7 @@ def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) ->
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])
-def test_a_client_that_leaves_a_stream_ends_request_and_generator(finished: Finished, kind: str) -> None:
+def test_a_client_disconnect_ends_request_and_generator(finished: Finished, kind: str) -> None:
     """The steps so far are there, the generator is closed, and the next request is another one."""
     asgi = AsgiInstrumentor()
     asgi.instrument()

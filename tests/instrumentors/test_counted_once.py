@@ -63,7 +63,7 @@ def recorded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.usefixtures("instrumented", "finished", "recorded")
-def test_a_span_around_our_request_says_that_it_is_counted(exported: InMemorySpanExporter) -> None:
+def test_an_outer_span_is_marked_as_counted(exported: InMemorySpanExporter) -> None:
     """Whether it is the root or not: the collector goes on from it, up and down."""
     with span("consumer", kind=api.SpanKind.CONSUMER), span("around"), stagelens.request("job"), span("inside"):
         pass
@@ -72,7 +72,7 @@ def test_a_span_around_our_request_says_that_it_is_counted(exported: InMemorySpa
 
 
 @pytest.mark.usefixtures("instrumented", "finished", "recorded")
-def test_a_server_span_inside_our_request_says_so_itself(exported: InMemorySpanExporter) -> None:
+def test_an_inner_server_span_is_marked_as_counted(exported: InMemorySpanExporter) -> None:
     """An instrumentation that opens it inside the application, called from elsewhere or from nowhere."""
     remote = api.SpanContext(7, 8, is_remote=True, trace_flags=api.TraceFlags(1))
     caller = api.set_span_in_context(api.NonRecordingSpan(remote))
@@ -86,7 +86,7 @@ def test_a_server_span_inside_our_request_says_so_itself(exported: InMemorySpanE
 
 
 @pytest.mark.usefixtures("instrumented", "finished")
-def test_what_is_no_request_of_ours_is_theirs_to_count(exported: InMemorySpanExporter) -> None:
+def test_uninstrumented_requests_are_not_marked(exported: InMemorySpanExporter) -> None:
     """Before and after it, and in a process of ours that sees no request at all."""
     with stagelens.request("job"):
         pass
@@ -97,7 +97,9 @@ def test_what_is_no_request_of_ours_is_theirs_to_count(exported: InMemorySpanExp
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_our_kept_spans_in_their_export_are_nothing_new(finished: Finished, exported: InMemorySpanExporter) -> None:
+def test_retained_spans_in_a_foreign_export_are_marked_as_counted(
+    finished: Finished, exported: InMemorySpanExporter
+) -> None:
     """They are counted, and come to the collector by the agent itself."""
     with span("around"), stagelens.request("job"), stagelens.stage("forward"):
         pass
@@ -110,7 +112,7 @@ def test_our_kept_spans_in_their_export_are_nothing_new(finished: Finished, expo
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_a_span_that_takes_no_attributes_costs_nothing(
+def test_a_span_without_attributes_is_unaffected(
     finished: Finished, reported: set[str], exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their span starts and ends as before, and the request is counted."""

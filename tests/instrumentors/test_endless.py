@@ -57,7 +57,7 @@ def read(streams: list[socket.socket], many: int) -> None:
             left -= got
 
 
-def test_streams_that_never_end_take_a_bounded_place(
+def test_endless_streams_take_bounded_memory(
     serve: Callable[..., Service], sink: Sink, tmp_path: Path, until: Callable[..., None]
 ) -> None:
     """Ten endless streams with endless stages: memory is constant, other requests are counted, and SIGTERM ends the service."""

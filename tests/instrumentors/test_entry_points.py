@@ -21,7 +21,7 @@ print(*(hasattr(method, "__wrapped__") and not hasattr(method.__wrapped__, "__wr
 """
 
 
-def test_opentelemetry_instrument_loads_our_modules(tmp_path: Path) -> None:
+def test_opentelemetry_instrument_loads_the_instrumentors(tmp_path: Path) -> None:
     """`opentelemetry-instrument python app.py` is enough; each library is patched once."""
     (tmp_path / "app.py").write_text(PROGRAM)
     launcher = Path(sys.executable).parent / "opentelemetry-instrument"
@@ -33,7 +33,7 @@ def test_opentelemetry_instrument_loads_our_modules(tmp_path: Path) -> None:
     assert answer.stdout == "True True\n", answer.stderr
 
 
-def test_beside_stagelens_run_each_library_is_patched_once(tmp_path: Path) -> None:
+def test_both_launchers_together_patch_each_library_once(tmp_path: Path) -> None:
     """Both launchers in one command, in either order, still patch once."""
     (tmp_path / "app.py").write_text(PROGRAM)
     launcher = str(Path(sys.executable).parent / "opentelemetry-instrument")
@@ -47,7 +47,7 @@ def test_beside_stagelens_run_each_library_is_patched_once(tmp_path: Path) -> No
         assert answer.stdout == "True True\n", answer.stderr
 
 
-def test_named_stages_are_found_behind_opentelemetrys_launcher(tmp_path: Path) -> None:
+def test_named_stages_work_with_the_opentelemetry_launcher(tmp_path: Path) -> None:
     """Its `sitecustomize` hides ours, and knows nothing of `--stage`: what that names is timed all the same."""
     (tmp_path / "steps.py").write_text("def prepare(): ...\n")
     (tmp_path / "app.py").write_text("import steps; print(hasattr(steps.prepare, '__wrapped__'))")

@@ -55,7 +55,7 @@ def test_functions_and_methods_become_stages(finished: Finished, work: Any) -> N
 
 
 @pytest.mark.usefixtures("finished")
-def test_an_object_that_can_be_called_is_left_alone(caplog: pytest.LogCaptureFixture, request: Any) -> None:
+def test_a_callable_object_is_not_wrapped(caplog: pytest.LogCaptureFixture, request: Any) -> None:
     """A function in its place would lack everything but the call; the user is told what to do."""
     with caplog.at_level(logging.WARNING, "stagelens"):
         work = request.getfixturevalue("work")

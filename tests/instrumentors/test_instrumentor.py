@@ -62,7 +62,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[ToyInstrum
 
 
 @pytest.mark.usefixtures("toy")
-def test_what_a_version_lacks_or_inherits_is_left_alone() -> None:
+def test_missing_or_inherited_methods_are_not_patched() -> None:
     """Another version of a library may have moved a method: the rest is patched."""
     library: Any = importlib.import_module("toy_library")
 
@@ -72,7 +72,7 @@ def test_what_a_version_lacks_or_inherits_is_left_alone() -> None:
 
 
 @pytest.mark.usefixtures("toy")
-def test_a_library_that_cannot_be_patched_loads_as_before(reported: set[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_library_that_cannot_be_patched_still_loads(reported: set[str], caplog: pytest.LogCaptureFixture) -> None:
     """The import succeeds, and one line says what is not timed."""
     with caplog.at_level(logging.WARNING, "stagelens"):
         extra: Any = importlib.import_module("toy_library_extra")
@@ -83,7 +83,7 @@ def test_a_library_that_cannot_be_patched_loads_as_before(reported: set[str], ca
     assert [record.levelname for record in caplog.records] == ["WARNING"]
 
 
-def test_a_patch_over_ours_survives_uninstrumenting(toy: ToyInstrumentor) -> None:
+def test_a_later_patch_survives_uninstrumentation(toy: ToyInstrumentor) -> None:
     """To take ours out from under it would take theirs away; instrumenting again does not put a second one in."""
     library: Any = importlib.import_module("toy_library")
     ours = library.Model.run
@@ -99,7 +99,7 @@ def test_a_patch_over_ours_survives_uninstrumenting(toy: ToyInstrumentor) -> Non
     assert not hasattr(ours.__wrapped__, "__wrapped__")
 
 
-def test_a_reloaded_library_is_patched_anew(toy: ToyInstrumentor) -> None:
+def test_a_reloaded_library_is_patched_again(toy: ToyInstrumentor) -> None:
     """Reloading makes new classes and functions, and each is patched once."""
     library: Any = importlib.import_module("toy_library")
     for _ in range(2):
@@ -114,7 +114,7 @@ def test_a_reloaded_library_is_patched_anew(toy: ToyInstrumentor) -> None:
     assert not hasattr(library.fetch, "__wrapped__")
 
 
-def test_a_property_is_patched_and_is_the_very_same_again() -> None:
+def test_a_property_is_patched_and_restored() -> None:
     """Its getter is ours; how it is set, and what it says of itself, is as before."""
 
     class Owner:

@@ -45,7 +45,7 @@ def hooked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Callabl
         sys.modules.pop(name, None)
 
 
-def test_a_later_import_calls_the_hook_with_the_whole_module(hooked: Callable[..., Seen], tmp_path: Path) -> None:
+def test_a_later_import_calls_the_hook_with_the_complete_module(hooked: Callable[..., Seen], tmp_path: Path) -> None:
     """The hook runs after the last line of the module and before the import returns."""
     (tmp_path / "later_one.py").write_text("VALUE = 1\nimport math\nVALUE = 2\n")
     seen = hooked("later_one")
@@ -77,7 +77,7 @@ def test_a_reload_calls_the_hook_again(hooked: Callable[..., Seen], tmp_path: Pa
     assert seen == [("again_one", 1)] * 2
 
 
-def test_looking_for_a_module_loads_nothing(hooked: Callable[..., Seen], tmp_path: Path) -> None:
+def test_finding_a_module_spec_loads_nothing(hooked: Callable[..., Seen], tmp_path: Path) -> None:
     """Programs ask whether a library is there without importing it."""
     (tmp_path / "asked_one.py").write_text("VALUE = 1\n")
     seen = hooked("asked_one", "absent_one")
@@ -89,7 +89,7 @@ def test_looking_for_a_module_loads_nothing(hooked: Callable[..., Seen], tmp_pat
         importlib.import_module("absent_one")
 
 
-def test_a_module_that_fails_to_load_fails_as_before(hooked: Callable[..., Seen], tmp_path: Path) -> None:
+def test_a_module_import_error_is_unchanged(hooked: Callable[..., Seen], tmp_path: Path) -> None:
     """The hook sees no broken module, and a second try is a fresh one."""
     (tmp_path / "broken_one.py").write_text("raise OSError('theirs')\n")
     seen = hooked("broken_one")
@@ -100,7 +100,7 @@ def test_a_module_that_fails_to_load_fails_as_before(hooked: Callable[..., Seen]
     assert seen == []
 
 
-def test_modules_of_one_archive_are_told_apart(hooked: Callable[..., Seen], tmp_path: Path) -> None:
+def test_modules_of_one_archive_are_distinguished(hooked: Callable[..., Seen], tmp_path: Path) -> None:
     """All modules of a zip file share one loader: only the hooked ones call, each once."""
     with zipfile.ZipFile(tmp_path / "archive.zip", "w") as archive:
         archive.writestr("zipped_outer.py", "import zipped_plain, zipped_inner\nVALUE = zipped_inner.VALUE + 1\n")
@@ -134,7 +134,7 @@ def test_a_lazy_module_stays_lazy(hooked: Callable[..., Seen], tmp_path: Path) -
     assert seen == [("lazy_one", 1)]
 
 
-def test_another_finder_that_asks_all_finders_meets_no_loop(hooked: Callable[..., Seen], tmp_path: Path) -> None:
+def test_a_finder_that_calls_all_finders_does_not_recurse(hooked: Callable[..., Seen], tmp_path: Path) -> None:
     """Other tracers hook imports the same way; together they still find the module once."""
     (tmp_path / "shared_one.py").write_text("VALUE = 1\n")
 
@@ -164,7 +164,7 @@ def test_another_finder_that_asks_all_finders_meets_no_loop(hooked: Callable[...
     assert seen == [("shared_one", 1)] * 2
 
 
-def test_the_last_hook_to_go_takes_the_finder_with_it(tmp_path: Path) -> None:
+def test_removing_the_last_hook_removes_the_finder(tmp_path: Path) -> None:
     """Uninstrumented, the import system is as it was."""
     before = list(sys.meta_path)
     script = tmp_path / "gone.py"

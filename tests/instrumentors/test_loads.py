@@ -75,7 +75,7 @@ def told(found: list[LoadRecord]) -> list[tuple[str, str, str]]:
 
 
 @given(st.lists(phases, max_size=4))
-def test_phases_inside_phases_add_up_to_the_time_that_was_spent(tree: list[Any]) -> None:
+def test_nested_phases_add_up_to_the_total_time(tree: list[Any]) -> None:
     """Each has its own; what is noted is all there was."""
     now, made = Time(), LoadLog()
     with pytest.MonkeyPatch.context() as patching:
@@ -98,7 +98,7 @@ def test_phases_inside_phases_add_up_to_the_time_that_was_spent(tree: list[Any])
     assert all(load.own_ns <= load.end - load.start for load in found)
 
 
-def test_what_was_none_after_all_is_time_of_the_phase_around_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_discarded_phase_counts_as_time_of_the_outer_phase(monkeypatch: pytest.MonkeyPatch) -> None:
     """A module that was not moved, a first run that failed: what was in them keeps its own."""
     now, made = Time(), LoadLog()
     monkeypatch.setattr(module, "clock", now)
@@ -116,7 +116,7 @@ def test_what_was_none_after_all_is_time_of_the_phase_around_it(monkeypatch: pyt
     ]
 
 
-def test_of_a_load_reading_is_what_nobody_worked_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_time_is_split_into_read_and_deserialise(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that waits for its file, and then makes something of it; the copy inside it is neither."""
     wall, work = Time(), Time()
     monkeypatch.setattr(module, "clock", wall)
@@ -134,7 +134,7 @@ def test_of_a_load_reading_is_what_nobody_worked_in(monkeypatch: pytest.MonkeyPa
     ]
 
 
-def test_the_short_and_the_many_are_left_out() -> None:
+def test_short_and_excess_phases_are_omitted() -> None:
     """Under a millisecond, and past the first two hundred of a process."""
     made = LoadLog()
     for number in range(MAX_LOADS + 10):
@@ -155,7 +155,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize("values", [[Refusing()], [7, None, "text"], [np.float32(1)]])
-def test_what_has_no_shape_has_none(values: list[Any]) -> None:
+def test_an_input_without_a_shape_has_no_shape_text(values: list[Any]) -> None:
     """A scalar, an object that answers by raising."""
     assert shapes_of(values) == ""
 
@@ -176,7 +176,7 @@ def test_a_torch_model_has_phases_also_before_the_first_request(
     assert told(noted()) == [("read", "weights", ""), ("copy", "Linear", ""), ("first_run", "Linear", "3x4")]
 
 
-def test_compiling_is_no_part_of_the_first_run(
+def test_compilation_is_excluded_from_the_first_run(
     noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
 ) -> None:
     """It is inside, and has its own time; the request has one cold start."""
@@ -206,7 +206,7 @@ def test_a_session_of_onnx_runtime_has_phases(
     assert told(noted()) == [("read", MODEL.parent.name, ""), ("first_run", MODEL.parent.name, shape)]
 
 
-def test_what_comes_from_a_repository_is_read_under_its_name(
+def test_a_repository_load_is_named_after_the_repository(
     noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], tmp_path: Path
 ) -> None:
     """Configuration, model and what is in them add up; nothing is named by the folder above."""
@@ -219,7 +219,7 @@ def test_what_comes_from_a_repository_is_read_under_its_name(
     assert {load.model for load in found} == {"tiny-llama"}
 
 
-def test_a_process_tells_of_its_start_once_it_has_a_request(noted: Callable[[], list[LoadRecord]]) -> None:
+def test_a_process_reports_its_start_with_its_first_request(noted: Callable[[], list[LoadRecord]]) -> None:
     """From its birth to the beginning of its first request; what it loaded meanwhile was sent with it or before."""
     assert noted() == []
     spans = LoadSpans()
@@ -232,7 +232,7 @@ def test_a_process_tells_of_its_start_once_it_has_a_request(noted: Callable[[], 
     assert spans.take(records.clock()) == []
 
 
-def test_a_forked_child_is_as_old_as_itself_and_has_what_its_parent_had_loaded(
+def test_a_forked_child_reports_its_age_and_the_loads_of_its_parent(
     noted: Callable[[], list[LoadRecord]],
 ) -> None:
     """Weights that were read before the fork are in the child, too."""

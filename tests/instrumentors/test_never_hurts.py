@@ -72,7 +72,7 @@ def harmless(*trigger: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
-def test_a_library_is_as_before_but_for_the_time_it_takes(trigger: str) -> None:
+def test_an_instrumented_library_behaves_unchanged(trigger: str) -> None:
     """Whatever is patched takes the same calls and looks the same; it is patched once, quietly, and all comes back."""
     found = harmless(trigger)
     broken = {what: set(where) - ALLOWED.get(what, set()) for what, where in found["broken"].items()}
@@ -83,6 +83,6 @@ def test_a_library_is_as_before_but_for_the_time_it_takes(trigger: str) -> None:
 
 
 @pytest.mark.parametrize("trigger", [trigger for trigger in TRIGGERS if trigger.values[0] not in ALONE])
-def test_a_library_imported_later_is_patched_the_same(trigger: str) -> None:
+def test_a_library_imported_later_behaves_unchanged(trigger: str) -> None:
     """As `stagelens run` does it, for all libraries in one process."""
     assert harmless()[trigger] == harmless(trigger)["patched"]

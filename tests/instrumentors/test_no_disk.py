@@ -60,7 +60,7 @@ def test_requests_are_counted_where_nothing_can_be_written(sink: Sink, surroundi
 
 
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
-def test_a_run_that_cannot_be_kept_is_not_begun(sink: Sink, surroundings: str) -> None:
+def test_a_run_without_storage_does_not_start(sink: Sink, surroundings: str) -> None:
     """With --summary the program is not started: one line says why, and what to do."""
     answer = run(surroundings, PROGRAM, sink.environment(), "--summary")
 
@@ -69,7 +69,7 @@ def test_a_run_that_cannot_be_kept_is_not_begun(sink: Sink, surroundings: str) -
     assert answer.stderr.endswith("; set TMPDIR to a directory with free space\n")
 
 
-def test_a_disk_that_fills_meanwhile_costs_the_summary_and_not_the_run(sink: Sink) -> None:
+def test_a_full_disk_loses_the_summary_not_the_run(sink: Sink) -> None:
     """The program is not affected; the summary names the failure and gives no advice on instrumentation."""
     answer = run(_SMALL.format("2m"), FILLING, sink.environment(), "--summary")
 

@@ -22,7 +22,7 @@ PREFIX = "stagelens.stage."
 
 
 @pytest.mark.parametrize("kind", ["async", "sync"])
-def test_what_was_planted_is_what_is_reported(
+def test_planted_stages_are_reported(
     sink: Sink, serve: Callable[..., Service], until: Callable[..., None], kind: str
 ) -> None:
     """Each stage is within 2 ms + 2 % of what the service measured, and the stages of a trace are its duration."""

@@ -330,7 +330,7 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 BATCHERS = {"bentoml", "concurrent.futures", "litserve", "mlserver", "ray.serve"}
 
 
-def test_every_module_has_been_at_work(seen: Seen) -> None:
+def test_every_instrumentor_recorded_requests(seen: Seen) -> None:
     """Each library was instrumented, and what it did was counted: without that, finding no secret would prove nothing."""
     stages = seen.stages()
     missing = {route: expected - stages.get(("fastapi", route), set()) for route, expected in STAGES.items()}
@@ -348,14 +348,14 @@ def test_every_module_has_been_at_work(seen: Seen) -> None:
     assert any(found(sent.body) for sent in seen.others) == is_installed()
 
 
-def test_every_request_was_kept_because_it_was_to_be(seen: Seen) -> None:
+def test_every_forced_request_is_retained(seen: Seen) -> None:
     """The secret of the forced trace was understood, and is nowhere."""
     because = [span["attributes"].get(names.KEPT_BECAUSE) for _, span in seen.spans()]
 
     assert because.count("forced") > len(CALLS) * len(COMMANDS)
 
 
-def test_what_is_meant_to_be_seen_is_found(seen: Seen) -> None:
+def test_intended_attributes_are_exported(seen: Seen) -> None:
     """The name of a model's file or folder: the search finds it in the exports and in the database."""
     assert any(found(sent.body, VISIBLE) for sent in seen.exports)
     assert {"series", "traces"} <= {table for table, content in seen.rows() if found(content, VISIBLE)}
@@ -377,13 +377,15 @@ def test_no_secret_is_in_the_database(seen: Seen) -> None:
     assert found(seen.metrics) == ""
 
 
-def test_no_secret_is_in_a_line_of_ours(seen: Seen) -> None:
+def test_no_secret_is_in_a_stagelens_log_line(seen: Seen) -> None:
     """What the services log is theirs; what we log names no more than what we export."""
     for name, lines in seen.logs.items():
         assert (name, found(lines)) == (name, "")
 
 
-def test_a_failure_of_ours_does_not_tell_of_the_hosts_own(reported: set[str], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_agent_failure_does_not_log_exceptions_of_the_host(
+    reported: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
     """What we log while an exception of the host's passes names ours alone."""
     with pytest.raises(ValueError, match=secret("message")):
         _fail_while_theirs_passes()
@@ -406,9 +408,7 @@ def _fail_while_theirs_passes() -> None:
 @pytest.mark.parametrize(
     "address", ["user:{}@collector:4318", "http://user:{}@collector:0", "http://user:{} @collector"]
 )
-def test_an_address_that_cannot_be_read_is_not_logged_with_its_password(
-    address: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_invalid_address_is_logged_without_its_password(address: str, caplog: pytest.LogCaptureFixture) -> None:
     """The line names the variable."""
     config = AgentConfig.from_env({"OTEL_EXPORTER_OTLP_ENDPOINT": address.format(secret("password"))})
 

@@ -32,7 +32,7 @@ def check(finished: Finished) -> None:
         assert sum(partition(intervals, record[1], record[2]).values()) == record[2] - record[1]
 
 
-def test_a_pool_of_processes_takes_tickets(finished: Finished) -> None:
+def test_a_process_pool_passes_tickets(finished: Finished) -> None:
     """`Pool.apply`, one request after the other through one process."""
     with processes.Pool(1) as pool:
         for number in range(3):
@@ -45,7 +45,7 @@ def test_a_pool_of_processes_takes_tickets(finished: Finished) -> None:
     check(finished)
 
 
-def test_a_queue_to_another_process_takes_tickets(finished: Finished) -> None:
+def test_a_multiprocessing_queue_passes_tickets(finished: Finished) -> None:
     """Two requests wait in one `multiprocessing` queue at once; each result goes back to its own ticket."""
     jobs, results = processes.Queue(), processes.Queue()
     worker = processes.Process(target=process_hops.work, args=(jobs, results))

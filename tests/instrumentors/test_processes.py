@@ -204,7 +204,7 @@ def reporters(sink: Sink) -> dict[str, int]:
 @pytest.mark.parametrize(
     "case", [pytest.param(case, marks=_NO_TASKS_IN_CHILDREN if case == "from a task" else ()) for case in CASES]
 )
-def test_every_child_reports_its_own_and_none_its_parents(
+def test_every_child_reports_only_its_own_requests(
     case: str, tmp_path: Path, sink: Sink, until: Callable[..., None]
 ) -> None:
     """Each request is counted exactly once, by the process that began it."""
@@ -243,7 +243,7 @@ FORKS_UNDER_LOAD = """
 """
 
 
-def test_a_fork_in_the_middle_of_an_export_loses_nothing_and_hangs_nobody(
+def test_a_fork_during_an_export_loses_nothing_and_does_not_deadlock(
     tmp_path: Path, sink: Sink, until: Callable[..., None]
 ) -> None:
     """While threads record, fold and export, children are forked one after the other."""
@@ -280,9 +280,7 @@ FIRST_USE = """
 """
 
 
-def test_a_fork_in_the_middle_of_the_first_use_hangs_nobody(
-    tmp_path: Path, sink: Sink, until: Callable[..., None]
-) -> None:
+def test_a_fork_during_the_first_use_does_not_deadlock(tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
     """A child would wait for ever for the thread that loads a module of ours: it has no such thread."""
     done = run(HEAD + FIRST_USE + TAIL, tmp_path, sink)
     until(lambda: sum(counted(sink).values()) >= 2, "both requests")
@@ -328,7 +326,7 @@ def test_there_is_no_thread_before_the_first_record(tmp_path: Path, sink: Sink) 
         ("threading.Thread(target=time.sleep, args=(0.05,)).start()", 0, ""),
     ],
 )
-def test_a_process_without_a_collector_ends_as_it_would_without_us(
+def test_a_process_without_a_collector_exits_unchanged(
     tmp_path: Path, sink: Sink, ending: str, code: int, last: str
 ) -> None:
     """Its own exit code, no word of ours on stderr, and long before a post would give up."""
@@ -382,9 +380,7 @@ PATCH = "monkey.patch_all()"
 
 
 @pytest.mark.parametrize("order", ["patched before", "patched after"])
-def test_greenlets_keep_their_requests_apart(
-    order: str, tmp_path: Path, sink: Sink, until: Callable[..., None]
-) -> None:
+def test_requests_of_greenlets_do_not_mix(order: str, tmp_path: Path, sink: Sink, until: Callable[..., None]) -> None:
     """Requests on one thread, and their threads and pools, whether gevent has patched the process before us or after."""
     before, after = ("", f"{PATCH}\n{IMPORT}") if order == "patched before" else (IMPORT, PATCH)
     done = run(GEVENT.format(before=before, after=after), tmp_path, sink)
@@ -422,7 +418,7 @@ recorder.flush(30)
 """
 
 
-def test_a_forked_child_does_not_go_on_with_its_parents_greenlets(tmp_path: Path, sink: Sink) -> None:
+def test_a_forked_child_does_not_run_greenlets_of_its_parent(tmp_path: Path, sink: Sink) -> None:
     """With gevent a child inherits our threads: what they counted is the parent's to tell, what the child does its own."""
     done = run(INHERITED, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="1s")
 

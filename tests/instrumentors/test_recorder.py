@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from conftest import Finished
 
 
-def test_a_request_inside_a_running_one_is_not_begun(finished: Finished) -> None:
+def test_a_nested_request_does_not_start_a_record(finished: Finished) -> None:
     """The outer request is counted, once."""
     opened = recorder.begin()
 
@@ -38,7 +38,7 @@ def test_a_request_inside_a_running_one_is_not_begun(finished: Finished) -> None
     assert len(finished) == 1
 
 
-def test_a_worker_that_outlives_the_request_that_started_it_begins_its_own(finished: Finished) -> None:
+def test_a_worker_outliving_its_starting_request_starts_new_requests(finished: Finished) -> None:
     """The context of a long-lived task still holds the finished request; new requests in it are counted."""
     with request("first"):
         context = contextvars.copy_context()
@@ -47,7 +47,7 @@ def test_a_worker_that_outlives_the_request_that_started_it_begins_its_own(finis
     assert [record[3] for record in finished] == ["first", "second"]
 
 
-def test_what_does_not_fit_is_counted_and_the_host_goes_on(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_over_the_limit_are_counted_as_dropped(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue keeps what it has; the rest is told as dropped."""
     monkeypatch.setattr(recorder, "MAX_PENDING", 3)
     before = recorder.dropped.read()
@@ -71,7 +71,7 @@ def test_a_request_records_a_bounded_number_of_stages(finished: Finished) -> Non
     assert len(finished[0][0]) == records.MAX_MARKS + 3
 
 
-def test_a_tally_counts_every_addition_of_every_thread() -> None:
+def test_a_counter_counts_every_addition_of_every_thread() -> None:
     """No addition is lost, and reading does not disturb the count."""
     tally = recorder.Counter()
 
@@ -86,7 +86,7 @@ def test_a_tally_counts_every_addition_of_every_thread() -> None:
     assert [tally.read(), tally.read()] == [4000, 4000]
 
 
-def test_threads_with_a_copied_context_record_onto_the_one_request(finished: Finished) -> None:
+def test_threads_with_a_copied_context_record_on_one_request(finished: Finished) -> None:
     """Every stage of every thread is there, and no triple is torn apart by another."""
     with request("parallel"), ThreadPoolExecutor(4) as pool:
         for number in range(4):
@@ -136,7 +136,7 @@ def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
         assert marks[3::3] == [route] * 3
 
 
-def test_the_background_thread_starts_with_the_first_record_and_again_when_it_died() -> None:
+def test_the_background_thread_starts_with_the_first_record_and_restarts() -> None:
     """Nothing runs before; a thread that ended is replaced."""
     runs = threading.Semaphore(0)
     background = recorder.Background(runs.release)
@@ -151,7 +151,7 @@ def test_the_background_thread_starts_with_the_first_record_and_again_when_it_di
             background.wake()
 
 
-def test_a_running_thread_is_signalled_not_doubled() -> None:
+def test_a_running_thread_is_signalled_not_duplicated() -> None:
     """Waking twice starts one thread; the second time it is told to look."""
     stop = threading.Event()
 
@@ -166,7 +166,7 @@ def test_a_running_thread_is_signalled_not_doubled() -> None:
     assert stop.wait(timeout=60)
 
 
-def test_a_thread_that_cannot_keep_up_is_told_once() -> None:
+def test_an_overloaded_thread_is_signalled_once() -> None:
     """Requests that find no room ask again and again; what they leave behind does not grow."""
     asked, told = threading.Event(), queue.SimpleQueue[bool]()
 
@@ -183,7 +183,7 @@ def test_a_thread_that_cannot_keep_up_is_told_once() -> None:
     assert [told.get(timeout=60), told.get(timeout=60)] == [True, False]
 
 
-def test_what_the_thread_waits_on_is_as_old_as_the_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wake_queue_is_created_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue from before gevent patched the process would stop all of its greenlets."""
     made: list[object] = []
     background = recorder.Background(lambda: None)
@@ -208,7 +208,7 @@ def test_importing_stagelens_starts_no_thread_and_loads_nothing_heavy() -> None:
     assert printed.split("\n")[0] == "1 []"
 
 
-def test_a_stage_that_follows_itself_for_ever_keeps_its_time() -> None:
+def test_consecutive_intervals_of_one_stage_are_joined() -> None:
     """A model that runs ten thousand times in a request takes bounded memory, and its time is not lost to overhead."""
     marks: records.Marks = [records.OPEN, 0, 0]
     for number in range(30_000):
@@ -222,7 +222,7 @@ def test_a_stage_that_follows_itself_for_ever_keeps_its_time() -> None:
     assert facts["@model"] == "vad"
 
 
-def test_what_adds_up_is_never_shortened() -> None:
+def test_additive_records_are_never_compacted() -> None:
     """A call that failed again, and as many tokens again, are no repetition."""
     marks: records.Marks = [records.OPEN, 0, 0]
     for _ in range(records.MAX_MARKS // 9):
@@ -236,7 +236,7 @@ def test_what_adds_up_is_never_shortened() -> None:
     assert len(facts["@failed"]) == 2
 
 
-def test_a_list_that_cannot_be_shortened_stays_as_it_is() -> None:
+def test_a_record_that_cannot_be_compacted_is_unchanged() -> None:
     """Stages that take turns would lose their places; trying costs once."""
     marks: records.Marks = [records.OPEN, 0, 0]
     while records.has_room(marks):

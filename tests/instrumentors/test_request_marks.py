@@ -19,7 +19,7 @@ def own(*triples: tuple[str, int, int]) -> dict[str, int]:
     return {stage: spent for stage, spent in partition(read_marks(marks).intervals, 0, WALL).items() if spent}
 
 
-def test_reads_of_a_body_do_not_take_what_the_server_says_it_did_meanwhile() -> None:
+def test_body_reads_do_not_overlap_reported_server_stages() -> None:
     """However many there are: what the server says is as long as it says, and its reader's own work is its reader's."""
     waits = [
         ("dependency", 0, 10),
@@ -40,13 +40,13 @@ def test_reads_of_a_body_do_not_take_what_the_server_says_it_did_meanwhile() -> 
     }
 
 
-def test_a_call_inside_what_a_server_says_is_a_call() -> None:
+def test_a_call_inside_reported_server_stages_is_recorded() -> None:
     """Of another server, whose headers were waited for meanwhile."""
     assert own(("decode@reported", 0, 100), ("dependency", 20, 30)) == {"decode": 90, "dependency": 10}
 
 
 @given(bodies=st.lists(spans, max_size=5), told=st.lists(spans, max_size=3))
-def test_what_is_read_is_a_dependency_where_no_server_says_what_it_did(
+def test_a_body_read_without_server_stages_is_a_dependency(
     bodies: list[tuple[int, int]], told: list[tuple[int, int]]
 ) -> None:
     """Instant by instant, however they overlap."""

@@ -45,12 +45,12 @@ def record(*devices: Device) -> records.Record:
     return (marks, 0, 10, "/predict", "", 200, "server")
 
 
-def test_a_request_without_anything_late_does_not_wait() -> None:
+def test_a_request_without_deferred_marks_does_not_wait() -> None:
     """It is folded at once."""
     assert not DeferredRecords().holds(record(), 0)
 
 
-def test_what_is_known_at_once_is_added_at_once() -> None:
+def test_available_marks_are_added_immediately() -> None:
     """Nothing waits where there is nothing to wait for."""
     request = record(Device(known=True))
 
@@ -58,7 +58,7 @@ def test_what_is_known_at_once_is_added_at_once() -> None:
     assert request[0][-3:] == ["forward@gpu", 2, 7]
 
 
-def test_a_request_waits_until_all_is_known() -> None:
+def test_a_request_waits_for_all_deferred_marks() -> None:
     """Each of its devices is asked for its marks once."""
     waiting, first, second = DeferredRecords(), Device(known=True), Device()
     request = record(first, second)
@@ -73,7 +73,7 @@ def test_a_request_waits_until_all_is_known() -> None:
     assert (first.asked, second.asked) == (1, 1)
 
 
-def test_what_is_never_known_is_left_out_in_the_end() -> None:
+def test_deferred_marks_are_dropped_after_the_timeout() -> None:
     """The request is counted with what is known of it."""
     waiting = DeferredRecords()
     request = record(Device())
@@ -83,7 +83,7 @@ def test_what_is_never_known_is_left_out_in_the_end() -> None:
     assert request[0][-3:] == ["forward@launch", 2, 3]
 
 
-def test_only_so_many_wait() -> None:
+def test_the_number_of_waiting_requests_is_limited() -> None:
     """The oldest go first, and none is lost."""
     waiting = DeferredRecords()
     requests = [record(Device()) for _ in range(MAX_WAITING + 5)]

@@ -37,7 +37,7 @@ def stagelens_run(*words: str, cwd: Path | None = None, **variables: str) -> sub
     return subprocess.run(command, cwd=cwd, env={**env, **variables}, capture_output=True, text=True, check=False)
 
 
-def test_a_command_is_instrumented_and_keeps_its_arguments() -> None:
+def test_a_command_is_instrumented_with_unchanged_arguments() -> None:
     """Nothing is changed in the words after the command, whatever they look like."""
     code = f"import sys; {PATCHED}; print(sys.argv[1:])"
     answer = stagelens_run("--", sys.executable, "-c", code, "--", "--stage", "-h", "a b")
@@ -45,7 +45,7 @@ def test_a_command_is_instrumented_and_keeps_its_arguments() -> None:
     assert answer.stdout.splitlines() == ["True", "['--', '--stage', '-h', 'a b']"]
 
 
-def test_the_separator_may_be_left_out() -> None:
+def test_the_separator_is_optional() -> None:
     """`stagelens run python …` is what people type."""
     assert stagelens_run(sys.executable, "-c", PATCHED).stdout == "True\n"
 
@@ -56,21 +56,21 @@ def test_the_exit_code_is_the_commands_own(code: int) -> None:
     assert stagelens_run("--", "sh", "-c", f"exit {code}").returncode == code
 
 
-def test_a_signal_is_the_commands_own() -> None:
+def test_a_signal_of_the_command_is_passed_through() -> None:
     """A shell sees the signal that ended the command, as it would without us."""
     answer = stagelens_run("--", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
 
     assert answer.returncode == -signal.SIGTERM
 
 
-def test_it_survives_exec_and_shells() -> None:
+def test_instrumentation_survives_exec_and_shells() -> None:
     """A start script that ends in `exec python` is the rule in containers."""
     answer = stagelens_run("--", "sh", "-c", f'exec env A=1 "{sys.executable}" -c "{PATCHED}"')
 
     assert answer.stdout == "True\n"
 
 
-def test_running_twice_over_is_running_once() -> None:
+def test_a_nested_run_is_one_run() -> None:
     """`stagelens run -- stagelens run -- …` puts our folder on the path once."""
     code = "import os; print(os.environ['PYTHONPATH'])"
     answer = stagelens_run("--", sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-c", code)
@@ -78,7 +78,7 @@ def test_running_twice_over_is_running_once() -> None:
     assert answer.stdout.strip() == str(run.AUTOLOAD)
 
 
-def test_the_users_python_path_and_sitecustomize_stay(tmp_path: Path) -> None:
+def test_pythonpath_and_sitecustomize_of_the_user_are_preserved(tmp_path: Path) -> None:
     """A sitecustomize of the user's own runs under its name, with everything beside it importable."""
     (tmp_path / "sitecustomize.py").write_text("import beside\nprint('theirs', __name__, beside.VALUE)\n")
     (tmp_path / "beside.py").write_text("VALUE = 42\n")
@@ -90,7 +90,7 @@ def test_the_users_python_path_and_sitecustomize_stay(tmp_path: Path) -> None:
     assert answer.stdout.splitlines() == [*theirs, str(tmp_path / "sitecustomize.py"), "True"]
 
 
-def test_a_broken_sitecustomize_of_the_user_breaks_as_before(tmp_path: Path) -> None:
+def test_a_failing_sitecustomize_of_the_user_fails_unchanged(tmp_path: Path) -> None:
     """Python reports it and goes on, and so it does with us in front."""
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
     answer = stagelens_run("--", sys.executable, "-c", PATCHED, PYTHONPATH=str(tmp_path))
@@ -99,7 +99,7 @@ def test_a_broken_sitecustomize_of_the_user_breaks_as_before(tmp_path: Path) -> 
     assert "RuntimeError: theirs" in answer.stderr
 
 
-def test_an_interpreter_without_stagelens_runs_and_says_so(tmp_path: Path) -> None:
+def test_an_interpreter_without_stagelens_runs_with_a_hint(tmp_path: Path) -> None:
     """The command may bring its own environment: it runs, with one hint; what it starts stays quiet."""
     venv.create(tmp_path / "other", with_pip=False)
     python = str(tmp_path / "other" / "bin" / "python")
@@ -111,7 +111,7 @@ def test_an_interpreter_without_stagelens_runs_and_says_so(tmp_path: Path) -> No
     assert (inner.stdout, inner.stderr) == ("1\n", "")
 
 
-def test_a_stagelens_that_fails_stops_nothing(tmp_path: Path) -> None:
+def test_a_stagelens_failure_does_not_stop_the_program(tmp_path: Path) -> None:
     """Whatever is wrong with us, the program starts."""
     (tmp_path / "stagelens").mkdir()
     (tmp_path / "stagelens" / "__init__.py").write_text("raise RuntimeError('ours')\n")
@@ -124,7 +124,7 @@ def test_a_stagelens_that_fails_stops_nothing(tmp_path: Path) -> None:
     assert len(answer.stderr.splitlines()) == 1
 
 
-def test_starting_costs_no_heavy_import() -> None:
+def test_the_start_imports_no_heavy_modules() -> None:
     """Every Python process of the command pays for what we load, so we load next to nothing."""
     code = "import sys; print(*sorted(sys.modules))"
     answer = stagelens_run("--", sys.executable, "-c", code)
@@ -148,7 +148,7 @@ def test_starting_costs_no_heavy_import() -> None:
         (("--stage", "preprocess", "--", "true"), 1, "preprocess=serve:prepare"),
     ],
 )
-def test_what_cannot_be_run_is_explained_with_the_cure(
+def test_an_invalid_command_is_reported_with_the_fix(
     tmp_path: Path, words: tuple[str, ...], code: int, cure: str
 ) -> None:
     """Exit codes as a shell has them, and what to do."""
@@ -161,7 +161,7 @@ def test_what_cannot_be_run_is_explained_with_the_cure(
     assert "Traceback" not in answer.stderr
 
 
-def test_help_says_how_to_use_it() -> None:
+def test_help_shows_the_usage() -> None:
     """The help of the command the README begins with."""
     answer = stagelens_run("--help")
 
@@ -180,7 +180,7 @@ def test_stages_named_on_the_command_line_join_those_of_the_environment() -> Non
 
 @pytest.mark.parametrize("stage", [["--stage", "queue=a:b"], ["--stage=queue=a:b"]])
 @pytest.mark.parametrize("other", [["--summary"], ["--report", "r.html"], ["--report=r.html"]])
-def test_options_end_where_the_command_begins(stage: list[str], other: list[str]) -> None:
+def test_options_end_at_the_command(stage: list[str], other: list[str]) -> None:
     """A value is a word of its own or stands behind the "="; what follows is the command's, options of the same name too."""
     command = ["python", "serve.py", "--stage", "x"]
 
@@ -191,7 +191,7 @@ def test_options_end_where_the_command_begins(stage: list[str], other: list[str]
 @pytest.mark.parametrize(
     ("before", "after"), [(None, []), ("", []), ("/a:/b", ["/a", "/b"]), ("/a::/b:", ["/a", "", "/b", ""])]
 )
-def test_python_path_keeps_its_entries(before: str | None, after: list[str]) -> None:
+def test_pythonpath_entries_are_preserved(before: str | None, after: list[str]) -> None:
     """An empty entry among others is the working directory, and stays."""
     env = run.environment({} if before is None else {"PYTHONPATH": before})
 
@@ -209,7 +209,7 @@ def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path,
     assert "preprocess" in sink.stages()
 
 
-def test_a_function_of_the_script_itself_is_a_stage_and_one_that_was_never_found_is_reported(
+def test_a_script_function_is_a_stage_and_a_missing_one_is_reported(
     sink: Sink, tmp_path: Path, until: Callable[..., None]
 ) -> None:
     """`python serve.py` is imported by no name; what stayed empty is said when the process ends."""
@@ -228,7 +228,7 @@ def test_a_function_of_the_script_itself_is_a_stage_and_one_that_was_never_found
 
 
 @pytest.mark.parametrize(("own", "said"), [(True, "is Python 3.10 and Stagelens needs 3.11."), (False, "")])
-def test_an_older_python_is_told_what_it_needs(own: bool, said: str) -> None:
+def test_an_older_python_gets_the_required_version(own: bool, said: str) -> None:
     """One line of what is wrong and one of what to do, from the command itself and from none of the scripts that it starts."""
     older = f"import os, sys; sys.version_info = (3, 10, 0); {'' if own else 'os.getpid = lambda: 0; '}"
     older += f"os.environ['STAGELENS_RUN_PID'] = str({'os.getpid()' if own else '1'}); exec(open({str(run.AUTOLOAD / 'sitecustomize.py')!r}).read(), {{'__file__': {str(run.AUTOLOAD / 'sitecustomize.py')!r}}})"
@@ -239,7 +239,7 @@ def test_an_older_python_is_told_what_it_needs(own: bool, said: str) -> None:
     assert ("Run the service with Python 3.11 or newer." in ended.stderr) is own
 
 
-def test_the_workers_of_uvicorn_report_each_for_itself(
+def test_each_uvicorn_worker_reports_its_requests(
     tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
 ) -> None:
     """Uvicorn spawns two processes; both find us on their path, and every request is counted once."""
@@ -296,7 +296,7 @@ def test_the_last_requests_before_sigterm_are_reported(
     until(lambda: sink.requests(http_route="/work") == 3, "the requests of the stopped service")
 
 
-def test_a_service_ends_as_it_does_without_us(tmp_path: Path, serve: Callable[..., Service]) -> None:
+def test_the_exit_of_a_service_is_unchanged(tmp_path: Path, serve: Callable[..., Service]) -> None:
     """SIGTERM drains uvicorn; neither threads nor exit handlers of ours hold it up or change its exit code."""
     (tmp_path / "work.py").write_text(APP)
     service = serve("work:app", cwd=tmp_path)

@@ -24,7 +24,7 @@ MAX_BLOCKS = 2_000
 MAX_GROWTH_BYTES = 8 * 1024**2
 
 
-def test_two_hundred_thousand_requests_leave_nothing_but_their_counts() -> None:
+def test_two_hundred_thousand_requests_leave_only_their_counts() -> None:
     """Memory, threads and series stay as they were after the first quarter, and every request is counted or told as dropped.
 
     In a process of its own: other tests leave threads and memory that come and go.

@@ -85,7 +85,7 @@ def root_of(record: records.Record) -> Span:
 
 
 @given(noted)
-def test_each_instant_is_the_cause_that_ended_first(found: list[tuple[str, int, int]]) -> None:
+def test_overlapping_stalls_are_assigned_to_the_cause_that_ended_first(found: list[tuple[str, int, int]]) -> None:
     """What was noted later has what is left: no instant counts twice, and none is lost."""
     expected: dict[int, str] = {}
     for cause, start, length in found:
@@ -101,7 +101,7 @@ def test_each_instant_is_the_cause_that_ended_first(found: list[tuple[str, int, 
 
 
 @given(noted, intervals)
-def test_the_stages_of_a_cause_add_up_to_what_the_request_met_of_it(
+def test_stalls_by_stage_add_up_to_the_stall_of_the_request(
     found: list[tuple[str, int, int]], request: list[Interval]
 ) -> None:
     """No stage was held up for longer than it took, and what holds every stage up is told to the last nanosecond."""
@@ -140,7 +140,7 @@ def test_the_ring_is_bounded(ring: Stalls) -> None:
     assert not ring.during(ended, ended + 10**9)
 
 
-def test_a_collection_in_the_middle_of_a_stage_is_told_with_the_stage(ring: Stalls, finished: Finished) -> None:
+def test_a_garbage_collection_is_reported_with_its_stage(ring: Stalls, finished: Finished) -> None:
     """A large heap, collected while preprocessing: a part of that stage, and of no other."""
     heap = [[number] for number in range(100_000)]
     ring.watch()
@@ -163,7 +163,7 @@ def test_a_collection_in_the_middle_of_a_stage_is_told_with_the_stage(ring: Stal
 
 
 @pytest.mark.usefixtures("ring")
-def test_a_blocked_event_loop_holds_up_who_waits_for_it(finished: Finished) -> None:
+def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> None:
     """Under a real uvicorn: one handler computes on the loop for a while, and the other request stands still meanwhile."""
     blocked: list[int] = []
 
@@ -226,7 +226,7 @@ def test_a_blocked_event_loop_holds_up_who_waits_for_it(finished: Finished) -> N
     ],
     ids=["computed", "slept in a callback", "no cpu", "some of both", "never a cpu", "another thread"],
 )
-def test_a_late_beat_is_the_cpus_as_far_as_there_was_none(
+def test_a_late_timer_is_split_into_cpu_wait_and_callback_time(
     ring: Stalls, monkeypatch: pytest.MonkeyPatch, ran: int, waited: int, said: dict[str, int]
 ) -> None:
     """What the kernel says of the thread is told from what a callback took; never more than the beat was late."""
@@ -239,7 +239,7 @@ def test_a_late_beat_is_the_cpus_as_far_as_there_was_none(
     assert {cause: (end - start) / MS for cause, start, end in ring.during(0, 200 * MS)} == said
 
 
-def test_the_loop_of_an_aiohttp_server_is_watched(ring: Stalls) -> None:
+def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
     """However it is run: by `run_app`, by gunicorn or by a runner of the program's own."""
 
     async def go() -> tuple[int, int]:

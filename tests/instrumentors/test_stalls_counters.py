@@ -38,9 +38,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[ProcessCounters, int, int
 
 
 @given(looks, st.integers(0, 45), st.integers(0, 10))
-def test_what_is_told_happened_between_the_readings_around_the_request(
-    steps: list[tuple[int, int]], start: int, length: int
-) -> None:
+def test_counters_are_read_around_the_request(steps: list[tuple[int, int]], start: int, length: int) -> None:
     """In the shortest time between two readings that the request lies in; where there is none, nothing is told."""
     readings = [(0, 0)]
     for later, more in steps:
@@ -60,7 +58,7 @@ def test_what_is_told_happened_between_the_readings_around_the_request(
     )
 
 
-def test_readings_are_seldom(
+def test_readings_are_rate_limited(
     read: Callable[[ProcessCounters, int, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However often the background thread comes round; before an export one is taken all the same."""
@@ -77,7 +75,7 @@ def test_readings_are_seldom(
     assert ours.increase_around(0, 1) == {"stagelens.around": 2, TOLD: 7}
 
 
-def test_a_device_without_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_allocator_retries_of_all_devices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all devices together; a torch that has not touched one is not asked."""
     retries = [0, 2]
     cuda = SimpleNamespace(
@@ -103,7 +101,7 @@ def test_a_device_without_memory_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     assert idle.increase_around(0, stalls.clock()) == {}
 
 
-def test_a_kept_trace_tells_what_happened_around_it(read: Callable[[ProcessCounters, int, int], None]) -> None:
+def test_a_retained_trace_has_the_counters_around_it(read: Callable[[ProcessCounters, int, int], None]) -> None:
     """On its root."""
     agent = Agent(AgentConfig())
     record = ([CLOSED, 10, 0, "forward", 12, 15], 10, 20, "/predict", "", 200, "server")

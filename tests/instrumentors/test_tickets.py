@@ -68,7 +68,7 @@ batches = st.lists(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(plan=batches, leaves=st.sets(st.tuples(st.integers(0, 4), st.integers(0, 5))))
-def test_each_request_is_told_of_its_own_batches_and_adds_up_to_its_own_time(
+def test_each_request_has_the_stages_of_its_batches(
     finished: Finished, time: Clock, plan: list[tuple[set[int], list[int], int]], leaves: set[tuple[int, int]]
 ) -> None:
     """Whoever leaves in whichever batch: the stages of a request are those of its batches, and its queue the rest before."""
@@ -109,7 +109,7 @@ def leaves_at(leaves: set[tuple[int, int]], place: int) -> set[int]:
     return {number for number, when in leaves if when == place}
 
 
-def test_a_batch_is_queue_before_and_its_stages_in_it_for_each(finished: Finished, time: Clock) -> None:
+def test_a_batch_gives_each_request_its_queue_and_stages(finished: Finished, time: Clock) -> None:
     """Two requests that waited differently long share one forward: each has all of it, and the size of the batch."""
     first, second = request("first"), request("second")
     drawn: list[Ticket] = []
@@ -130,7 +130,7 @@ def test_a_batch_is_queue_before_and_its_stages_in_it_for_each(finished: Finishe
     assert read_marks(finished_records["second"][0]).facts["@batch"] == 2
 
 
-def test_a_request_that_left_in_its_batch_keeps_what_it_had_by_then(finished: Finished, time: Clock) -> None:
+def test_a_request_that_timed_out_in_its_batch_has_its_stages_until_then(finished: Finished, time: Clock) -> None:
     """It timed out in the middle of the forward: its wait and its part of the forward are told all the same."""
     impatient = request("impatient")
     impatient.__enter__()
@@ -145,7 +145,7 @@ def test_a_request_that_left_in_its_batch_keeps_what_it_had_by_then(finished: Fi
     assert own(told(finished)["impatient"]) == {"queue": 10, "forward": 20, "overhead": 0}
 
 
-def test_a_request_whose_job_was_never_taken_has_waited(finished: Finished, time: Clock) -> None:
+def test_an_untaken_job_is_queue(finished: Finished, time: Clock) -> None:
     """All of its time since the ticket is queue; of one that is known to be dropped, until then."""
     with request("never"):
         ticket()
@@ -162,7 +162,7 @@ def test_a_request_whose_job_was_never_taken_has_waited(finished: Finished, time
     assert own(finished_records["dropped"]) == {"queue": 4, "overhead": 6}
 
 
-def test_a_request_does_not_queue_while_another_job_of_its_own_runs(finished: Finished, time: Clock) -> None:
+def test_a_request_does_not_queue_behind_its_own_job(finished: Finished, time: Clock) -> None:
     """Four jobs of one request, one worker: it waits for the worker once, then for itself."""
     with request("four"):
         drawn = [ticket() for _ in range(4)]
@@ -180,7 +180,7 @@ def fail(time: Clock) -> None:
     raise LookupError
 
 
-def test_a_batch_that_fails_has_taken_its_time_and_a_second_try_too(finished: Finished, time: Clock) -> None:
+def test_failed_and_repeated_batches_are_recorded(finished: Finished, time: Clock) -> None:
     """The exception passes, and the same ticket may be in another batch."""
     with request("retried"):
         drawn = ticket()
@@ -194,7 +194,7 @@ def test_a_batch_that_fails_has_taken_its_time_and_a_second_try_too(finished: Fi
     assert own(told(finished)["retried"]) == {"queue": 2, "forward": 8, "overhead": 4}
 
 
-def test_what_is_true_of_all_together_is_told_of_none(finished: Finished) -> None:
+def test_facts_of_a_whole_batch_are_on_no_request(finished: Finished) -> None:
     """Tokens are counted once or not at all; no request gets a trace of the batch's."""
     with request("one"):
         drawn = ticket()
@@ -229,7 +229,7 @@ class Answer:
         return ["forward@gpu", self.asked, self.asked + 1]
 
 
-def test_what_is_late_in_a_batch_is_late_for_each_and_asked_once(finished: Finished) -> None:
+def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: Finished) -> None:
     """The times of a device belong to the run: two requests get the same, and wait for it."""
     answer = Answer()
     open_requests = [request("a"), request("b")]
@@ -260,7 +260,7 @@ def triples(record: Record) -> list[tuple[Any, ...]]:
     return list(zip(marks[::3], marks[1::3], marks[2::3], strict=True))
 
 
-def test_a_batcher_task_of_an_early_request_serves_all(finished: Finished) -> None:
+def test_a_batcher_task_of_an_earlier_request_serves_all(finished: Finished) -> None:
     """An asyncio queue and a task that was started inside the first request; one request is cancelled in the queue."""
 
     async def work(jobs: asyncio.Queue[tuple[asyncio.Future[str], Ticket]]) -> None:
@@ -303,7 +303,7 @@ def test_a_batcher_task_of_an_early_request_serves_all(finished: Finished) -> No
     assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in finished_records.values())
 
 
-def test_a_thread_of_your_own_takes_the_jobs_of_many(finished: Finished) -> None:
+def test_a_custom_thread_processes_jobs_of_many_requests(finished: Finished) -> None:
     """A worker thread and a plain queue: nothing of a request is left in the thread, not even after an exception."""
     jobs: SimpleQueue[tuple[Callable[[], None], Ticket] | None] = SimpleQueue()
     seen: list[object] = []
@@ -361,7 +361,7 @@ def test_a_ticket_and_a_run_cross_to_another_process_and_back(finished: Finished
 @pytest.mark.parametrize(
     "nonsense", [None, 7, "run", BatchRun(["@closed", 0, 0], 5), BatchRun(["@closed", 2**62, 0], 2**62 + 1)]
 )
-def test_a_run_by_another_clock_and_nonsense_are_ignored(finished: Finished, nonsense: Any) -> None:
+def test_runs_of_another_clock_and_invalid_runs_are_ignored(finished: Finished, nonsense: Any) -> None:
     """What began before its ticket was drawn, or ends in the future, is of no clock of ours."""
     with request("here"):
         drawn = ticket()
@@ -371,7 +371,7 @@ def test_a_run_by_another_clock_and_nonsense_are_ignored(finished: Finished, non
     assert told(finished)["here"][0]
 
 
-def test_tickets_outside_of_any_request_and_what_is_none_do_no_harm() -> None:
+def test_tickets_outside_of_requests_are_harmless() -> None:
     """Warm-up puts jobs into the queue as well."""
     with batch([ticket(), None, "x"]), stage("forward"):
         pass
@@ -382,7 +382,7 @@ def test_tickets_outside_of_any_request_and_what_is_none_do_no_harm() -> None:
     assert records.current.get() is None
 
 
-def test_a_request_that_draws_without_end_stays_small(finished: Finished) -> None:
+def test_the_tickets_of_a_request_are_bounded(finished: Finished) -> None:
     """Past the limit its jobs run as before, and nothing is told of them."""
     with request("endless"):
         for _ in range(tickets.MAX_TICKETS * 2):

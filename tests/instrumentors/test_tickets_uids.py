@@ -32,7 +32,7 @@ def test_a_uid_with_a_run_is_found_under_the_uid(uid: Hashable) -> None:
 
 @pytest.mark.usefixtures("finished")
 @pytest.mark.parametrize("uid", UIDS)
-def test_an_answer_tells_who_waits_for_it_once(uid: Any) -> None:
+def test_a_result_with_a_uid_is_delivered_once(uid: Any) -> None:
     """Not those who wait for another, and nobody twice; an answer without a run tells nothing."""
     waiting = TicketsById("a library")
     with request("asks"):
@@ -51,7 +51,7 @@ def test_an_answer_tells_who_waits_for_it_once(uid: Any) -> None:
         assert (len(own.runs()), len(other.runs())) == (1, 0)
 
 
-def test_who_is_gone_is_not_kept(finished: Finished) -> None:
+def test_finished_requests_are_not_retained(finished: Finished) -> None:
     """A ticket lives as long as its request."""
     waiting = TicketsById("a library")
     with request("leaves"):

@@ -40,7 +40,7 @@ def trace(record: records.Record) -> Trace:
     return build_trace(RetainedRequest(record, "forced", dimensions, set()))
 
 
-def test_every_call_of_a_request_hands_on_the_same_ids(finished: Finished) -> None:
+def test_every_call_of_a_request_propagates_the_same_ids(finished: Finished) -> None:
     """They are those of the root of the trace, should it be kept."""
     with stagelens.request("job"):
         marks = records.current.get()
@@ -51,7 +51,7 @@ def test_every_call_of_a_request_hands_on_the_same_ids(finished: Finished) -> No
     assert handed_on == {f"00-{kept.trace_id}-{kept.spans[0].span_id}-01"}
 
 
-def test_the_callers_trace_goes_on_with_its_own_flags(finished: Finished) -> None:
+def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) -> None:
     """A trace that nobody records upstream is not recorded downstream because of us."""
     with stagelens.request("job", traceparent=INCOMING):
         marks = records.current.get()
@@ -67,7 +67,7 @@ def test_the_callers_trace_goes_on_with_its_own_flags(finished: Finished) -> Non
     assert not kept.sampled
 
 
-def test_calls_at_once_hand_on_the_same_ids() -> None:
+def test_concurrent_calls_propagate_the_same_ids() -> None:
     """Two threads of a request that call out at the same time agree."""
     marks: list[Any] = [records.OPEN, 0, 0]
     start = threading.Barrier(8)
@@ -87,7 +87,7 @@ def test_calls_at_once_hand_on_the_same_ids() -> None:
 
 
 @pytest.mark.parametrize("variables", [{"STAGELENS_PROPAGATE": "false"}, {"OTEL_SDK_DISABLED": "true"}])
-def test_nothing_is_handed_on_where_that_is_switched_off(variables: dict[str, str]) -> None:
+def test_disabled_propagation_sends_no_header(variables: dict[str, str]) -> None:
     """The services a request calls then see what they always saw."""
     code = "from stagelens.instrumentors.trace_context import traceparent; print(repr(traceparent(['@open', 0, 0])))"
     env = {**os.environ, **variables}
@@ -100,7 +100,7 @@ def test_nothing_is_handed_on_where_that_is_switched_off(variables: dict[str, st
     ("told", "header", "forced"),
     [("", "", False), ("", "1", False), ("s3cret", "1", False), ("s3cret", "s3cret", True)],
 )
-def test_a_trace_is_forced_only_as_the_service_was_told(
+def test_a_trace_is_forced_only_by_the_configured_header(
     monkeypatch: pytest.MonkeyPatch, told: str, header: str, forced: bool
 ) -> None:
     """Nobody off the network has traces kept unless the service says so."""
@@ -128,7 +128,9 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Generator[InMemorySpanExporter]
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_a_kept_request_is_part_of_the_users_own_trace(finished: Finished, exported: InMemorySpanExporter) -> None:
+def test_a_retained_request_is_part_of_the_trace_of_the_user(
+    finished: Finished, exported: InMemorySpanExporter
+) -> None:
     """Below their span, with its stages below it, through their own exporter."""
     with api.get_tracer("theirs").start_as_current_span("their server span"), stagelens.request("job"):
         with stagelens.stage("forward"):
@@ -202,7 +204,7 @@ def kept(spans: int = 1) -> Trace:
 @pytest.mark.parametrize(
     ("sampler", "wanted"), [(ALWAYS_OFF, 0), (ALWAYS_ON, 200), (ParentBased(TraceIdRatioBased(0.1)), 20)]
 )
-def test_their_sampler_is_asked_about_traces_that_are_ours_alone(
+def test_the_sampler_of_the_user_decides_about_new_traces(
     sampler: Any, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who sends one trace in ten to a backend that is paid by the span does not get all of ours."""
@@ -219,7 +221,7 @@ def test_their_sampler_is_asked_about_traces_that_are_ours_alone(
     assert len(exporter.get_finished_spans()) == wanted
 
 
-def test_their_own_spans_keep_room_in_their_queue(
+def test_spans_of_the_user_have_priority_in_the_queue(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What does not fit into an export stays out, whole traces of it."""
@@ -236,7 +238,7 @@ def test_their_own_spans_keep_room_in_their_queue(
     assert exported.get_finished_spans() == ()
 
 
-def test_without_a_provider_of_theirs_nothing_is_emitted(
+def test_without_a_tracer_provider_nothing_is_emitted(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The SDK may be loaded (we depend on it) and not used."""
@@ -249,7 +251,7 @@ def test_without_a_provider_of_theirs_nothing_is_emitted(
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_a_span_that_cannot_be_read_costs_nothing(
+def test_an_unreadable_span_is_ignored(
     finished: Finished, reported: set[str], exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Their span starts and ends as before, and the request is counted."""
@@ -267,7 +269,7 @@ def test_a_span_that_cannot_be_read_costs_nothing(
 
 
 @pytest.mark.usefixtures("instrumented", "exported")
-def test_a_span_that_begins_after_the_request_is_not_around_it(finished: Finished) -> None:
+def test_a_span_started_after_the_request_is_not_its_parent(finished: Finished) -> None:
     """A background task goes on in the context of the request it was made in."""
     with stagelens.request("job"):
         task = contextvars.copy_context()
@@ -276,7 +278,7 @@ def test_a_span_that_begins_after_the_request_is_not_around_it(finished: Finishe
     assert "@parent" not in finished.facts()
 
 
-def test_the_patch_goes_away_again() -> None:
+def test_uninstrumentation_restores_the_method() -> None:
     """The very same method stands there afterwards."""
     before = vars(api_span())["start"]
     module = OpenTelemetrySdkInstrumentor()

@@ -45,7 +45,7 @@ def keys(record: records.Record) -> list[str]:
     return record[0][3::3]
 
 
-def test_stages_cost_nothing_and_are_not_there(spared: Finished) -> None:
+def test_untimed_requests_record_no_stages(spared: Finished) -> None:
     """A request is its time, and what it said of itself when it began."""
     with request("predict", model="m", batch=3), stage("forward"):
         assert records.current.get() is None
@@ -56,7 +56,7 @@ def test_stages_cost_nothing_and_are_not_there(spared: Finished) -> None:
     assert record[2] > record[1]
 
 
-def test_a_request_inside_one_is_not_counted(spared: Finished) -> None:
+def test_a_request_inside_an_untimed_one_is_not_counted(spared: Finished) -> None:
     """Neither in the same context, nor in a task, nor in a job that goes to a pool."""
     with request("outer"):
         with request("inner", model="m"):
@@ -76,7 +76,7 @@ def test_a_request_inside_one_is_not_counted(spared: Finished) -> None:
 
 
 @pytest.mark.usefixtures("carried")
-def test_a_request_inside_one_is_not_counted_in_a_pool_either(spared: Finished) -> None:
+def test_a_request_inside_an_untimed_one_in_a_pool_is_not_counted(spared: Finished) -> None:
     """Its job knows the request, as it does with stages."""
     with ThreadPoolExecutor(1) as pool, request("outer"):
         pool.submit(request("inner")(lambda: None)).result()
@@ -87,7 +87,7 @@ def test_a_request_inside_one_is_not_counted_in_a_pool_either(spared: Finished) 
     assert [record[3] for record in spared] == ["outer"]
 
 
-def test_a_worker_that_outlives_its_request_begins_its_own(spared: Finished) -> None:
+def test_a_worker_outliving_its_request_starts_new_requests(spared: Finished) -> None:
     """The context of a long-lived task still holds the finished request; new requests in it are counted."""
     with request("first"):
         context = contextvars.copy_context()
@@ -96,7 +96,7 @@ def test_a_worker_that_outlives_its_request_begins_its_own(spared: Finished) -> 
     assert [record[3] for record in spared] == ["first", "second"]
 
 
-def test_what_began_without_stages_ends_without_them(spared: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever holds by then: the request inside it is still not counted, and the next one has stages."""
     with request("outer"):
         monkeypatch.setattr(recorder, "spare", recorder.TIMED_AGAIN)
@@ -108,7 +108,7 @@ def test_what_began_without_stages_ends_without_them(spared: Finished, monkeypat
     assert [(record[3], keys(record)) for record in spared] == [("outer", [records.UNTIMED]), ("next", ["forward"])]
 
 
-def test_what_began_with_stages_ends_with_them(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_started_timed_end_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A request that is running when stages are given up keeps its own."""
     with request("outer"):
         monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
@@ -119,7 +119,7 @@ def test_what_began_with_stages_ends_with_them(finished: Finished, monkeypatch: 
     assert "forward" in keys(finished[0])
 
 
-def test_a_generator_is_one_request_however_it_is_consumed(spared: Finished) -> None:
+def test_an_untimed_generator_is_one_request(spared: Finished) -> None:
     """Its consumer's context is left alone between the steps."""
 
     @request("stream")
@@ -135,9 +135,7 @@ def test_a_generator_is_one_request_however_it_is_consumed(spared: Finished) -> 
     assert [record[3] for record in spared] == ["stream"]
 
 
-def test_some_are_looked_at_and_none_of_them_counts_as_timed(
-    finished: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of many writes its stages down: the fold has it as a sample, and counts it like the others."""
     monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
     fold = Aggregator(SamplingLimits(), random.Random(1))
@@ -153,7 +151,7 @@ def test_some_are_looked_at_and_none_of_them_counts_as_timed(
     assert delta.counts.requests == 2 * recorder.SCOUTS
 
 
-def test_nothing_is_recorded_where_nothing_may(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_level_none_records_nothing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host runs as if we were not there."""
     monkeypatch.setattr(recorder, "spare", recorder.NOTHING)
     with request("outer"), stage("forward"), request("inner"):
@@ -174,7 +172,7 @@ def served(fold: Aggregator) -> dict[tuple[str, str], int]:
     return {(metric, key): histogram.count for metric, key, histogram in delta.counts.histograms()}
 
 
-def test_each_level_gives_up_more_and_none_a_request() -> None:
+def test_each_level_drops_more_detail_and_no_request() -> None:
     """Traces, then facts, and at last stages: whose time is then neither theirs nor what nobody claimed."""
     fold = Aggregator(SamplingLimits(), random.Random(1))
     by_level: list[dict[tuple[str, str], int]] = []

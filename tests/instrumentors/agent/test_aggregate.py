@@ -67,7 +67,7 @@ def only(deltas: dict[Dimensions, Delta]) -> Delta:
     return delta
 
 
-def test_facts_and_status_make_the_series() -> None:
+def test_facts_and_status_determine_the_series() -> None:
     """The last fact of a key wins; a status from 500 up and an exception are errors."""
     facts = (("@model", "a", 0), ("@model", "b", 0), ("@model_version", 3, 0), ("@device", "cpu", 0))
     deltas = folded(record(*facts), record(http_status=503), record(error_type="KeyError"), record(http_status=404))
@@ -79,7 +79,7 @@ def test_facts_and_status_make_the_series() -> None:
     }
 
 
-def test_the_dominant_stage_is_the_largest_one_also_where_no_stage_claims_the_time() -> None:
+def test_the_dominant_stage_is_the_largest_including_unattributed() -> None:
     """A request of which hardly anything was seen is not told as one of what was seen."""
     mostly = record(("forward", 0, 6 * MS), ("queue", 6 * MS, 7 * MS))
     delta = only(folded(mostly, record(("forward", 0, MS // 10)), record()))
@@ -107,7 +107,7 @@ def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any
     assert +spent == +Counter({bucket_index(max(end, 1) / 1e9): (end * len(requests) + 500) // 1000})
 
 
-def test_what_held_requests_up_is_counted_by_their_latency(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stalls_are_counted_by_request_latency(monkeypatch: pytest.MonkeyPatch) -> None:
     """In microseconds of the stage that was theirs then; where nothing did, nothing is sent."""
     ring = Stalls()
     ring.note("gc", 3 * MS, 5 * MS)
@@ -122,7 +122,7 @@ def test_what_held_requests_up_is_counted_by_their_latency(monkeypatch: pytest.M
     assert of(only(folded(record(end=2 * MS))), names.STALL_TIME) == {}
 
 
-def test_a_series_shows_three_stages_of_the_users_own() -> None:
+def test_a_series_has_at_most_three_custom_stages() -> None:
     """The first three names stay, also in later intervals; further ones are counted together."""
     fold = Aggregator(SamplingLimits(), random.Random(1))
     fold.add(record(*((f"own-{number}", number, number + 1) for number in range(5))))
@@ -133,7 +133,7 @@ def test_a_series_shows_three_stages_of_the_users_own() -> None:
     assert set(of(only(fold.take()), names.STAGE_DURATION)) == {OTHER, "own-2", "forward", OVERHEAD}
 
 
-def test_a_request_that_answers_bit_by_bit_is_counted_to_its_first_token_too() -> None:
+def test_a_streamed_response_is_counted_up_to_its_first_token() -> None:
     """Its stages up to there add up to that time; its tokens, their pace and the longest gap are counted by definition."""
     item = record(
         ("prefill", MS, 4 * MS),
@@ -177,7 +177,7 @@ def test_a_request_that_answers_bit_by_bit_is_counted_to_its_first_token_too() -
     }
 
 
-def test_what_was_measured_by_one_definition_is_never_counted_as_another() -> None:
+def test_first_token_definitions_are_counted_separately() -> None:
     """A service that hands on what it gets in parts: its own pauses, and those of whom it asked."""
     delta = only(
         folded(
@@ -200,7 +200,7 @@ def test_what_was_measured_by_one_definition_is_never_counted_as_another() -> No
     assert set(of(delta, names.FIRST_TOKEN)) == set(of(delta, names.OUTPUT_TOKEN)) == {"client_first_content"}
 
 
-def test_a_stream_that_tells_no_tokens_is_in_no_band() -> None:
+def test_a_stream_without_token_counts_is_in_no_bucket() -> None:
     """Its first token is counted; how long prompt and answer were is not guessed."""
     delta = only(
         folded(record(("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)))
@@ -210,7 +210,7 @@ def test_a_stream_that_tells_no_tokens_is_in_no_band() -> None:
     assert of(delta, names.FIRST_TOKEN_BY_INPUT) == of(delta, names.OUTPUT_TOKEN_BY_OUTPUT) == {}
 
 
-def test_the_time_of_the_model_is_counted_by_its_batch() -> None:
+def test_model_time_is_counted_by_batch_size() -> None:
     """Forward and prefill of a request together, what ran inside them left out, in the band of the last batch it told."""
     delta = only(
         folded(
@@ -237,20 +237,20 @@ class Odd:
 
 
 @pytest.mark.parametrize("batch", [0, -3, None, "many", Odd(), float("nan")])
-def test_a_batch_of_no_size_costs_only_itself(batch: object) -> None:
+def test_a_batch_without_size_is_dropped_alone(batch: object) -> None:
     """The request is counted without it."""
     delta = only(folded(record(("forward", 0, MS), ("@batch", batch, 0))))
 
     assert (delta.counts.requests, of(delta, names.BATCH_DURATION)) == (1, {})
 
 
-def test_a_batch_no_model_ran_is_not_counted() -> None:
+def test_a_batch_size_without_a_model_run_is_not_counted() -> None:
     """A request that says how many items it has, but in which no model ran, has no such time."""
     for each in (record(("queue", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))):
         assert of(only(folded(each)), names.BATCH_DURATION) == {}
 
 
-def test_requests_in_which_something_was_loaded_are_a_series_of_their_own() -> None:
+def test_cold_requests_are_a_separate_series() -> None:
     """Beside the others of the same model, also of failed ones and past the limit; a stage that others ran in all of makes none."""
     others = (record(), record(("load", 0, MS), http_status=500), record(("load", 11 * MS, 12 * MS)))
     deltas = folded(record(("load", 0, MS)), record(("forward", 0, MS), ("load", 2 * MS, 3 * MS)), *others)
@@ -262,7 +262,7 @@ def test_requests_in_which_something_was_loaded_are_a_series_of_their_own() -> N
     }
 
 
-def test_a_cold_series_takes_no_place_and_names_stages_as_its_warm_one_does() -> None:
+def test_a_cold_series_needs_no_slot_and_shares_stage_names_with_its_warm_one() -> None:
     """Past the limit both fold; a user's fourth stage is counted as other in both."""
     own = [(f"own{number}", 0, MS) for number in range(4)]
     deltas = folded(record(*own), record(*own[::-1], ("load", MS, 2 * MS)), max_series=1)
@@ -277,7 +277,7 @@ def test_a_cold_series_takes_no_place_and_names_stages_as_its_warm_one_does() ->
     }
 
 
-def test_calls_that_failed_are_counted_whatever_became_of_the_request() -> None:
+def test_failed_calls_are_counted_for_every_request_outcome() -> None:
     """Each by what happened, with the time it took."""
     delta = only(folded(record(("@failed", "triton:timeout", MS), ("@failed", "triton:timeout", 3 * MS))))
     failed = of(delta, names.FAILED_CALL)
@@ -285,7 +285,7 @@ def test_calls_that_failed_are_counted_whatever_became_of_the_request() -> None:
     assert {reason: (calls.count, calls.sum) for reason, calls in failed.items()} == {"triton:timeout": (2, 0.004)}
 
 
-def test_words_of_servers_that_were_not_used_are_counted_and_on_the_trace() -> None:
+def test_unused_server_reports_are_counted_and_on_the_trace() -> None:
     """By whose they are, each with the call it was about."""
     item = record(
         ("dependency", 0, 5 * MS), ("@suspect", "tgi", 5 * MS), ("@suspect", "openai", MS), ("@suspect", "tgi", MS)
@@ -300,7 +300,7 @@ def test_words_of_servers_that_were_not_used_are_counted_and_on_the_trace() -> N
 
 
 @pytest.mark.parametrize("when", ["soon", None, -5, 99 * MS])
-def test_a_first_token_that_cannot_be_costs_only_itself(when: object) -> None:
+def test_an_invalid_first_token_time_is_dropped_alone(when: object) -> None:
     """Outside the request, or no time at all: the request is counted without it."""
     delta = only(folded(record(("@first_token", when, "generate"), ("@tokens_out", "many", 0))))
 
@@ -319,7 +319,7 @@ def test_how_a_stage_was_timed_is_not_part_of_its_name() -> None:
     assert of(delta, names.STAGE_DURATION)["forward"].sum == pytest.approx(0.007 - 1e-9)
 
 
-def test_past_the_limit_series_are_counted_together() -> None:
+def test_series_over_the_limit_are_aggregated() -> None:
     """A route per request does not take the host's memory, and no request is lost."""
     deltas = folded(*(record(route=f"/{number}") for number in range(9)), record(http_status=500), max_series=3)
 
@@ -340,7 +340,7 @@ def test_a_record_that_cannot_be_read_changes_nothing() -> None:
     assert fold.take() == {}
 
 
-def test_texts_are_cut_and_made_printable() -> None:
+def test_texts_are_truncated_and_made_printable() -> None:
     """What the user's code names is not trusted to be short or clean."""
     (dimensions,) = folded(record(("@model", "m" * 999 + "\n", 0), route="/a\x00b"))
     stages = of(only(folded(record(("own\nstage" + "x" * 99, 0, 1)))), names.STAGE_DURATION)
@@ -351,7 +351,7 @@ def test_texts_are_cut_and_made_printable() -> None:
 
 
 @pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
-def test_a_fact_of_the_wrong_type_costs_only_itself(batch: object) -> None:
+def test_a_fact_of_the_wrong_type_is_dropped_alone(batch: object) -> None:
     """The request is counted all the same."""
     (root,) = kept(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))).spans
 
@@ -359,7 +359,7 @@ def test_a_fact_of_the_wrong_type_costs_only_itself(batch: object) -> None:
     assert names.BATCH_SIZE not in root.attributes
 
 
-def test_a_kept_trace_holds_its_longest_intervals() -> None:
+def test_a_retained_trace_has_its_longest_intervals() -> None:
     """A request of thousands of stages is kept in bounded memory; its times still add up."""
     root, *below = kept(
         record(*(("decode", 10 * number, 10 * number + 1 + number % 9) for number in range(5000)))
@@ -411,7 +411,7 @@ def encoder() -> Encoder:
     return Encoder({"service.name": "shop"}, lambda: None)
 
 
-def test_metrics_are_written_as_the_architecture_says(encoder: Encoder) -> None:
+def test_metrics_are_encoded_as_documented(encoder: Encoder) -> None:
     """Three delta histograms of scale 5 and the dropped requests, each point with its series and interval."""
     deltas = folded(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
     body = read_metrics(encoder.metrics(ExportInterval(5, 6), deltas, {"queue_full": 2}))
@@ -449,7 +449,7 @@ def spans_of(encoder: Encoder, item: records.Record) -> list[dict[str, Any]]:
     return body["resourceSpans"][0]["scopeSpans"][0]["spans"]
 
 
-def test_a_kept_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> None:
+def test_a_retained_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> None:
     """The root continues the caller's trace, its stages add up to its duration, and the children lie inside it."""
     item = record(
         ("@method", "POST", 0),
@@ -486,7 +486,7 @@ def test_a_kept_trace_is_a_root_and_a_span_per_interval(encoder: Encoder) -> Non
     assert children[1]["endTimeUnixNano"] == root["endTimeUnixNano"]
 
 
-def test_every_trace_and_span_has_an_id_of_its_own(encoder: Encoder) -> None:
+def test_every_trace_and_span_has_a_unique_id(encoder: Encoder) -> None:
     """A request without a caller starts a trace; ids have the length OTLP wants."""
     spans = [span for _ in range(20) for span in spans_of(encoder, record(("forward", 0, MS), kind="internal"))]
 
@@ -496,7 +496,7 @@ def test_every_trace_and_span_has_an_id_of_its_own(encoder: Encoder) -> None:
 
 
 @given(st.lists(st.integers()), st.integers(1, 5))
-def test_chunks_hold_everything_in_order(items: list[int], size: int) -> None:
+def test_chunks_contain_every_record_in_order(items: list[int], size: int) -> None:
     """Nothing is lost or doubled where a body is split."""
     parts = list(chunks(items, size))
 
@@ -551,7 +551,7 @@ KEYS = (
 
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("second", [0, 3, *STRANGE[:1], 10**400])
-def test_a_strange_fact_costs_the_fact_and_not_the_request(key: str, second: Any) -> None:
+def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> None:
     """It is counted, kept and written, and the collector takes every bit of it."""
     for value in STRANGE:
         ((dimensions, delta),) = folded(record(("forward", 0, MS), (key, value, second))).items()

@@ -66,7 +66,7 @@ def test_a_budget_is_a_share_a_time_or_both(text: str, budget: OverheadBudget | 
 
 
 @pytest.mark.parametrize("text", ["1", "%", "-1%", "0%", "200%", "nan%", "100", "1%,", ",", "0us", "much", "1%;2us"])
-def test_what_is_no_budget_says_what_is(text: str) -> None:
+def test_an_invalid_budget_is_refused_with_the_allowed_form(text: str) -> None:
     """The key, the value and the cure are in the message."""
     with pytest.raises(ConfigError, match=r"KEY is .*1%,100us"):
         OverheadBudget.parse(text, "KEY")
@@ -82,7 +82,7 @@ def test_what_is_no_budget_says_what_is(text: str) -> None:
         (costs(900, 800, 700, 101), NOTHING),
     ],
 )
-def test_it_goes_to_the_first_level_that_fits(spent: Sequence[float], level: int) -> None:
+def test_the_governor_selects_the_first_level_within_the_budget(spent: Sequence[float], level: int) -> None:
     """In one step, and stays there."""
     governor = Governor(BUDGET)
     changes = run(governor, spent, range(int(RAISE_AFTER_SECONDS)))
@@ -91,7 +91,7 @@ def test_it_goes_to_the_first_level_that_fits(spent: Sequence[float], level: int
     assert len(changes) == (level != ALL)
 
 
-def test_long_requests_may_cost_more() -> None:
+def test_long_requests_have_a_larger_budget() -> None:
     """The larger of share and time holds: 1 % of 100 ms are a millisecond."""
     governor = Governor(BUDGET)
 
@@ -99,7 +99,7 @@ def test_long_requests_may_cost_more() -> None:
     assert run(governor, costs(1100, 800, 700, 10), range(60), duration_ns=100e6)
 
 
-def test_an_agent_that_hardly_runs_is_over_no_budget() -> None:
+def test_an_idle_agent_is_within_its_budget() -> None:
     """Of few requests each may cost a lot."""
     governor = Governor(BUDGET)
     cost_ns = 5e6
@@ -111,7 +111,7 @@ def test_an_agent_that_hardly_runs_is_over_no_budget() -> None:
     assert governor.level == NOTHING
 
 
-def test_a_moment_over_the_budget_changes_nothing() -> None:
+def test_a_short_excess_does_not_change_the_level() -> None:
     """A garbage collection in the middle of a calibration is no reason."""
     governor = Governor(BUDGET)
     for now in range(0, 1000, 2):
@@ -121,7 +121,7 @@ def test_a_moment_over_the_budget_changes_nothing() -> None:
     assert governor.level == ALL
 
 
-def test_it_returns_when_there_has_been_room_for_a_while() -> None:
+def test_the_governor_raises_the_level_after_lasting_headroom() -> None:
     """Not because the cost of the level below fits, but that of the one to return to."""
     governor = Governor(BUDGET)
     run(governor, costs(300, 290, 280, 10), range(10))
@@ -138,7 +138,7 @@ def test_it_returns_when_there_has_been_room_for_a_while() -> None:
     assert back == (2 * HOUR + RAISE_AFTER_SECONDS, ALL)
 
 
-def test_from_nothing_it_tries_requests_alone() -> None:
+def test_from_level_none_the_governor_tries_requests_only() -> None:
     """What nothing is known of is tried, at longer and longer intervals where it does not fit, and for good where it does."""
     governor = Governor(OverheadBudget(share=0, absolute_ns=1000))
     tries = [at for at, level in run(governor, costs(9, 8, 7, 6), range(24 * HOUR)) if level == REQUESTS_ONLY]
@@ -160,7 +160,7 @@ LADDERS = st.lists(st.floats(0, 1e6), min_size=NOTHING, max_size=NOTHING).map(
 
 @settings(deadline=None, max_examples=50)
 @given(LADDERS, st.floats(1e3, 1e9))
-def test_costs_that_stay_are_met_once(costs_ns: list[float], duration_ns: float) -> None:
+def test_constant_costs_cause_one_level_change(costs_ns: list[float], duration_ns: float) -> None:
     """Within the patience it is at a level that fits, or at nothing, and but for trials from nothing never leaves it."""
     governor = Governor(BUDGET)
     changes = run(governor, costs_ns, range(HOUR // 2), duration_ns=duration_ns)
@@ -176,7 +176,7 @@ def test_costs_that_stay_are_met_once(costs_ns: list[float], duration_ns: float)
 
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(LADDERS, st.integers(1, 300)), min_size=1, max_size=12))
-def test_however_costs_change_it_is_over_the_budget_only_for_moments(stretches: list[tuple[list[float], int]]) -> None:
+def test_changing_costs_exceed_the_budget_only_briefly(stretches: list[tuple[list[float], int]]) -> None:
     """Longer than its patience, and the second until the next look, it is at no level that does not fit."""
     governor, now, over = Governor(BUDGET), 0, 0
     for costs_ns, seconds in stretches:
@@ -190,7 +190,7 @@ def test_however_costs_change_it_is_over_the_budget_only_for_moments(stretches: 
 
 @settings(deadline=None, max_examples=25)
 @given(LADDERS, LADDERS, st.integers(1, 400), st.integers(1, 400))
-def test_a_load_that_swings_does_not_swing_the_level(
+def test_an_oscillating_load_does_not_oscillate_the_level(
     one: list[float], other: list[float], for_one: int, for_other: int
 ) -> None:
     """It rises ever more seldom where that was in vain: at most as often as one may who relapses just too late."""

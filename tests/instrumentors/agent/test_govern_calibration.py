@@ -19,7 +19,7 @@ own: contextvars.ContextVar[str] = contextvars.ContextVar("own")
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_it_is_done_once_before_the_next_request_and_changes_nothing(
+def test_calibration_runs_once_and_changes_no_record(
     finished: Finished, monkeypatch: pytest.MonkeyPatch, level: int
 ) -> None:
     """Whatever is recorded stays recorded."""
@@ -36,7 +36,7 @@ def test_it_is_done_once_before_the_next_request_and_changes_nothing(
     assert len(finished) == (0 if level == recorder.NOTHING else 2)
 
 
-def test_one_that_fails_does_not_reach_the_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_calibration_does_not_affect_the_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is ours, and the request is the user's."""
     monkeypatch.setattr(recorder, "calibrate", lambda: 1 / 0)
     monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)

@@ -98,7 +98,7 @@ def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> N
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
-def test_what_the_kernel_really_writes_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_kernel_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this process and machine; how much is not for a test to say."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     found = told(ProcessMetrics())
@@ -107,7 +107,7 @@ def test_what_the_kernel_really_writes_is_read(monkeypatch: pytest.MonkeyPatch) 
     assert found[THREADS] >= 1
 
 
-def test_a_container_is_told_by_its_limit_and_the_time_it_was_stopped(files: dict[str, str]) -> None:
+def test_a_container_reports_its_cpu_limit_and_throttling(files: dict[str, str]) -> None:
     """One and a half CPUs of all; of 50 periods more it was stopped in 40; of 100 ticks of the machine 80 were busy."""
     source = ProcessMetrics()
     files["/sys/fs/cgroup/pod/cpu.stat"] = "usage_usec 9\nnr_periods 150\nnr_throttled 50\n"
@@ -120,7 +120,7 @@ def test_a_container_is_told_by_its_limit_and_the_time_it_was_stopped(files: dic
     assert available_cpus() == min(1.5, available_cpus())
 
 
-def test_a_machine_is_never_more_than_busy(files: dict[str, str]) -> None:
+def test_machine_utilization_is_at_most_one(files: dict[str, str]) -> None:
     """Of 9 ticks 10 were busy: what the kernel says of waiting for disks goes down at times."""
     source = ProcessMetrics()
     files["/proc/stat"] = "cpu  110 0 50 800 49 0 0 0 0 0\n"
@@ -128,14 +128,14 @@ def test_a_machine_is_never_more_than_busy(files: dict[str, str]) -> None:
     assert told(source)[HOST_CPU] == 1
 
 
-def test_a_container_that_sees_the_names_of_its_host_is_found_all_the_same(files: dict[str, str]) -> None:
+def test_a_container_with_host_cgroup_paths_is_found(files: dict[str, str]) -> None:
     """Its own group is at the top then."""
     files["/sys/fs/cgroup/cpu.max"] = files.pop("/sys/fs/cgroup/pod/cpu.max").replace("150000", "50000")
 
     assert available_cpus() == 0.5
 
 
-def test_without_any_file_the_cpu_is_told(files: dict[str, str]) -> None:
+def test_cpu_time_is_reported_without_any_file(files: dict[str, str]) -> None:
     """As on macOS."""
     files.clear()
 
@@ -143,7 +143,7 @@ def test_without_any_file_the_cpu_is_told(files: dict[str, str]) -> None:
 
 
 @given(st.dictionaries(st.sampled_from(sorted(FILES)), st.text(max_size=60)))
-def test_whatever_stands_in_the_files_nothing_is_raised(garbage: dict[str, str]) -> None:
+def test_any_file_content_raises_nothing(garbage: dict[str, str]) -> None:
     """What cannot be read is left out, and values are finite and not below zero."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "MIN_SECONDS", 0.0)
@@ -154,9 +154,7 @@ def test_whatever_stands_in_the_files_nothing_is_raised(garbage: dict[str, str])
 
 
 @pytest.mark.usefixtures("files")
-def test_of_too_short_a_time_nothing_is_told_and_nothing_is_lost(
-    clocks: Clocks, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_too_short_interval_is_merged_into_the_next(clocks: Clocks, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next reading is of both times."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 1.0)
     source = ProcessMetrics()
@@ -168,7 +166,7 @@ def test_of_too_short_a_time_nothing_is_told_and_nothing_is_lost(
 
 
 @given(st.lists(st.integers(0, 10**9)))
-def test_the_lag_is_the_worst_since_it_was_asked(late: list[int]) -> None:
+def test_the_lag_is_the_maximum_since_the_last_reading(late: list[int]) -> None:
     """Not that of before; None without a beat."""
     lateness = LoopLag()
     for each in late:
@@ -179,7 +177,7 @@ def test_the_lag_is_the_worst_since_it_was_asked(late: list[int]) -> None:
 
 
 @pytest.mark.usefixtures("files")
-def test_a_late_beat_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_timer_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A beat that was due at 100 ms and came at 190 ms was late by 90."""
     source, loop = ProcessMetrics(), asyncio.new_event_loop()
     monkeypatch.setattr(stalls, "clock", lambda: 190_000_000)
@@ -189,7 +187,7 @@ def test_a_late_beat_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> 
     assert told(source)[LOOP_LAG] == 0.09
 
 
-def test_torch_is_asked_only_where_it_uses_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_torch_is_queried_only_when_it_uses_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not where it is not loaded, and not where CUDA was not initialised: that would cost memory, and break forks."""
     state = SimpleNamespace(initialized=False)
     stats = {"allocated_bytes.all.current": 5, "reserved_bytes.all.current": 7, "reserved_bytes.all.peak": 9}
@@ -208,7 +206,7 @@ def test_torch_is_asked_only_where_it_uses_a_device(monkeypatch: pytest.MonkeyPa
     assert list(torch_memory()) == [(TORCH_ALLOCATED, 5, "cuda:1"), (TORCH_RESERVED, 7, "cuda:1")]
 
 
-def test_one_source_that_fails_costs_only_what_it_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_source_drops_only_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broken torch: the process is told of all the same."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: 1 / 0)))

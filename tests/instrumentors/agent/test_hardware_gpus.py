@@ -17,7 +17,7 @@ def told(gpus: Gpus) -> dict[tuple[Measure, str], float]:
     return {(each.measure, each.device): each.value for each in gpus.take()}
 
 
-def test_everything_is_told_in_base_units_as_means() -> None:
+def test_gpu_values_are_means_in_base_units() -> None:
     """Percent, milliwatts and kilobytes become ratios, watts and bytes; several readings one mean."""
     card = Card(busy=20)
     gpus = Gpus(FakeNvml([card]), lambda: None)
@@ -51,7 +51,7 @@ def test_everything_is_told_in_base_units_as_means() -> None:
         ("nonsense", []),
     ],
 )
-def test_a_process_is_told_of_what_it_can_see(visible: str | None, expected: list[str]) -> None:
+def test_a_process_reports_its_visible_gpus(visible: str | None, expected: list[str]) -> None:
     """CUDA_VISIBLE_DEVICES names GPUs by number, UUID or slice, and ends at the first that is none; a cut GPU is its slices."""
     slices = [Card("MIG-3f1a-21"), Card("MIG-3f1a-22")]
     nvml = FakeNvml([Card("GPU-a1"), Card("GPU-b2"), Card("GPU-c3", slices=slices)])
@@ -60,7 +60,7 @@ def test_a_process_is_told_of_what_it_can_see(visible: str | None, expected: lis
     assert [each.name for each in visible_devices(nvml, visible)] == expected
 
 
-def test_what_a_gpu_cannot_tell_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_unsupported_gpu_values_are_omitted(caplog: pytest.LogCaptureFixture) -> None:
     """A slice has no utilization, and one card may be closed to us: the rest is told, and nobody is bothered."""
     nvml = FakeNvml(
         [Card(slices=[Card("MIG-1", busy=None)]), Card(error=FakeNvml.NVML_ERROR_NO_PERMISSION), Card(busy=9)]
@@ -77,7 +77,7 @@ def test_what_a_gpu_cannot_tell_is_left_out(caplog: pytest.LogCaptureFixture) ->
 
 
 @pytest.mark.parametrize("error", [FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED])
-def test_without_a_driver_nothing_is_told_and_seldom_asked(error: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_missing_driver_is_retried_rarely_and_reports_nothing(error: int, caplog: pytest.LogCaptureFixture) -> None:
     """The extra is in many images that run on machines without a GPU: no reason to warn anybody."""
     gpus = Gpus(FakeNvml(broken=error), lambda: None)
 
@@ -86,7 +86,7 @@ def test_without_a_driver_nothing_is_told_and_seldom_asked(error: int, caplog: p
     assert caplog.records == []
 
 
-def test_a_driver_that_is_lost_is_said_once_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_driver_is_logged_once_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
     """What was read before stands; NVML is ended as often as it was begun, and begun anew when it is tried again."""
     card = Card()
     nvml = FakeNvml([card])
@@ -108,7 +108,7 @@ def test_a_driver_that_is_lost_is_said_once_and_found_again(caplog: pytest.LogCa
     assert nvml.begun == 1
 
 
-def test_one_lost_gpu_leaves_the_others_told() -> None:
+def test_a_lost_gpu_does_not_affect_other_gpus() -> None:
     """Seven of eight go on, and a process that starts then finds them too."""
     lost = Card(busy=1)
     nvml = FakeNvml([lost, Card(busy=2)])
@@ -123,7 +123,7 @@ def test_one_lost_gpu_leaves_the_others_told() -> None:
         assert {name for _, name in told(gpus)} == {"gpu1"}
 
 
-def test_a_machine_whose_gpus_are_hidden_keeps_no_driver_open() -> None:
+def test_hidden_gpus_leave_no_driver_open() -> None:
     """Without a GPU to look at NVML is ended, for as long as it is open a GPU may not sleep."""
     nvml = FakeNvml()
     gpus = Gpus(nvml, lambda: "")
@@ -132,7 +132,7 @@ def test_a_machine_whose_gpus_are_hidden_keeps_no_driver_open() -> None:
     assert nvml.begun == 0
 
 
-def test_a_library_of_another_kind_hurts_nobody() -> None:
+def test_an_unrelated_pynvml_module_is_ignored() -> None:
     """Whatever stands under the name `pynvml`: no error leaves."""
     gpus = Gpus(object(), lambda: None)
 
@@ -148,7 +148,7 @@ def test_without_the_extra_there_is_no_thread() -> None:
     assert "stagelens-gpus" not in [thread.name for thread in set(threading.enumerate()) - before]
 
 
-def test_a_thread_of_its_own_reads() -> None:
+def test_gpu_readings_run_in_a_separate_thread() -> None:
     """A driver that never answers holds up that thread, and nothing else: the answer of the others is there all the same."""
     asked, answer = threading.Event(), threading.Event()
 

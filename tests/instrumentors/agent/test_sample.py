@@ -37,7 +37,7 @@ def sampled(sequence: list[Call], keep: SamplingLimits) -> list[tuple[Call, str]
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(0, 8))
-def test_the_slowest_of_any_sequence_are_kept(durations: list[int], size: int) -> None:
+def test_the_slowest_of_any_sequence_are_retained(durations: list[int], size: int) -> None:
     """Whatever the order, the K largest are there, largest first."""
     slowest: Slowest[int] = Slowest(size)
     for duration in durations:
@@ -47,7 +47,7 @@ def test_the_slowest_of_any_sequence_are_kept(durations: list[int], size: int) -
 
 
 @given(calls, st.builds(SamplingLimits, limits, limits, limits, limits, limits))
-def test_memory_is_bounded_and_nothing_is_kept_twice(sequence: list[Call], keep: SamplingLimits) -> None:
+def test_memory_is_bounded_and_requests_are_retained_once(sequence: list[Call], keep: SamplingLimits) -> None:
     """No more requests are kept than the limits add up to, each once."""
     kept = sampled(sequence, keep)
 
@@ -56,7 +56,7 @@ def test_memory_is_bounded_and_nothing_is_kept_twice(sequence: list[Call], keep:
 
 
 @given(calls)
-def test_the_slowest_are_kept_for_certain_beside_errors(sequence: list[Call]) -> None:
+def test_the_slowest_are_always_retained_beside_errors(sequence: list[Call]) -> None:
     """Errors and the uniform share never push out one of the slowest."""
     keep = SamplingLimits(slow=4, errors=4, uniform=2)
     durations = sorted((call.duration for call in sequence), reverse=True)[: keep.slow]
@@ -67,7 +67,7 @@ def test_the_slowest_are_kept_for_certain_beside_errors(sequence: list[Call]) ->
 
 
 @given(calls)
-def test_every_error_is_kept_up_to_the_cap(sequence: list[Call]) -> None:
+def test_every_error_is_retained_up_to_the_cap(sequence: list[Call]) -> None:
     """As many failed requests are retained because they failed as there are, or as the cap allows."""
     errors = sum(call.failed for call in sequence)
 
@@ -77,7 +77,7 @@ def test_every_error_is_kept_up_to_the_cap(sequence: list[Call]) -> None:
     assert all(call.failed for call in kept)
 
 
-def test_the_uniform_share_favours_no_position() -> None:
+def test_the_uniform_sample_is_independent_of_position() -> None:
     """Over many intervals every position of a sequence is drawn about equally often."""
     rng = random.Random(7)
     drawn: Counter[int] = Counter()
@@ -92,7 +92,7 @@ def test_the_uniform_share_favours_no_position() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_ten_thousand_requests_what_matters_is_kept_for_certain(seed: int) -> None:
+def test_slowest_errors_cold_and_forced_requests_are_always_retained(seed: int) -> None:
     """The slowest, every error up to the cap, cold ones, forced ones and a uniform share, in whatever order they came."""
     keep = SamplingLimits(slow=4, errors=10, uniform=2, cold=2, forced=50)
     rng = random.Random(seed)

@@ -46,7 +46,7 @@ def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
     assert names.STAGE not in by_name["inner"].attributes
 
 
-def test_what_is_known_of_a_stage_is_on_its_span() -> None:
+def test_stage_attributes_are_on_its_span() -> None:
     """Two models in one request are told apart, and how each was timed."""
     marks = [records.CLOSED, 0, 0]
     marks += ["forward", 1, 2, "@model", "detector", 0, "@batch", 4, 0]
@@ -64,7 +64,7 @@ def test_what_is_known_of_a_stage_is_on_its_span() -> None:
     assert (root.attributes["stagelens.stage.forward"], root.attributes["stagelens.stage.overhead"]) == (3, 6)
 
 
-def test_a_trace_says_how_long_the_process_stood_still(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_reports_process_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     """On the root, and on the stage that took longer for it; other stages say nothing."""
     monkeypatch.setattr(stalls.stalls, "_ring", [Stall("gc", 12, 15), Stall("gc", 90, 99)])
     marks = [records.CLOSED, 10, 0, "preprocess", 10, 14, "forward", 20, 30]
@@ -97,7 +97,7 @@ def test_a_request_with_thousands_of_stages_reads_the_stalls_once(monkeypatch: p
     assert len({span.span_id for span in below}) == len(below)
 
 
-def test_a_request_inside_that_came_with_a_trace_of_its_own_moves_nothing(finished: Finished) -> None:
+def test_an_inner_request_with_another_trace_does_not_change_the_outer(finished: Finished) -> None:
     """The outer request stays in the trace it came with; a span of another trace is not its parent."""
     outer, inner = (f"00-{number:032x}-{number:016x}-01" for number in (1, 2))
     with stagelens.request("outer", traceparent=outer), stagelens.request("inner", traceparent=inner):

@@ -15,9 +15,7 @@ ROUNDS = 5
 CALLS = 6
 
 
-def test_calls_have_their_own_wait_and_the_stages_of_their_own_batch(
-    serving: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_calls_have_separate_waits_and_the_stages_of_their_batch(serving: Callable[..., Any], tmp_path: Path) -> None:
     """In every round each finds the batch that carried its own row, also one that was split and one that failed."""
     server = serving(
         "bentoml",

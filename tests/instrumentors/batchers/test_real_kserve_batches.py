@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.stacks
 
 
-def test_requests_have_their_own_batch_by_a_ticket(serving: Callable[..., Any]) -> None:
+def test_a_ticket_gives_each_request_its_batch(serving: Callable[..., Any]) -> None:
     """Two rounds, for the batcher's task has begun in the first request; and a batch that fails."""
     server = serving("kserve", ["served_by_kserve_batches.py", "PORT"], "/v2/health/ready")
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.stacks
 
 
 @pytest.mark.parametrize("queue", ["mp", "zmq"])
-def test_requests_have_their_own_wait_and_work_of_the_worker(serving: Callable[..., Any], queue: str) -> None:
+def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., Any], queue: str) -> None:
     """One by one and in batches, through both of LitServe's queues; a failure has its time as well."""
     fast = ["--fast"] if queue == "zmq" else []
     server = serving("litserve", ["served_by_litserve.py", "PORT", *fast], "/health")
@@ -32,7 +32,7 @@ def test_requests_have_their_own_wait_and_work_of_the_worker(serving: Callable[.
         assert server.batch(span, number).keys() >= {"preprocess", "forward", "postprocess"}
 
 
-def test_requests_of_an_openai_spec_have_their_own_wait_and_work(serving: Callable[..., Any]) -> None:
+def test_openai_spec_requests_have_separate_waits_and_stages(serving: Callable[..., Any]) -> None:
     """It puts them into the queue by itself, under a UUID, and finds the answers only under what is equal to that."""
     server = serving("litserve", ["served_by_litserve.py", "PORT", "--openai"], "/health")
     bodies = [{"model": "m", "messages": [{"role": "user", "content": name}]} for name in ("Ada", "Bob")]

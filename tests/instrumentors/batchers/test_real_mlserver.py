@@ -17,7 +17,7 @@ def body(number: int) -> dict[str, Any]:
     return {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "INT64", "data": [number]}]}
 
 
-def test_requests_have_their_own_batch_from_a_worker(serving: Callable[..., Any]) -> None:
+def test_a_worker_gives_each_request_its_batch(serving: Callable[..., Any]) -> None:
     """Two rounds, for the batcher's task has begun in an early request; and a batch that fails."""
     server = serving("mlserver", ["served_by_mlserver.py", "PORT"], "/v2/health/ready")
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):

@@ -19,7 +19,7 @@ ENVIRONMENT = {
 }
 
 
-def test_a_call_by_a_handle_finds_its_own_batch(
+def test_a_handle_call_is_assigned_its_batch(
     serving: Callable[..., Any], until: Callable[[Callable[[], object], str], None]
 ) -> None:
     """Two rounds, for the batcher's task has begun in the first request; and one call that fails."""

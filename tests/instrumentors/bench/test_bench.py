@@ -67,7 +67,7 @@ def bench(place: Path, capsys: pytest.CaptureFixture[str]) -> Generator[Bench]:
     assert _left(place) == []
 
 
-def test_both_run_at_once_where_the_port_is_left_open(bench: Bench, place: Path) -> None:
+def test_both_variants_run_concurrently_without_a_fixed_port(bench: Bench, place: Path) -> None:
     """Each has its turns, with the same requests; what ours sends is taken, and nobody else sees it."""
     (place / "body").write_text("good")
     said = bench("--url", "http://127.0.0.1:{port}/work", "--body", "body", "--header", "X-Key: 7", *UVICORN)
@@ -80,7 +80,7 @@ def test_both_run_at_once_where_the_port_is_left_open(bench: Bench, place: Path)
     assert "No request was counted" not in said
 
 
-def test_a_fixed_port_is_taken_by_one_after_the_other(bench: Bench, place: Path) -> None:
+def test_variants_with_a_fixed_port_run_in_turn(bench: Bench, place: Path) -> None:
     """Each turn has a service of its own, which is gone before the next one comes."""
     port = str(free_port())
     # Behind a shell, as images start it: that it ends must reach the service, which then sends the last it has.
@@ -92,7 +92,7 @@ def test_a_fixed_port_is_taken_by_one_after_the_other(bench: Bench, place: Path)
     assert "No request was counted" not in said
 
 
-def test_a_load_of_the_users_own_counts_by_its_time(bench: Bench, place: Path) -> None:
+def test_a_custom_load_is_measured_by_its_duration(bench: Bench, place: Path) -> None:
     """It runs once to warm up, and once a turn."""
     said = bench("--url", "http://127.0.0.1:{port}/work", "--load", "echo {port} >> loads", *UVICORN)
     ports = (place / "loads").read_text().split()
@@ -101,7 +101,7 @@ def test_a_load_of_the_users_own_counts_by_its_time(bench: Bench, place: Path) -
     assert re.findall(r"^(\w[\w ]*?) {2,}", said, re.MULTILINE)[0] == "time"
 
 
-def test_a_command_that_ends_by_itself_is_its_own_load(bench: Bench, place: Path) -> None:
+def test_a_command_that_exits_is_its_own_load(bench: Bench, place: Path) -> None:
     """A batch script; where it made no request, that is said, with who knows why."""
     code = "open('runs', 'a').write('autoload' in __import__('os').environ.get('PYTHONPATH', '') and 'w' or 'o')"
     said = bench("--", sys.executable, "-c", code)
@@ -123,7 +123,7 @@ def test_a_command_that_ends_by_itself_is_its_own_load(bench: Bench, place: Path
         (["--url", "http://127.0.0.1:{port}/work", "--load", "exit 3", *UVICORN], "--load has ended with 3"),
     ],
 )
-def test_what_fails_is_told_with_its_last_words(place: Path, words: list[str], why: str) -> None:
+def test_a_failing_command_is_reported_with_its_last_output(place: Path, words: list[str], why: str) -> None:
     """A number from something that failed would be worse than none."""
     (place / "bad").write_text("bad")
     with pytest.raises(StagelensError) as raised:
@@ -133,7 +133,7 @@ def test_what_fails_is_told_with_its_last_words(place: Path, words: list[str], w
     assert _left(place) == []
 
 
-def test_a_service_that_is_there_already_is_not_measured_instead() -> None:
+def test_a_port_in_use_by_another_service_is_refused() -> None:
     """It would be the same on both sides."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
@@ -141,7 +141,7 @@ def test_a_service_that_is_there_already_is_not_measured_instead() -> None:
             bench_command.main(["--url", url, "--", "true"])
 
 
-def test_a_port_is_taken_that_nobody_has_or_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unused_port_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
     """The command listens there only later: what the system gives away by itself could be somebody else's by then."""
     free = rounds._free_port()  # pyright: ignore[reportPrivateUsage] - which one it is, is told to the command alone
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -163,7 +163,7 @@ def test_a_port_is_taken_that_nobody_has_or_is_given(monkeypatch: pytest.MonkeyP
         ["--load", "x", "--", "y"],
     ],
 )
-def test_wrong_usage_is_2(words: list[str]) -> None:
+def test_wrong_usage_exits_with_2(words: list[str]) -> None:
     """As argparse has it."""
     with pytest.raises(SystemExit) as ended:
         bench_command.main(words)
@@ -172,7 +172,7 @@ def test_wrong_usage_is_2(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("done", "code"), [(0, 130), (1, 0)])
-def test_ctrl_c_leaves_what_was_measured(
+def test_ctrl_c_prints_the_measured_rounds(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], done: int, code: int
 ) -> None:
     """Whoever has seen enough after an hour need not begin again."""
@@ -187,7 +187,7 @@ def test_ctrl_c_leaves_what_was_measured(
     assert ("+50.0 %" in capsys.readouterr().out) == bool(done)
 
 
-def test_both_variants_differ_by_us_alone() -> None:
+def test_both_variants_differ_by_stagelens_only() -> None:
     """Also when `stagelens run` has started `bench`."""
     mine = {"PYTHONPATH": f"{AUTOLOAD}{os.pathsep}/app", "OTEL_EXPORTER_OTLP_HEADERS": "a=b", "A": "1"}
     without, with_ = environments(mine, [], "http://127.0.0.1:1")

@@ -15,7 +15,7 @@ PAIRS = st.lists(st.tuples(TIMES, TIMES), min_size=6, max_size=30)
 
 
 @given(PAIRS)
-def test_the_interval_holds_the_median_and_lies_within_what_was_seen(pairs: list[tuple[float, float]]) -> None:
+def test_the_interval_contains_the_median_and_stays_within_the_rounds(pairs: list[tuple[float, float]]) -> None:
     """Nothing is extrapolated."""
     found = change(pairs)
     ratios = [with_ / without for without, with_ in pairs]
@@ -26,14 +26,14 @@ def test_the_interval_holds_the_median_and_lies_within_what_was_seen(pairs: list
 
 
 @given(PAIRS, st.floats(1.5, 10))
-def test_what_drifts_from_round_to_round_is_not_in_the_ratio(pairs: list[tuple[float, float]], factor: float) -> None:
+def test_drift_between_rounds_does_not_change_the_ratio(pairs: list[tuple[float, float]], factor: float) -> None:
     """A neighbour that slows both turns of a round changes nothing."""
     slowed = [(a * factor**place, b * factor**place) for place, (a, b) in enumerate(pairs)]
 
     assert math.isclose(change(slowed).ratio, change(pairs).ratio, rel_tol=1e-9)
 
 
-def test_an_effect_is_told_from_noise() -> None:
+def test_an_effect_is_distinguished_from_noise() -> None:
     """Ten rounds that all say more are no accident; ten that say both are."""
     more = change([(100.0, 105.0 + place) for place in range(10)])
     both = change([(100.0, 95.0 + place) for place in range(10)])
@@ -42,14 +42,14 @@ def test_an_effect_is_told_from_noise() -> None:
     assert more.ratio == pytest.approx(1.095)
 
 
-def test_with_five_rounds_nothing_is_sure() -> None:
+def test_five_rounds_are_not_significant() -> None:
     """All five on one side are one in sixteen by chance."""
     found = change([(1.0, 2.0)] * 5)
 
     assert (found.low, found.high, found.is_noise) == (None, None, True)
 
 
-def test_a_measure_that_was_zero_once_is_left_out() -> None:
+def test_a_measure_with_a_zero_is_omitted() -> None:
     """A turn may be too short for the clock of the CPU time; a ratio to zero says nothing."""
     rounds = [({"p50": 1.0, "CPU time": 0.01 * place}, {"p50": 2.0, "CPU time": 0.02}) for place in range(6)]
 

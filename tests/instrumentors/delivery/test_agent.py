@@ -58,7 +58,7 @@ def test_each_request_arrives_exactly_once(sink: Sink) -> None:
     }
 
 
-def test_intervals_follow_one_another_without_a_gap(sink: Sink) -> None:
+def test_export_intervals_are_contiguous(sink: Sink) -> None:
     """Where one delta ends the next one starts."""
     agent = agent_for(sink)
     for _ in range(2):
@@ -72,7 +72,7 @@ def test_intervals_follow_one_another_without_a_gap(sink: Sink) -> None:
     assert int(second["startTimeUnixNano"]) < int(second["timeUnixNano"])
 
 
-def test_what_could_not_be_counted_is_reported(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uncounted_requests_are_reported(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A full queue, a record that cannot be read and a refused batch each show up as dropped, none of them twice."""
     agent = agent_for(sink)
 
@@ -100,7 +100,7 @@ def test_what_could_not_be_counted_is_reported(sink: Sink, monkeypatch: pytest.M
     assert sink.requests() == 1
 
 
-def test_a_load_we_cannot_keep_up_with_is_exported_all_the_same(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overloaded_agent_still_exports(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queue is never empty; what was in it has its turn, and the export has its own."""
 
     class Endless(deque[records.Record]):
@@ -126,7 +126,7 @@ def test_many_series_are_split_over_posts_of_bounded_size(sink: Sink) -> None:
     assert sink.requests() == 240
 
 
-def test_requests_wait_for_a_collector_that_is_away(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_wait_for_an_unreachable_collector(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three exports fail; when the collector is back each request is counted once."""
     monkeypatch.setattr(exporter, "BACKOFF_BASE_SECONDS", 30)
     monkeypatch.setattr(random.Random, "uniform", lambda _self, _low, high: high)
@@ -153,7 +153,7 @@ def test_an_export_is_due_on_multiples_of_the_interval_and_when_the_clock_was_se
     assert schedule.left_seconds(500.0) == 10
 
 
-def test_a_trace_that_cannot_be_written_costs_no_other(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_cannot_be_encoded_is_dropped_alone(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither those of its export nor the numbers, and a flush at exit still delivers."""
     written = agent_module.build_trace
 

@@ -103,7 +103,7 @@ def shown(trusted: Path, client: Pem) -> ClientTlsFiles:
 
 
 @pytest.mark.parametrize("status", [401, 403])
-def test_a_denied_batch_is_sent_once_counted_and_told_once_with_the_cure(
+def test_a_denied_batch_is_sent_once_and_logged_once_with_the_fix(
     sink: Sink, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     """Whoever is not let in must not knock all night; what it could not send is known to be lost."""
@@ -129,7 +129,7 @@ def test_a_denied_batch_is_sent_once_counted_and_told_once_with_the_cure(
 
 
 @pytest.mark.parametrize(("quiet_seconds", "lines"), [(0.0, 2), (3600.0, 1)])
-def test_a_token_that_ends_later_is_told_again(
+def test_a_token_that_expires_later_is_logged_again(
     sink: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quiet_seconds: float, lines: int
 ) -> None:
     """The first trouble was mended; this is another one, unless it comes at once: one of two collectors lets nobody in."""
@@ -143,7 +143,7 @@ def test_a_token_that_ends_later_is_told_again(
     assert len(caplog.messages) == lines
 
 
-def test_a_client_certificate_is_shown(guarded: Guarded, authority: Authorities) -> None:
+def test_a_client_certificate_is_presented(guarded: Guarded, authority: Authorities) -> None:
     """By OpenTelemetry's own two settings."""
     agent = exporter(shown(authority("servers").file, authority("clients").sign("checkout")))
     agent.offer(batch(guarded.url))
@@ -153,7 +153,7 @@ def test_a_client_certificate_is_shown(guarded: Guarded, authority: Authorities)
 
 
 @pytest.mark.parametrize("client", [None, "strangers"])
-def test_without_the_right_certificate_nothing_is_lost_and_the_settings_are_named(
+def test_without_a_valid_certificate_data_waits_and_the_settings_are_named(
     guarded: Guarded, authority: Authorities, until: Until, caplog: pytest.LogCaptureFixture, client: str | None
 ) -> None:
     """The handshake fails, as a dead network does: it is tried again, with patience."""
@@ -168,9 +168,7 @@ def test_without_the_right_certificate_nothing_is_lost_and_the_settings_are_name
     assert not agent.drain(1)
 
 
-def test_a_server_that_is_not_trusted_is_said_to_be_so(
-    guarded: Guarded, until: Until, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_untrusted_server_is_reported(guarded: Guarded, until: Until, caplog: pytest.LogCaptureFixture) -> None:
     """With the settings to compare."""
     agent = exporter()
     agent.offer(batch(guarded.url))
@@ -199,7 +197,7 @@ def test_a_renewed_certificate_is_used_at_the_next_attempt(
     assert guarded.seen == ["new"]
 
 
-def test_a_locked_key_asks_nobody_for_its_password(
+def test_an_encrypted_key_prompts_for_no_password(
     guarded: Guarded, authority: Authorities, tmp_path: Path, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The host's terminal is not ours."""

@@ -55,7 +55,7 @@ def by_instance(sink: Sink) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("ending", ["", "sys.exit(3)", "raise SystemExit(3)"])
-def test_a_short_script_delivers_everything_when_it_ends(sink: Sink, ending: str) -> None:
+def test_a_short_script_delivers_all_requests_at_exit(sink: Sink, ending: str) -> None:
     """However soon it ends, and with the exit status it chose."""
     done = run(sink.url, f"serve(3)\n{ending}", OTEL_SERVICE_NAME="shop", STAGELENS_SERVICE_VERSION="7")
 
@@ -195,7 +195,7 @@ def test_a_background_thread_that_died_is_replaced(sink: Sink) -> None:
     assert list(by_instance(sink).values()) == [302]
 
 
-def test_broken_settings_are_named_and_stop_nothing(sink: Sink) -> None:
+def test_invalid_settings_are_named_and_do_not_stop_the_process(sink: Sink) -> None:
     """Each is logged once, with its key, its value and what to write."""
     broken = {"STAGELENS_EXPORT_INTERVAL": "soon", "STAGELENS_BUFFER_SIZE": "-1", "STAGELENS_KEEP_SLOW": "many"}
     done = run(sink.url, "serve(3)", 60, **broken)

@@ -121,7 +121,7 @@ def test_a_batch_that_was_not_acknowledged_is_sent_again_the_same(
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 413, 301, 500])
-def test_a_refused_batch_is_given_up_counted_and_logged_once(
+def test_a_refused_batch_is_dropped_counted_and_logged_once(
     sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     """Sending again is useless; the reason is shown, without what would break a line of the log."""
@@ -142,7 +142,7 @@ def test_a_refused_batch_is_given_up_counted_and_logged_once(
 
 
 @pytest.mark.parametrize("said", ["<html>Forbidden</html>", '{"message": "no token"}', "Unauthorized", "\u00fc"])
-def test_a_refusal_that_is_no_protobuf_is_shown_as_it_stands(
+def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
     sink: Sink, exporter: Make, caplog: pytest.LogCaptureFixture, said: str
 ) -> None:
     """A proxy in between answers in whatever way it likes."""
@@ -175,7 +175,7 @@ def test_a_partial_success_is_delivered_and_its_message_logged_once(
 @pytest.mark.parametrize(
     "answer", [b"\xff\xfe", b"\x80" * 50_000, b"<html>", b"{}", b"\x08\x07", b"\x0a\x02\x12\x09", b"\x0a\x7f", b"\x0a"]
 )
-def test_an_acknowledgement_with_a_garbage_body_is_one(
+def test_a_200_with_an_invalid_body_is_an_acknowledgement(
     sink: Sink, losses: Losses, exporter: Make, answer: bytes
 ) -> None:
     """The status decides, also where the body breaks off."""
@@ -187,7 +187,7 @@ def test_an_acknowledgement_with_a_garbage_body_is_one(
     assert losses == []
 
 
-def test_what_waits_is_bounded_and_the_oldest_goes_first(
+def test_the_queue_is_bounded_and_drops_the_oldest(
     losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A collector that is away costs the host at most the buffer; what had to go is counted, and told once."""
@@ -201,7 +201,7 @@ def test_what_waits_is_bounded_and_the_oldest_goes_first(
     ]
 
 
-def test_traces_go_before_counts(losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_traces_are_dropped_before_counts(losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture) -> None:
     """They are examples; with a count goes a request."""
     agent = exporter(buffer_bytes=100)
     for number in range(3):
@@ -217,7 +217,7 @@ def test_traces_go_before_counts(losses: Losses, exporter: Make, caplog: pytest.
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 3)), max_size=30),
 )
-def test_no_count_goes_that_had_room(sizes: list[tuple[int, int]]) -> None:
+def test_counts_are_dropped_only_when_the_queue_is_full(sizes: list[tuple[int, int]]) -> None:
     """Whatever comes: never more waits than may, and a count goes only where all that waits are counts, newer than it."""
     outbox = Outbox(100)
     waiting: list[ExportBatch] = []
@@ -255,7 +255,7 @@ def test_a_batch_under_way_is_not_dropped_for_a_new_one() -> None:
     assert outbox.empty
 
 
-def test_what_is_under_way_is_still_not_delivered() -> None:
+def test_a_batch_in_flight_is_not_delivered() -> None:
     """It counts until it is acknowledged; what was dropped or refused no longer does."""
     outbox = Outbox(100)
     first, second, third = (batch("", number, b"x" * 40, requests=number) for number in (1, 2, 4))
@@ -277,7 +277,7 @@ def test_what_is_under_way_is_still_not_delivered() -> None:
     assert outbox.requests == 4
 
 
-def test_a_dead_server_is_reported_once_and_its_return_is_noticed(
+def test_an_unreachable_server_and_its_return_are_logged_once(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """One line per outage, with the cure; the data arrive when the server is back."""
@@ -293,7 +293,7 @@ def test_a_dead_server_is_reported_once_and_its_return_is_noticed(
     assert "stagelens up" in caplog.messages[0]
 
 
-def test_a_server_that_comes_and_goes_does_not_fill_the_log(
+def test_a_flapping_server_does_not_fill_the_log(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The second outage in a minute says nothing that the first has not said."""
@@ -311,7 +311,7 @@ def test_a_server_that_comes_and_goes_does_not_fill_the_log(
     ]
 
 
-def test_leaving_is_bounded(losses: Losses, exporter: Make) -> None:
+def test_shutdown_time_is_bounded(losses: Losses, exporter: Make) -> None:
     """Neither a closed port nor one that takes the post and never answers holds up an exit."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
@@ -323,7 +323,7 @@ def test_leaving_is_bounded(losses: Losses, exporter: Make) -> None:
     assert losses == []
 
 
-def test_what_is_left_is_sent_where_no_thread_can_start(
+def test_the_remainder_is_sent_when_no_thread_can_start(
     sink: Sink, exporter: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Later versions of Python start none at exit: a short script reports all the same."""
@@ -345,7 +345,7 @@ def test_what_is_left_is_sent_where_no_thread_can_start(
 
 
 @pytest.mark.parametrize("asked", ["0", "-5", formatdate(0, usegmt=True)])
-def test_a_collector_that_asks_for_no_wait_is_left_alone_all_the_same(
+def test_retry_after_zero_still_waits(
     sink: Sink, exporter: Make, until: Until, monkeypatch: pytest.MonkeyPatch, asked: str
 ) -> None:
     """A date is in the past where clocks differ: the host's process must not spin over it."""
@@ -405,7 +405,7 @@ def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, export
     assert noted.waits[1] == (module.MAX_RETRY_AFTER_SECONDS, False)
 
 
-def test_what_was_to_be_sent_later_is_told_at_the_end(
+def test_undelivered_batches_are_reported_at_exit(
     exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process that ends takes along what it kept."""
@@ -420,7 +420,7 @@ def test_what_was_to_be_sent_later_is_told_at_the_end(
     ]
 
 
-def test_what_is_under_way_at_the_end_is_told_as_well(
+def test_batches_in_flight_at_exit_are_reported(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The collector has it, and says nothing: nobody knows whether it counts."""
@@ -437,7 +437,7 @@ def test_what_is_under_way_at_the_end_is_told_as_well(
     ]
 
 
-def test_a_collector_that_cannot_store_is_not_said_to_be_absent(
+def test_a_collector_that_cannot_store_is_not_reported_as_absent(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its own words say what is wrong; to start another one would be the wrong cure."""

@@ -72,7 +72,7 @@ def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
     return look
 
 
-def test_a_healthy_service_gets_a_short_green_answer(doctor: Doctor) -> None:
+def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
     """What would be timed with which version, and that nothing is in the way: a preload and workers are not."""
     code, said = doctor("--stage", "preprocess=serve:prepare", "--", "gunicorn", "--preload", "-w", "2", "serve:app")
 
@@ -84,9 +84,7 @@ def test_a_healthy_service_gets_a_short_green_answer(doctor: Doctor) -> None:
     assert len(said) < 1000
 
 
-def test_another_interpreter_is_asked_what_it_has(
-    doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bare environment has none of our libraries, and we cannot be loaded there."""
     monkeypatch.delenv("PYTHONPATH", raising=False)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
@@ -109,7 +107,7 @@ def test_an_interpreter_that_ignores_its_environment_is_not_timed(doctor: Doctor
     assert "-I makes Python ignore PYTHONPATH, which loads Stagelens: nothing is timed." in said
 
 
-def test_a_pythonpath_that_is_replaced_is_told_with_the_line_that_mends_it(doctor: Doctor) -> None:
+def test_a_replaced_pythonpath_is_reported_with_the_fix(doctor: Doctor) -> None:
     """The fix is a command line, and with it all is well."""
     code, said = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
 
@@ -122,7 +120,7 @@ def test_a_pythonpath_that_is_replaced_is_told_with_the_line_that_mends_it(docto
     assert doctor("--", *env, "stagelens", "run", "--", sys.executable, "serve.py")[0] == 0
 
 
-def test_opentelemetrys_own_start_loads_us_unless_it_is_told_not_to(
+def test_the_opentelemetry_launcher_loads_stagelens_unless_disabled(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its sitecustomize runs in place of ours, and loads what we have to load: libraries and named functions."""
@@ -139,7 +137,7 @@ def test_opentelemetrys_own_start_loads_us_unless_it_is_told_not_to(
     "words",
     [[], ["--"], ["--nosuch", "--", "x"], ["--run", "--", "x"], ["--run=soon", "--", "x"], ["--stage", "a", "--", "x"]],
 )
-def test_wrong_usage_is_2_and_shows_the_usage(doctor: Doctor, words: list[str]) -> None:
+def test_wrong_usage_exits_with_2_and_shows_the_usage(doctor: Doctor, words: list[str]) -> None:
     """It is told from trouble that was found."""
     code, said = doctor(*words)
 
@@ -147,7 +145,7 @@ def test_wrong_usage_is_2_and_shows_the_usage(doctor: Doctor, words: list[str]) 
     assert "usage: stagelens doctor" in said
 
 
-def test_what_prints_at_the_start_and_what_fails_there_is_told_apart(doctor: Doctor, place: Path) -> None:
+def test_startup_output_and_startup_failures_are_distinguished(doctor: Doctor, place: Path) -> None:
     """A sitecustomize of the user's own may write, and may end the interpreter."""
     (place / "sitecustomize.py").write_text(f"print('hello'); print('{MARK}' * 0)")
     start = ["env", f"PYTHONPATH={place}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"]
@@ -231,7 +229,7 @@ def silent_in_http() -> Generator[str]:
     ],
     ids=["token", "path", "busy", "clock", "grpc"],
 )
-def test_a_collector_that_takes_nothing_is_told_by_its_own_answer(
+def test_a_refusing_collector_is_reported_with_its_response(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], told: str, fix: str
 ) -> None:
     """It is asked for real: an export without content, which stands in nobody's numbers."""
@@ -244,7 +242,7 @@ def test_a_collector_that_takes_nothing_is_told_by_its_own_answer(
     assert fix in said
 
 
-def test_nobody_at_all_is_told_unless_the_run_is_kept_here(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_collector_is_reported_without_summary(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
     """With --summary it needs no collector."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
@@ -254,7 +252,7 @@ def test_nobody_at_all_is_told_unless_the_run_is_kept_here(doctor: Doctor, monke
         assert "refused" not in doctor("--summary", "--", "true")[1]
 
 
-def test_an_authority_that_is_not_known_is_told_with_the_setting(
+def test_an_unknown_certificate_authority_is_reported_with_the_setting(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, authority: Authorities
 ) -> None:
     """With the setting the certificate is believed."""
@@ -295,7 +293,7 @@ class Clock:
         return self._looks / 20
 
 
-def test_a_run_sees_what_is_imported_and_who_is_missed_and_leaves_nothing(
+def test_a_run_reports_imports_and_uninstrumented_processes_and_cleans_up(
     doctor: Doctor, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What no command line shows: a worker that the program starts with an environment of its own."""
@@ -311,7 +309,7 @@ def test_a_run_sees_what_is_imported_and_who_is_missed_and_leaves_nothing(
     assert _running(MISSED) == []
 
 
-def test_a_run_that_ends_by_itself_is_told(doctor: Doctor, place: Path) -> None:
+def test_a_run_that_exits_is_reported(doctor: Doctor, place: Path) -> None:
     """Its last words, and no wait for the rest of the time."""
     (place / "broken.py").write_text("import nosuchmodule")
     code, said = doctor("--run", "60", "--", sys.executable, "broken.py")

@@ -149,7 +149,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
 
 
 @pytest.mark.parametrize(("inspection", "check", "words"), TROUBLES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_check_sees_its_trouble_and_names_the_cure(inspection: Inspection, check: Check, words: str) -> None:
+def test_a_check_finds_its_problem_and_names_the_fix(inspection: Inspection, check: Check, words: str) -> None:
     """Each is told once, with what to do."""
     told = [
         f"{finding.text}\n{finding.fix}" for finding in check(inspection) if words in f"{finding.text}\n{finding.fix}"
@@ -159,7 +159,7 @@ def test_a_check_sees_its_trouble_and_names_the_cure(inspection: Inspection, che
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-def test_a_healthy_service_is_told_nothing(check: Check) -> None:
+def test_a_healthy_service_has_no_findings(check: Check) -> None:
     """Four workers, a preload and gevent are nothing that we do not survive."""
     assert list(check(HEALTHY)) == []
 
@@ -168,7 +168,7 @@ def test_a_healthy_service_is_told_nothing(check: Check) -> None:
 ELSEWHERE = {"check_collector", "check_memory", "check_temporary_files", "check_batching", "check_gpus"}
 
 
-def test_every_check_has_a_trouble_here() -> None:
+def test_every_check_has_a_test_case() -> None:
     """One that never speaks may as well not be there."""
     assert {check.__name__ for check in CHECKS} - ELSEWHERE == {check.__name__ for _, check, _ in TROUBLES}
 
@@ -183,12 +183,12 @@ def test_every_check_has_a_trouble_here() -> None:
         "open('f').create(stream=True)",
     ],
 )
-def test_a_stream_that_may_have_its_usage_is_left_alone(code: str) -> None:
+def test_a_stream_with_a_variable_usage_option_is_not_reported(code: str) -> None:
     """Only what is written out is told."""
     assert list(frameworks.check_stream_usage(inspection_of("python", "serve.py", code=code))) == []
 
 
-def test_a_vllm_without_the_option_is_not_told_of_it(tmp_path: Path) -> None:
+def test_a_vllm_without_the_option_gets_no_advice(tmp_path: Path) -> None:
     """A flag that the installed version does not know would keep it from starting."""
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "arg_utils.py").write_text("otlp_traces_endpoint = None")
@@ -201,7 +201,7 @@ def test_a_vllm_without_the_option_is_not_told_of_it(tmp_path: Path) -> None:
     assert len(list(frameworks.check_vllm(inspection))) == 1
 
 
-def test_who_imports_what_a_library_was_tested_beside_does_not_import_the_library() -> None:
+def test_importing_a_related_library_does_not_count_as_the_library() -> None:
     """What runs under gevent has Flask, and much else; who imports magika has its ONNX Runtime, though."""
     there = {"flask": "3.1.3", "gevent": "26.9.0", "onnxruntime": "1.31.1", "magika": "1.0.3"}
     inspection = asked(inspection_of("python", "serve.py", code="import gevent, magika"), distributions=there)
@@ -209,7 +209,7 @@ def test_who_imports_what_a_library_was_tested_beside_does_not_import_the_librar
     assert {each.title: each.certain for each in timed_libraries(inspection)} == {"Flask": False, "ONNX Runtime": True}
 
 
-def test_a_word_that_is_too_long_for_a_file_is_none(tmp_path: Path) -> None:
+def test_an_argument_too_long_for_a_path_is_not_a_file(tmp_path: Path) -> None:
     """Code on the command line, or data."""
     (tmp_path / "serve.py").write_text("import torch")
 
@@ -222,7 +222,7 @@ def test_uwsgi_may_have_its_options_in_a_file() -> None:
 
 
 @pytest.mark.parametrize(("limit", "left"), [("max", None), ("100000", 100000 - 60000 + 20000)])
-def test_memory_that_is_left_counts_the_page_cache_as_free(tmp_path: Path, limit: str, left: int | None) -> None:
+def test_available_memory_includes_the_page_cache(tmp_path: Path, limit: str, left: int | None) -> None:
     """The kernel takes it back when a process needs it."""
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "memory.current").write_text("60000\n")
@@ -231,7 +231,7 @@ def test_memory_that_is_left_counts_the_page_cache_as_free(tmp_path: Path, limit
     assert checks.memory_left(tmp_path) == left
 
 
-def test_a_small_container_is_told_how_much_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_container_is_warned_about_the_buffer_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A buffer that fits is no trouble."""
     (tmp_path / "memory.max").write_text(str(64 * 1024**2))
     (tmp_path / "memory.current").write_text(str(54 * 1024**2))
@@ -242,14 +242,14 @@ def test_a_small_container_is_told_how_much_may_wait(tmp_path: Path, monkeypatch
     assert list(checks.check_memory(inspection_of("python", "serve.py", STAGELENS_BUFFER_SIZE="1MiB"))) == []
 
 
-def test_in_a_terminal_no_collector_is_no_trouble() -> None:
+def test_a_missing_collector_in_a_terminal_is_not_a_problem() -> None:
     """`stagelens run` sums the run up there, but a service is not started in a terminal."""
     found = list(checks.check_collector(replace(HEALTHY, alone=True)))
 
     assert [(finding.fix, finding.hurts) for finding in found] == [("stagelens up", False)]
 
 
-def test_a_run_that_is_kept_here_needs_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_run_needs_a_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file system that is read only has none, unless TMPDIR names one."""
     monkeypatch.setattr(checks.tempfile, "tempdir", str(tmp_path / "nosuch"))
 
@@ -257,7 +257,7 @@ def test_a_run_that_is_kept_here_needs_a_folder(tmp_path: Path, monkeypatch: pyt
     assert list(checks.check_temporary_files(replace(HEALTHY, kept_here=False))) == []
 
 
-def test_a_gpu_that_nobody_reads_is_worth_knowing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_gpu_without_nvml_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the driver is and its library's Python side is not; silent where either is otherwise."""
     monkeypatch.setattr(checks, "DRIVER", tmp_path / "nvidiactl")
     without = list(checks.check_gpus(HEALTHY))

@@ -68,7 +68,7 @@ def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         (inspection_of("python", "serve.py", code=SPEC), "ls.OpenAISpec (serve.py:3)", "stagelens.request"),
     ],
 )
-def test_where_a_request_is_lost_the_line_to_write_is_told(inspection: Inspection, told: str, fix: str) -> None:
+def test_an_uncounted_framework_request_is_reported_with_the_fix(inspection: Inspection, told: str, fix: str) -> None:
     """Once, as a guess, and not as something that is in the way."""
     (found,) = frameworks.check_batching(inspection)
 
@@ -88,12 +88,12 @@ def test_where_a_request_is_lost_the_line_to_write_is_told(inspection: Inspectio
         inspection_of("python", "serve.py", code="import litserve, bentoml, torch"),
     ],
 )
-def test_who_does_not_use_it_or_has_mended_it_is_told_nothing(inspection: Inspection) -> None:
+def test_an_unused_or_fixed_framework_has_no_finding(inspection: Inspection) -> None:
     """A false alarm is worse than silence."""
     assert list(frameworks.check_batching(inspection)) == []
 
 
-def test_what_has_a_module_of_ours_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_instrumented_libraries_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adding one takes nothing here."""
     monkeypatch.setattr(frameworks, "LIBRARIES", (Library("ray.serve", "ray_serve", "Ray"),))
 

@@ -30,7 +30,7 @@ def at(*words: str) -> CommandTarget:
         (["python", "-Xpycache_prefix=/tmp/c", "serve.py"], ("-Xpycache_prefix=/tmp/c",), "serve.py", ()),
     ],
 )
-def test_the_options_of_python_end_where_the_program_begins(
+def test_python_options_end_at_the_program(
     words: list[str], flags: tuple[str, ...], program: str, arguments: tuple[str, ...]
 ) -> None:
     """What the interpreter is asked with must be what it is started with."""
@@ -41,7 +41,7 @@ def test_the_options_of_python_end_where_the_program_begins(
     assert found.words[-len(arguments) or len(found.words) :] == arguments
 
 
-def test_a_program_of_pip_names_its_interpreter() -> None:
+def test_a_pip_script_names_its_interpreter() -> None:
     """`uvicorn` on PATH is a script whose first line says where it is installed."""
     found = at(str(Path(sys.executable).parent / "uvicorn"), "serve:app")
 
@@ -71,7 +71,7 @@ BEFORE = st.sampled_from(
 
 
 @given(st.lists(BEFORE, max_size=6))
-def test_what_stands_before_changes_nothing(before: list[list[str]]) -> None:
+def test_wrapper_commands_before_the_program_are_skipped(before: list[list[str]]) -> None:
     """However many wrappers there are: the program behind them is the same."""
     words = [word for each in before for word in each]
     found, plain = at(*words, *PROGRAM), at(*PROGRAM)
@@ -106,7 +106,7 @@ def test_a_shell_is_read_up_to_its_last_command(tmp_path: Path, script: str) -> 
         assert (found.interpreter, found.program, found.words) == ("python", "uvicorn", ("serve:app",)), command
 
 
-def test_a_start_script_hands_on_its_arguments(tmp_path: Path) -> None:
+def test_a_start_script_passes_its_arguments(tmp_path: Path) -> None:
     r"""`exec "$@"` is how most of them end."""
     file = tmp_path / "entry.sh"
     file.write_text('#!/bin/bash\nset -e\nexec "$@"\n')
@@ -128,7 +128,7 @@ def test_a_start_script_hands_on_its_arguments(tmp_path: Path) -> None:
         (["python"], "without a program"),
     ],
 )
-def test_what_cannot_be_known_says_why(words: list[str], why: str) -> None:
+def test_an_undeterminable_command_is_explained(words: list[str], why: str) -> None:
     """A guess would be worse than none."""
     assert why in at(*words).lost
 
@@ -159,13 +159,13 @@ def test_what_cannot_be_known_says_why(words: list[str], why: str) -> None:
         max_size=8,
     )
 )
-def test_no_command_line_is_too_strange(words: list[str]) -> None:
+def test_any_command_line_is_analysed_without_an_error(words: list[str]) -> None:
     """It says what it comes to, or why that is not known."""
     found = at(*words)
 
     assert found.lost or found.program
 
 
-def test_every_wrapper_is_one_thing() -> None:
+def test_every_wrapper_is_in_one_table() -> None:
     """In two tables the first would win, silently."""
     assert not WRAPPERS.keys() & STARTERS.keys()

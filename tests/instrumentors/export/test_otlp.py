@@ -78,7 +78,7 @@ patient = settings(deadline=None, max_examples=50, suppress_health_check=[Health
 
 @patient
 @given(st.dictionaries(st.builds(Dimensions, *[texts] * 5), deltas(), max_size=3), nanoseconds, losses)
-def test_every_backend_reads_the_numbers_that_were_counted(
+def test_every_backend_decodes_the_counted_numbers(
     counted: dict[Dimensions, Delta], start: int, lost: dict[str, int]
 ) -> None:
     """Every point of every histogram is there once, with its series, its interval and its exact counts; so are losses."""
@@ -105,7 +105,7 @@ def test_every_backend_reads_the_numbers_that_were_counted(
 
 @patient
 @given(st.lists(traces, max_size=12), nanoseconds)
-def test_every_backend_reads_the_spans_that_were_kept(kept: list[Trace], anchor: int) -> None:
+def test_every_backend_decodes_the_retained_spans(kept: list[Trace], anchor: int) -> None:
     """Ids, names, times, attributes and status, in their order."""
     written = Encoder({"service.name": "shop"}, lambda: None).traces(kept, anchor)
     expected = ExportTraceServiceRequest()

@@ -58,7 +58,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
     return planted
 
 
-def test_the_first_call_has_no_reading_before_it(planted: Planted) -> None:
+def test_the_first_call_has_no_previous_reading(planted: Planted) -> None:
     """It stays on the wire at once, instead of holding its request."""
     first = planted.serve(1, 1, 900, 0, 900, 0)
 
@@ -66,7 +66,7 @@ def test_the_first_call_has_no_reading_before_it(planted: Planted) -> None:
     assert first.marks() == []
 
 
-def test_a_call_between_two_readings_has_their_average(planted: Planted) -> None:
+def test_a_call_between_two_readings_gets_their_average(planted: Planted) -> None:
     """Of all calls the server counted then, whoever made them."""
     planted.serve(1, 7, 10**12, 0, 10**12, 0).ready()
     planted.now += SECOND
@@ -105,7 +105,7 @@ def test_a_model_is_read_at_most_once_a_second(planted: Planted) -> None:
     assert planted.asked <= 2
 
 
-def test_a_call_that_waited_in_vain_has_the_average_before_it(planted: Planted) -> None:
+def test_a_call_without_a_new_reading_gets_the_previous_average(planted: Planted) -> None:
     """After three seconds nobody asks any more: the last that is known stands for it."""
     planted.serve(0.1, 1, 9, 0, 9, 0).ready()
     planted.now += SECOND
@@ -116,7 +116,7 @@ def test_a_call_that_waited_in_vain_has_the_average_before_it(planted: Planted) 
     assert spent(call.marks()) == {"forward@averaged": 7}
 
 
-def test_a_server_started_anew_counts_from_the_beginning(planted: Planted) -> None:
+def test_a_restarted_server_counts_from_zero(planted: Planted) -> None:
     """Its totals are smaller than before: nothing is averaged over that."""
     planted.serve(0.1, 1000, 9000, 0, 9000, 0).ready()
     planted.now += SECOND
@@ -127,7 +127,7 @@ def test_a_server_started_anew_counts_from_the_beginning(planted: Planted) -> No
     assert call.marks() == []
 
 
-def test_a_server_started_anew_may_have_served_more_than_before(planted: Planted) -> None:
+def test_a_restarted_server_with_more_calls_is_detected(planted: Planted) -> None:
     """Within a second it counts more calls than it had, but less time: that is no average of anything."""
     planted.serve(0.1, 10, 10 * SECOND, 0, 9 * SECOND, 0).ready()
     planted.now += SECOND
@@ -138,7 +138,9 @@ def test_a_server_started_anew_may_have_served_more_than_before(planted: Planted
     assert late.marks() == []
 
 
-def test_a_slow_server_takes_a_tenth_of_the_time_at_most(planted: Planted, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readings_of_a_slow_server_take_at_most_a_tenth_of_the_time(
+    planted: Planted, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Requests wait to be counted while it is asked, and it may be asked about many models."""
 
     def slowly(*_: object) -> Totals:
@@ -156,7 +158,7 @@ def test_a_slow_server_takes_a_tenth_of_the_time_at_most(planted: Planted, monke
     assert 8 <= planted.asked <= 13
 
 
-def test_a_server_that_does_not_tell_is_asked_ever_more_rarely(
+def test_a_server_without_statistics_is_queried_less_and_less(
     planted: Planted, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It is named in the log once, no request waits for it, and it is heard again when it tells."""
@@ -180,7 +182,7 @@ def test_a_server_that_does_not_tell_is_asked_ever_more_rarely(
     assert spent(call.marks()) == {"forward@averaged": 5}
 
 
-def test_so_many_models_are_read_and_no_more(planted: Planted) -> None:
+def test_the_number_of_models_read_is_limited(planted: Planted) -> None:
     """A model named by each request must not grow us; who is called no more makes room."""
 
     def call(number: int) -> Averaged:
@@ -209,7 +211,7 @@ def test_the_servers_stages_lie_inside_the_call(
     assert all(key.endswith("@averaged") for key in marks[::3])
 
 
-def test_steps_side_by_side_share_the_time_they_took() -> None:
+def test_parallel_steps_share_their_time() -> None:
     """An ensemble's steps may compute longer together than the ensemble ran."""
     marks = spread(CallWindow(Totals(calls=1, whole=100, h2d=20, forward=180, d2h=0), 200), 0, 200)
 
@@ -217,7 +219,7 @@ def test_steps_side_by_side_share_the_time_they_took() -> None:
 
 
 @given(st.lists(st.integers(1_000, 10**9), min_size=1, max_size=50), st.floats(0, 1))
-def test_all_calls_together_have_what_the_server_says(walls: list[int], share: float) -> None:
+def test_the_sum_of_all_calls_equals_the_server_totals(walls: list[int], share: float) -> None:
     """However different they were: cutting the average to the short ones would lose what the long ones had more."""
     whole = int(sum(walls) * share)
     window = CallWindow(Totals(len(walls), whole, 0, whole, 0), sum(walls) / len(walls))

@@ -42,7 +42,7 @@ def test_every_kind_of_call_is_captured() -> None:
 
 
 @pytest.mark.parametrize("kind", capture.KINDS)
-def test_a_capture_looks_like_an_export_of_today(kind: str, triton: TritonServer, traces: TraceSink) -> None:
+def test_a_capture_equals_a_current_export(kind: str, triton: TritonServer, traces: TraceSink) -> None:
     """The same spans under our own, with the same events."""
     captured = json.loads((CAPTURES / f"{kind}.json").read_text())
     expected = [span for each in captured["resourceSpans"] for scope in each["scopeSpans"] for span in scope["spans"]]

@@ -32,7 +32,7 @@ def unclaimed(span: dict[str, Any]) -> float:
     return span["attributes"].get(OVERHEAD, 0) / (int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"]))
 
 
-def test_the_servers_part_reaches_the_collector(
+def test_server_stages_reach_the_collector(
     triton: TritonServer, sink: Any, until: Callable[[Callable[[], object], str], None]
 ) -> None:
     """It is the model's 30 ms, and nearly all of a request's time is claimed."""

@@ -70,7 +70,7 @@ def counts(triton: TritonServer, model: str, more_than: int) -> bool:
 @pytest.mark.parametrize(
     ("model", "batch"), [("double", False), ("batched", True), ("twice", False)], ids=["plain", "batching", "ensemble"]
 )
-def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
+def test_stages_equal_the_server_averages(  # noqa: PLR0917 - fixtures
     model: str, batch: bool, triton: TritonServer, inputs: Any, until: Callable[..., None], monkeypatch: Any
 ) -> None:
     """Of 32 calls, four at once: what we report adds up to what the server counted, in every stage."""
@@ -107,7 +107,7 @@ def test_the_stages_are_the_servers_own_averages(  # noqa: PLR0917 - fixtures
     assert expected["queue"] / 32 > 4e6
 
 
-def test_http_and_grpc_tell_the_same(triton: TritonServer) -> None:
+def test_http_and_grpc_report_equal_statistics(triton: TritonServer) -> None:
     """By version or without."""
     answers = {
         statistics.fetch_totals(server_of(triton, protocol), "failing", version)
@@ -119,7 +119,7 @@ def test_http_and_grpc_tell_the_same(triton: TritonServer) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_a_model_or_server_that_is_not_there_raises(protocol: str, triton: TritonServer) -> None:
+def test_a_missing_model_or_server_raises(protocol: str, triton: TritonServer) -> None:
     """Whoever asks has to count with it."""
     with pytest.raises(Exception, match=r"400|404|not available"):
         statistics.fetch_totals(server_of(triton, protocol), "missing", "")
@@ -127,7 +127,7 @@ def test_a_model_or_server_that_is_not_there_raises(protocol: str, triton: Trito
         statistics.fetch_totals(Server(protocol, "127.0.0.1:1", {}), "plain", "")
 
 
-def test_a_path_before_the_api_is_kept(triton: TritonServer) -> None:
+def test_a_path_prefix_before_the_api_is_preserved(triton: TritonServer) -> None:
     """A proxy may serve Triton below a path: the client's address says so."""
     with pytest.raises(Exception, match=r"400|404"):
         statistics.fetch_totals(Server("http", f"{triton.http}/below", {}), "plain", "")
@@ -136,7 +136,7 @@ def test_a_path_before_the_api_is_kept(triton: TritonServer) -> None:
 
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("library", [http, grpc], ids=["http", "grpc"])
-def test_every_client_knows_its_server(library: Any, triton: TritonServer) -> None:
+def test_every_client_is_mapped_to_its_server(library: Any, triton: TritonServer) -> None:
     """By position or keyword; arguments about TLS are kept for our own connection."""
     address = triton.http if library is http else triton.grpc
     with library.InferenceServerClient(url=address) as named, library.InferenceServerClient(address, False) as placed:

@@ -71,7 +71,7 @@ def check(recorded: Recorded, parts: int) -> None:
     assert all(0 < gap <= arrived - first for gap in gaps)
 
 
-def test_one_whole_answer_is_no_stream_of_parts(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """Of a model that is not decoupled: it has no first token, nor has a time to it."""
     answers = Answers()
     client.start_stream(answers)
@@ -230,7 +230,7 @@ class Sharing:
         self.stream.answered(SimpleNamespace(get_response=lambda: response), None)
 
 
-def test_two_requests_that_call_at_the_same_moment_are_told_apart() -> None:
+def test_two_simultaneous_calls_are_distinguished() -> None:
     """Who comes while another is being noted under the same id comes after it: neither gets the other's parts."""
     sharing = Sharing()
     earlier: records.Marks = [records.OPEN, 0, 0]
@@ -246,7 +246,7 @@ def test_two_requests_that_call_at_the_same_moment_are_told_apart() -> None:
     assert sharing.seen == [None]
 
 
-def test_a_call_that_begins_while_the_last_part_of_another_comes_has_its_own() -> None:
+def test_a_call_started_during_the_last_response_of_another_is_separate() -> None:
     """Under the same id, in the same request: what is forgotten is the one that is over."""
     sharing = Sharing()
     marks: records.Marks = [records.OPEN, 0, 0]
@@ -260,7 +260,7 @@ def test_a_call_that_begins_while_the_last_part_of_another_comes_has_its_own() -
     assert [seen is marks for seen in sharing.seen] == [True, True]
 
 
-def test_a_callback_may_have_others_use_the_stream() -> None:
+def test_a_callback_may_use_the_stream() -> None:
     """Nobody waits for it: it may even wait for them."""
     marks: records.Marks = [records.OPEN, 0, 0]
     alive: list[bool] = []
@@ -279,7 +279,7 @@ def test_a_callback_may_have_others_use_the_stream() -> None:
     assert alive == [False]
 
 
-def test_a_call_that_is_refused_is_expected_no_more(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """An error that names no call is that of the one that was sent."""
     answers = Answers()
     client.start_stream(answers)
@@ -306,7 +306,7 @@ def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, i
     assert list(finished) == []
 
 
-def test_what_fails_in_a_stream_is_counted(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """A model's error names no call, a cancelled stream is all its calls'; a callback's own exception is the user's."""
     answers = Answers()
     client.start_stream(answers)
@@ -322,7 +322,7 @@ def test_what_fails_in_a_stream_is_counted(client: Any, in_a_request: Recorded, 
     assert failed == ["triton:error", "triton:cancelled"]
 
 
-def test_a_second_stream_is_refused_and_the_first_goes_on(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_second_stream_is_refused_and_the_first_continues(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """As without us."""
     answers = Answers()
     client.start_stream(answers)
@@ -335,7 +335,7 @@ def test_a_second_stream_is_refused_and_the_first_goes_on(client: Any, in_a_requ
     check(in_a_request, 1)
 
 
-def test_our_failure_does_not_cost_a_part(
+def test_an_agent_failure_drops_no_response_part(
     client: Any,
     in_a_request: Recorded,
     inputs: Any,
@@ -356,7 +356,7 @@ def test_our_failure_does_not_cost_a_part(
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_calls_that_never_end_are_forgotten(client: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_that_never_end_are_dropped(client: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that lives for days must not keep every request that used it."""
     monkeypatch.setattr(triton_client, "MAX_CALLS", 2)
     answers = Answers()
@@ -371,7 +371,7 @@ def test_calls_that_never_end_are_forgotten(client: Any, inputs: Any, monkeypatc
     assert list(client._stagelens_stream._calls) == ["b", "c"]
 
 
-def test_a_stream_of_a_request_that_has_marked_enough(client: Any, in_a_request: Recorded, inputs: Any) -> None:
+def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """It is read to its end all the same."""
     marks: Any = records.current.get()
     answers = Answers()
@@ -384,7 +384,7 @@ def test_a_stream_of_a_request_that_has_marked_enough(client: Any, in_a_request:
     assert len(in_a_request.marks()) == before
 
 
-def test_a_stream_survives_that_its_request_makes_room(in_a_request: Recorded) -> None:
+def test_a_stream_survives_compaction_of_its_request(in_a_request: Recorded) -> None:
     """A list that was full is shortened: the wait is found where it stands then, and the end raises nothing."""
     marks = records.current.get()
     assert marks is not None
@@ -404,7 +404,7 @@ def test_a_stream_survives_that_its_request_makes_room(in_a_request: Recorded) -
     assert in_a_request.facts()["@failed"] == "triton:timeout"
 
 
-def test_what_cannot_be_noted_at_the_end_is_reported(
+def test_a_stream_end_that_cannot_be_recorded_is_reported(
     client: Any, in_a_request: Recorded, inputs: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait is recorded by then."""
@@ -452,7 +452,7 @@ def test_a_stream_of_asyncio_that_is_cancelled_is_counted(
     assert in_a_request.facts()["@failed"] == "triton:cancelled"
 
 
-def test_a_wrong_input_of_asyncio_is_refused_as_ever(
+def test_an_invalid_asyncio_input_is_refused_by_the_client(
     triton: TritonServer, in_a_request: Recorded, instrumented: Instrumentor, inputs: Any
 ) -> None:
     """We read the input for the model's name, and stumble over nothing."""
@@ -479,7 +479,7 @@ def test_a_wrong_input_of_asyncio_is_refused_as_ever(
     assert "@failed" in in_a_request.facts()
 
 
-def test_a_stream_of_asyncio_takes_what_the_client_takes(
+def test_an_asyncio_stream_accepts_every_client_input(
     triton: TritonServer, in_a_request: Recorded, inputs: Any, monkeypatch: pytest.MonkeyPatch, reported: set[str]
 ) -> None:
     """Several calls in one stream, models that fail, no iterator at all, and parts that we cannot read."""

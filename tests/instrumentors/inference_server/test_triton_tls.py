@@ -102,7 +102,7 @@ def asked(client: Any) -> Totals:
     return fetch_totals(getattr(client, SERVER), "m", "")
 
 
-def test_over_https_the_clients_authorities_are_trusted(https: str, certificate: Path) -> None:
+def test_https_uses_the_certificate_authorities_of_the_client(https: str, certificate: Path) -> None:
     """As a file for the one client, as a context for the other."""
     options = {"ca_certs": str(certificate)}
     context = ssl.create_default_context(cafile=certificate)
@@ -116,7 +116,7 @@ def test_over_https_the_clients_authorities_are_trusted(https: str, certificate:
     assert asyncio.run(awaited()) == EXPECTED
 
 
-def test_over_https_nobody_else_is_trusted(https: str) -> None:
+def test_https_refuses_other_certificate_authorities(https: str) -> None:
     """Without statistics the calls are network, which is better than to be told by a stranger."""
     with (
         tritonclient.http.InferenceServerClient(https, ssl=True, insecure=True) as client,
@@ -125,7 +125,7 @@ def test_over_https_nobody_else_is_trusted(https: str) -> None:
         asked(client)
 
 
-def test_over_grpc_the_clients_authorities_are_trusted(grpcs: str, certificate: Path) -> None:
+def test_grpc_uses_the_certificate_authorities_of_the_client(grpcs: str, certificate: Path) -> None:
     """As a file or as credentials."""
     credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
 
@@ -137,7 +137,7 @@ def test_over_grpc_the_clients_authorities_are_trusted(grpcs: str, certificate: 
         assert asked(client) == EXPECTED
 
 
-def test_over_grpc_nobody_else_is_trusted(grpcs: str) -> None:
+def test_grpc_refuses_other_certificate_authorities(grpcs: str) -> None:
     """As over HTTPS."""
     with (
         tritonclient.grpc.InferenceServerClient(grpcs, ssl=True) as client,

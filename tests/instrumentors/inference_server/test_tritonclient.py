@@ -149,7 +149,7 @@ def test_the_server_continues_our_trace(
 
 
 @every_way
-def test_the_users_headers_stay_theirs(
+def test_headers_of_the_user_are_unchanged(
     call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
 ) -> None:
     """A `traceparent` of the user's is kept, and their dict is not written to by us."""
@@ -169,7 +169,7 @@ def test_the_users_headers_stay_theirs(
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_headers_may_come_by_position(triton: TritonServer, inputs: Any) -> None:
+def test_headers_can_be_positional(triton: TritonServer, inputs: Any) -> None:
     """The arguments before them are passed on as they are."""
     before = (None, "", 0, False, False, 0, None)
     headers: dict[str, str] = {}
@@ -183,7 +183,7 @@ def test_headers_may_come_by_position(triton: TritonServer, inputs: Any) -> None
 
 @pytest.mark.usefixtures("in_a_request")
 @pytest.mark.parametrize("library", [http, grpc], ids=["http", "grpc"])
-def test_the_one_plugin_stays_the_users(library: Any, triton: TritonServer, inputs: Any) -> None:
+def test_the_plugin_of_the_user_stays_registered(library: Any, triton: TritonServer, inputs: Any) -> None:
     """Their plugin can be registered, and sees our header beside theirs."""
     seen: list[dict[str, str]] = []
 
@@ -258,9 +258,7 @@ def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_requ
     assert failed == ["triton:timeout"] * 3
 
 
-def test_a_call_that_is_given_up_is_cancelled(
-    triton: TritonServer, in_a_request: Recorded, inputs: Any, until: Any
-) -> None:
+def test_an_abandoned_call_is_cancelled(triton: TritonServer, in_a_request: Recorded, inputs: Any, until: Any) -> None:
     """By the handle of `async_infer`, or with the task that waits."""
 
     async def give_up(client: Any, library: Any) -> None:
@@ -296,7 +294,7 @@ def test_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
 
 
 @every_way
-def test_what_the_client_refuses_itself_is_refused_as_ever(
+def test_client_side_refusals_are_unchanged(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
     """Before anything is sent."""
@@ -311,7 +309,7 @@ def test_what_the_client_refuses_itself_is_refused_as_ever(
     assert records.current.get() is not None
 
 
-def test_a_greenlet_that_finds_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
+def test_a_greenlet_without_a_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
     """It is raised where the result is asked for."""
     with http.InferenceServerClient("127.0.0.1:1") as client:
         handle = client.async_infer("plain", inputs(http))
@@ -323,7 +321,7 @@ def test_a_greenlet_that_finds_no_server_is_an_error(in_a_request: Recorded, inp
 
 
 @every_way
-def test_a_request_that_has_marked_enough_is_served_all_the_same(
+def test_a_request_at_its_record_limit_is_served(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
     """A loop of a million calls inside one request does not grow for ever."""
@@ -336,7 +334,7 @@ def test_a_request_that_has_marked_enough_is_served_all_the_same(
     assert len(in_a_request.marks()) <= before + 1
 
 
-def test_a_client_we_cannot_read_is_a_client(reported: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_client_is_recorded_as_network(reported: set[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its calls are network only."""
     monkeypatch.delattr(calls, "Server")
     http.InferenceServerClient("127.0.0.1:1").close()
@@ -380,7 +378,7 @@ def test_copies_of_shared_memory_are_serialize(
     assert in_a_request.stages() == ["serialize", "serialize", "network", "serialize"]
 
 
-def test_requests_at_once_never_mix(triton: TritonServer, finished: Any, inputs: Any) -> None:
+def test_concurrent_requests_never_mix(triton: TritonServer, finished: Any, inputs: Any) -> None:
     """Threads that share a client of gRPC, tasks that share one of asyncio."""
 
     def record(marks: Any, token: Any) -> list[str]:
@@ -418,7 +416,7 @@ def test_outside_a_request_nothing_is_recorded(call: Call, triton: TritonServer,
 
 
 @every_way
-def test_our_failure_is_logged_once_and_the_result_comes_through(  # noqa: PLR0917 - fixtures
+def test_an_agent_failure_is_logged_once_and_the_result_is_returned(  # noqa: PLR0917 - fixtures
     call: Call,
     triton: TritonServer,
     in_a_request: Recorded,
@@ -454,7 +452,7 @@ def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request
     assert [mark for mark in in_a_request.marks() if "secret" in repr(mark) or "31337" in repr(mark)] == []
 
 
-def test_instrumenting_twice_doubles_nothing(
+def test_instrumenting_twice_patches_once(
     triton: TritonServer, in_a_request: Recorded, instrumented: Instrumentor, inputs: Any
 ) -> None:
     """A second call, on another instance, finds everything patched."""
@@ -500,7 +498,7 @@ print(tritonclient.grpc.aio.InferenceServerClient.infer.__wrapped__.__qualname__
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_beside_opentelemetrys_grpc_and_aiohttp_nothing_doubles(
+def test_opentelemetry_grpc_and_aiohttp_cause_no_duplicates(
     triton: TritonServer,
     in_a_request: Recorded,
     instrumented: Instrumentor,
@@ -539,7 +537,7 @@ def test_beside_opentelemetrys_grpc_and_aiohttp_nothing_doubles(
 
 
 @every_way
-def test_beside_our_own_modules_for_its_clients_the_wait_is_counted_once(
+def test_stagelens_client_modules_do_not_count_the_wait_twice(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
     """What gRPC and aiohttp do for a call of Triton is no dependency."""
@@ -558,7 +556,7 @@ def test_beside_our_own_modules_for_its_clients_the_wait_is_counted_once(
     assert set(in_a_request.stages()) == {"serialize", "network"}
 
 
-def test_leaving_another_context_does_nothing(in_a_request: Recorded) -> None:
+def test_exiting_in_another_context_does_nothing(in_a_request: Recorded) -> None:
     """A coroutine may be closed by whoever collects it."""
     marks: Any = records.current.get()
     tokens = contextvars.copy_context().run(calls.enter, calls.Call(marks, None, "m", ""))

@@ -91,7 +91,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
     assert finished.facts() == {"@method": "GET", "@traceparent": TRACEPARENT}
 
 
-def test_what_a_request_waited_in_front_of_us_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header of a proxy moves its start back; one who may, has its trace kept."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
@@ -103,7 +103,7 @@ def test_what_a_request_waited_in_front_of_us_is_queue(finished: Finished, monke
     assert finished.facts()["@force"] == 1
 
 
-def test_a_body_is_waited_for_in_network_and_parsed_in_serialize(finished: Finished) -> None:
+def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) -> None:
     """The rest of it comes only while the handler waits: by JSON, by form, and straight from the stream."""
     waiting = asyncio.Event()
 
@@ -212,7 +212,7 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
     assert facts["@gap"][0] > 0
 
 
-def test_a_stream_of_a_known_length_is_none(finished: Finished) -> None:
+def test_a_response_of_known_length_is_not_a_stream(finished: Finished) -> None:
     """A file that is sent in parts was not made meanwhile."""
 
     async def parts(request: web.Request) -> web.StreamResponse:
@@ -226,9 +226,7 @@ def test_a_stream_of_a_known_length_is_none(finished: Finished) -> None:
     assert finished.facts().keys() == {"@method"}
 
 
-def test_a_failing_stream_is_an_error_although_it_began_well(
-    finished: Finished, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
     """The status was sent long before; the exception makes it an error."""
 
     async def stream(request: web.Request) -> web.StreamResponse:
@@ -245,7 +243,7 @@ def test_a_failing_stream_is_an_error_although_it_began_well(
 
 
 @pytest.mark.parametrize("cancels", [True, False])
-def test_a_client_that_leaves_finishes_its_request_once(
+def test_a_client_disconnect_finishes_the_request_once(
     finished: Finished, cancels: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whether aiohttp cancels the handler or lets it find out by writing: nothing of ours has failed."""
@@ -305,7 +303,7 @@ def test_a_file_is_sent_as_before(finished: Finished, tmp_path: Path) -> None:
     assert "secret" not in repr(finished)
 
 
-def test_websockets_are_left_alone(finished: Finished) -> None:
+def test_websockets_are_not_recorded(finished: Finished) -> None:
     """They work, and are no request, neither while they are open nor when they close."""
     seen: list[records.Marks | None] = []
 
@@ -326,7 +324,7 @@ def test_websockets_are_left_alone(finished: Finished) -> None:
     assert list(finished) == []
 
 
-def test_what_is_no_valid_http_is_no_request(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_http_is_not_a_request(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
     """The server answers it itself: no application has seen it."""
 
     async def drive(client: Client) -> bytes:
@@ -344,7 +342,7 @@ def test_what_is_no_valid_http_is_no_request(finished: Finished, caplog: pytest.
     assert list(finished) == []
 
 
-def test_requests_at_once_keep_apart(finished: Finished) -> None:
+def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
     """Each of many interleaved requests records its own marks, and so do several on one connection."""
     gate = asyncio.Event()
     inside: list[str] = []
@@ -370,7 +368,7 @@ def test_requests_at_once_keep_apart(finished: Finished) -> None:
     assert all(sum(key.isdigit() for key in marks[::3]) == 1 for marks, *_ in finished)
 
 
-def test_a_body_that_the_handler_sends_is_not_its_own(finished: Finished) -> None:
+def test_a_body_the_handler_sends_is_not_its_request_body(finished: Finished) -> None:
     """The client of aiohttp reads through the same class: what it waits for is no `network` of the request."""
 
     async def slow(request: web.Request) -> web.StreamResponse:
@@ -408,7 +406,7 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
 
 
 @pytest.mark.parametrize("internal", ["record_request_head", "AiohttpExchange.hand_over", "AiohttpExchange._template"])
-def test_our_failure_is_logged_once_and_the_service_answers(
+def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], internal: str
 ) -> None:
     """Whatever breaks in our code, the client sees its answer."""
@@ -428,7 +426,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
     assert len(finished) == (0 if internal == "record_request_head" else 3)
 
 
-def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: Instrumentor) -> None:
+def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:
     """There is one instance, and a second call finds everything patched."""
     instrumented.instrument()
     AioHttpServerInstrumentor().instrument(skip_dep_check=True)
@@ -439,7 +437,7 @@ def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: I
     assert finished.stages() == ["serialize", "serialize", "network", "network"]
 
 
-def test_a_subclass_works_as_before() -> None:
+def test_a_subclass_works_unchanged() -> None:
     """A response that overrides what is patched, and calls it."""
 
     class Mine(web.Response):
@@ -471,7 +469,7 @@ def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> I
 
 
 @pytest.mark.filterwarnings("ignore:Inheritance class _InstrumentedApplication")  # how OpenTelemetry patches it
-def test_beside_opentelemetry_nothing_doubles(finished: Finished, their_spans: InMemorySpanExporter) -> None:
+def test_opentelemetry_causes_no_duplicates(finished: Finished, their_spans: InMemorySpanExporter) -> None:
     """One span of theirs and one record of ours for each request, whoever came first."""
     ask(application(("GET", "/items/{item}", item)), "GET", "/items/1")
 

@@ -108,7 +108,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
     assert finished.facts() == {"@method": "GET", "@traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"}
 
 
-def test_reading_parsing_answering_and_sending_are_stages(finished: Finished) -> None:
+def test_reading_parsing_rendering_and_sending_are_stages(finished: Finished) -> None:
     """A JSON body is received (network), parsed and validated, and the answer built (serialize) and sent (network)."""
     app = FastAPI()
 
@@ -172,7 +172,7 @@ def test_waiting_for_a_thread_is_queue(finished: Finished) -> None:
     assert [start < released < end for start, end in second] == [True]
 
 
-def test_past_forty_threads_the_wait_is_queue_and_not_forward(finished: Finished) -> None:
+def test_waiting_for_one_of_forty_threads_is_queue_not_forward(finished: Finished) -> None:
     """Of sixty requests at once AnyIO's pool takes forty: the model of the other twenty is not slow, they wait for it."""
     inside, release = itertools.count(1), threading.Event()
     forty = threading.Event()
@@ -235,7 +235,7 @@ def test_waiting_for_the_loop_after_a_thread_is_queue(finished: Finished) -> Non
     assert held_until < ended
 
 
-def test_of_a_long_stream_not_every_way_back_is_noted(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loop_waits_of_a_long_stream_are_limited(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the chunks do needs the room."""
     monkeypatch.setattr(asgi, "MAX_WAYS_BACK", 30)
     app = FastAPI()
@@ -247,7 +247,7 @@ def test_of_a_long_stream_not_every_way_back_is_noted(finished: Finished, monkey
     assert 0 < finished.stages().count("queue@loop") < 10
 
 
-def test_cancelled_before_a_thread_was_free_is_queue_as_well(finished: Finished) -> None:
+def test_cancellation_before_a_free_thread_is_queue(finished: Finished) -> None:
     """A request that gave up waiting for a thread has waited."""
 
     async def endpoint(_: Request) -> PlainTextResponse:
@@ -260,7 +260,7 @@ def test_cancelled_before_a_thread_was_free_is_queue_as_well(finished: Finished)
     assert finished.stages()[0] == "queue"
 
 
-def test_what_a_request_waited_in_front_of_us_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header of a proxy moves its start back; one who may, has its trace kept."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
@@ -273,7 +273,7 @@ def test_what_a_request_waited_in_front_of_us_is_queue(finished: Finished, monke
     assert finished.facts()["@force"] == 1
 
 
-def test_of_two_proxy_headers_the_first_counts(finished: Finished) -> None:
+def test_the_first_of_two_proxy_headers_counts(finished: Finished) -> None:
     """A chain of proxies may add one each; the waits are not added up."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))])
     sent_at = f"t={time.time() - 200:.3f}".encode()
@@ -340,7 +340,7 @@ def test_an_exception_is_an_error_and_reaches_the_server(finished: Finished) -> 
     assert finished[0][4:6] == ("RuntimeError", 500)
 
 
-def test_an_application_that_does_not_answer_is_an_error(finished: Finished) -> None:
+def test_an_application_without_a_response_is_an_error(finished: Finished) -> None:
     """A server answers 500 in its place."""
 
     async def silent(*_: object) -> None:
@@ -353,7 +353,7 @@ def test_an_application_that_does_not_answer_is_an_error(finished: Finished) -> 
     assert finished[0][4:6] == ("", 500)
 
 
-def test_the_last_byte_ends_the_request_not_the_background_task(finished: Finished) -> None:
+def test_the_request_ends_at_the_last_byte_before_background_tasks(finished: Finished) -> None:
     """The client has its answer: what runs after it is not the request's time."""
     seen: list[int] = []
 
@@ -409,7 +409,7 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished, kind: str
         ([(b"a", True), (b"b", False)], [(b"Content-Length", b"2")], False),
     ],
 )
-def test_a_stream_is_told_by_its_first_chunk_and_its_longest_gap(
+def test_a_stream_has_first_chunk_time_and_longest_gap(
     finished: Finished,
     monkeypatch: pytest.MonkeyPatch,
     messages: list[tuple[bytes, bool]],
@@ -439,7 +439,7 @@ def test_a_stream_is_told_by_its_first_chunk_and_its_longest_gap(
     )
 
 
-def test_a_plain_answer_through_a_middleware_is_no_stream(finished: Finished) -> None:
+def test_a_plain_response_through_a_middleware_is_not_a_stream(finished: Finished) -> None:
     """Starlette's middlewares pass everything on in parts."""
 
     async def passes(request: Request, call_next: Callable[[Request], Awaitable[Any]]) -> Any:
@@ -453,7 +453,7 @@ def test_a_plain_answer_through_a_middleware_is_no_stream(finished: Finished) ->
     assert finished.facts().keys() == {"@method"}
 
 
-def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished) -> None:
+def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:
     """The stream is cancelled, the record is there, and the rest of the generator never ran."""
     streaming = asyncio.Event()
 
@@ -479,7 +479,7 @@ def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished) -> N
     assert [record[3:6] for record in finished] == [("/", "", 200)]
 
 
-def test_a_failing_stream_is_an_error_although_it_began_well(finished: Finished) -> None:
+def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished) -> None:
     """The status was sent long before; the exception makes it an error."""
 
     def chunks() -> Generator[bytes]:
@@ -515,7 +515,7 @@ def test_a_cancelled_request_is_finished_and_stays_cancelled(finished: Finished)
     assert [record[4] for record in finished] == ["CancelledError"]
 
 
-def test_requests_at_once_keep_apart(finished: Finished) -> None:
+def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
     """Each of many interleaved requests records its own marks, and the context is clean afterwards."""
 
     async def endpoint(request: Request) -> PlainTextResponse:
@@ -565,7 +565,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
     assert left == 0
 
 
-def test_an_application_called_inside_a_request_belongs_to_it(finished: Finished) -> None:
+def test_an_application_called_inside_a_request_is_part_of_it(finished: Finished) -> None:
     """A handler that asks another application in the same process is one request, under its own route."""
     inner = Starlette(routes=[Route("/inner", lambda _: PlainTextResponse("inner"))])
 
@@ -580,7 +580,7 @@ def test_an_application_called_inside_a_request_belongs_to_it(finished: Finished
     assert [record[3] for record in finished] == ["/outer"]
 
 
-def test_websockets_and_lifespans_are_left_alone(finished: Finished) -> None:
+def test_websockets_and_lifespans_are_not_recorded(finished: Finished) -> None:
     """Neither is a request; both work."""
     sent: list[Message] = []
     started: list[str] = []
@@ -615,7 +615,7 @@ def test_websockets_and_lifespans_are_left_alone(finished: Finished) -> None:
     assert list(finished) == []
 
 
-def test_the_shutdown_is_reported_once_before_the_server_hears_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_final_report_precedes_the_lifespan_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     """FastAPI stands on Starlette; and threads that requests still hold do not keep the server from ending."""
     order: list[str] = []
     monkeypatch.setattr(recorder, "flush", lambda: order.append("flush"))
@@ -639,7 +639,7 @@ def test_the_shutdown_is_reported_once_before_the_server_hears_of_it(monkeypatch
     assert order == ["lifespan.startup.complete", "flush", "lifespan.shutdown.complete"]
 
 
-def test_our_failure_is_logged_once_and_the_service_answers(
+def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whatever breaks in our code, the client sees its answer."""
@@ -654,7 +654,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
     assert records.current.get() is None
 
 
-def test_a_failure_while_sending_changes_nothing_either(
+def test_a_failure_while_sending_finishes_the_record(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """The record is still finished, by the end of the call."""
@@ -665,7 +665,7 @@ def test_a_failure_while_sending_changes_nothing_either(
     assert len(finished) == len(reported) == 1
 
 
-def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: Instrumentor) -> None:
+def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:
     """There is one instance, and a second call finds everything patched."""
     instrumented.instrument()
     AsgiInstrumentor().instrument(skip_dep_check=True)
@@ -677,9 +677,7 @@ def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: I
 
 
 @pytest.mark.parametrize("theirs_first", [True, False])
-def test_beside_opentelemetry_nothing_doubles(
-    finished: Finished, instrumented: Instrumentor, theirs_first: bool
-) -> None:
+def test_opentelemetry_causes_no_duplicates(finished: Finished, instrumented: Instrumentor, theirs_first: bool) -> None:
     """One server span of theirs and one record of ours for each request, whoever came first."""
     spans = InMemorySpanExporter()
     provider = TracerProvider()

@@ -199,7 +199,7 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, ask: Ask) -> N
 
 
 @pytest.mark.parametrize(("asker", "url"), [(by_wsgi, "/stream"), (by_asgi, "/async-stream")])
-def test_a_stream_runs_inside_its_request_to_the_last_part(finished: Finished, asker: Ask, url: str) -> None:
+def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, asker: Ask, url: str) -> None:
     """Its first chunk and its longest gap are facts; the request lasts until the end."""
     assert asker("GET", url) == (200, b"xxx")
     assert [stage for stage in finished.stages() if stage.startswith("part")] == ["part 0", "part 1", "part 2"]
@@ -207,7 +207,7 @@ def test_a_stream_runs_inside_its_request_to_the_last_part(finished: Finished, a
     assert finished[0][3:6] == (url, "", 200)
 
 
-def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished) -> None:
+def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:
     """The server closes the body it could not send."""
     answer = client(WSGIHandler()).open("/stream")
     next(answer.iter_encoded())
@@ -219,7 +219,7 @@ def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished) -> N
     assert records.current.get() is None
 
 
-def test_a_file_goes_out_by_the_servers_own_wrapper(finished: Finished) -> None:
+def test_a_file_is_sent_by_the_server_file_wrapper(finished: Finished) -> None:
     """Django closes it by a method of its own, and that still happens."""
 
     class Wrapper:
@@ -238,7 +238,7 @@ def test_a_file_goes_out_by_the_servers_own_wrapper(finished: Finished) -> None:
     assert [record[3:6] for record in finished] == [("/file", "", 200)]
 
 
-def test_under_asgi_what_is_no_request_is_passed_on(finished: Finished) -> None:
+def test_non_http_asgi_scopes_are_passed_through(finished: Finished) -> None:
     """Django refuses lifespans and websockets as before."""
 
     async def go(kind: str) -> None:
@@ -254,7 +254,7 @@ def test_under_asgi_what_is_no_request_is_passed_on(finished: Finished) -> None:
     assert list(finished) == []
 
 
-def test_mounted_in_another_application_it_is_one_request(finished: Finished) -> None:
+def test_a_mounted_application_is_one_request(finished: Finished) -> None:
     """The mount's prefix and Django's pattern are the route."""
     outer = AsgiInstrumentor()
     outer.instrument()
@@ -267,7 +267,7 @@ def test_mounted_in_another_application_it_is_one_request(finished: Finished) ->
     assert [record[3:6] for record in finished] == [("/site/items/<int:item>/", "", 200)]
 
 
-def test_requests_at_once_keep_apart(finished: Finished) -> None:
+def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
     """Threads that are inside their views at the same time record their own marks only."""
     threads = [threading.Thread(target=by_wsgi, args=("GET", f"/mine/{n}")) for n in range(8)]
     for thread in threads:
@@ -291,7 +291,7 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, 
     assert secret not in repr(finished)
 
 
-def test_our_failure_is_logged_once_and_the_service_answers(
+def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished,
     ask: Ask,
     reported: set[str],
@@ -308,7 +308,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
 
 
-def test_instrumenting_twice_doubles_nothing(finished: Finished, ask: Ask, instrumented: Instrumentor) -> None:
+def test_instrumenting_twice_patches_once(finished: Finished, ask: Ask, instrumented: Instrumentor) -> None:
     """There is one instance, and a second call finds everything patched."""
     instrumented.instrument()
     DjangoInstrumentor().instrument(skip_dep_check=True)
@@ -319,7 +319,7 @@ def test_instrumenting_twice_doubles_nothing(finished: Finished, ask: Ask, instr
     assert finished.stages().count("serialize") == 1
 
 
-def test_a_subclass_works_as_before(finished: Finished) -> None:
+def test_a_subclass_works_unchanged(finished: Finished) -> None:
     """One that overrides what is patched, and calls it."""
 
     class Mine(WSGIHandler):
@@ -348,7 +348,7 @@ def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> I
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_beside_opentelemetry_nothing_doubles(finished: Finished, ask: Ask, their_spans: InMemorySpanExporter) -> None:
+def test_opentelemetry_causes_no_duplicates(finished: Finished, ask: Ask, their_spans: InMemorySpanExporter) -> None:
     """One span of theirs and one record of ours for each request, whoever came first."""
     ask("GET", "/items/1/")
 

@@ -78,7 +78,7 @@ def busy() -> Generator[tuple[ThreadPoolExecutor, threading.Event]]:
         release.set()
 
 
-def test_a_job_belongs_to_the_request_that_handed_it_over(finished: Finished) -> None:
+def test_a_job_is_part_of_its_submitting_request(finished: Finished) -> None:
     """Its stages are the request's, after a wait that is queue."""
     with ThreadPoolExecutor(1) as pool, request("pool"):
         answer = pool.submit(work, value=7).result()
@@ -103,7 +103,7 @@ def test_the_wait_for_a_busy_pool_is_queue(
     assert handed_over <= waited[1] <= released <= waited[2]
 
 
-def test_waiting_for_itself_is_no_queue(finished: Finished) -> None:
+def test_waiting_for_its_own_jobs_is_not_queue(finished: Finished) -> None:
     """Of many jobs on one thread all but the first wait for their own siblings: the request is at work."""
     with ThreadPoolExecutor(1) as pool, request("map"), stage("preprocess"):
         pause = threading.Event()
@@ -115,7 +115,7 @@ def test_waiting_for_itself_is_no_queue(finished: Finished) -> None:
     assert queue < whole - 40_000_000
 
 
-def test_a_job_cancelled_before_its_turn_has_waited(
+def test_a_cancelled_job_is_queue_until_its_cancellation(
     finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
 ) -> None:
     """A request that gives up waiting for a thread was in the queue until then."""
@@ -150,7 +150,7 @@ def test_run_in_executor_and_to_thread_wait_in_queue(
     assert finished.stages() == ["queue", "forward", "queue", "forward"]
 
 
-def test_a_thread_of_the_pool_belongs_to_no_request(finished: Finished) -> None:
+def test_a_pool_thread_is_part_of_no_request(finished: Finished) -> None:
     """The pool grows inside one request, which still runs, and then works for another and for none."""
     with ThreadPoolExecutor(1) as pool:
         first = request("first")
@@ -175,7 +175,7 @@ def test_a_thread_of_the_pool_belongs_to_no_request(finished: Finished) -> None:
     assert routes(finished) == {"second": ["queue", "forward"], "first": ["queue", "forward"]}
 
 
-def test_threads_of_libraries_that_serve_all_belong_to_no_request(finished: Finished) -> None:
+def test_shared_library_threads_are_part_of_no_request(finished: Finished) -> None:
     """Whichever request happens to be the first to need them."""
     own: list[threading.Thread] = []
     # Of other tests.
@@ -229,7 +229,7 @@ class Worker(threading.Thread):
     ],
     ids=["plain", "daemon", "subclass", "timer", "dummy", "loop"],
 )
-def test_a_thread_started_inside_a_request_belongs_to_it(
+def test_a_thread_started_inside_a_request_is_part_of_it(
     finished: Finished, make: Callable[[], threading.Thread]
 ) -> None:
     """Its stages are the request's, whatever way it says what it runs."""
@@ -242,7 +242,7 @@ def test_a_thread_started_inside_a_request_belongs_to_it(
     assert "run" not in vars(thread)
 
 
-def test_a_thread_that_outlives_its_request_begins_its_own(finished: Finished) -> None:
+def test_a_thread_outliving_its_request_starts_separate_requests(finished: Finished) -> None:
     """A worker that an early request has started counts the later ones, and adds nothing to the early one."""
     go = threading.Event()
 
@@ -273,7 +273,7 @@ def test_a_request_in_a_thread_of_a_request_is_inside_it(finished: Finished) -> 
     assert [record[3] for record in finished] == ["outer"]
 
 
-def test_the_rest_of_the_context_stays_as_it_was(finished: Finished) -> None:
+def test_other_context_variables_are_unchanged(finished: Finished) -> None:
     """A thread and a job start with an empty context, as ever; only ours is handed over."""
     seen: list[str] = []
     token = theirs.set("of the request")
@@ -332,7 +332,7 @@ def test_callbacks_of_a_loop_carry_the_request(finished: Finished) -> None:
     assert finished.stages() == ["forward", "forward"]
 
 
-def test_a_thread_pool_of_multiprocessing_hands_its_jobs_over(finished: Finished) -> None:
+def test_a_multiprocessing_thread_pool_propagates_the_request(finished: Finished) -> None:
     """Every way into it leads to the request, also for a pool that another request made."""
     with request("makes"):
         pool = ThreadPool(2)
@@ -351,7 +351,7 @@ def test_a_thread_pool_of_multiprocessing_hands_its_jobs_over(finished: Finished
     assert set(routes(finished)["uses"]) == {"queue", "forward"}
 
 
-def test_a_pool_of_processes_is_left_alone(finished: Finished) -> None:
+def test_process_pools_are_not_patched(finished: Finished) -> None:
     """What it sends to its processes must be what it was given."""
     with request("processes"), multiprocessing.get_context("spawn").Pool(1) as pool:
         # A process can only be sent what it can import.
@@ -363,7 +363,7 @@ def test_a_pool_of_processes_is_left_alone(finished: Finished) -> None:
     assert finished.stages() == []
 
 
-def test_geventS_own_pool_hands_its_jobs_over(finished: Finished) -> None:  # noqa: N802
+def test_the_gevent_pool_propagates_the_request(finished: Finished) -> None:
     """It derives from the standard one and submits in its own way."""
     pool = gevent.threadpool.ThreadPoolExecutor(1)
     with request("gevent"):
@@ -374,7 +374,7 @@ def test_geventS_own_pool_hands_its_jobs_over(finished: Finished) -> None:  # no
     assert finished.stages() == ["queue", "forward"]
 
 
-def test_requests_at_once_keep_apart_on_one_pool(finished: Finished) -> None:
+def test_concurrent_requests_on_one_pool_do_not_mix(finished: Finished) -> None:
     """Many requests share a few threads; each finds its own stages, and no other's."""
 
     async def handle(name: str, pool: ThreadPoolExecutor) -> None:
@@ -393,7 +393,7 @@ def test_requests_at_once_keep_apart_on_one_pool(finished: Finished) -> None:
     }
 
 
-def test_results_exceptions_and_refusals_pass_through(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_results_exceptions_and_refusals_are_unchanged(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A job's exception, a pool that is shut down and a thread that cannot start say what they said before."""
 
     def refuse(*_: object, **__: object) -> None:
@@ -420,7 +420,7 @@ def test_results_exceptions_and_refusals_pass_through(finished: Finished, monkey
     assert finished[0][4] == ""
 
 
-def test_a_run_set_on_the_thread_itself_is_kept(finished: Finished) -> None:
+def test_a_run_attribute_of_the_thread_is_preserved(finished: Finished) -> None:
     """Debuggers and profilers put one there."""
     with request("profiled"):
         thread = threading.Thread()
@@ -452,7 +452,7 @@ def test_jobs_and_threads_leave_no_work_for_the_garbage_collector(finished: Fini
     assert len(finished) == 1
 
 
-def test_a_future_that_is_kept_does_not_keep_its_request(finished: Finished) -> None:
+def test_a_retained_future_releases_its_request(finished: Finished) -> None:
     """A cache of futures must not hold what thousands of requests wrote down."""
 
     class Late:
@@ -474,7 +474,7 @@ def test_a_future_that_is_kept_does_not_keep_its_request(finished: Finished) -> 
     assert gone() is None
 
 
-def test_a_failure_of_ours_is_logged_once_and_threads_and_jobs_run(
+def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing of ours reaches who starts a thread or hands over a job."""
@@ -497,7 +497,7 @@ def test_a_failure_of_ours_is_logged_once_and_threads_and_jobs_run(
     assert sum(record.name == "stagelens" for record in caplog.records) == 2
 
 
-def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: Instrumentor) -> None:
+def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Instrumentor) -> None:
     """One wait and one stage, however often the way in is taken."""
     instrumented.instrument()
     ExecutorInstrumentor().instrument()
@@ -507,7 +507,7 @@ def test_instrumenting_twice_doubles_nothing(finished: Finished, instrumented: I
     assert finished.stages() == ["queue", "forward"]
 
 
-def test_subclasses_work_as_before(finished: Finished) -> None:
+def test_subclasses_work_unchanged(finished: Finished) -> None:
     """A pool of the user's own may override what it likes and call the rest."""
 
     class Counting(ThreadPoolExecutor):
@@ -526,7 +526,7 @@ def test_subclasses_work_as_before(finished: Finished) -> None:
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_beside_opentelemetry_both_hand_over_their_own(
+def test_opentelemetry_and_stagelens_both_propagate_context(
     first: str, finished: Finished, instrumented: Instrumentor
 ) -> None:
     """Its threading module wraps the same methods; whoever comes first, neither is lost or doubled."""
@@ -583,7 +583,7 @@ print(marks[3::3])
 
 
 @pytest.mark.parametrize("order", ["PATCH; INSTRUMENT", "INSTRUMENT; PATCH"])
-def test_threads_under_gevent_belong_to_the_request(order: str) -> None:
+def test_threads_under_gevent_are_part_of_the_request(order: str) -> None:
     """Whether it has put its own class in the place of the original before us or after."""
     instrument = "from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor as I; I().instrument()"
     script = f"""
@@ -614,7 +614,7 @@ print(sorted({"concurrent.futures", "multiprocessing", "gevent", "asyncio"} & se
     assert answer.stdout == "[]\n"
 
 
-def test_the_names_it_relies_on_are_there() -> None:
+def test_the_required_private_names_exist() -> None:
     """A future takes the note on when it was handed over, and a thread says what it runs."""
     assert vars(Future()) is not None
     assert "_target" in vars(threading.Thread())

@@ -101,9 +101,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
     assert finished.facts() == {"@method": "GET", "@traceparent": TRACEPARENT}
 
 
-def test_what_a_request_waited_in_front_of_us_is_queue(
-    finished: Finished, app: Flask, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_proxy_wait_time_is_queue(finished: Finished, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
     """The header of a proxy moves its start back; one who may, has its trace kept."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
@@ -115,7 +113,7 @@ def test_what_a_request_waited_in_front_of_us_is_queue(
     assert finished.facts()["@force"] == 1
 
 
-def test_an_application_may_be_served_by_its_inner_method(finished: Finished, app: Flask) -> None:
+def test_wsgi_app_can_be_served_directly(finished: Finished, app: Flask) -> None:
     """`app.wsgi_app` is what a middleware holds, and what some serve."""
     ask(app.wsgi_app, "GET", "/items/1")
 
@@ -180,9 +178,7 @@ def test_the_route_is_a_template_never_a_path(  # noqa: PLR0917 - a table
     assert [record[3:6] for record in finished] == [(route, "", status)]
 
 
-def test_a_dispatcher_inside_an_application_is_one_request_under_the_inner_route(
-    finished: Finished, app: Flask
-) -> None:
+def test_a_dispatched_application_is_one_request_with_the_inner_route(finished: Finished, app: Flask) -> None:
     """The inner application's rule, without the prefix that the dispatcher has taken off."""
     outer: Any = Flask("outer")
     outer.wsgi_app = DispatcherMiddleware(outer.wsgi_app, {"/inner": app.wsgi_app})
@@ -202,7 +198,7 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) ->
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)] * 2
 
 
-def test_a_stream_runs_inside_its_request_to_the_last_part(finished: Finished, app: Flask) -> None:
+def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, app: Flask) -> None:
     """Its first chunk and its longest gap are facts; the request lasts until the end."""
     answer = ask(app, "GET", "/stream")
 
@@ -213,7 +209,7 @@ def test_a_stream_runs_inside_its_request_to_the_last_part(finished: Finished, a
     assert {"@first_token", "@gap"} < finished.facts().keys()
 
 
-def test_a_client_that_leaves_a_stream_finishes_it_once(finished: Finished, app: Flask) -> None:
+def test_a_client_disconnect_finishes_a_stream_once(finished: Finished, app: Flask) -> None:
     """The server closes the body it could not send."""
     body = Client(app).open("/stream")
     next(body.iter_encoded())
@@ -235,7 +231,7 @@ def test_a_file_is_sent_as_before(finished: Finished, app: Flask, tmp_path: Path
     assert finished.facts().keys() == {"@method"}
 
 
-def test_requests_at_once_keep_apart(finished: Finished, app: Flask) -> None:
+def test_concurrent_requests_do_not_mix(finished: Finished, app: Flask) -> None:
     """Threads that are inside their views at the same time record their own marks only."""
     together = threading.Barrier(8, timeout=30)
 
@@ -271,7 +267,7 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, 
     assert secret not in repr(finished)
 
 
-def test_our_failure_is_logged_once_and_the_service_answers(
+def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished,
     app: Flask,
     reported: set[str],
@@ -289,7 +285,7 @@ def test_our_failure_is_logged_once_and_the_service_answers(
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
 
 
-def test_instrumenting_twice_doubles_nothing(finished: Finished, app: Flask, instrumented: Instrumentor) -> None:
+def test_instrumenting_twice_patches_once(finished: Finished, app: Flask, instrumented: Instrumentor) -> None:
     """There is one instance, and a second call finds everything patched."""
     instrumented.instrument()
     FlaskInstrumentor().instrument(skip_dep_check=True)
@@ -299,7 +295,7 @@ def test_instrumenting_twice_doubles_nothing(finished: Finished, app: Flask, ins
     assert len(finished) == 1
 
 
-def test_a_subclass_works_as_before(finished: Finished) -> None:
+def test_a_subclass_works_unchanged(finished: Finished) -> None:
     """One that overrides what is patched, and calls it."""
 
     class Mine(Flask):
@@ -331,9 +327,7 @@ def their_spans(
     TheirInstrumentor.uninstrument_app(app)
 
 
-def test_beside_opentelemetry_nothing_doubles(
-    finished: Finished, app: Flask, their_spans: InMemorySpanExporter
-) -> None:
+def test_opentelemetry_causes_no_duplicates(finished: Finished, app: Flask, their_spans: InMemorySpanExporter) -> None:
     """One span of theirs and one record of ours for each request, whoever came first."""
     ask(app, "GET", "/items/1")
 

@@ -91,9 +91,7 @@ def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finishe
     assert wsgi.waited_ns.get() == 0
 
 
-def test_a_connection_that_nobody_has_marked_has_not_waited(
-    finished: Finished, worker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unmarked_connection_has_no_queue(finished: Finished, worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """It came while gunicorn was not instrumented yet."""
     monkeypatch.setattr(gthread.ThreadWorker, "enqueue_req", vars(gthread.ThreadWorker)["enqueue_req"].__wrapped__)
 
@@ -102,7 +100,7 @@ def test_a_connection_that_nobody_has_marked_has_not_waited(
     assert "queue" not in finished.stages()
 
 
-def test_our_failure_is_logged_once_and_the_worker_answers(
+def test_an_agent_failure_is_logged_once_and_the_worker_responds(
     finished: Finished, worker: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A connection that takes no mark of ours is served all the same."""

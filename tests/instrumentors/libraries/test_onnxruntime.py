@@ -126,7 +126,7 @@ def test_the_first_run_of_a_session_is_load(in_a_request: Finished) -> None:
     assert in_a_request.stages() == ["load", "forward", "forward", "forward"]
 
 
-def test_runs_before_the_first_request_warm_a_session_up(finished: Finished) -> None:
+def test_runs_before_the_first_request_warm_up_the_session(finished: Finished) -> None:
     """A service that has warmed up shows no cold start."""
     session = load()
     session.run(None, feed_of(session))
@@ -151,7 +151,7 @@ def test_a_session_with_other_providers_is_a_new_one(in_a_request: Finished) -> 
     assert in_a_request.stages() == ["load", "load", "forward"]
 
 
-def test_a_failed_run_has_warmed_nothing_up(in_a_request: Finished) -> None:
+def test_a_failed_run_is_not_a_warm_up(in_a_request: Finished) -> None:
     """What failed is recorded as well, raises what it always raised, and leaves the session cold."""
     session = load()
     with pytest.raises(ValueError, match=r"Required inputs"):
@@ -162,7 +162,7 @@ def test_a_failed_run_has_warmed_nothing_up(in_a_request: Finished) -> None:
     assert in_a_request.stages() == ["load", "load", "forward"]
 
 
-def test_every_run_that_began_cold_is_load(in_a_request: Finished) -> None:
+def test_every_run_started_cold_is_load(in_a_request: Finished) -> None:
     """Of two first runs at once both wait, so that both are cold starts."""
     session = load()
     known = onnxruntime_session.known_of(session)
@@ -188,7 +188,9 @@ def test_on_an_accelerator_the_first_run_of_every_shape_is_load(
     assert in_a_request.facts() == {**FACTS, "@device": "cuda", "@batch": 2}
 
 
-def test_an_input_with_a_shape_of_its_own_is_run(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_input_with_a_custom_shape_attribute_is_accepted(
+    in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nested lists may have any attribute: a shape need not be a tuple."""
 
     class Rows(list[Any]):
@@ -203,9 +205,7 @@ def test_an_input_with_a_shape_of_its_own_is_run(in_a_request: Finished, monkeyp
     assert in_a_request.stages() == ["load", "forward"]
 
 
-def test_a_session_of_ever_new_shapes_is_not_always_cold(
-    in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_number_of_cold_shapes_is_limited(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """After so many shapes a new one is no cold start, and no more shapes are remembered."""
     monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     monkeypatch.setattr(onnxruntime_session, "MAX_SHAPES", 3)
@@ -217,7 +217,7 @@ def test_a_session_of_ever_new_shapes_is_not_always_cold(
     assert len(onnxruntime_session.known_of(session).seen) == 3
 
 
-def test_a_run_that_is_not_waited_for_is_its_launch(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unawaited_run_is_recorded_as_launch(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device may still work when such a run returns; the clock around it says nothing about the device."""
     monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     session = load()
@@ -230,7 +230,7 @@ def test_a_run_that_is_not_waited_for_is_its_launch(in_a_request: Finished, monk
     assert in_a_request.stages() == ["load", "forward", "forward@launch"]
 
 
-def test_the_facts_are_told_once_for_each_change(in_a_request: Finished, warm: Any) -> None:
+def test_facts_are_recorded_once_per_change(in_a_request: Finished, warm: Any) -> None:
     """A request that runs a model a thousand times is not filled with its name."""
     other = load()
     for session, batch in ((warm, 1), (warm, 1), (warm, 2), (other, 2), (warm, 2), (warm, 2)):
@@ -308,7 +308,7 @@ def test_an_asynchronous_run_lasts_until_its_callback(in_a_request: Finished, wa
     assert in_a_request.facts() == FACTS
 
 
-def test_a_callback_outside_a_request_is_in_none(finished: Finished, feed: dict[str, Any]) -> None:
+def test_a_callback_outside_a_request_records_nothing(finished: Finished, feed: dict[str, Any]) -> None:
     """Nothing is left behind on the thread of ONNX Runtime, and an asynchronous run warms up too."""
     session = load()
     done = threading.Event()
@@ -326,7 +326,7 @@ def test_a_callback_outside_a_request_is_in_none(finished: Finished, feed: dict[
     assert onnxruntime_session.known_of(session).warm
 
 
-def test_the_exception_of_a_callback_is_its_own(
+def test_the_exception_of_a_callback_is_unchanged(
     in_a_request: Finished, warm: Any, feed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime hands it to `sys.unraisablehook`, with or without us."""
@@ -348,7 +348,7 @@ def test_the_exception_of_a_callback_is_its_own(
     assert in_a_request.stages() == ["forward"]
 
 
-def test_what_is_no_callback_is_refused_as_ever(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
+def test_an_invalid_callback_is_refused_by_the_library(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
     """ONNX Runtime says so at the call, not on a thread of its own."""
     with pytest.raises(TypeError):
         warm.run_async(None, feed, "no function", None)
@@ -364,7 +364,7 @@ def test_outside_a_request_nothing_is_recorded(finished: Finished, warm: Any, fe
     assert list(finished) == []
 
 
-def test_a_run_after_the_request_is_none_of_its(finished: Finished, warm: Any, feed: dict[str, Any]) -> None:
+def test_a_run_after_the_request_is_not_recorded(finished: Finished, warm: Any, feed: dict[str, Any]) -> None:
     """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         task = contextvars.copy_context()
@@ -374,7 +374,7 @@ def test_a_run_after_the_request_is_none_of_its(finished: Finished, warm: Any, f
     assert "@model" not in finished.facts()
 
 
-def test_our_failure_is_logged_once_and_the_result_comes_through(
+def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
     in_a_request: Finished,
     reported: set[str],
     make_fail: Callable[[Any, str], None],
@@ -392,7 +392,7 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
 
-def test_an_input_we_cannot_read_is_run(
+def test_an_unreadable_input_is_still_run(
     in_a_request: Finished, warm: Any, feed: dict[str, Any], reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """Neither our failure nor the library's exception gets lost."""
@@ -405,7 +405,7 @@ def test_an_input_we_cannot_read_is_run(
     assert len(reported) == 1
 
 
-def test_a_session_that_was_never_created_says_so_itself(in_a_request: Finished, reported: set[str]) -> None:
+def test_an_uninitialized_session_raises_its_own_error(in_a_request: Finished, reported: set[str]) -> None:
     """Nothing of ours is in the exception."""
     session = onnxruntime.InferenceSession.__new__(onnxruntime.InferenceSession)
     with pytest.raises(AttributeError, match="_sess"):
@@ -415,7 +415,7 @@ def test_a_session_that_was_never_created_says_so_itself(in_a_request: Finished,
     assert reported == set()
 
 
-def test_what_is_known_of_a_session_goes_with_it(warm: Any) -> None:
+def test_session_state_is_freed_with_the_session(warm: Any) -> None:
     """A service that loads models for ever keeps nothing of those that are gone."""
     warm.run(None, feed_of(warm))
     # Those of earlier tests go now.
@@ -430,7 +430,7 @@ def test_what_is_known_of_a_session_goes_with_it(warm: Any) -> None:
     assert len(onnxruntime_session.sessions) == before
 
 
-def test_a_model_from_bytes_goes_by_the_name_of_its_graph(in_a_request: Finished, feed: dict[str, Any]) -> None:
+def test_a_model_from_bytes_is_named_after_its_graph(in_a_request: Finished, feed: dict[str, Any]) -> None:
     """There is no file to name it by."""
     session = onnxruntime.InferenceSession(MODEL.read_bytes(), providers=["CPUExecutionProvider"])
     session.run(None, feed)
@@ -446,7 +446,7 @@ def test_no_folder_of_the_host_is_recorded(in_a_request: Finished, warm: Any, fe
     assert [mark for mark in in_a_request.marks() if "/" in str(mark)] == []
 
 
-def test_requests_at_once_on_one_session_never_mix(finished: Finished, warm: Any) -> None:
+def test_concurrent_requests_on_one_session_never_mix(finished: Finished, warm: Any) -> None:
     """Eight threads share a session; each request holds its own runs and its own batch size, and nothing else."""
     together = threading.Barrier(8)
 
@@ -469,7 +469,7 @@ def test_requests_at_once_on_one_session_never_mix(finished: Finished, warm: Any
         assert {value for key, value in zip(marks[::3], marks[1::3], strict=True) if key == "@batch"} == {number}
 
 
-def test_sessions_are_subclassed_and_pickled_as_before(in_a_request: Finished, feed: dict[str, Any]) -> None:
+def test_sessions_can_be_subclassed_and_pickled(in_a_request: Finished, feed: dict[str, Any]) -> None:
     """A method that calls ours is one run, and nothing of ours is in the session."""
     session = Owned(str(MODEL), providers=["CPUExecutionProvider"])
     expected = session.run(None, feed)[0]
@@ -480,7 +480,7 @@ def test_sessions_are_subclassed_and_pickled_as_before(in_a_request: Finished, f
     assert [name for name in vars(session) if "stagelens" in name] == []
 
 
-def test_instrumenting_twice_doubles_nothing(
+def test_instrumenting_twice_patches_once(
     in_a_request: Finished, instrumented: Instrumentor, warm: Any, feed: dict[str, Any]
 ) -> None:
     """A second call, on another instance, finds everything patched."""
@@ -526,6 +526,6 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
         (str(Path.home() / "model.onnx"), "model"),
     ],
 )
-def test_a_model_is_called_what_people_call_it(path: str, name: str) -> None:
+def test_a_model_is_named_after_its_file_or_folder(path: str, name: str) -> None:
     """The file's name, or the folder's where every file is called model; never a person's home."""
     assert onnxruntime_session.model_name(path) == name

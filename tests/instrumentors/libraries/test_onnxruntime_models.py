@@ -70,7 +70,7 @@ def test_magika_takes_64_files_in_one_batch(finished: Finished, tmp_path: Path) 
     assert list(finished) == []
 
 
-def test_rapidocr_says_the_same_of_its_three_models(finished: Finished) -> None:
+def test_rapidocr_times_match_for_its_three_models(finished: Finished) -> None:
     """Its own times of detecting, turning and reading hold ours, and are mostly ours."""
     read = rapidocr_onnxruntime.RapidOCR()
     image = text("Hello World", "stage 42")
@@ -120,7 +120,7 @@ def text(*lines: str) -> Any:
     return np.asarray(image)
 
 
-def test_silero_listens_to_a_second_in_31_chunks(in_a_request: Finished) -> None:
+def test_silero_processes_a_second_in_31_chunks(in_a_request: Finished) -> None:
     """One load of the session, one of the first chunk, then every chunk is a forward; its name is told once."""
     listen: Any = silero_vad.load_silero_vad(onnx=True)
     for chunk in torch.zeros(31, 512):

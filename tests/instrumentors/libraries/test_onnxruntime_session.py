@@ -71,7 +71,7 @@ def test_on_the_cpu_nothing_is_copied(in_a_request: Finished) -> None:
     assert in_a_request.stages() == ["load"]
 
 
-def test_arrays_go_to_the_device_and_come_back(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
+def test_arrays_are_copied_to_the_device_and_back(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
     """A value is made on a device, filled, and read."""
     # Kept: the value lies in it, though it was asked for on a device that would have a copy.
     array = ARRAY.copy()
@@ -85,7 +85,7 @@ def test_arrays_go_to_the_device_and_come_back(in_a_request: Finished, on_cuda: 
         np.testing.assert_array_equal(answer, ARRAY + 1)
 
 
-def test_a_value_is_filled_from_another(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
+def test_a_value_is_copied_from_another(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
     """The direction is theirs; from device to device is neither."""
     here, there, other = (OrtValue.ortvalue_from_numpy(ARRAY + number) for number in range(3))
     on_cuda(there, other)
@@ -97,7 +97,7 @@ def test_a_value_is_filled_from_another(in_a_request: Finished, on_cuda: Callabl
     assert in_a_request.stages() == ["h2d", "d2h"]
 
 
-def test_a_binding_copies_what_is_not_on_its_device(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
+def test_a_binding_copies_inputs_of_other_devices(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
     """Inputs from the CPU go there when they are bound, outputs come back when they are asked for."""
     session, binding = bound()
     here, there = OrtValue.ortvalue_from_numpy(ARRAY), OrtValue.ortvalue_from_numpy(ARRAY)
@@ -130,9 +130,7 @@ def test_waiting_for_the_outputs_is_forward(in_a_request: Finished, on_cuda: Cal
 
 
 @pytest.mark.parametrize("way", ["array", "value", "memory"])
-def test_a_binding_knows_the_batch_and_the_shape(
-    in_a_request: Finished, on_cuda: Callable[..., None], way: str
-) -> None:
+def test_a_binding_records_batch_and_shape(in_a_request: Finished, on_cuda: Callable[..., None], way: str) -> None:
     """However an input was bound, also before the request, a new shape is cold and the batch is told."""
     session, binding = bound()
     on_cuda()
@@ -155,7 +153,7 @@ def test_a_binding_knows_the_batch_and_the_shape(
     assert in_a_request.facts()["@batch"] == 3
 
 
-def test_our_failure_is_reported_once_and_the_copy_is_made(
+def test_an_agent_failure_is_reported_once_and_the_copy_runs(
     in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """A copy whose devices we cannot tell is not timed."""
@@ -168,7 +166,7 @@ def test_our_failure_is_reported_once_and_the_copy_is_made(
     assert len(reported) == 1
 
 
-def test_a_wrong_call_is_the_librarys_to_refuse(in_a_request: Finished, reported: set[str]) -> None:
+def test_an_invalid_call_raises_the_library_error(in_a_request: Finished, reported: set[str]) -> None:
     """The exception is the one that came before, and none of ours is reported."""
     _, binding = bound()
     factory: Any = OrtValue.ortvalue_from_numpy

@@ -55,7 +55,7 @@ def intervals(record: Record) -> list[tuple[str, int, int]]:
     return sorted(read_marks(record[0]).intervals, key=lambda interval: interval[1])
 
 
-def test_a_job_of_a_request_leaves_its_wait_and_its_stages(finished: Finished, pool: ProcessPoolExecutor) -> None:
+def test_a_job_of_a_request_records_its_wait_and_stages(finished: Finished, pool: ProcessPoolExecutor) -> None:
     """Queue to its start, then the forward in the process, by one clock; the result is the user's own."""
     with request("squared"):
         assert pool.submit(pool_jobs.square, 3).result(60) == 9
@@ -67,7 +67,7 @@ def test_a_job_of_a_request_leaves_its_wait_and_its_stages(finished: Finished, p
     assert sum(partition([queue, forward], record[1], record[2]).values()) == record[2] - record[1]
 
 
-def test_the_clock_is_one_for_all_processes(finished: Finished, pool: ProcessPoolExecutor) -> None:
+def test_the_clock_is_shared_by_all_processes(finished: Finished, pool: ProcessPoolExecutor) -> None:
     """What lets a stage of another process be placed in the request."""
     with request("looked"):
         before = clock()
@@ -82,9 +82,7 @@ def test_the_clock_is_one_for_all_processes(finished: Finished, pool: ProcessPoo
     assert prepared == ["prepared"]
 
 
-def test_a_map_in_chunks_waits_for_a_process_once_and_for_itself_the_rest(
-    finished: Finished, pool: ProcessPoolExecutor
-) -> None:
+def test_a_chunked_map_queues_once(finished: Finished, pool: ProcessPoolExecutor) -> None:
     """Chunks of one request run one after the other: nothing of it is queue while another runs."""
     with request("mapped"):
         assert list(pool.map(pool_jobs.square, range(10), chunksize=3)) == [number**2 for number in range(10)]
@@ -96,7 +94,7 @@ def test_a_map_in_chunks_waits_for_a_process_once_and_for_itself_the_rest(
 
 
 @pytest.mark.parametrize("kind", ["plain", "own"])
-def test_an_exception_comes_as_it_is(finished: Finished, pool: ProcessPoolExecutor, kind: str) -> None:
+def test_an_exception_is_unchanged(finished: Finished, pool: ProcessPoolExecutor, kind: str) -> None:
     """Nothing of ours is on it; its stage is there where it could carry it."""
     with request("failed"), pytest.raises((pool_jobs.Failed, pool_jobs.OwnPickle)) as raised:
         pool.submit(pool_jobs.fail, kind).result(60)
@@ -107,7 +105,7 @@ def test_an_exception_comes_as_it_is(finished: Finished, pool: ProcessPoolExecut
     assert keys == (["queue", "forward"] if kind == "plain" else [])
 
 
-def test_a_request_in_the_process_is_inside_the_one_around(finished: Finished, pool: ProcessPoolExecutor) -> None:
+def test_a_request_in_the_process_is_part_of_the_outer_one(finished: Finished, pool: ProcessPoolExecutor) -> None:
     """The outermost is the request, as in a thread."""
     with request("outer"):
         pool.submit(pool_jobs.nested).result(60)
@@ -116,13 +114,13 @@ def test_a_request_in_the_process_is_inside_the_one_around(finished: Finished, p
     assert {"@child child", "forward"} <= set(keys)
 
 
-def test_jobs_outside_of_a_request_go_as_they_are(finished: Finished, pool: ProcessPoolExecutor) -> None:
+def test_jobs_outside_of_a_request_are_unchanged(finished: Finished, pool: ProcessPoolExecutor) -> None:
     """No request, nothing carried."""
     assert pool.submit(pool_jobs.look).result(60)[2:4] == (False, "")
     assert not finished
 
 
-def test_requests_at_once_keep_their_own(finished: Finished, pool: ProcessPoolExecutor) -> None:
+def test_concurrent_requests_record_their_own_jobs(finished: Finished, pool: ProcessPoolExecutor) -> None:
     """From one loop, through one process: each has one forward, and all of its wait is its own."""
 
     async def handle(name: str) -> None:
@@ -144,7 +142,7 @@ def intervals_of(record: Record) -> list[tuple[str, int, int]]:
     return intervals(record)
 
 
-def test_what_cannot_be_pickled_is_refused_as_before(finished: Finished, pool: ProcessPoolExecutor) -> None:
+def test_unpicklable_jobs_are_refused_by_the_library(finished: Finished, pool: ProcessPoolExecutor) -> None:
     """A lambda as the job, and a lock as the argument."""
     refused: list[tuple[Any, Any]] = [(lambda number: number, 1), (pool_jobs.square, threading.Lock())]
     for job, argument in refused:
@@ -154,7 +152,7 @@ def test_what_cannot_be_pickled_is_refused_as_before(finished: Finished, pool: P
     assert [intervals_of(record) for record in finished] == [[], []]
 
 
-def test_a_cancelled_job_has_waited_until_then(finished: Finished, pool: ProcessPoolExecutor, tmp_path: Path) -> None:
+def test_a_cancelled_job_is_queue_until_then(finished: Finished, pool: ProcessPoolExecutor, tmp_path: Path) -> None:
     """Behind others it is cancelled; the pool goes on."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -172,7 +170,7 @@ def test_a_cancelled_job_has_waited_until_then(finished: Finished, pool: Process
     assert (queue[0], queue[2] <= over) == ("queue", True)
 
 
-def test_a_broken_pool_is_broken_as_before(finished: Finished) -> None:
+def test_a_broken_pool_raises_the_original_error(finished: Finished) -> None:
     """A process that dies takes nothing of ours with it; how long it waited is not known."""
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         with request("broken"), pytest.raises(BrokenProcessPool):
@@ -184,7 +182,7 @@ def test_a_broken_pool_is_broken_as_before(finished: Finished) -> None:
 
 
 @pytest.mark.usefixtures("finished")
-def test_another_interpreter_gets_the_job_as_it_is(monkeypatch: pytest.MonkeyPatch, pool: ProcessPoolExecutor) -> None:
+def test_another_interpreter_gets_the_job_unchanged(monkeypatch: pytest.MonkeyPatch, pool: ProcessPoolExecutor) -> None:
     """It may have nothing of ours installed: only a fork is surely like us."""
     monkeypatch.setattr(sys, "executable", "/another/python")
     with request("elsewhere"):
@@ -195,9 +193,7 @@ def test_another_interpreter_gets_the_job_as_it_is(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("finished")
-def test_jobs_under_way_when_we_are_taken_out_come_back_as_they_are(
-    pool: ProcessPoolExecutor, instrumented: Any
-) -> None:
+def test_jobs_in_flight_during_uninstrumentation_return_unchanged(pool: ProcessPoolExecutor, instrumented: Any) -> None:
     """A job that was sent with a wrapper is still removed."""
     with request("under way"):
         future = pool.submit(pool_jobs.square, 4)

@@ -87,7 +87,7 @@ def intervals(request: Finished) -> list[tuple[str, int, int]]:
     return sorted((mark for mark in request.marks() if not mark[0].startswith("@")), key=lambda mark: mark[1])
 
 
-def test_encoding_has_no_gap(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+def test_encoding_stages_have_no_gap(embedder: SentenceTransformer, in_a_request: Finished) -> None:
     """Preparation with its tokenizer, the model, and the rest, which is what is done with the answer."""
     answer = embedder.encode("word1 word2")
     stages = intervals(in_a_request)
@@ -108,7 +108,7 @@ def test_each_batch_is_prepared_and_run(embedder: SentenceTransformer, in_a_requ
     assert in_a_request.facts()["@batch"] == 3
 
 
-def test_comparing_is_timed_the_same(ranker: CrossEncoder, in_a_request: Finished) -> None:
+def test_ranking_is_timed_like_predicting(ranker: CrossEncoder, in_a_request: Finished) -> None:
     """`rank` is `predict` with a list of pairs."""
     ranker.rank("word1", ["word2", "word3"])
     stages = intervals(in_a_request)
@@ -117,7 +117,7 @@ def test_comparing_is_timed_the_same(ranker: CrossEncoder, in_a_request: Finishe
     assert in_a_request.facts() == {"@model": "ranker", "@device": "cpu", "@batch": 2}
 
 
-def test_preparing_by_hand_is_preprocess(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+def test_manual_preparation_is_preprocess(embedder: SentenceTransformer, in_a_request: Finished) -> None:
     """Whoever calls the parts one by one has them timed one by one."""
     embedder(embedder.preprocess(["word1"]))
 
@@ -131,7 +131,7 @@ def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
     assert in_a_request.stages() == ["load"]
 
 
-def test_a_pool_of_processes_is_untouched(
+def test_a_process_pool_is_not_timed(
     embedder: SentenceTransformer, in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What other processes do is no stage of the request."""
@@ -143,7 +143,7 @@ def test_a_pool_of_processes_is_untouched(
     assert in_a_request.stages() == []
 
 
-def test_an_exception_is_the_librarys_own(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+def test_an_exception_of_the_library_is_unchanged(embedder: SentenceTransformer, in_a_request: Finished) -> None:
     """What was refused is recorded, and the next call is whole."""
     with pytest.raises(ValueError, match="batch_size"):
         embedder.encode("word1", batch_size=0)
@@ -160,7 +160,7 @@ def test_outside_a_request_nothing_is_recorded(embedder: SentenceTransformer, fi
     assert list(finished) == []
 
 
-def test_what_is_called_after_the_request_is_none_of_its(embedder: SentenceTransformer, finished: Finished) -> None:
+def test_calls_after_the_request_are_not_recorded(embedder: SentenceTransformer, finished: Finished) -> None:
     """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         task = contextvars.copy_context()
@@ -169,7 +169,7 @@ def test_what_is_called_after_the_request_is_none_of_its(embedder: SentenceTrans
     assert {"@model", "@batch"}.isdisjoint(finished.facts())
 
 
-def test_requests_at_once_do_not_mix(embedder: SentenceTransformer, finished: Finished) -> None:
+def test_parallel_requests_do_not_mix(embedder: SentenceTransformer, finished: Finished) -> None:
     """Each thread prepares the batches of its own request."""
     together = threading.Barrier(3)
 
@@ -195,7 +195,7 @@ def test_requests_at_once_do_not_mix(embedder: SentenceTransformer, finished: Fi
         assert marks[marks.index("@batch") + 1] == sentences
 
 
-def test_our_failure_is_logged_once_and_the_answer_comes_through(
+def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
     embedder: SentenceTransformer,
     in_a_request: Finished,
     reported: set[str],
@@ -212,7 +212,7 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
 
-def test_instrumenting_twice_doubles_nothing(
+def test_instrumenting_twice_patches_once(
     embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor
 ) -> None:
     """A second call, on another instance, finds everything patched."""
@@ -224,7 +224,7 @@ def test_instrumenting_twice_doubles_nothing(
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_beside_a_span_around_encode_nothing_doubles(
+def test_a_span_around_encode_causes_no_duplicates(
     embedder: SentenceTransformer, in_a_request: Finished, instrumented: Instrumentor, first: str
 ) -> None:
     """OpenTelemetry modules wrap a method by wrapt; that may come first or last."""
@@ -246,7 +246,7 @@ def test_beside_a_span_around_encode_nothing_doubles(
     assert sorted(in_a_request.stages()) == sorted(STAGES)
 
 
-def test_models_pickle_and_subclass_as_before(embedder: SentenceTransformer, in_a_request: Finished) -> None:
+def test_models_can_be_pickled_and_subclassed(embedder: SentenceTransformer, in_a_request: Finished) -> None:
     """Nothing of ours sticks to a model, and a class of the user's own is timed once."""
 
     class Mine(SentenceTransformer):
@@ -261,7 +261,7 @@ def test_models_pickle_and_subclass_as_before(embedder: SentenceTransformer, in_
     assert sorted(in_a_request.stages()) == sorted(STAGES)
 
 
-def test_what_is_imported_later_is_timed(saved: Path) -> None:
+def test_classes_imported_later_are_timed(saved: Path) -> None:
     """As what was imported before is: that are all other tests here."""
     code = f"""
 import stagelens

@@ -19,13 +19,13 @@ def described(method: str = "GET", traceparent: str = "", forced: str = "", wait
     return marks[3:], start
 
 
-def test_a_plain_request_says_its_method_only() -> None:
+def test_a_plain_request_has_its_method_only() -> None:
     """It started when it arrived."""
     assert described() == (["@method", "GET", 0], ARRIVED)
 
 
 @pytest.mark.parametrize("method", ["BREW", "get", "", "GET /secret"])
-def test_a_word_that_is_no_method_is_not_passed_on(method: str) -> None:
+def test_an_invalid_method_is_not_recorded(method: str) -> None:
     """A client may send anything."""
     assert described(method) == (["@method", "_OTHER", 0], ARRIVED)
 
@@ -74,7 +74,7 @@ def test_a_wait_is_queue_and_moves_the_start_back() -> None:
         (",1700000000", 0),
     ],
 )
-def test_the_proxy_header_is_read_in_every_unit_and_mistrusted(header: str, waited_ns: int) -> None:
+def test_the_proxy_header_is_parsed_in_every_unit_and_validated(header: str, waited_ns: int) -> None:
     """Seconds, milli-, micro- and nanoseconds are told apart; the future, the distant past and garbage say nothing."""
     waited = proxy_wait_ns(header, 1_700_000_001_000_000_000)
 
@@ -83,6 +83,6 @@ def test_the_proxy_header_is_read_in_every_unit_and_mistrusted(header: str, wait
 
 
 @given(st.text(max_size=40), st.integers(1, 2**62))
-def test_no_header_can_make_more_than_ten_minutes(header: str, now_ns: int) -> None:
+def test_the_proxy_wait_is_at_most_ten_minutes(header: str, now_ns: int) -> None:
     """Whatever a client sends, the wait stays within bounds and nothing raises."""
     assert 0 <= proxy_wait_ns(header, now_ns) <= MAX_PROXY_WAIT_NS

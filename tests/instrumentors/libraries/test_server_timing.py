@@ -80,7 +80,7 @@ def url() -> Generator[str]:
 
 
 @pytest.mark.usefixtures("telling")
-def test_an_answer_tells_the_stages_it_had_until_it_began(finished: Finished, url: str, until: Until) -> None:
+def test_a_response_header_has_the_stages_before_the_response(finished: Finished, url: str, until: Until) -> None:
     """In milliseconds; what is no stage of ours is in the total."""
     told = {
         name: float(value)
@@ -96,13 +96,13 @@ def test_an_answer_tells_the_stages_it_had_until_it_began(finished: Finished, ur
 
 
 @pytest.mark.usefixtures("finished")
-def test_it_is_off_by_itself(url: str) -> None:
+def test_server_timing_is_off_by_default(url: str) -> None:
     """Who may ask is told how long each stage takes only if the service says so."""
     assert "Server-Timing" not in httpx.get(f"{url}/predict", timeout=60).headers
 
 
 @pytest.mark.usefixtures("telling", "finished")
-def test_metrics_of_the_services_own_stay_beside_ours(url: str) -> None:
+def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
     """They are nobody's stage."""
     headers = httpx.get(f"{url}/theirs", params={"said": THEIRS}, timeout=60).headers
 
@@ -111,7 +111,7 @@ def test_metrics_of_the_services_own_stay_beside_ours(url: str) -> None:
 
 
 @pytest.mark.usefixtures("telling", "finished")
-def test_stages_of_another_server_are_handed_on_alone(url: str) -> None:
+def test_stages_of_another_server_are_passed_through(url: str) -> None:
     """As by a gateway: with two servers' stages in one header nobody could tell whose they are."""
     headers = httpx.get(f"{url}/theirs", params={"said": "queue;dur=5, total;dur=9"}, timeout=60).headers
 
@@ -119,7 +119,7 @@ def test_stages_of_another_server_are_handed_on_alone(url: str) -> None:
 
 
 @pytest.mark.usefixtures("telling")
-def test_a_client_of_ours_has_the_stages_inside_its_request(finished: Finished, url: str, until: Until) -> None:
+def test_an_instrumented_client_records_the_server_stages(finished: Finished, url: str, until: Until) -> None:
     """With the network between the two, and nothing is suspected."""
     client = HttpxInstrumentor()
     client.instrument()
@@ -143,7 +143,7 @@ def test_a_client_of_ours_has_the_stages_inside_its_request(finished: Finished, 
 
 
 @pytest.mark.usefixtures("telling")
-def test_a_failure_of_ours_costs_the_header_and_not_the_answer(
+def test_an_agent_failure_drops_the_header_not_the_response(
     finished: Finished, url: str, until: Until, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """It is reported once."""

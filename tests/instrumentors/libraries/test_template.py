@@ -62,7 +62,7 @@ def test_a_failed_call_is_a_stage_too(tinymodel: Any, in_a_request: Finished) ->
     assert in_a_request.stages() == ["forward"]
 
 
-def test_a_failure_of_ours_is_logged_and_the_call_returns(
+def test_an_agent_failure_is_logged_and_the_call_returns(
     tinymodel: Any, in_a_request: Finished, reported: set[str]
 ) -> None:
     """A model without a name still predicts."""

@@ -100,7 +100,7 @@ def test_the_outermost_module_is_one_forward(in_a_request: Finished, net: Net) -
     assert in_a_request.facts() == {"@model": "Net", "@device": "cpu"}
 
 
-def test_modules_called_one_after_another_are_forwards_each(in_a_request: Finished, net: Net) -> None:
+def test_consecutive_modules_are_separate_forwards(in_a_request: Finished, net: Net) -> None:
     """The last model gives the request its name, but not an activation without a parameter of its own."""
     with torch.inference_mode():
         nn.Softmax(-1)(net(nn.Identity()(X)))
@@ -109,7 +109,7 @@ def test_modules_called_one_after_another_are_forwards_each(in_a_request: Finish
     assert in_a_request.facts() == {"@model": "Net", "@device": "cpu"}
 
 
-def test_threads_of_a_request_are_told_apart(in_a_request: Finished, net: Net) -> None:
+def test_threads_of_a_request_are_distinguished(in_a_request: Finished, net: Net) -> None:
     """Being inside a module is a matter of the thread: a model called meanwhile by another one is seen."""
     marks = records.current.get()
 
@@ -136,7 +136,7 @@ def test_outside_a_request_nothing_is_recorded(finished: Finished, net: Net) -> 
     assert list(finished) == []
 
 
-def test_a_model_that_is_called_after_the_request_is_none_of_its(finished: Finished, net: Net) -> None:
+def test_a_model_called_after_the_request_is_not_recorded(finished: Finished, net: Net) -> None:
     """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         net(X)
@@ -147,7 +147,7 @@ def test_a_model_that_is_called_after_the_request_is_none_of_its(finished: Finis
     assert finished.facts()["@model"] == "Net"
 
 
-def test_an_exception_is_the_models_own(in_a_request: Finished, net: Net) -> None:
+def test_an_exception_of_the_model_is_unchanged(in_a_request: Finished, net: Net) -> None:
     """What failed is recorded, raises what it always raised, and the next call is outermost again."""
     with pytest.raises(KeyError):
         Broken()(X)
@@ -183,7 +183,7 @@ def test_loading_weights_is_load(in_a_request: Finished, net: Net) -> None:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_torch_compile_does_not_notice(
+def test_torch_compile_is_unaffected(
     expected: torch.Tensor, net: Net, instrumented: Instrumentor, in_a_request: Finished, when: str
 ) -> None:
     """No graph break (fullgraph would raise), one graph, no recompilation: patched before or after compiling."""
@@ -206,7 +206,7 @@ def test_torch_compile_does_not_notice(
     torch.testing.assert_close(results, [expected] * 3)
 
 
-def test_compiled_graphs_are_as_many_as_without_us(instrumented: Instrumentor, net: Net) -> None:
+def test_instrumentation_does_not_change_the_number_of_graphs(instrumented: Instrumentor, net: Net) -> None:
     """The counts of Dynamo are the same patched and unpatched, and patching late recompiles nothing."""
 
     def graphs() -> int:
@@ -230,7 +230,7 @@ def test_compiled_graphs_are_as_many_as_without_us(instrumented: Instrumentor, n
     assert with_us == without_us == counter.frame_count == 1
 
 
-def test_a_compiled_function_stays_whole(expected: torch.Tensor, net: Net, in_a_request: Finished) -> None:
+def test_a_compiled_function_stays_one_graph(expected: torch.Tensor, net: Net, in_a_request: Finished) -> None:
     """A compiled function that calls modules is one graph; it is not a module itself and so no forward."""
     torch._dynamo.reset()
     counter = CompileCounter()
@@ -258,7 +258,7 @@ def test_a_recompilation_is_load_inside_a_forward(in_a_request: Finished, net: N
     assert (held_up[0].start, held_up[-1].end) == (begun, ended)
 
 
-def test_graph_breaks_and_recompilations_are_as_many_as_without_us(instrumented: Instrumentor) -> None:
+def test_instrumentation_does_not_change_graph_breaks_and_recompilations(instrumented: Instrumentor) -> None:
     """What makes Dynamo break, copy and compile again does so exactly as often when we are there."""
 
     class Breaking(nn.Module):
@@ -290,7 +290,7 @@ def test_graph_breaks_and_recompilations_are_as_many_as_without_us(instrumented:
     assert with_us[0] > 1
 
 
-def test_another_thread_is_timed_while_one_compiles(in_a_request: Finished, net: Net) -> None:
+def test_threads_are_timed_while_another_compiles(in_a_request: Finished, net: Net) -> None:
     """`is_compiling` is one flag for the whole process; only the compiling thread has nothing to tell."""
     torch._dynamo.reset()
     marks = records.current.get()
@@ -311,9 +311,7 @@ def test_another_thread_is_timed_while_one_compiles(in_a_request: Finished, net:
     assert in_a_request.stages() == ["forward"]
 
 
-def test_what_a_backend_compiles_is_what_it_always_was(
-    expected: torch.Tensor, net: Net, in_a_request: Finished
-) -> None:
+def test_backends_compile_the_same_graph(expected: torch.Tensor, net: Net, in_a_request: Finished) -> None:
     """Through AOTAutograd, whole graph, in inference mode."""
     torch._dynamo.reset()
     compiled: Any = torch.compile(net, backend="aot_eager", fullgraph=True)
@@ -327,7 +325,7 @@ def test_what_a_backend_compiles_is_what_it_always_was(
 
 @pytest.mark.stacks
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_methods_of_tensors_compile_as_without_us(when: str) -> None:
+def test_tensor_methods_compile_unchanged(when: str) -> None:
     """However they are spelled, in a process that loads Dynamo before us or after: one graph, compiled once."""
     ours = "import stagelens; stagelens.instrument()"
     dynamo = (
@@ -369,7 +367,7 @@ def test_export_and_symbolic_tracing_work(expected: torch.Tensor, net: Net) -> N
     torch.testing.assert_close(traced(X), expected)
 
 
-def test_models_copy_pickle_and_subclass_as_before(net: Net) -> None:
+def test_models_can_be_copied_pickled_and_subclassed(net: Net) -> None:
     """Nothing of ours sticks to a model."""
     copied = pickle.loads(pickle.dumps(copy.deepcopy(net)))  # noqa: S301 - our own bytes
 
@@ -380,7 +378,7 @@ def test_models_copy_pickle_and_subclass_as_before(net: Net) -> None:
     torch.testing.assert_close(copied(X), net(X))
 
 
-def test_our_failure_is_logged_once_and_the_result_comes_through(
+def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
     in_a_request: Finished,
     reported: set[str],
     make_fail: Callable[[Any, str], None],
@@ -397,7 +395,7 @@ def test_our_failure_is_logged_once_and_the_result_comes_through(
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
 
-def test_instrumenting_twice_doubles_nothing(in_a_request: Finished, instrumented: Instrumentor, net: Net) -> None:
+def test_instrumenting_twice_patches_once(in_a_request: Finished, instrumented: Instrumentor, net: Net) -> None:
     """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     TorchInstrumentor().instrument(skip_dep_check=True)
@@ -449,7 +447,7 @@ def test_a_scripted_model_warms_up_twice(in_a_request: Finished) -> None:
     assert in_a_request.stages() == ["load", "load", "forward"] * 2
 
 
-def test_what_has_nothing_to_warm_up_is_never_load(in_a_request: Finished) -> None:
+def test_modules_without_warm_up_are_never_load(in_a_request: Finished) -> None:
     """Activations and transforms are made anew for each request by many."""
     for _ in range(2):
         nn.Softmax(-1)(X)
@@ -464,7 +462,7 @@ def test_copies_that_data_parallel_makes_are_warm(in_a_request: Finished, net: N
     assert in_a_request.stages() == ["forward"]
 
 
-def test_models_that_are_gone_are_forgotten() -> None:
+def test_state_of_deleted_models_is_freed() -> None:
     """Only living models are known."""
     torch._dynamo.reset()
     nets = [warm(Net()) for _ in range(10)]
@@ -495,7 +493,7 @@ def test_loading_a_state_is_load(in_a_request: Finished, net: Net) -> None:
     assert in_a_request.stages() == ["load"]
 
 
-def test_a_loop_of_thousands_is_told_in_full(in_a_request: Finished) -> None:
+def test_a_loop_of_thousands_is_recorded_completely(in_a_request: Finished) -> None:
     """A model that runs once a token leaves room for all of its calls."""
     layer = warm(nn.Linear(4, 4))
     for _ in range(3000):

@@ -285,7 +285,7 @@ def x(source: Source) -> torch.Tensor:
     return Tensor(torch.ones(3))
 
 
-def test_the_models_time_is_the_devices(host: Host, net: Net, x: torch.Tensor) -> None:
+def test_model_time_is_device_time(host: Host, net: Net, x: torch.Tensor) -> None:
     """The host launches for 1 ms and waits in the copy; the device runs for 10 ms and copies for 0.5."""
     request = Request(host)
     net(x).cpu()
@@ -312,7 +312,7 @@ def test_a_whole_request_adds_up(host: Host, net: Net) -> None:
     assert sum(request.own().values()) == (request.end - request.start) // US
 
 
-def test_the_first_call_is_load_on_the_device_too(host: Host, source: Source, x: torch.Tensor) -> None:
+def test_the_first_call_on_the_device_is_load(host: Host, source: Source, x: torch.Tensor) -> None:
     """A cold model is timed by the device as a warm one."""
     request = Request(host)
     Net(source)(x).cpu()
@@ -321,7 +321,7 @@ def test_the_first_call_is_load_on_the_device_too(host: Host, source: Source, x:
     assert request.fold()["load@gpu"] == (0, 10_000)
 
 
-def test_the_first_call_with_a_shape_is_load_where_kernels_are_searched_for_it(
+def test_the_first_call_with_a_shape_is_load_with_cudnn_benchmark(
     host: Host, net: Net, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where cuDNN benchmarks: once for each shape; after so many of them a new one is nothing new."""
@@ -356,7 +356,7 @@ def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Te
     assert request.own() == {"forward": 1_000 + 10_000, "queue": 8_000, "d2h": 500, "overhead": 0}
 
 
-def test_own_work_before_is_no_queue(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+def test_earlier_work_of_the_request_is_not_queue(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
     """Kernels that the request has launched by itself are nobody's stage, and two models are two forwards."""
     request = Request(host)
     source.default.launch(4 * MS)
@@ -390,7 +390,7 @@ def test_two_threads_on_two_streams_are_two_timelines(host: Host, net: Net, x: t
     assert request.own() == {"forward": 11_000, "d2h": 500, "overhead": 0}
 
 
-def test_a_stream_that_captures_is_left_alone(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+def test_a_capturing_stream_is_not_timed(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
     """No event, no mark; the one after is timed again."""
     records = source.records
     source.default.capturing = True
@@ -405,7 +405,7 @@ def test_a_stream_that_captures_is_left_alone(host: Host, net: Net, x: torch.Ten
     assert captured == (source.records - 2, [])
 
 
-def test_a_device_that_does_not_tell_in_time_leaves_the_launch(host: Host, net: Net, x: torch.Tensor) -> None:
+def test_a_device_without_a_timely_event_leaves_the_launch_time(host: Host, net: Net, x: torch.Tensor) -> None:
     """The times of the host stand, and say that they are no more than that."""
     request = Request(host)
     net(x)
@@ -415,7 +415,7 @@ def test_a_device_that_does_not_tell_in_time_leaves_the_launch(host: Host, net: 
     assert request.fold(wait=False) == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 1_010)}
 
 
-def test_what_the_device_has_told_counts(host: Host, net: Net, x: torch.Tensor) -> None:
+def test_completed_device_events_count(host: Host, net: Net, x: torch.Tensor) -> None:
     """Of several pieces of work those are placed that are done."""
     request = Request(host)
     net(x).cpu()
@@ -427,7 +427,7 @@ def test_what_the_device_has_told_counts(host: Host, net: Net, x: torch.Tensor) 
     assert request.own() == {"forward": 11_000, "d2h": 500, "overhead": 0}
 
 
-def test_a_copy_that_nobody_waits_for_takes_the_devices_time(host: Host, x: torch.Tensor, net: Net) -> None:
+def test_an_unawaited_copy_has_device_time(host: Host, x: torch.Tensor, net: Net) -> None:
     """It is launched early and made late."""
     request = Request(host)
     net(x).to("cpu", non_blocking=True)
@@ -451,7 +451,7 @@ def in_a_thread(function: Callable[[], Any]) -> Any:
     return answers[0]
 
 
-def test_who_serves_a_request_asks_no_event(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+def test_request_threads_query_no_events(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
     """Events are recorded on its path; whether they have happened is asked behind its back, and the host's clock stands."""
     request = Request(host)
     net(x).cpu()
@@ -463,7 +463,7 @@ def test_who_serves_a_request_asks_no_event(host: Host, net: Net, x: torch.Tenso
     assert host.now == request.end
 
 
-def test_every_thread_that_asks_is_prepared(host: Host, net: Net, x: torch.Tensor) -> None:
+def test_every_querying_thread_has_a_device_context(host: Host, net: Net, x: torch.Tensor) -> None:
     """A request that still waits when the process ends is asked for the last time by the thread that ends it."""
     request = Request(host)
     net(x)
@@ -488,7 +488,7 @@ def test_events_are_used_again(host: Host, net: Net, x: torch.Tensor, source: So
     assert source.made <= 10
 
 
-def test_placing_holds_while_the_clocks_drift_apart(host: Host, net: Net, x: torch.Tensor) -> None:
+def test_event_placement_stays_accurate_with_clock_drift(host: Host, net: Net, x: torch.Tensor) -> None:
     """After minutes without a pause, and after an hour without work, it is right to 50 us."""
     errors: set[int] = set()
     for pause in (*[5 * MS] * 300, 3_600_000 * MS, 5 * MS):
@@ -502,7 +502,7 @@ def test_placing_holds_while_the_clocks_drift_apart(host: Host, net: Net, x: tor
     assert max(errors) <= 50
 
 
-def test_a_device_that_is_never_idle_is_placed_too(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
+def test_events_of_a_busy_device_are_placed(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
     """Where each request finds the stream busy nothing says how the clocks stand: what was learnt before is carried on."""
     busy = Request(host)
     net(x)
@@ -525,7 +525,7 @@ def test_a_device_that_is_never_idle_is_placed_too(host: Host, net: Net, x: torc
     assert max(errors) <= 150 * US
 
 
-def test_only_what_crosses_is_a_copy(host: Host, net: Net, x: torch.Tensor) -> None:
+def test_only_transfers_between_devices_are_copies(host: Host, net: Net, x: torch.Tensor) -> None:
     """Not a change of type, not a copy within a device, not what is nowhere, and nothing inside a module."""
     here = torch.ones(3)
 
@@ -636,9 +636,7 @@ class Handler(torch.Tensor):
 seen: list[bool] = []
 
 
-def test_subclasses_find_the_methods_they_know(
-    instrumented: TorchInstrumentor, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_subclasses_find_the_original_methods(instrumented: TorchInstrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether they looked before we came, while we are here, or after we have gone."""
     ours = torch.Tensor.to
     instrumented.uninstrument()
@@ -657,7 +655,7 @@ def test_subclasses_find_the_methods_they_know(
     assert found == [[True]] * 4
 
 
-def test_methods_look_as_before(instrumented: TorchInstrumentor) -> None:
+def test_method_metadata_is_unchanged(instrumented: TorchInstrumentor) -> None:
     """Name, docstring, binding, pickling and copying are those of the original."""
     assert instrumented
     ours: Any = torch.Tensor.to
@@ -676,7 +674,7 @@ def test_methods_look_as_before(instrumented: TorchInstrumentor) -> None:
         ours()
 
 
-def test_an_attribute_of_a_tensor_comes_before_its_method(instrumented: TorchInstrumentor) -> None:
+def test_a_tensor_attribute_overrides_its_method(instrumented: TorchInstrumentor) -> None:
     """As with a method in C, it can be set, used and deleted again."""
     assert instrumented
     x: Any = torch.ones(3)
@@ -688,7 +686,7 @@ def test_an_attribute_of_a_tensor_comes_before_its_method(instrumented: TorchIns
     assert x.cpu() is x
 
 
-def test_the_source_of_a_copy_may_be_named(host: Host, x: torch.Tensor) -> None:
+def test_the_source_of_a_copy_can_be_a_keyword(host: Host, x: torch.Tensor) -> None:
     """By the name that torch has for it; a call without one is refused by torch."""
     target: Any = torch.zeros(3)
     request = Request(host)
@@ -717,7 +715,7 @@ class Elsewhere:
     is_cpu = False
 
 
-def test_who_does_not_say_where_it_is_is_passed_on(host: Host, source: Source, reported: set[str]) -> None:
+def test_arguments_without_a_device_are_passed_through(host: Host, source: Source, reported: set[str]) -> None:
     """Neither a tensor nor the input of a model has to tell its device."""
 
     class Count(nn.Module):
@@ -737,7 +735,7 @@ def test_who_does_not_say_where_it_is_is_passed_on(host: Host, source: Source, r
     assert reported == set()
 
 
-def test_what_others_have_replaced_is_left_alone(
+def test_methods_replaced_by_other_code_are_not_restored(
     instrumented: TorchInstrumentor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A vendor's patch of a tensor's method stays, before us and after."""
@@ -767,7 +765,7 @@ def test_a_copy_after_the_request_leaves_no_event(host: Host, x: torch.Tensor, s
     assert source.made == 0
 
 
-def test_a_loop_of_copies_stays_bounded(host: Host, x: torch.Tensor, source: Source) -> None:
+def test_events_of_a_copy_loop_are_bounded(host: Host, x: torch.Tensor, source: Source) -> None:
     """Past a thousand pieces of work the launch has to do."""
     request = Request(host)
     for _ in range(torch_device.MAX_WORKS + 10):
@@ -781,7 +779,7 @@ def test_a_loop_of_copies_stays_bounded(host: Host, x: torch.Tensor, source: Sou
 
 
 @pytest.mark.parametrize("broken", ["stream", "record", "query", "elapsed_time", "prepare"])
-def test_a_device_that_fails_us_does_not_fail_the_model(  # noqa: PLR0917 - fixtures
+def test_a_device_event_failure_does_not_affect_the_model(  # noqa: PLR0917 - fixtures
     host: Host, net: Net, x: torch.Tensor, reported: set[str], monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     """It is logged once, the result is what it was, and the host's times stand."""
@@ -834,7 +832,7 @@ class Asked:
         return found
 
 
-def test_a_device_is_asked_for_events_and_nothing_else(
+def test_only_events_are_requested_from_a_device(
     host: Host, net: Net, x: torch.Tensor, source: Source, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Above all for nothing that waits: `torch.cuda` and what comes of it could synchronize in many ways."""
@@ -854,7 +852,7 @@ def test_a_device_is_asked_for_events_and_nothing_else(
     assert names == {"is_current_stream_capturing", "current_stream", "Event", "record", "query", "elapsed_time"}
 
 
-def test_the_source_of_real_devices_is_torchs_own() -> None:
+def test_real_device_events_come_from_torch() -> None:
     """Streams and timed events come from the library's module for the device; a capturing stream is none."""
     backend = Backend()
     events = torch_device.TorchEvents(backend, None)

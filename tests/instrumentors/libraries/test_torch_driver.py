@@ -69,7 +69,7 @@ def test_a_thread_has_the_context_of_a_device_in_use(
     assert library.modes == [RELAXED, RELAXED]
 
 
-def test_a_driver_that_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusing_driver_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Asking for events could spoil the capture of another thread: `DeviceTimes` then leaves the launch."""
     library = Library(OWN, refuses="always")
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
@@ -82,7 +82,7 @@ def test_a_driver_that_refuses_is_asked_again(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(("library", "error"), [("no-such-driver.so", OSError), ("libc.so.6", AttributeError)])
-def test_who_has_no_such_driver_asks_nothing(library: str, error: type[Exception]) -> None:
+def test_a_missing_driver_is_not_queried(library: str, error: type[Exception]) -> None:
     """Nor one that lacks the functions."""
     with pytest.raises(error):
         Driver(library, "cu").prepare(0)

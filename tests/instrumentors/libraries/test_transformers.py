@@ -158,7 +158,7 @@ def test_a_pipeline_in_chunks_is_prepared_between_its_forwards(in_a_request: Fin
         ("postprocess", ["preprocess", "forward", "postprocess"]),
     ],
 )
-def test_an_exception_is_the_pipelines_own(
+def test_an_exception_of_the_pipeline_is_unchanged(
     lengths: Lengths, in_a_request: Finished, fails_in: str, stages: list[str]
 ) -> None:
     """What ran before it is recorded, for one item and in a list, and the next item is whole."""
@@ -219,7 +219,7 @@ def test_a_tokenizer_is_one_stage(in_a_request: Finished, call: Any, stage: str)
     assert records.current.get() is in_a_request[0][0]
 
 
-def test_a_tokenizers_exception_is_its_own(in_a_request: Finished) -> None:
+def test_an_exception_of_the_tokenizer_is_unchanged(in_a_request: Finished) -> None:
     """What was refused is recorded, and the request is the current one again."""
     with pytest.raises(ValueError, match="text"):
         tokenizer()()
@@ -272,7 +272,7 @@ def test_a_model_is_named_by_its_repository(path: str, name: str) -> None:
     assert repository_name(path) == name
 
 
-def test_what_is_called_after_the_request_is_none_of_its(classify: Any, finished: Finished) -> None:
+def test_calls_after_the_request_are_not_recorded(classify: Any, finished: Finished) -> None:
     """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         task = contextvars.copy_context()
@@ -281,7 +281,7 @@ def test_what_is_called_after_the_request_is_none_of_its(classify: Any, finished
     assert {"@model", "@batch"}.isdisjoint(finished.facts())
 
 
-def test_requests_at_once_do_not_mix(lengths: Lengths, finished: Finished) -> None:
+def test_parallel_requests_do_not_mix(lengths: Lengths, finished: Finished) -> None:
     """Each thread works on the item of its own request."""
     together = threading.Barrier(3)
 
@@ -306,7 +306,7 @@ def test_requests_at_once_do_not_mix(lengths: Lengths, finished: Finished) -> No
         assert marks[::3].count("forward") == marks[::3].count("preprocess") == marks[::3].count("postprocess") == items
 
 
-def test_our_failure_is_logged_once_and_the_answer_comes_through(
+def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
     lengths: Lengths,
     in_a_request: Finished,
     reported: set[str],
@@ -323,9 +323,7 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
 
-def test_instrumenting_twice_doubles_nothing(
-    lengths: Lengths, in_a_request: Finished, instrumented: Instrumentor
-) -> None:
+def test_instrumenting_twice_patches_once(lengths: Lengths, in_a_request: Finished, instrumented: Instrumentor) -> None:
     """A second call, on another instance, finds everything patched."""
     instrumented.instrument()
     TransformersInstrumentor().instrument(skip_dep_check=True)
@@ -335,7 +333,7 @@ def test_instrumenting_twice_doubles_nothing(
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_beside_a_span_around_the_pipeline_nothing_doubles(
+def test_a_span_around_the_pipeline_causes_no_duplicates(
     classify: Any, in_a_request: Finished, instrumented: Instrumentor, first: str
 ) -> None:
     """OpenTelemetry modules for transformers wrap `__call__` of a pipeline, by wrapt; that may come first or last."""
@@ -356,7 +354,7 @@ def test_beside_a_span_around_the_pipeline_nothing_doubles(
     assert sorted(in_a_request.stages()) == ["forward", "postprocess", "preprocess", "tokenize"]
 
 
-def test_what_is_patched_copies_pickles_and_subclasses_as_before(in_a_request: Finished) -> None:
+def test_patched_classes_can_be_copied_pickled_and_subclassed(in_a_request: Finished) -> None:
     """Nothing of ours sticks to a tokenizer or a model."""
     words: Any = pickle.loads(pickle.dumps(copy.deepcopy(tokenizer())))  # noqa: S301 - our own bytes
     model = pickle.loads(pickle.dumps(llama()))  # noqa: S301 - our own bytes
@@ -373,7 +371,7 @@ def test_what_is_patched_copies_pickles_and_subclasses_as_before(in_a_request: F
 
 
 @pytest.mark.stacks
-def test_what_is_imported_later_is_timed() -> None:
+def test_classes_imported_later_are_timed() -> None:
     """As what was imported before is, whose names were taken out of it: that are all other tests here."""
     code = """
 import stagelens
@@ -398,7 +396,7 @@ print(*[mark for mark in marks[3::3] if not mark.startswith("@")])
     assert answer.stdout.split() == ["tokenize", "prefill", "decode"]
 
 
-def test_importing_it_loads_nothing_more_than_without_us() -> None:
+def test_instrumentation_imports_no_further_modules() -> None:
     """The library loads what it is asked for, and so it stays."""
     loaded = "print(*sorted(name for name in sys.modules if not name.startswith(('stagelens', 'opentelemetry'))))"
     lists = [

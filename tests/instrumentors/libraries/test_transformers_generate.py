@@ -130,7 +130,7 @@ def test_the_first_generate_of_a_model_is_load(in_a_request: Finished) -> None:
     assert in_a_request.stages() == ["load", "decode", "prefill", "decode"]
 
 
-def test_compiling_on_the_way_is_load(in_a_request: Finished) -> None:
+def test_compilation_during_decoding_is_load(in_a_request: Finished) -> None:
     """Also in the middle of decoding."""
     torch._dynamo.reset()
     compiled = torch.compile(lambda scores: scores * 2, backend="eager")
@@ -166,7 +166,7 @@ def test_one_token_is_prefill_only(in_a_request: Finished) -> None:
     assert "@per_token" not in facts(in_a_request)
 
 
-def test_an_encoder_belongs_to_prefill(in_a_request: Finished) -> None:
+def test_an_encoder_is_part_of_prefill(in_a_request: Finished) -> None:
     """What a decoder of its own starts from is no new token."""
     t5().generate(input_ids=PROMPT, max_new_tokens=NEW, do_sample=False)
 
@@ -207,7 +207,7 @@ def test_a_stream_is_consumed_while_it_is_generated(in_a_request: Finished) -> N
     assert seen["@per_token"][0] / (NEW - 1) <= seen["@gap"][0] < seen["@per_token"][0]
 
 
-def test_a_compiled_model_is_left_whole(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiled_model_stays_one_graph(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its steps are counted outside of what is compiled."""
     plain = run(llama(), "greedy")
     in_a_request[0][0][3:] = []
@@ -219,7 +219,7 @@ def test_a_compiled_model_is_left_whole(in_a_request: Finished, monkeypatch: pyt
     assert [stage for stage in in_a_request.stages() if stage != "load"] == ["prefill", "decode"]
 
 
-def test_a_loop_of_the_users_own_is_decode(in_a_request: Finished) -> None:
+def test_a_custom_decoding_loop_is_decode(in_a_request: Finished) -> None:
     """A loop that does not say when a step ends has no first token; the modules in it are not shown either."""
 
     def loop(model: Any, input_ids: Any, **_: Any) -> Any:
@@ -235,7 +235,7 @@ def test_a_loop_of_the_users_own_is_decode(in_a_request: Finished) -> None:
     assert not {"@first_token", "@tokens_out", "@per_token"} & facts(in_a_request).keys()
 
 
-def test_a_generate_that_hands_on_is_one_generate(in_a_request: Finished) -> None:
+def test_a_delegating_generate_is_recorded_once(in_a_request: Finished) -> None:
     """What runs another `generate` before any step of its own has that one's steps."""
 
     def loop(model: Any, input_ids: Any, **_: Any) -> Any:
@@ -249,7 +249,7 @@ def test_a_generate_that_hands_on_is_one_generate(in_a_request: Finished) -> Non
 
 
 @pytest.mark.parametrize(("step", "stages"), [(1, ["prefill"]), (3, ["prefill", "decode"])])
-def test_an_exception_is_the_loops_own(in_a_request: Finished, step: int, stages: list[str]) -> None:
+def test_an_exception_of_the_loop_is_unchanged(in_a_request: Finished, step: int, stages: list[str]) -> None:
     """What ran before it is recorded, and the request is the current one again."""
     with pytest.raises(KeyError):
         run(llama(), "greedy", logits_processor=[Failing(step)])
@@ -278,7 +278,7 @@ def test_outside_a_request_nothing_is_recorded(finished: Finished) -> None:
     assert list(finished) == []
 
 
-def test_what_is_called_after_the_request_is_none_of_its(finished: Finished) -> None:
+def test_calls_after_the_request_are_not_recorded(finished: Finished) -> None:
     """A background task goes on in the context of the request it was made in."""
     with request("answers"):
         task = contextvars.copy_context()
@@ -287,7 +287,7 @@ def test_what_is_called_after_the_request_is_none_of_its(finished: Finished) -> 
     assert {"@model", "@batch", "@first_token", "@tokens_out"}.isdisjoint(finished.facts())
 
 
-def test_requests_at_once_do_not_mix(finished: Finished) -> None:
+def test_parallel_requests_do_not_mix(finished: Finished) -> None:
     """Each thread counts the steps of its own request."""
     together = threading.Barrier(3)
 
@@ -315,7 +315,7 @@ def test_requests_at_once_do_not_mix(finished: Finished) -> None:
     assert len(finished) == 3
 
 
-def test_our_failure_is_logged_once_and_the_tokens_come_through(
+def test_an_agent_failure_is_logged_once_and_the_tokens_are_returned(
     in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """What we cannot count is timed all the same."""
@@ -328,7 +328,7 @@ def test_our_failure_is_logged_once_and_the_tokens_come_through(
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
 
-def test_models_that_only_answer_once_are_untouched(in_a_request: Finished) -> None:
+def test_models_without_generation_are_not_patched(in_a_request: Finished) -> None:
     """A plain call of a model is torch's forward."""
     bert()(PROMPT)
 

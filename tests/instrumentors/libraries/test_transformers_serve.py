@@ -110,7 +110,7 @@ def test_the_stages_of_the_model_are_those_of_the_call(
     assert "@suspect" not in marks
 
 
-def test_of_calls_at_once_each_is_told_of_its_own(client: openai.OpenAI, asking: dict[str, Any]) -> None:
+def test_concurrent_calls_have_separate_stages(client: openai.OpenAI, asking: dict[str, Any]) -> None:
     """The one thread that generates for all of them works for the one whose turn it is."""
 
     def call(_: int) -> set[str]:
@@ -127,9 +127,7 @@ def test_of_calls_at_once_each_is_told_of_its_own(client: openai.OpenAI, asking:
             assert {"queue", "prefill", "decode"} <= stages
 
 
-def test_a_stream_of_it_is_told_by_its_tokens(
-    in_a_request: Finished, client: openai.OpenAI, asking: dict[str, Any]
-) -> None:
+def test_a_stream_is_timed_by_its_tokens(in_a_request: Finished, client: openai.OpenAI, asking: dict[str, Any]) -> None:
     """As many as it says there were, from the first with content on."""
     parts = list(client.chat.completions.create(stream=True, **asking["call"]))
     marks = in_a_request[0][0]

@@ -41,7 +41,7 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
     return threads
 
 
-def test_a_shutdown_reports_once_and_not_on_the_loop(flushed: list[threading.Thread]) -> None:
+def test_a_shutdown_reports_once_outside_the_loop(flushed: list[threading.Thread]) -> None:
     """The loop may belong to a program that runs on."""
     asyncio.run(shut_down())
 
@@ -50,7 +50,7 @@ def test_a_shutdown_reports_once_and_not_on_the_loop(flushed: list[threading.Thr
     assert not flushed[0].is_alive()
 
 
-def test_a_pool_without_a_free_thread_does_not_keep_the_server_from_ending(flushed: list[threading.Thread]) -> None:
+def test_a_full_pool_does_not_block_the_shutdown(flushed: list[threading.Thread]) -> None:
     """Requests that never end may hold all of them."""
     release = threading.Event()
 
@@ -82,7 +82,7 @@ def test_an_error_of_the_shutdown_comes_through_after_the_report(flushed: list[t
     assert len(flushed) == 1
 
 
-def test_our_failure_is_logged_once_and_the_server_ends(
+def test_an_agent_failure_is_logged_once_and_the_server_exits(
     reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """Whatever breaks in our code."""

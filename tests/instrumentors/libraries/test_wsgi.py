@@ -130,7 +130,7 @@ def test_an_abandoned_body_ends_the_request_once_when_it_is_closed(finished: Fin
     assert records.current.get() is None
 
 
-def test_an_exception_comes_through_from_wherever_it_is_raised(finished: Finished) -> None:
+def test_exceptions_from_every_step_are_unchanged(finished: Finished) -> None:
     """In the call, in a later part, in closing: the same object reaches the server, and is recorded."""
     broken = ValueError("broken")
 
@@ -184,9 +184,7 @@ def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, mo
     ]
 
 
-def test_a_stream_is_told_by_its_first_chunk_and_its_longest_gap(
-    finished: Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its duration says nothing: it lasts as long as there is something to say. An empty part is none."""
     now = [0]
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
@@ -247,7 +245,7 @@ def test_a_request_without_a_body_keeps_the_servers_stream(finished: Finished) -
     assert len(finished) == 1
 
 
-def test_what_the_server_may_look_at_is_as_before(finished: Finished) -> None:
+def test_the_server_visible_interface_is_unchanged(finished: Finished) -> None:
     """The length of a list, attributes of a body, and no `__len__` where there was none."""
     sized, unsized = call(served(text)), call(served(three))
 
@@ -261,7 +259,7 @@ def test_what_the_server_may_look_at_is_as_before(finished: Finished) -> None:
 
 
 @pytest.mark.parametrize("checked", [True, False])
-def test_the_protocol_is_kept_to_the_letter(finished: Finished, checked: bool) -> None:
+def test_the_wsgi_protocol_is_respected(finished: Finished, checked: bool) -> None:
     """A real handler serves, with the standard library's validator on both sides and with neither."""
 
     def echo(environ: dict[str, Any], start_response: Start) -> list[bytes]:
@@ -300,7 +298,7 @@ class FixedWrapper:
 
 
 @pytest.mark.parametrize("wrapper", [FileWrapper, FixedWrapper])
-def test_a_file_goes_back_as_the_servers_own_wrapper(finished: Finished, wrapper: type[Any]) -> None:
+def test_a_file_is_returned_as_the_server_file_wrapper(finished: Finished, wrapper: type[Any]) -> None:
     """Closing it ends the request; where that cannot be seen, returning it does."""
     file = io.BytesIO(b"content")
 
@@ -317,7 +315,7 @@ def test_a_file_goes_back_as_the_servers_own_wrapper(finished: Finished, wrapper
     assert (returned, len(finished), file.closed) == ((0, 1, True) if wrapper is FileWrapper else (1, 1, False))
 
 
-def test_a_websocket_is_left_alone(finished: Finished) -> None:
+def test_a_websocket_is_not_recorded(finished: Finished) -> None:
     """It is no request, and may be open for hours."""
     seen: list[records.Marks | None] = []
 
@@ -410,7 +408,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
     "internal",
     ["wsgi.record_request_head", "wsgi._wrapped", "wsgi.WsgiExchange.hand_over", "wsgi.ResponseStream.facts"],
 )
-def test_our_failure_is_logged_once_and_the_application_answers(
+def test_an_agent_failure_is_logged_once_and_the_application_responds(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, internal: str
 ) -> None:
     """Whatever breaks in our code, the client sees its answer and the context is clean."""

@@ -59,9 +59,7 @@ def assert_clean(ended: tuple[int, str]) -> None:
 
 @pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["", "preload"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_worker_reports_its_requests_once_also_the_last(
-    start: Start, sink: Sink, kind: str, preload: tuple[str, ...]
-) -> None:
+def test_every_worker_reports_all_requests_once(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
     """All are in memory only when the signal comes."""
     server = start(*GUNICORN, *KINDS[kind], *preload, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 30)
@@ -74,7 +72,7 @@ def test_every_worker_reports_its_requests_once_also_the_last(
 
 
 @pytest.mark.parametrize("kind", ["sync", "gthread"])
-def test_a_worker_that_is_replaced_reports_before_it_goes(start: Start, sink: Sink, kind: str) -> None:
+def test_a_replaced_worker_reports_before_its_exit(start: Start, sink: Sink, kind: str) -> None:
     """`--max-requests` ends a worker in the middle of the traffic."""
     replaced = ("--max-requests", "5", "--workers", "1")
     server = start(*GUNICORN, *KINDS[kind], *replaced, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
@@ -85,7 +83,7 @@ def test_a_worker_that_is_replaced_reports_before_it_goes(start: Start, sink: Si
     check(sink, answers)
 
 
-def test_greenlets_run_on_while_a_report_waits_for_its_collector(start: Start) -> None:
+def test_greenlets_run_while_a_report_waits_for_the_collector(start: Start) -> None:
     """Our thread is a greenlet there, made by gevent's patches after we were imported: it gives way, and ends."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
@@ -104,7 +102,7 @@ def test_greenlets_run_on_while_a_report_waits_for_its_collector(start: Start) -
 
 
 @pytest.mark.parametrize("kind", ["gthread", "gevent"])
-def test_requests_at_once_keep_apart(start: Start, sink: Sink, kind: str) -> None:
+def test_concurrent_requests_do_not_mix(start: Start, sink: Sink, kind: str) -> None:
     """Ten views, all inside at the same time: each has its own request in the context, before and after."""
     server = start(*GUNICORN, *KINDS[kind], "--workers", "1", "--threads", "10", "flask_service:app")
     with ThreadPoolExecutor(10) as pool:
@@ -118,7 +116,7 @@ def test_requests_at_once_keep_apart(start: Start, sink: Sink, kind: str) -> Non
 
 @pytest.mark.parametrize("preload", [(), ("--preload",)], ids=["", "preload"])
 @pytest.mark.parametrize("kind", ["uvicorn.workers.UvicornWorker", "asgi"])
-def test_asgi_inside_gunicorn_reports_as_well(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
+def test_asgi_inside_gunicorn_reports(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
     """The workers of uvicorn end by its shutdown, gunicorn's own by an exit handler."""
     server = start(*GUNICORN, "--worker-class", kind, *preload, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 30)
@@ -128,7 +126,7 @@ def test_asgi_inside_gunicorn_reports_as_well(start: Start, sink: Sink, kind: st
     check(sink, answers)
 
 
-def test_aiohttp_inside_gunicorn_reports_as_well(start: Start, sink: Sink) -> None:
+def test_aiohttp_inside_gunicorn_reports(start: Start, sink: Sink) -> None:
     """Its workers end by an exit handler."""
     worker = ("--worker-class", "aiohttp.GunicornWebWorker")
     server = start(*GUNICORN, *worker, "aiohttp_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
@@ -139,7 +137,7 @@ def test_aiohttp_inside_gunicorn_reports_as_well(start: Start, sink: Sink) -> No
     check(sink, answers)
 
 
-def test_aiohttp_by_itself_reports_before_it_ends(start: Start, sink: Sink) -> None:
+def test_standalone_aiohttp_reports_before_its_exit(start: Start, sink: Sink) -> None:
     """`run_app` returns, and the program ends as any other."""
     server = start("aiohttp_service", "{port}", STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.ask_many("/", 20)

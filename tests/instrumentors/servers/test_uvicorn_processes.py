@@ -40,7 +40,7 @@ def assert_clean(ended: tuple[int, str], status: int) -> None:
         (("--lifespan", "off", "--workers", "2"), 0),
     ],
 )
-def test_every_process_reports_its_requests_once_also_the_last(
+def test_every_process_reports_all_requests_once(
     start: Start, sink: Sink, options: tuple[str, ...], status: int
 ) -> None:
     """It ends by the signal itself, past every exit handler, whether the application hears of the shutdown or not."""
@@ -53,7 +53,7 @@ def test_every_process_reports_its_requests_once_also_the_last(
     assert [answer for answer in answers if answer["n"] == 1 and "stagelens" in answer["threads"]] == []
 
 
-def test_a_process_that_the_reloader_replaces_reports_before_it_goes(
+def test_a_reloaded_process_reports_before_its_exit(
     start: Start, sink: Sink, tmp_path: Path, until: Callable[[Callable[[], object], str], None]
 ) -> None:
     """The reloader itself serves nothing and reports nothing."""

@@ -123,7 +123,7 @@ def counted(sink: Sink) -> Counter[str]:
     return stages
 
 
-def test_the_tests_of_httpx_pass_in_requests_of_ours(tmp_path: Path, sink: Sink) -> None:
+def test_the_httpx_tests_pass_inside_recorded_requests(tmp_path: Path, sink: Sink) -> None:
     """Sync and async, on asyncio and on trio: each test is a request, and what it asks of a client is part of it."""
     suite = Suite("httpx", tmp_path, sink)
     # Not what needs the internet, and not what sends nothing: it makes clients by the dozen, 20 to 80 ms each.
@@ -133,7 +133,7 @@ def test_the_tests_of_httpx_pass_in_requests_of_ours(tmp_path: Path, sink: Sink)
     assert counted(sink)["dependency"] > 100
 
 
-def test_the_tests_of_starlette_pass_with_us(tmp_path: Path, sink: Sink) -> None:
+def test_the_starlette_tests_pass_with_instrumentation(tmp_path: Path, sink: Sink) -> None:
     """What they ask an application for is a request of ours."""
     broken = broken_by_us(Suite("starlette", tmp_path, sink))
     stages = counted(sink)

@@ -34,7 +34,7 @@ THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         lambda response: response.content.readchunk(),
     ],
 )
-def test_the_wait_for_a_body_is_apart(
+def test_the_wait_for_a_body_is_a_separate_interval(
     in_a_request: Running, upstream: Upstream, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it is read: the call ends with the headers, and the server holds the body back until it is waited for."""
@@ -64,9 +64,7 @@ def test_the_wait_for_a_body_is_apart(
         lambda headers: iter(list(headers.items())),
     ],
 )
-def test_headers_of_every_kind_go_out_and_stay_as_they_are(
-    in_a_request: Running, upstream: Upstream, make: Any
-) -> None:
+def test_headers_of_every_type_are_sent_unchanged(in_a_request: Running, upstream: Upstream, make: Any) -> None:
     """Mappings, pairs, and pairs that can be read but once."""
     headers = make({"X-Own": "1"})
 
@@ -82,7 +80,7 @@ def test_headers_of_every_kind_go_out_and_stay_as_they_are(
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_a_trace_among_the_headers_of_a_session_stays(upstream: Upstream) -> None:
+def test_a_traceparent_of_the_session_is_preserved(upstream: Upstream) -> None:
     """The user's own comes first, wherever it was set."""
 
     async def go() -> None:
@@ -98,7 +96,7 @@ def test_a_trace_among_the_headers_of_a_session_stays(upstream: Upstream) -> Non
     assert upstream.heads[-1]["X-Own"] == "1"
 
 
-def test_wrong_headers_are_aiohttps_error(in_a_request: Running, upstream: Upstream) -> None:
+def test_invalid_headers_raise_the_aiohttp_error(in_a_request: Running, upstream: Upstream) -> None:
     """What it raised before, and the time until then."""
 
     async def go() -> None:
@@ -111,7 +109,7 @@ def test_wrong_headers_are_aiohttps_error(in_a_request: Running, upstream: Upstr
     assert in_a_request.names() == ["dependency"]
 
 
-def test_a_wait_that_is_given_up_is_recorded(in_a_request: Running, upstream: Upstream) -> None:
+def test_an_abandoned_wait_is_recorded(in_a_request: Running, upstream: Upstream) -> None:
     """It counts until then, and what is raised goes through."""
 
     async def go() -> None:
@@ -124,7 +122,7 @@ def test_a_wait_that_is_given_up_is_recorded(in_a_request: Running, upstream: Up
     assert in_a_request.names() == ["dependency", "dependency"]
 
 
-def test_the_bodies_of_a_server_are_not_ours(in_a_request: Running) -> None:
+def test_request_bodies_of_a_server_are_not_dependencies(in_a_request: Running) -> None:
     """A service that reads what its own caller sends waits for no dependency; the call it makes in between is one."""
     arrived = asyncio.Event()
     seen: list[list[str]] = []

@@ -131,7 +131,7 @@ def known(request: pytest.FixtureRequest) -> Client:
     return CLIENTS[request.param]
 
 
-def test_a_call_is_a_dependency_and_so_is_its_body(client: Client, in_a_request: Running, upstream: Upstream) -> None:
+def test_a_call_and_its_body_are_a_dependency(client: Client, in_a_request: Running, upstream: Upstream) -> None:
     """Every instant between the call and its body is `dependency`, and nothing else is recorded."""
     body = client.get(f"{upstream.address}/plain", NO_HEADERS)
 
@@ -139,7 +139,7 @@ def test_a_call_is_a_dependency_and_so_is_its_body(client: Client, in_a_request:
     assert set(in_a_request.names()) == {"dependency"}
 
 
-def test_outside_a_request_a_call_is_as_it_was(
+def test_a_call_outside_a_request_is_unchanged(
     client: Client, finished: deque[records.Record], upstream: Upstream
 ) -> None:
     """Nothing is recorded and nothing sent along."""
@@ -150,7 +150,7 @@ def test_outside_a_request_a_call_is_as_it_was(
     assert upstream.traces() == []
 
 
-def test_a_call_hands_the_trace_on(client: Client, in_a_request: Running, upstream: Upstream) -> None:
+def test_a_call_propagates_the_trace(client: Client, in_a_request: Running, upstream: Upstream) -> None:
     """Exactly one header, that of this request; what the user handed in is not changed."""
     headers = {"X-Own": "1"}
     client.get(f"{upstream.address}/plain", headers)
@@ -162,7 +162,7 @@ def test_a_call_hands_the_trace_on(client: Client, in_a_request: Running, upstre
 
 @pytest.mark.parametrize("name", ["traceparent", "Traceparent", "TRACEPARENT"])
 @pytest.mark.usefixtures("in_a_request")
-def test_a_header_of_the_users_stays(client: Client, upstream: Upstream, name: str) -> None:
+def test_a_header_of_the_user_is_preserved(client: Client, upstream: Upstream, name: str) -> None:
     """Whoever sets it knows better, however it is written."""
     client.get(f"{upstream.address}/plain", {name: THEIRS})
 
@@ -180,7 +180,7 @@ def test_without_propagation_nothing_is_sent(
     assert upstream.traces() == []
 
 
-def test_an_error_is_the_librarys_own_and_its_time_counts(client: Client, in_a_request: Running) -> None:
+def test_an_error_is_unchanged_and_its_time_is_recorded(client: Client, in_a_request: Running) -> None:
     """Nobody listens: what is raised is what was raised before, and the wait for it is recorded."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -195,7 +195,7 @@ def test_an_error_is_the_librarys_own_and_its_time_counts(client: Client, in_a_r
     assert set(in_a_request.names()) == {"dependency"}
 
 
-def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR0917 - fixtures
+def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: PLR0917 - fixtures
     client: Client,
     in_a_request: Running,
     upstream: Upstream,
@@ -213,7 +213,7 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR09
     assert set(in_a_request.names()) == {"dependency"}
 
 
-def test_a_redirect_belongs_to_the_call(client: Client, in_a_request: Running, upstream: Upstream) -> None:
+def test_a_redirect_is_part_of_the_call(client: Client, in_a_request: Running, upstream: Upstream) -> None:
     """Each hop carries the trace once."""
     client.get(f"{upstream.address}/redirect", NO_HEADERS)
     trace = in_a_request.trace()
@@ -222,7 +222,7 @@ def test_a_redirect_belongs_to_the_call(client: Client, in_a_request: Running, u
     assert [head.get_all("traceparent") for head in upstream.heads] == [[trace]] * len(upstream.heads)
 
 
-def test_below_a_library_that_times_its_own_calls_nothing_is_recorded(
+def test_calls_below_an_instrumented_library_record_nothing(
     client: Client, in_a_request: Running, upstream: Upstream
 ) -> None:
     """The time belongs to the library above, and so does the header."""
@@ -235,7 +235,7 @@ def test_below_a_library_that_times_its_own_calls_nothing_is_recorded(
     assert records.current.get() is in_a_request.marks
 
 
-def test_instrumenting_twice_doubles_nothing(client: Client, in_a_request: Running, upstream: Upstream) -> None:
+def test_instrumenting_twice_patches_once(client: Client, in_a_request: Running, upstream: Upstream) -> None:
     """A second call, on other instances, finds everything patched."""
     client.get(f"{upstream.address}/plain", NO_HEADERS)
     once = in_a_request.calls()
@@ -246,7 +246,7 @@ def test_instrumenting_twice_doubles_nothing(client: Client, in_a_request: Runni
     assert len(upstream.traces()) == 1
 
 
-def test_two_requests_at_once_never_mix(client: Client, finished: deque[records.Record], upstream: Upstream) -> None:
+def test_two_concurrent_requests_never_mix(client: Client, finished: deque[records.Record], upstream: Upstream) -> None:
     """Each has its own call among its marks and its own trace on the wire."""
     together = threading.Barrier(2, timeout=30)
 
@@ -305,9 +305,7 @@ def otel(known: Client) -> Iterator[_Otel]:
     module.uninstrument()
 
 
-def test_nothing_of_what_is_sent_or_received_is_recorded(
-    client: Client, in_a_request: Running, upstream: Upstream
-) -> None:
+def test_no_content_of_a_call_is_recorded(client: Client, in_a_request: Running, upstream: Upstream) -> None:
     """Neither address, query, header nor body."""
     client.get(f"{upstream.address}/plain?token=secret", {"Authorization": "secret"})
 
@@ -316,7 +314,7 @@ def test_nothing_of_what_is_sent_or_received_is_recorded(
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_beside_opentelemetry_neither_spans_nor_stages_double(
+def test_opentelemetry_causes_no_duplicate_spans_or_stages(
     known: Client, otel: _Otel, in_a_request: Running, upstream: Upstream, *, ours_first: bool
 ) -> None:
     """Both orders: one span of theirs, our stages as often as alone, and one header, which names their span."""
@@ -367,7 +365,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return lambda now: monkeypatch.setattr(client_common, "clock", lambda: now)
 
 
-def test_reads_that_follow_at_once_are_one(at: Callable[[int], None]) -> None:
+def test_consecutive_reads_are_one_interval(at: Callable[[int], None]) -> None:
     """A download of many parts is one interval, until the caller takes its time in between."""
     marks: list[Any] = [records.OPEN, 0, 0, "dependency", 0, 4]
     pause = client_common.MAX_GAP_NS
@@ -379,7 +377,7 @@ def test_reads_that_follow_at_once_are_one(at: Callable[[int], None]) -> None:
     assert marks[3:] == ["dependency", 0, 4, client_common.BODY, 5, 30, client_common.BODY, 30 + pause, 90 + pause]
 
 
-def test_of_bodies_read_side_by_side_nothing_is_lost(at: Callable[[int], None]) -> None:
+def test_bodies_read_concurrently_are_recorded_completely(at: Callable[[int], None]) -> None:
     """The second to end may have begun first: it is not taken for a continuation."""
     marks: list[Any] = [records.OPEN, 0, 0]
     for begun, ended in ((90, 100), (0, 101), (95, 110)):
@@ -397,7 +395,7 @@ class Shortened(list[Any]):
         return super().__len__() + 300
 
 
-def test_a_list_that_is_shortened_meanwhile_raises_nothing() -> None:
+def test_a_concurrently_compacted_record_raises_nothing() -> None:
     """Whoever reads the body gets it."""
     marks = Shortened([records.OPEN, 0, 0])
     client_common.record_read(marks, 1)
@@ -405,7 +403,7 @@ def test_a_list_that_is_shortened_meanwhile_raises_nothing() -> None:
     assert marks[3:5] == [client_common.BODY, 1]
 
 
-def test_a_full_list_takes_no_more() -> None:
+def test_a_full_record_grows_no_further() -> None:
     """A loop of calls inside one request must not grow its record for ever."""
     marks: list[Any] = ["forward", 0, 0] * (records.MAX_MARKS // 3)
     client_common.record_wait(marks, 0)

@@ -186,7 +186,7 @@ READ: dict[str, Callable[[str], list[str]]] = {
 
 @pytest.mark.parametrize("client", READ)
 @pytest.mark.parametrize("server", STREAMS)
-def test_a_stream_of_lines_is_what_its_server_says_in_the_last(
+def test_the_last_line_of_a_stream_has_the_server_stages(
     in_a_request: Running, streaming: Callable[[Iterable[str]], str], server: str, client: str
 ) -> None:
     """The lines are what they were, the stages are the server's, and the first token is the client's."""
@@ -258,7 +258,7 @@ def test_tokens_are_counted_from_the_first_with_content_to_the_last(
         ((event({"content": "a"}), event({"content": "b"}).replace('"index": 0', '"index": 1')), []),
     ],
 )
-def test_what_was_thought_out_of_sight_is_no_part_of_the_time_per_token(
+def test_hidden_reasoning_is_excluded_from_time_per_token(
     monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...], over: list[int]
 ) -> None:
     """Nor is there one of several answers."""
@@ -281,12 +281,12 @@ def test_what_was_thought_out_of_sight_is_no_part_of_the_time_per_token(
         [],
     ],
 )
-def test_lines_of_another_kind_say_nothing(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
+def test_lines_of_another_format_are_ignored(monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     """Neither stages nor a first token."""
     assert played(monkeypatch, lines) == {}
 
 
-def test_what_cannot_be_true_is_not_used_and_the_tokens_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_times_are_dropped_and_tokens_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are counted by the client itself."""
     noted = played(monkeypatch, [ollama("a"), ollama("b"), ollama("", **{**DONE, "eval_duration": 8e12})])
 
@@ -294,7 +294,7 @@ def test_what_cannot_be_true_is_not_used_and_the_tokens_are(monkeypatch: pytest.
     assert noted["@per_token"] == [(10_000_000, (3, BY_CLIENT_CONTENT))]
 
 
-def test_lines_of_a_stream_that_is_left_early_say_nothing(
+def test_an_abandoned_line_stream_records_nothing(
     in_a_request: Running, streaming: Callable[[Iterable[str]], str]
 ) -> None:
     """And it is closed as before."""

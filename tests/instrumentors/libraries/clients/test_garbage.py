@@ -90,7 +90,7 @@ def assert_possible(marks: records.Marks) -> None:
 
 @settings(deadline=None)
 @given(body=bodies(), cut=st.integers(0, 400), inserted=st.binary(max_size=3))
-def test_a_body(body: dict[str, Any], cut: int, inserted: bytes) -> None:
+def test_any_response_body_is_parsed_without_an_error(body: dict[str, Any], cut: int, inserted: bytes) -> None:
     """As it is, cut off, and with bytes in it that are no text."""
     text = json.dumps(body).encode()
     for said in (text, text[:cut], text[:cut] + inserted + text[cut:]):
@@ -116,7 +116,7 @@ def test_a_body(body: dict[str, Any], cut: int, inserted: bytes) -> None:
     ),
     cut=st.integers(0, 100),
 )
-def test_lines(said: list[str], cut: int) -> None:
+def test_any_response_lines_are_parsed_without_an_error(said: list[str], cut: int) -> None:
     """Of any stream, as texts and as bytes, the last one cut off."""
     for lines in (said, [line.encode()[: cut or None] for line in said]):
         call, marks = a_call()
@@ -134,7 +134,7 @@ def test_lines(said: list[str], cut: int) -> None:
     parts=st.lists(bodies(), max_size=3),
     kind=st.sampled_from([ChatCompletionChunk, ResponseTextDeltaEvent, ResponseCompletedEvent]),
 )
-def test_parts_of_a_stream_of_openai(parts: list[dict[str, Any]], kind: Any) -> None:
+def test_any_openai_stream_parts_are_parsed_without_an_error(parts: list[dict[str, Any]], kind: Any) -> None:
     """Which its client makes without looking whether they are what they should be."""
     call, marks = a_call()
     with nothing_reported():
@@ -152,7 +152,7 @@ def test_parts_of_a_stream_of_openai(parts: list[dict[str, Any]], kind: Any) -> 
 )
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0.51, 0.99), fields=st.data(), up=st.booleans())
-def test_the_unit_next_to_the_true_one_is_not_believed(
+def test_times_in_a_wrong_unit_are_refused(
     dialect: ReportDialect, share: float, fields: st.DataObject, *, up: bool
 ) -> None:
     """Times that would fill most of the call, a thousand times too long or too short."""
@@ -172,7 +172,7 @@ def test_the_unit_next_to_the_true_one_is_not_believed(
     assert marks[6::3] == ["@suspect"]
 
 
-def test_a_body_that_is_too_long_is_left_alone() -> None:
+def test_an_oversized_body_is_not_parsed() -> None:
     """To parse it would take the time of the host."""
     timings = {"timings": {"prompt_ms": 1.0, "predicted_ms": 2.0}}
     short, long = (json.dumps({"content": "a" * size, **timings}).encode() for size in (1000, 10_000_000))
@@ -185,7 +185,7 @@ def test_a_body_that_is_too_long_is_left_alone() -> None:
     assert (list(added(short)) != [], list(added(long))) == (True, [])
 
 
-def test_a_body_that_is_nested_too_deeply_is_left_alone() -> None:
+def test_a_deeply_nested_body_is_not_parsed() -> None:
     """It is none of a model's."""
     call, marks = a_call()
     with nothing_reported():
@@ -194,7 +194,7 @@ def test_a_body_that_is_nested_too_deeply_is_left_alone() -> None:
     assert len(marks) == 6
 
 
-def test_all_stages_of_a_dialect_are_stages() -> None:
+def test_every_stage_of_a_dialect_is_a_known_stage() -> None:
     """Of a header and of a body."""
     named = {
         stage for dialect in (*HEADERS, *BODIES) for field in dialect.fields for stage in (field.stage, field.brief)

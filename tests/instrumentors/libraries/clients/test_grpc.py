@@ -137,7 +137,7 @@ def _plain(call: Any, request: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("way", [_plain, _with_call, _future])
 @pytest.mark.parametrize(("method", "request_"), [("Unary", b"abc"), ("Collect", [b"a", b"bc"])])
-def test_a_unary_answer_is_a_dependency(  # noqa: PLR0917 - fixtures
+def test_a_unary_response_is_a_dependency(  # noqa: PLR0917 - fixtures
     in_a_request: Running,
     channel: grpc.Channel,
     server: Server,
@@ -158,7 +158,7 @@ def test_a_unary_answer_is_a_dependency(  # noqa: PLR0917 - fixtures
 
 
 @pytest.mark.parametrize("single_threaded", [True, False])
-def test_of_a_stream_each_wait_counts(
+def test_each_wait_of_a_stream_counts(
     in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, *, single_threaded: bool
 ) -> None:
     """What the caller does between two messages is its own time."""
@@ -178,7 +178,7 @@ def test_of_a_stream_each_wait_counts(
     assert server.traces() == [in_a_request.trace()]
 
 
-def test_the_wait_for_the_headers_of_a_stream_is_apart(
+def test_the_wait_for_stream_headers_is_a_separate_interval(
     in_a_request: Running,
     channel: grpc.Channel,
     server: Server,
@@ -204,7 +204,7 @@ def test_the_wait_for_the_headers_of_a_stream_is_apart(
     assert begun[2] <= headers[1] < headers[2] <= body[1] < body[2]
 
 
-def test_a_stream_both_ways(in_a_request: Running, channel: grpc.Channel, server: Server) -> None:
+def test_a_bidirectional_stream_is_recorded(in_a_request: Running, channel: grpc.Channel, server: Server) -> None:
     """Messages out while messages come in: the waits are those of the reader."""
     received = list(channel.stream_stream(f"{SERVICE}/Echo")(iter(PARTS), timeout=30))
 
@@ -224,7 +224,7 @@ def test_a_stream_both_ways(in_a_request: Running, channel: grpc.Channel, server
         (iter([("x-own", "1")]), [("x-own", "1")]),
     ],
 )
-def test_metadata_of_every_kind_goes_out_and_stays_as_it_is(
+def test_metadata_of_every_type_is_sent_unchanged(
     channel: grpc.Channel, server: Server, metadata: Any, sent: Any
 ) -> None:
     """By keyword and by position, the trace goes beside it, once."""
@@ -238,14 +238,14 @@ def test_metadata_of_every_kind_goes_out_and_stays_as_it_is(
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_a_trace_of_the_users_stays(channel: grpc.Channel, server: Server) -> None:
+def test_a_traceparent_of_the_user_is_preserved(channel: grpc.Channel, server: Server) -> None:
     """Whoever sets it knows better."""
     channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30, metadata=(("traceparent", THEIRS),))
 
     assert server.traces() == [THEIRS]
 
 
-def test_outside_a_request_a_call_is_as_it_was(
+def test_a_call_outside_a_request_is_unchanged(
     finished: deque[records.Record], channel: grpc.Channel, server: Server
 ) -> None:
     """Nothing is recorded and nothing sent along."""
@@ -257,7 +257,7 @@ def test_outside_a_request_a_call_is_as_it_was(
     assert server.traces() == []
 
 
-def test_below_a_library_that_times_its_own_calls_nothing_is_recorded(
+def test_calls_below_an_instrumented_library_record_nothing(
     in_a_request: Running, channel: grpc.Channel, server: Server
 ) -> None:
     """The time belongs to the library above, and so does the metadata."""
@@ -270,7 +270,7 @@ def test_below_a_library_that_times_its_own_calls_nothing_is_recorded(
 
 
 @pytest.mark.parametrize("way", [_plain, _with_call, _future])
-def test_an_error_is_grpcs_own_and_its_time_counts(
+def test_a_grpc_error_is_unchanged_and_its_time_is_recorded(
     in_a_request: Running, channel: grpc.Channel, until: Callable[..., None], way: Any
 ) -> None:
     """Answered with an error, and out of time."""
@@ -297,7 +297,7 @@ def test_a_cancelled_future_is_recorded(
     until(in_a_request.names, "the callback of the future")
 
 
-def test_a_future_that_nobody_keeps_is_cancelled(
+def test_an_unreferenced_future_is_cancelled(
     in_a_request: Running, channel: grpc.Channel, until: Callable[..., None]
 ) -> None:
     """We hold no reference to it: as before, it ends when the caller lets it go."""
@@ -309,7 +309,7 @@ def test_a_future_that_nobody_keeps_is_cancelled(
     until(in_a_request.names, "its cancellation")
 
 
-def test_a_closed_channel_is_grpcs_error(in_a_request: Running, server: Server) -> None:
+def test_a_closed_channel_raises_the_grpc_error(in_a_request: Running, server: Server) -> None:
     """A call that never begins raises what it raised before."""
     channel = grpc.insecure_channel(server.address)
     call = channel.unary_unary(f"{SERVICE}/Unary")
@@ -341,7 +341,7 @@ class Metadatum(grpc.UnaryUnaryClientInterceptor):
         return continuation(details, request)
 
 
-def test_below_interceptors_their_metadata_is_seen(in_a_request: Running, server: Server) -> None:
+def test_metadata_of_interceptors_is_used(in_a_request: Running, server: Server) -> None:
     """One call, one trace: the one the interceptor has set."""
     with grpc.insecure_channel(server.address) as plain:
         answer = grpc.intercept_channel(plain, Metadatum()).unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
@@ -351,7 +351,7 @@ def test_below_interceptors_their_metadata_is_seen(in_a_request: Running, server
     assert in_a_request.names() == ["dependency"]
 
 
-def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR0917 - fixtures
+def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: PLR0917 - fixtures
     in_a_request: Running,
     channel: grpc.Channel,
     server: Server,
@@ -371,7 +371,7 @@ def test_our_failure_is_logged_once_and_the_answer_comes_through(  # noqa: PLR09
     assert in_a_request.names() == ["dependency"] * 2
 
 
-def test_a_future_whose_end_we_cannot_learn_is_the_users_all_the_same(
+def test_a_future_without_callbacks_still_returns_its_result(
     channel: grpc.Channel, in_a_request: Running, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """It is reported, and the answer comes through."""
@@ -383,7 +383,9 @@ def test_a_future_whose_end_we_cannot_learn_is_the_users_all_the_same(
     assert in_a_request.names() == []
 
 
-def test_two_requests_at_once_never_mix(finished: deque[records.Record], channel: grpc.Channel, server: Server) -> None:
+def test_two_concurrent_requests_never_mix(
+    finished: deque[records.Record], channel: grpc.Channel, server: Server
+) -> None:
     """Each has its own call among its marks and its own trace on the wire."""
     together = threading.Barrier(2, timeout=30)
     call = channel.unary_unary(f"{SERVICE}/Unary")
@@ -420,7 +422,7 @@ def aio(server: Server, use: Callable[[grpc.aio.Channel], Any], *interceptors: A
     return asyncio.run(go())
 
 
-def test_an_awaited_answer_is_a_dependency(in_a_request: Running, server: Server) -> None:
+def test_an_awaited_response_is_a_dependency(in_a_request: Running, server: Server) -> None:
     """From the call until it is done, with the trace beside the user's metadata, which stays as it is."""
     metadata = grpc.aio.Metadata(("x-own", "1"))
 
@@ -436,7 +438,7 @@ def test_an_awaited_answer_is_a_dependency(in_a_request: Running, server: Server
     assert list(metadata) == [("x-own", "1")]
 
 
-def test_an_awaited_answer_to_a_stream_is_a_dependency(in_a_request: Running, server: Server) -> None:
+def test_an_awaited_response_to_a_stream_is_a_dependency(in_a_request: Running, server: Server) -> None:
     """Handed over as an iterator, or written message by message."""
 
     async def use(channel: grpc.aio.Channel) -> list[Any]:
@@ -453,7 +455,7 @@ def test_an_awaited_answer_to_a_stream_is_a_dependency(in_a_request: Running, se
 
 @pytest.mark.parametrize("style", ["iterate", "read"])
 @pytest.mark.parametrize("method", ["Stream", "Echo"])
-def test_of_an_async_stream_each_wait_counts(
+def test_each_wait_of_an_async_stream_counts(
     in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, style: str, method: str
 ) -> None:
     """The first message with the headers, the others as the body."""
@@ -477,7 +479,7 @@ def test_of_an_async_stream_each_wait_counts(
     assert server.traces() == [in_a_request.trace()]
 
 
-def test_async_errors_are_grpcs_own(in_a_request: Running, server: Server) -> None:
+def test_async_grpc_errors_are_unchanged(in_a_request: Running, server: Server) -> None:
     """Answered with an error, out of time, cancelled: each counts until then."""
 
     async def use(channel: grpc.aio.Channel) -> None:
@@ -507,7 +509,7 @@ class AioMetadatum(grpc.aio.UnaryUnaryClientInterceptor):
         return await continuation(details, request)
 
 
-def test_below_async_interceptors_their_metadata_is_seen(in_a_request: Running, server: Server) -> None:
+def test_metadata_of_async_interceptors_is_used(in_a_request: Running, server: Server) -> None:
     """One call, one trace: the one the interceptor has set."""
 
     async def use(channel: grpc.aio.Channel) -> Any:
@@ -518,7 +520,7 @@ def test_below_async_interceptors_their_metadata_is_seen(in_a_request: Running, 
     assert in_a_request.names() == ["dependency"]
 
 
-def test_outside_a_request_an_async_call_is_as_it_was(finished: deque[records.Record], server: Server) -> None:
+def test_an_async_call_outside_a_request_is_unchanged(finished: deque[records.Record], server: Server) -> None:
     """Nothing is recorded and nothing sent along."""
 
     async def use(channel: grpc.aio.Channel) -> list[Any]:
@@ -532,7 +534,7 @@ def test_outside_a_request_an_async_call_is_as_it_was(finished: deque[records.Re
 
 @pytest.mark.parametrize("ours_first", [True, False])
 @pytest.mark.parametrize("is_async", [True, False])
-def test_beside_opentelemetry_neither_spans_nor_stages_double(
+def test_opentelemetry_causes_no_duplicate_spans_or_stages(
     in_a_request: Running,
     server: Server,
     instrumented: Instrumentor,
@@ -573,7 +575,7 @@ def test_beside_opentelemetry_neither_spans_nor_stages_double(
     assert [trace[:-3] for trace in server.traces()] == [f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}"]
 
 
-def test_instrumenting_twice_doubles_nothing(
+def test_instrumenting_twice_patches_once(
     in_a_request: Running, channel: grpc.Channel, server: Server, instrumented: Instrumentor
 ) -> None:
     """A second call, on another instance, finds everything patched."""

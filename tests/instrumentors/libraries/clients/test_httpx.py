@@ -31,7 +31,7 @@ def module(request: pytest.FixtureRequest) -> Any:
     return request.param
 
 
-def test_a_call_that_reads_its_body_encloses_it(
+def test_a_call_that_reads_its_body_includes_it(
     module: Any, in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The call's own time is the wait for the headers; what lies inside is the body."""
@@ -81,7 +81,7 @@ def test_an_async_stream_is_read_after_the_call(
     assert not any(begun <= moment <= ended for moment in held for _, begun, ended in reads)
 
 
-def test_a_stream_may_be_left(module: Any, in_a_request: Running, upstream: Upstream) -> None:
+def test_a_stream_can_be_abandoned(module: Any, in_a_request: Running, upstream: Upstream) -> None:
     """Sync or async, after the first part: the connection is released as before."""
 
     async def go() -> None:
@@ -127,7 +127,7 @@ def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstrea
     assert in_a_request.names()
 
 
-def test_a_request_of_the_users_stays_as_it_is(module: Any, in_a_request: Running, upstream: Upstream) -> None:
+def test_a_request_object_of_the_user_is_unchanged(module: Any, in_a_request: Running, upstream: Upstream) -> None:
     """The trace goes out, and is not found in what the user may send again; the answer names the user's object."""
     with module.Client(timeout=60) as client:
         request = client.build_request("POST", f"{upstream.address}/plain", content=b"body", headers={"X-Own": "1"})
@@ -161,7 +161,7 @@ def test_an_error_names_the_request_of_the_user(module: Any, upstream: Upstream)
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_a_body_that_the_transport_has_read_is_read_in_the_users_request(module: Any) -> None:
+def test_a_body_read_by_the_transport_stays_readable(module: Any) -> None:
     """A transport may read what comes from a generator, and the user looks at it afterwards."""
 
     def answer(request: Any) -> Any:
@@ -182,7 +182,7 @@ def _refuse(module: Any) -> Any:
     return handler
 
 
-def test_a_transport_of_the_users_own_counts(module: Any, in_a_request: Running) -> None:
+def test_a_custom_transport_is_recorded(module: Any, in_a_request: Running) -> None:
     """Sync and async: patched is the client, whatever carries its requests."""
     seen: list[list[str]] = []
 
@@ -202,7 +202,7 @@ def test_a_transport_of_the_users_own_counts(module: Any, in_a_request: Running)
     assert set(in_a_request.names()) == {"dependency"}
 
 
-def test_an_authentication_belongs_to_the_call(module: Any, in_a_request: Running, upstream: Upstream) -> None:
+def test_an_authentication_request_is_part_of_the_call(module: Any, in_a_request: Running, upstream: Upstream) -> None:
     """Its requests carry the trace as well, and what it adds to a request of the user stays there."""
 
     class Twice(module.Auth):
@@ -239,7 +239,7 @@ def test_a_cancelled_call_is_recorded(
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_answers_are_pickled_and_clients_derived_from(module: Any, upstream: Upstream) -> None:
+def test_responses_can_be_pickled_and_clients_subclassed(module: Any, upstream: Upstream) -> None:
     """As they were before."""
 
     class Client(module.Client):

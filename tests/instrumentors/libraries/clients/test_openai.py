@@ -185,7 +185,7 @@ def facts(marks: records.Marks) -> dict[str, list[tuple[Any, Any]]]:
     return found
 
 
-def test_a_stream_is_what_it_was_and_its_tokens_are_counted(
+def test_a_stream_is_unchanged_and_its_tokens_are_counted(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """The first token is that with content; seven tokens in three parts are six steps."""
@@ -201,7 +201,7 @@ def test_a_stream_is_what_it_was_and_its_tokens_are_counted(
     assert upstream.held.is_set()
 
 
-def test_an_async_stream_is_too(in_a_request: Running, upstream: Upstream) -> None:
+def test_an_async_stream_is_unchanged_and_its_tokens_are_counted(in_a_request: Running, upstream: Upstream) -> None:
     """The same facts."""
 
     async def read(stream: Any) -> list[Any]:
@@ -212,7 +212,7 @@ def test_an_async_stream_is_too(in_a_request: Running, upstream: Upstream) -> No
 
 
 @pytest.mark.parametrize("server", LAST_PARTS)
-def test_what_a_server_says_in_its_last_part_is_split_off(
+def test_server_times_in_the_last_part_are_split_into_stages(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI, server: str
 ) -> None:
     """Of all the wait; the server works for 20 ms between its first tokens and its last."""
@@ -241,7 +241,7 @@ def test_without_usage_there_is_no_time_per_token(
 
 
 @pytest.mark.parametrize("leave", ["close", "break", "drop", "exit"])
-def test_a_stream_that_is_left_early_is_left_as_before(
+def test_an_abandoned_stream_is_closed(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI, leave: str
 ) -> None:
     """The connection is given back, and what came by then counts."""
@@ -267,7 +267,7 @@ def test_a_stream_that_is_left_early_is_left_as_before(
     assert set(facts(in_a_request.marks)) == {"@first_token"}
 
 
-def test_an_async_stream_that_is_left_early_is_left_as_before(in_a_request: Running, upstream: Upstream) -> None:
+def test_an_abandoned_async_stream_is_closed(in_a_request: Running, upstream: Upstream) -> None:
     """With `aclose` of the generator, and of the stream."""
     upstream.held.clear()
 
@@ -284,7 +284,7 @@ def test_an_async_stream_that_is_left_early_is_left_as_before(in_a_request: Runn
     assert set(facts(in_a_request.marks)) == {"@first_token"}
 
 
-def test_a_stream_that_breaks_off_raises_what_it_raised(
+def test_an_interrupted_stream_raises_the_original_error(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """An error in the middle is the caller's."""
@@ -322,7 +322,7 @@ def test_after_the_request_a_stream_adds_nothing(
 
 
 @pytest.mark.usefixtures("upstream")
-def test_outside_a_request_a_stream_is_openais_own(client: openai.OpenAI) -> None:
+def test_a_stream_outside_a_request_is_not_wrapped(client: openai.OpenAI) -> None:
     """Nothing is wrapped."""
     stream: Any = asked(client)
 
@@ -331,7 +331,7 @@ def test_outside_a_request_a_stream_is_openais_own(client: openai.OpenAI) -> Non
 
 
 @pytest.mark.usefixtures("in_a_request", "upstream")
-def test_our_failure_is_reported_and_the_parts_come_through(
+def test_an_agent_failure_is_reported_and_the_parts_are_returned(
     client: openai.OpenAI, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
     """Each of them."""
@@ -425,7 +425,7 @@ def test_the_longest_wait_between_two_parts_is_the_gap(monkeypatch: pytest.Monke
         ((chunk({"content": "a"}), chunk({"content": "b"}, index=1), chunk(usage=usage(5))), []),
     ],
 )
-def test_the_time_from_one_token_to_the_next_is_that_of_tokens(
+def test_time_per_token_counts_tokens_not_parts(
     monkeypatch: pytest.MonkeyPatch, parts: tuple[dict[str, Any], ...], expected: list[tuple[int, int]]
 ) -> None:
     """However many of them a part holds."""
@@ -457,7 +457,7 @@ def completed(output_tokens: int, reasoning_tokens: int = 0) -> dict[str, Any]:
 CREATED = event("created", response={"id": "r", "object": "response", "usage": None})
 
 
-def test_a_stream_of_the_responses_api_is_told_by_its_deltas(
+def test_a_responses_api_stream_is_timed_by_its_deltas(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """As https://platform.openai.com/docs/api-reference/responses-streaming has them."""
@@ -488,7 +488,7 @@ def responses(*parts: dict[str, Any]) -> list[Any]:
         ((text(), text("function_call_arguments", 1), completed(5)), []),
     ],
 )
-def test_of_a_response_the_time_per_token_is_that_of_tokens_in_sight(
+def test_time_per_token_of_a_response_counts_visible_tokens(
     monkeypatch: pytest.MonkeyPatch, parts: tuple[dict[str, Any], ...], expected: list[tuple[int, int]]
 ) -> None:
     """Or there is none."""
@@ -498,7 +498,7 @@ def test_of_a_response_the_time_per_token_is_that_of_tokens_in_sight(
     assert noted.get("@per_token", []) == [(spent, (over, BY_CLIENT_CONTENT)) for spent, over in expected]
 
 
-def test_a_stream_of_the_assistants_api_is_told_by_its_deltas_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_assistants_api_stream_is_timed_by_its_deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its events name themselves in another place, and the last number of tokens is that of all of the run."""
     delta = {"id": "m", "object": "thread.message.delta", "delta": {"content": [{"index": 0, "type": "text"}]}}
     parts = (

@@ -31,7 +31,7 @@ def with_urllib3() -> Generator[None]:
     Urllib3Instrumentor().uninstrument()
 
 
-def test_a_call_encloses_what_urllib3_did(
+def test_a_call_includes_the_urllib3_intervals(
     in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The wait for the headers, and after it the body, inside the call."""
@@ -58,7 +58,7 @@ def test_a_stream_is_read_after_the_call(
     assert max(ended for _, _, ended in held) <= body[1]
 
 
-def test_an_adapter_that_is_not_urllib3_counts(in_a_request: Running) -> None:
+def test_an_adapter_without_urllib3_is_recorded(in_a_request: Running) -> None:
     """Whatever fetches the answer, the caller waits for it."""
 
     class Local(BaseAdapter):
@@ -81,7 +81,7 @@ def test_an_adapter_that_is_not_urllib3_counts(in_a_request: Running) -> None:
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_a_prepared_request_stays_as_it_is(upstream: Upstream) -> None:
+def test_a_prepared_request_is_unchanged(upstream: Upstream) -> None:
     """The trace goes out, and is not found in what the user may send again."""
     with requests.Session() as session:
         prepared = session.prepare_request(requests.Request("GET", f"{upstream.address}/plain"))
@@ -93,7 +93,7 @@ def test_a_prepared_request_stays_as_it_is(upstream: Upstream) -> None:
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_sessions_and_answers_are_pickled_and_derived_from(upstream: Upstream) -> None:
+def test_sessions_and_responses_can_be_pickled_and_subclassed(upstream: Upstream) -> None:
     """As they were before."""
 
     class Session(requests.Session):
@@ -109,7 +109,7 @@ def test_sessions_and_answers_are_pickled_and_derived_from(upstream: Upstream) -
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_requests_that_never_touch_urllib3s_patches_still_send_one_trace(upstream: Upstream) -> None:
+def test_requests_outside_the_urllib3_patches_send_one_trace(upstream: Upstream) -> None:
     """A proxy, an authentication or a hook sends more calls: each has one."""
 
     def once_more(answer: requests.Response, **options: Any) -> None:

@@ -318,7 +318,7 @@ def called(running: Running, call: Callable[[str], Any], url: str) -> dict[str, 
 
 @pytest.mark.parametrize("client", CALLS)
 @pytest.mark.parametrize("dialect", SAID)
-def test_a_call_is_what_its_server_says_and_the_rest_of_it_network(
+def test_a_call_is_split_into_server_stages_and_network(
     in_a_request: Running, saying: Callable[[dict[str, str]], str], dialect: str, client: str
 ) -> None:
     """Each stage is as long as the server says; the rest of the wait for the headers was on the wire."""
@@ -329,7 +329,7 @@ def test_a_call_is_what_its_server_says_and_the_rest_of_it_network(
 
 @pytest.mark.parametrize("client", CALLS)
 @pytest.mark.parametrize("dialect", SAID_IN_BODIES)
-def test_a_body_that_the_user_has_read_says_it_too(
+def test_a_body_read_by_the_user_gives_server_stages(
     in_a_request: Running, saying: Callable[..., str], dialect: str, client: str
 ) -> None:
     """The answer is the user's own, and its numbers are the stages of the call."""
@@ -353,7 +353,9 @@ def assert_split(running: Running, own: dict[str, int], stages: dict[str, float]
     assert "@suspect" not in running.marks
 
 
-def test_what_the_headers_say_is_not_said_again_by_the_body(in_a_request: Running, saying: Callable[..., str]) -> None:
+def test_server_times_of_headers_are_not_counted_again_from_the_body(
+    in_a_request: Running, saying: Callable[..., str]
+) -> None:
     """One word a call, however often its body is parsed."""
     url = saying({"openai-processing-ms": "10"}, SAID_IN_BODIES["vllm"][0])
     response = _get(url)
@@ -364,9 +366,7 @@ def test_what_the_headers_say_is_not_said_again_by_the_body(in_a_request: Runnin
 
 
 @pytest.mark.parametrize("body", [SAID_IN_BODIES["vllm"][0], {"metrics": {"queue_time_ms": -1}}])
-def test_a_body_read_twice_says_it_once(
-    in_a_request: Running, saying: Callable[..., str], body: dict[str, Any]
-) -> None:
+def test_a_body_read_twice_counts_once(in_a_request: Running, saying: Callable[..., str], body: dict[str, Any]) -> None:
     """The second time adds nothing, whether it can be true or not."""
     response = _get(saying({}, body))
     response.json()
@@ -385,7 +385,7 @@ def test_a_response_can_be_pickled_as_before(saying: Callable[..., str]) -> None
     assert b"stagelens" not in pickle.dumps(response)
 
 
-def test_a_model_that_ollama_has_in_memory_is_waited_for_and_not_loaded() -> None:
+def test_an_ollama_model_in_memory_is_queue_not_load() -> None:
     """Its word for both is the same; only who really loads is a cold request."""
     ollama = next(dialect for dialect in BODIES if dialect.name == "ollama")
     stages = [module.parse_stages(ollama, {"load_duration": spent * MS}) for spent in (5, 3000)]
@@ -413,7 +413,7 @@ class Watched(dict[str, Any]):
     values = items = keys = __iter__
 
 
-def test_nothing_but_the_fields_of_a_dialect_is_asked_for() -> None:
+def test_only_the_fields_of_a_dialect_are_read() -> None:
     """No text of an answer: neither what was generated nor what is beside the numbers."""
     body = Watched({"choices": [{"message": {"content": "secret"}}], "response": "secret", "load_duration": 1})
     body["metrics"] = Watched({"queue_time_ms": 1, "prompt": "secret"})
@@ -425,7 +425,7 @@ def test_nothing_but_the_fields_of_a_dialect_is_asked_for() -> None:
 
 
 @pytest.mark.parametrize("body", [[], "usage", None, {"usage": None}, {"metrics": "queue_time_ms"}, {"timings": [1]}])
-def test_a_body_of_another_kind_says_nothing(body: Any) -> None:
+def test_a_body_of_another_format_is_ignored(body: Any) -> None:
     """Whatever stands where a dialect has its numbers."""
     marks: records.Marks = [records.OPEN, 0, 0]
     AnsweredCall(marks, 0, {}).read(json.dumps(body).encode())
@@ -434,7 +434,7 @@ def test_a_body_of_another_kind_says_nothing(body: Any) -> None:
 
 
 @pytest.mark.parametrize("wrong", IMPOSSIBLE)
-def test_what_cannot_be_true_of_a_wait_is_not_used(wrong: str) -> None:
+def test_impossible_server_times_are_not_used(wrong: str) -> None:
     """Of 20 ms: the call stays what it was, and the request says whose word it did not take."""
     marks: records.Marks = [records.OPEN, 0, 0]
 
@@ -444,7 +444,7 @@ def test_what_cannot_be_true_of_a_wait_is_not_used(wrong: str) -> None:
     assert marks[4] in {dialect.name for dialect in HEADERS}
 
 
-def test_a_call_whose_server_cannot_be_right_is_a_dependency(
+def test_a_call_with_invalid_server_times_is_a_dependency(
     in_a_request: Running, saying: Callable[[dict[str, str]], str]
 ) -> None:
     """All of it, as if the server had said nothing."""
@@ -454,7 +454,7 @@ def test_a_call_whose_server_cannot_be_right_is_a_dependency(
     assert own["dependency"] >= WORK_SECONDS * 1e9
 
 
-def test_of_several_the_first_that_can_be_true_counts(
+def test_the_first_valid_of_several_reports_is_used(
     in_a_request: Running, saying: Callable[[dict[str, str]], str]
 ) -> None:
     """A proxy tells the truth where its server does not."""
@@ -465,7 +465,7 @@ def test_of_several_the_first_that_can_be_true_counts(
 
 
 @pytest.mark.parametrize("headers", [{}, {"Server-Timing": "cfEdge;dur=3,db;dur=5, queue"}, {"x-queue-time": "4"}])
-def test_what_is_none_of_these_is_left_alone(
+def test_unknown_responses_are_ignored(
     in_a_request: Running, saying: Callable[[dict[str, str]], str], headers: dict[str, str]
 ) -> None:
     """Names of others, and of ours without a duration."""
@@ -475,7 +475,9 @@ def test_what_is_none_of_these_is_left_alone(
     assert "@suspect" not in in_a_request.marks
 
 
-def test_a_suspect_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_server_report_is_logged_once(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A line for each dialect, and none for each call."""
     monkeypatch.setattr(module, "_warned", set())
     with caplog.at_level(logging.WARNING, "stagelens"):
@@ -486,7 +488,7 @@ def test_a_suspect_is_logged_once(caplog: pytest.LogCaptureFixture, monkeypatch:
     assert sum(record.name == "stagelens" for record in caplog.records) == 1
 
 
-def test_headers_that_raise_are_reported_and_nothing_else(reported: set[str]) -> None:
+def test_failing_headers_are_reported_and_the_response_is_returned(reported: set[str]) -> None:
     """The answer is the user's all the same."""
 
     class Broken(dict[str, str]):
@@ -519,7 +521,7 @@ metrics = st.lists(
     wall=st.integers(0, 10**11),
     first=st.floats(0, 1),
 )
-def test_whatever_a_server_says_the_stages_of_a_call_add_up_to_it(
+def test_stages_add_up_to_the_call_for_any_server_report(
     headers: dict[str, str], timing: list[str], begun: int, wall: int, first: float
 ) -> None:
     """And lie inside it, one after the other; nothing is both used and suspected."""

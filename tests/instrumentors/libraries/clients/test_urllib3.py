@@ -22,7 +22,7 @@ BODY = b"one two three"
 THEIRS = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_a_call_that_reads_its_body_encloses_it(in_a_request: Running, upstream: Upstream) -> None:
+def test_a_call_that_reads_its_body_includes_it(in_a_request: Running, upstream: Upstream) -> None:
     """The call's own time is the wait for the headers; what lies inside is the body."""
     with urllib3.PoolManager() as pool:
         response = pool.request("GET", f"{upstream.address}/plain")
@@ -44,7 +44,7 @@ def test_a_call_that_reads_its_body_encloses_it(in_a_request: Running, upstream:
         lambda response: b"".join(iter(lambda: response.read1(5), b"")),
     ],
 )
-def test_a_body_read_later_is_apart(
+def test_a_body_read_later_is_a_separate_interval(
     in_a_request: Running, upstream: Upstream, read: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However it is read: once the headers are there the call is over, and the reads are one more interval."""
@@ -59,7 +59,7 @@ def test_a_body_read_later_is_apart(
     assert call[2] <= body[1] <= body[2]
 
 
-def test_what_the_caller_does_between_two_reads_is_its_own(
+def test_caller_time_between_two_reads_is_excluded(
     in_a_request: Running, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each read ends before the caller has the part, and the next begins when it asks again."""
@@ -98,7 +98,7 @@ def test_a_call_after_one_that_failed_is_recorded(in_a_request: Running, upstrea
 
 @pytest.mark.usefixtures("in_a_request")
 @pytest.mark.parametrize("headers", [{"X-Own": "1"}, urllib3.HTTPHeaderDict({"X-Own": "1"})])
-def test_the_headers_of_a_pool_are_sent_and_stay_as_they_are(upstream: Upstream, headers: Any) -> None:
+def test_headers_of_a_pool_are_sent_unchanged(upstream: Upstream, headers: Any) -> None:
     """Without headers for the call those of the pool go out, with the trace beside them."""
     before = dict(headers)
     with urllib3.PoolManager(headers=headers) as pool:
@@ -110,7 +110,7 @@ def test_the_headers_of_a_pool_are_sent_and_stay_as_they_are(upstream: Upstream,
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_a_trace_among_the_headers_of_a_pool_stays(upstream: Upstream) -> None:
+def test_a_traceparent_of_the_pool_is_preserved(upstream: Upstream) -> None:
     """The user's own comes first, wherever it was set."""
     with urllib3.PoolManager(headers={"Traceparent": THEIRS}) as pool:
         pool.request("GET", f"{upstream.address}/plain")
@@ -118,7 +118,7 @@ def test_a_trace_among_the_headers_of_a_pool_stays(upstream: Upstream) -> None:
     assert upstream.traces() == [THEIRS]
 
 
-def test_a_pool_of_the_users_own_class_works(in_a_request: Running, upstream: Upstream) -> None:
+def test_a_pool_subclass_works(in_a_request: Running, upstream: Upstream) -> None:
     """A subclass that overrides the call still reaches it."""
 
     class Pool(urllib3.HTTPConnectionPool):
