@@ -47,7 +47,7 @@ def finished(rng: random.Random) -> records.Record:
 
 
 @pytest.mark.parametrize("exports", [1, 3])
-def test_what_an_agent_counted_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch, exports: int) -> None:
+def test_counts_of_an_agent_are_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch, exports: int) -> None:
     """Every request is in the store with its latency bucket and series, every trace is stored, and none is refused."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
     agent = Agent(replace(config, resource={"service.name": "shop"}, keep=SamplingLimits(slow=100, errors=100)))
@@ -87,7 +87,7 @@ for line in sys.stdin:
 @pytest.mark.parametrize(
     ("setting", "expected"), [("true", {"cpu", "cpu_share", "memory", "threads"}), ("false", set())]
 )
-def test_a_process_tells_of_itself_while_it_is_asked_nothing(
+def test_an_idle_process_reports_its_gauges(
     served: Served, until: Callable[[Callable[[], object]], None], setting: str, expected: set[str]
 ) -> None:
     """An idle process reports its CPU, memory and threads after its first request, or nothing if disabled."""
@@ -124,7 +124,7 @@ def test_a_process_tells_of_itself_while_it_is_asked_nothing(
     assert served.rejected() == 0
 
 
-def test_what_a_replica_says_of_its_start_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """Start time, loads, cold requests and age of a replica are stored once each."""
     config = AgentConfig(metrics_url=f"{served.url}/v1/metrics", traces_url=f"{served.url}/v1/traces")
     agent = Agent(replace(config, resource={"service.name": "shop"}), instance="replica-1")

@@ -54,7 +54,7 @@ def folding(
     )
 
 
-def test_spans_of_others_are_requests_with_stages(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
+def test_foreign_spans_become_requests_with_stages(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
     """Spans of other programs are in the inbox when acknowledged, and become requests with a trace, at the latest at shutdown."""
     served = serve()
     answer = served.post("/v1/traces", spans(bodies.now_ns))
@@ -84,7 +84,7 @@ def test_spans_are_refused_while_too_many_wait(serve: Callable[..., Any], bodies
     assert served.store.waiting().parcels == 0
 
 
-def test_room_is_free_again_once_it_is_folded(store: Store, ahead: Any) -> None:
+def test_capacity_is_freed_after_processing(store: Store, ahead: Any) -> None:
     """Capacity is free after processing, also of spans from other collectors."""
     thread = folding(store, Health(), 100)
     store.write([Batch("another's", spans=bytes(80))])
@@ -99,9 +99,7 @@ def test_room_is_free_again_once_it_is_folded(store: Store, ahead: Any) -> None:
     thread.admit(100)
 
 
-def test_room_is_free_again_while_a_backlog_is_folded(
-    store: Store, ahead: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_capacity_is_freed_during_a_backlog(store: Store, ahead: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Capacity becomes free during the processing of a backlog, which may take long."""
     parcel = encode_spans(Spans(np.zeros(0, ROW), [], []))
     thread = folding(store, Health(), 3 * len(parcel), InboxLimits(due_bytes=0))
@@ -126,7 +124,7 @@ def test_room_is_free_again_while_a_backlog_is_folded(
     assert had_room == [False, True, True]
 
 
-def test_a_fold_that_fails_is_told_and_tried_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_processing_is_reported_and_retried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the processing is reported, and the processing is repeated until the store works."""
     health = Health()
     thread = folding(store, health)
@@ -144,7 +142,7 @@ def test_a_fold_that_fails_is_told_and_tried_again(store: Store, monkeypatch: py
     assert health.reasons == []
 
 
-def test_all_requests_are_kept_where_that_is_wanted(store: Store, ahead: Any, bodies: Any, serve: Any) -> None:
+def test_a_setting_retains_all_requests(store: Store, ahead: Any, bodies: Any, serve: Any) -> None:
     """A setting retains all requests as traces; an invalid value is an error."""
     served = serve(keeps_all_traces=True)
     served.post("/v1/traces", spans(bodies.now_ns))
@@ -160,7 +158,7 @@ def test_all_requests_are_kept_where_that_is_wanted(store: Store, ahead: Any, bo
         CollectorConfig.from_env({"STAGELENS_TRACES": "some"})
 
 
-def test_the_metrics_say_what_became_of_spans(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
+def test_metrics_report_the_processing_of_spans(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
     """The metrics show processed spans, waiting spans and their age."""
     served = serve()
     served.post("/v1/traces", spans(bodies.now_ns))

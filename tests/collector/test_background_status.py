@@ -49,7 +49,7 @@ def said(store: Store) -> Said:
     return Said(store)
 
 
-def test_rates_are_of_the_last_minute(said: Said) -> None:
+def test_rates_cover_the_last_minute(said: Said) -> None:
     """Rates cover the last minute, by signal and, for refusals, by status."""
     said()
     for _ in range(30):
@@ -65,7 +65,7 @@ def test_rates_are_of_the_last_minute(said: Said) -> None:
     assert last.exports_per_second == last.refused_per_second == {}
 
 
-def test_commits_are_told_by_the_slowest_in_a_hundred(said: Said) -> None:
+def test_commit_time_is_its_99th_percentile(said: Said) -> None:
     """Commit time is an upper bound of its 99th percentile; None without commits."""
     quiet = said().vitals
     for seconds in [0.002] * 98 + [0.3] * 2:
@@ -75,7 +75,7 @@ def test_commits_are_told_by_the_slowest_in_a_hundred(said: Said) -> None:
     assert (quiet.commit_p99_seconds, busy.commit_p99_seconds) == (None, 0.5)
 
 
-def test_a_commit_past_all_bounds_is_told_as_the_last_of_them(said: Said) -> None:
+def test_a_commit_beyond_all_buckets_is_the_last_bound(said: Said) -> None:
     """A commit beyond all buckets is reported with the last bound instead of infinity."""
     said()
     said.metrics.committed([Batch("b")], [False], 99.0)
@@ -83,7 +83,7 @@ def test_a_commit_past_all_bounds_is_told_as_the_last_of_them(said: Said) -> Non
     assert said(10).vitals.commit_p99_seconds == 10.0
 
 
-def test_what_fails_is_told_with_the_time_it_began(said: Said) -> None:
+def test_failures_are_reported_with_their_start(said: Said) -> None:
     """An error is reported with the time of its first occurrence, until it is resolved."""
     said.health.failed("committing", "disk full")
     said()
@@ -95,7 +95,7 @@ def test_what_fails_is_told_with_the_time_it_began(said: Said) -> None:
     assert said(10).vitals.failing == ()
 
 
-def test_targets_are_told_and_bounded(said: Said) -> None:
+def test_reported_targets_are_bounded(said: Said) -> None:
     """The number of reported targets is limited."""
     said.targets = [TargetState(f"http://{n}/", "s", state="down", error="x" * 5000) for n in range(1000)]
     said.targets += [TargetState("http://up/", "s", state="up"), TargetState("http://theirs/", "s", state="elsewhere")]
@@ -106,7 +106,7 @@ def test_targets_are_told_and_bounded(said: Said) -> None:
     assert max(map(len, vitals.targets_down.values())) == 300
 
 
-def test_a_restart_takes_the_place_of_the_dead_and_leaves_the_living(store: Store) -> None:
+def test_a_restarted_process_replaces_its_row(store: Store) -> None:
     """A restarted process replaces its previous row; two machines with the same name have two rows."""
 
     def report(name: str, seen: float) -> Report:
@@ -123,7 +123,7 @@ def test_a_restart_takes_the_place_of_the_dead_and_leaves_the_living(store: Stor
     assert [each.id for each in store.read.collectors()] == ["alive", "new"]
 
 
-def test_the_dead_are_forgotten_after_a_day(store: Store) -> None:
+def test_rows_of_stopped_processes_are_deleted_after_a_day(store: Store) -> None:
     """Rows of stopped processes are deleted after a day by other reporters."""
     with store.transaction() as connection:
         write_report(connection, Report("old", "a:1", "1", START, START))
@@ -132,7 +132,7 @@ def test_the_dead_are_forgotten_after_a_day(store: Store) -> None:
     assert [each.id for each in store.read.collectors()] == ["new"]
 
 
-def test_vitals_survive_the_store_and_another_version(store: Store) -> None:
+def test_status_reports_round_trip_across_versions(store: Store) -> None:
     """Unknown fields of a newer collector are ignored by an older dashboard."""
     vitals = Vitals({"metrics": 1.5}, {"429": 0.1}, {"metrics x": 2}, failing=(("a", "b", 1.0),), file_errors=("e",))
     with store.transaction() as connection:
@@ -143,7 +143,7 @@ def test_vitals_survive_the_store_and_another_version(store: Store) -> None:
     assert store.read.collectors()[0].vitals == vitals
 
 
-def test_one_that_is_stopped_is_not_missed_and_one_that_is_killed_is(store: Store) -> None:
+def test_a_stopped_collector_has_no_row_and_a_killed_one_has(store: Store) -> None:
     """Only an orderly shutdown deletes the row; that of a killed process remains."""
     with store.transaction() as connection:
         write_report(connection, Report("stopped", "a:1", "1", START, START))
@@ -153,7 +153,7 @@ def test_one_that_is_stopped_is_not_missed_and_one_that_is_killed_is(store: Stor
     assert [each.id for each in store.read.collectors()] == ["killed"]
 
 
-def test_a_running_collector_reports_and_leaves(
+def test_a_running_collector_has_a_row_until_it_stops(
     serve: Callable[..., Any], store: Store, until: Callable[[Callable[[], object]], None]
 ) -> None:
     """A running collector has a row with its host and port until it stops."""

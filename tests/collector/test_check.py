@@ -44,7 +44,7 @@ def check(capsys: Run, *options: str) -> tuple[int, str, str]:
     return code, captured.out, captured.err
 
 
-def test_what_a_good_collector_would_do_is_said_without_a_secret(capsys: Run, tmp_path: Path) -> None:
+def test_the_check_describes_a_valid_collector_without_secrets(capsys: Run, tmp_path: Path) -> None:
     """A valid configuration is printed with addresses, access, destinations and targets, without secrets; nothing is created."""
     code, said, errors = check(capsys, "--collector-host", "0.0.0.0")
 
@@ -57,7 +57,7 @@ def test_what_a_good_collector_would_do_is_said_without_a_secret(capsys: Run, tm
     assert [path.name for path in tmp_path.iterdir()] == ["collector.yaml"]
 
 
-def test_all_that_is_wrong_is_said_at_once(
+def test_all_errors_are_reported_together(
     capsys: Run, settings: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Errors in settings, file and store are reported together with key or line, and without secrets."""
@@ -80,7 +80,7 @@ def test_all_that_is_wrong_is_said_at_once(
     assert "hunter2" not in errors
 
 
-def test_a_collector_that_would_be_open_to_others_is_wrong(capsys: Run, settings: Path) -> None:
+def test_an_open_collector_is_an_error(capsys: Run, settings: Path) -> None:
     """A collector that would be open to other machines is an error with fixes; with an explicit permission it is valid."""
     settings.write_text("")
 
@@ -88,7 +88,7 @@ def test_a_collector_that_would_be_open_to_others_is_wrong(capsys: Run, settings
     assert "senders are not authenticated" in check(capsys)[1]
 
 
-def test_certificates_are_looked_into(capsys: Run, settings: Path, authority: Authorities) -> None:
+def test_certificates_are_checked(capsys: Run, settings: Path, authority: Authorities) -> None:
     """A key that does not match its certificate is an error."""
     own, other = authority("servers").sign("own"), authority("servers").sign("other")
     text = f"access:\n  tls: {{certificate: {own.certificate}, key: KEY, client_ca: {authority('clients').file}}}\n"
@@ -103,7 +103,7 @@ def test_certificates_are_looked_into(capsys: Run, settings: Path, authority: Au
     assert f"all admitted senders, by a certificate that {authority('clients').file} signed" in matched[1]
 
 
-def test_a_setting_that_was_mistyped_is_a_warning(capsys: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_setting_is_a_warning(capsys: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown setting is a warning, except variables that Kubernetes creates."""
     monkeypatch.setenv("STAGELENS_COLLECTOR_OPNE", "true")
     monkeypatch.setenv("STAGELENS_COLLECTOR_PORT_4318_TCP_ADDR", "10.0.0.1")
@@ -115,7 +115,7 @@ def test_a_setting_that_was_mistyped_is_a_warning(capsys: Run, monkeypatch: pyte
 
 
 @pytest.mark.stacks
-def test_a_database_that_does_not_answer_is_found(capsys: Run, postgresql_server: Server) -> None:
+def test_an_unavailable_database_is_reported(capsys: Run, postgresql_server: Server) -> None:
     """An unavailable database is an error without its password; an available one stays unchanged."""
     url = postgresql_server.new_database()
     dead = "postgresql://u:hunter2@127.0.0.1:1/d"

@@ -108,7 +108,7 @@ def test_the_python_sdk_can_send_logs(serve: Serve, protocol: str, caplog: pytes
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_the_python_sdk_comes_back_when_it_is_told_to(
+def test_the_python_sdk_retries_after_the_given_delay(
     serve_slow: Serve,
     slow: Any,
     caplog: pytest.LogCaptureFixture,

@@ -38,7 +38,7 @@ from stagelens.core.errors import StagelensError, StoreError
 from stagelens.store import Batch, Selection, Store
 
 
-def test_an_export_is_in_the_store_when_it_is_answered(served: Any, bodies: Any) -> None:
+def test_an_acknowledged_export_is_in_the_store(served: Any, bodies: Any) -> None:
     """An export acknowledged with 200 is in the store."""
     answer = served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.2))))
 
@@ -73,9 +73,7 @@ def test_the_opentelemetry_sdk_can_send_our_metrics(served: Any, compression: Co
     assert served.metric("stagelens_collector_healthy") == 1
 
 
-def test_the_opentelemetry_sdk_is_told_why_its_points_are_refused(
-    served: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_opentelemetry_sdk_gets_the_reason_of_refused_points(served: Any, caplog: pytest.LogCaptureFixture) -> None:
     """Cumulative temporality, the default of the SDK, is a partial success with a reason and changes nothing."""
     reader = PeriodicExportingMetricReader(OTLPMetricExporter(f"{served.url}/v1/metrics"), export_interval_millis=1e9)
     view = View(instrument_name=names.REQUEST_DURATION, aggregation=ExponentialBucketHistogramAggregation())
@@ -119,7 +117,7 @@ with stagelens.request("chat"):
 """
 
 
-def test_the_agent_is_believed(served: Any, tmp_path: Path) -> None:
+def test_all_data_of_the_agent_are_accepted(served: Any, tmp_path: Path) -> None:
     """All data of the agent are accepted: each request is counted, by batch size too, and traces are stored."""
     environment = {
         "PATH": os.environ["PATH"],
@@ -136,7 +134,7 @@ def test_the_agent_is_believed(served: Any, tmp_path: Path) -> None:
     assert served.rejected() == 0
 
 
-def test_a_request_that_answers_bit_by_bit_is_kept_whole(served: Any, tmp_path: Path) -> None:
+def test_a_streaming_request_is_stored_completely(served: Any, tmp_path: Path) -> None:
     """A streaming request has first tokens by definition, stages before the first token, and the nested request in its trace."""
     environment = {"PATH": os.environ["PATH"], "OTEL_EXPORTER_OTLP_ENDPOINT": served.url, "OTEL_SERVICE_NAME": "chat"}
     subprocess.run([sys.executable, "-c", STREAMING], env=environment, cwd=tmp_path, check=True, timeout=60)
@@ -198,7 +196,7 @@ def test_many_senders_at_once_are_counted_exactly(served: Any, bodies: Any) -> N
 
 
 @pytest.mark.parametrize(("hours", "counted"), [(3, 1), (25, 0)])
-def test_what_comes_late_is_counted_while_its_retry_would_be_known(
+def test_late_batches_count_while_their_names_are_retained(
     serve: Callable[..., Any], bodies: Any, hours: int, counted: int
 ) -> None:
     """Late data count while batch names are retained, 24 h, even if the 10 s tier is not."""
@@ -232,7 +230,7 @@ def test_a_duplicate_waits_for_the_commit_of_the_first(
 # --- beginning and end ---
 
 
-def test_stopping_answers_what_was_accepted(serve_slow: Any, slow: Any, bodies: Any) -> None:
+def test_stopping_acknowledges_accepted_batches(serve_slow: Any, slow: Any, bodies: Any) -> None:
     """A request in progress during shutdown is committed and acknowledged; then the port is closed."""
     served = serve_slow()
     slow.open.clear()
@@ -248,7 +246,7 @@ def test_stopping_answers_what_was_accepted(serve_slow: Any, slow: Any, bodies: 
         socket.create_connection(served.collector.address, timeout=1)
 
 
-def test_stopping_does_not_wait_for_a_store_that_fails(serve_slow: Any, slow: Any, bodies: Any) -> None:
+def test_stopping_does_not_wait_for_a_failing_store(serve_slow: Any, slow: Any, bodies: Any) -> None:
     """Batches that cannot be committed during shutdown are dropped; they were not acknowledged."""
     served = serve_slow()
     slow.failure = StoreError("the disk is full")
@@ -259,7 +257,7 @@ def test_stopping_does_not_wait_for_a_store_that_fails(serve_slow: Any, slow: An
     assert (answer.status_code, served.counted()) == (503, 0)
 
 
-def test_a_collector_that_was_never_started_can_be_stopped(store: Store) -> None:
+def test_an_unstarted_collector_can_be_stopped(store: Store) -> None:
     """Stopping a collector before its start is permitted, and it has no address."""
     collector = Collector(CollectorConfig(port=0), store)
     collector.stop()
@@ -267,7 +265,7 @@ def test_a_collector_that_was_never_started_can_be_stopped(store: Store) -> None
         _ = collector.address
 
 
-def test_a_server_that_cannot_start_says_so(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_start_is_an_error(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that stops during its start is an error, and leaves no thread."""
 
     async def end(*_: object) -> None:
@@ -282,7 +280,7 @@ def test_a_server_that_cannot_start_says_so(store: Store, monkeypatch: pytest.Mo
     assert set(threading.enumerate()) <= before
 
 
-def test_a_writer_at_its_end_takes_nothing_more(store: Store) -> None:
+def test_a_stopping_writer_refuses_batches(store: Store) -> None:
     """A batch during shutdown is refused, so that its sender retries."""
     health = Health()
     writer = Writer(store, max_batches=1, max_bytes=1, health=health, metrics=SelfMetrics(health))
@@ -292,7 +290,7 @@ def test_a_writer_at_its_end_takes_nothing_more(store: Store) -> None:
         writer.submit(Batch("late"), 1)
 
 
-def test_a_writer_that_breaks_shows(
+def test_a_failed_writer_fails_the_probes(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """After an unexpected error of the writer, /readyz and /livez fail and ask for a restart."""
@@ -313,7 +311,9 @@ def test_a_writer_that_breaks_shows(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_scraper_that_breaks_shows(serve: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]) -> None:
+def test_a_failed_scraper_fails_the_liveness_probe(
+    serve: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
+) -> None:
     """After an unexpected error of the scraper, /livez fails and asks for a restart."""
 
     def broken(_self: TaskSupervisor[Any]) -> None:
@@ -326,14 +326,14 @@ def test_a_scraper_that_breaks_shows(serve: Any, monkeypatch: pytest.MonkeyPatch
     assert served.client.get("/livez").status_code == 503
 
 
-def test_a_port_that_is_taken_is_named_with_the_cure(served: Any, store: Store) -> None:
+def test_a_port_in_use_is_reported_with_the_fix(served: Any, store: Store) -> None:
     """A port in use is an error with the port and a fix."""
     _, port = served.collector.address
     with pytest.raises(StagelensError, match=rf"127\.0\.0\.1:{port} .*in use[\s\S]*STAGELENS_COLLECTOR_PORT"):
         Collector(CollectorConfig(port=port), store).start()
 
 
-def test_an_address_that_is_not_ours_is_named(store: Store) -> None:
+def test_an_address_of_another_machine_is_an_error(store: Store) -> None:
     """An address of another machine is an error with the address and a fix."""
     with pytest.raises(StagelensError, match=r"cannot listen on 192\.0\.2\.1:0"):
         Collector(CollectorConfig(host="192.0.2.1", port=0, is_open=True), store).start()

@@ -113,7 +113,7 @@ def counted_at(url: str) -> dict[str, object]:
         store.close()
 
 
-def test_storage_says_what_takes_the_room(tmp_path: Path, store: Store) -> None:
+def test_storage_prints_the_size_by_tier_and_table(tmp_path: Path, store: Store) -> None:
     """`stagelens storage` prints every tier, the largest tables, and the forecast."""
     result = stagelens(tmp_path, "storage")
 
@@ -124,7 +124,7 @@ def test_storage_says_what_takes_the_room(tmp_path: Path, store: Store) -> None:
     assert f"{store.read.storage().tiers[0].rows:,}" in result.stdout
 
 
-def test_services_are_forgotten_by_name(tmp_path: Path, store: Store) -> None:
+def test_services_are_deleted_by_name(tmp_path: Path, store: Store) -> None:
     """All data of a named service are deleted in every tier; others stay, and the ledger is correct."""
     before = counted(store)
     mistaken = stagelens(tmp_path, "storage", "forget", "service-1", "nobody-*")
@@ -149,7 +149,7 @@ def test_services_are_forgotten_by_name(tmp_path: Path, store: Store) -> None:
     assert in_ledger == in_store
 
 
-def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:
+def test_storage_prints_no_early_forecast(tmp_path: Path) -> None:
     """While a tier is empty, no forecast is printed."""
     young = Store.open(f"sqlite:///{tmp_path}/stagelens.db")
     young.write([batch("young", int(time.time()) - 10)])
@@ -161,7 +161,7 @@ def test_storage_does_not_guess_too_early(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None:
+def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:
     """A closed output pipe, as in `stagelens storage | head`, causes no traceback."""
     reading, writing = os.pipe()
     # Closed before the start, because the whole output fits into the buffer of a pipe.
@@ -181,7 +181,7 @@ def test_a_reader_that_has_seen_enough_gets_no_traceback(tmp_path: Path) -> None
     assert (ours.returncode, ours.stderr) == (1, b"")
 
 
-def test_storage_makes_no_store(tmp_path: Path) -> None:
+def test_storage_creates_no_store(tmp_path: Path) -> None:
     """`stagelens storage` of a missing store is an error and creates none."""
     result = stagelens(tmp_path, "storage")
 
@@ -190,7 +190,7 @@ def test_storage_makes_no_store(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
+def test_a_foreign_database_is_unchanged(tmp_path: Path) -> None:
     """A database with other tables is refused and stays unchanged."""
     with sqlite3.connect(tmp_path / "other.db") as other:
         other.execute("CREATE TABLE mine (id INTEGER)")
@@ -205,7 +205,7 @@ def test_a_foreign_database_is_left_alone(tmp_path: Path) -> None:
     assert tables == [("mine",)]
 
 
-def test_a_backup_under_writes_is_of_one_moment(tmp_path: Path, store: Store) -> None:
+def test_a_backup_during_writes_is_consistent(tmp_path: Path, store: Store) -> None:
     """A backup during writes contains whole batches only, and the restored store has the same results."""
     begun, ended = threading.Event(), threading.Event()
 
@@ -243,7 +243,7 @@ def test_a_backup_under_writes_is_of_one_moment(tmp_path: Path, store: Store) ->
     assert not list(tmp_path.glob("backup.db.part*"))
 
 
-def test_a_backup_overwrites_nothing(tmp_path: Path, store: Store) -> None:
+def test_a_backup_overwrites_no_file(tmp_path: Path, store: Store) -> None:
     """An existing file is not overwritten, except the incomplete file of a killed backup."""
     (tmp_path / "kept.db").write_text("mine")
     (tmp_path / "backup.db.part").write_text("half of an old one")
@@ -258,7 +258,7 @@ def test_a_backup_overwrites_nothing(tmp_path: Path, store: Store) -> None:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_backup_is_its_owners_only(tmp_path: Path) -> None:
+def test_a_backup_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     """A backup is readable by its owner only."""
     assert stagelens(tmp_path, "backup", "backup.db").returncode == 0
     assert stat.S_IMODE((tmp_path / "backup.db").stat().st_mode) == 0o600
@@ -272,7 +272,7 @@ def test_a_backup_is_its_owners_only(tmp_path: Path) -> None:
         "CREATE TRIGGER more AFTER INSERT ON points BEGIN DELETE FROM services; END;",
     ],
 )
-def test_a_backup_that_computes_is_not_restored(tmp_path: Path, store: Store, computing: str) -> None:
+def test_a_backup_with_views_or_triggers_is_refused(tmp_path: Path, store: Store, computing: str) -> None:
     """A backup with views or triggers is refused and names them, because they may execute unwanted statements."""
     stagelens(tmp_path, "backup", "backup.db")
     with sqlite3.connect(tmp_path / "backup.db") as connection:
@@ -297,7 +297,7 @@ def test_a_name_that_would_be_read_as_settings_is_refused(tmp_path: Path, comman
     assert "q?timeout=5 has a question mark in it" in result.stderr
 
 
-def test_a_backup_needs_a_folder(tmp_path: Path, store: Store) -> None:
+def test_a_backup_needs_an_existing_directory(tmp_path: Path, store: Store) -> None:
     """A missing folder is an error that names it."""
     result = stagelens(tmp_path, "backup", "absent/backup.db")
 
@@ -306,7 +306,9 @@ def test_a_backup_needs_a_folder(tmp_path: Path, store: Store) -> None:
     assert f"there is no folder {tmp_path}/absent" in result.stderr
 
 
-def test_a_backup_that_does_not_fit_is_not_begun(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backup_without_disk_space_does_not_start(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Insufficient disk space is an error with the required and the available space."""
     monkeypatch.setattr(commands.shutil, "disk_usage", lambda _: SimpleNamespace(free=3 * 1024))
     environment = {"STAGELENS_DATABASE": str(store.engine.url)}
@@ -382,7 +384,7 @@ def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
     assert "clickhousedb://u:***@127.0.0.1" in banner
 
 
-def test_a_migration_that_was_killed_goes_on(tmp_path: Path, store: Store) -> None:
+def test_a_killed_migration_continues(tmp_path: Path, store: Store) -> None:
     """After kill -9 during a migration, servers refuse the incomplete store, and the same command completes it."""
     words = ["migrate", "--to", "sqlite:///target.db"]
     killed = subprocess.run([sys.executable, "-c", DYING, *words], cwd=tmp_path, check=False, timeout=PATIENCE_SECONDS)

@@ -66,7 +66,7 @@ def test_a_store_may_have_no_budget(value: str) -> None:
         ("STAGELENS_STORAGE_BUDGET", "10"),
     ],
 )
-def test_a_wrong_setting_names_key_value_and_cure(key: str, value: str) -> None:
+def test_an_invalid_setting_names_key_value_and_fix(key: str, value: str) -> None:
     """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError, match=rf"{key} is '{value[:20]}.*(write|must)"):
         CollectorConfig.from_env({key: value})

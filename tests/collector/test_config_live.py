@@ -35,20 +35,20 @@ def edit(file: Path, text: str) -> None:
     os.utime(file, ns=(before, before + 1_000_000))
 
 
-def test_without_a_file_the_environment_says_all() -> None:
+def test_without_a_file_the_environment_is_used() -> None:
     """Without a file, settings are from the environment."""
     assert read_collector_file(None, {}) == CollectorFile()
     assert names(read_collector_file(None, {"STAGELENS_COLLECTOR_TOKEN": SECRET})) == ["token"]
 
 
-def test_an_empty_file_says_nothing(file: Path) -> None:
+def test_an_empty_file_has_no_settings(file: Path) -> None:
     """An empty file is valid and has no settings."""
     file.write_text("# later\n")
 
     assert read_collector_file(file, {}) == CollectorFile()
 
 
-def test_the_token_of_the_environment_counts_beside_those_of_the_file(file: Path) -> None:
+def test_the_environment_token_is_valid_beside_those_of_the_file(file: Path) -> None:
     """The token in the environment is valid in addition to those in the file."""
     (file.with_name("empty.yaml")).touch()
 
@@ -56,7 +56,7 @@ def test_the_token_of_the_environment_counts_beside_those_of_the_file(file: Path
     assert names(read_collector_file(file, ENV | {"STAGELENS_COLLECTOR_TOKEN": "b" * 32})) == ["team-a", "token"]
 
 
-def test_all_mistakes_are_told_at_once_with_their_lines(file: Path) -> None:
+def test_all_errors_are_reported_together_with_their_lines(file: Path) -> None:
     """All errors are reported together with their lines."""
     file.write_text(
         f"acces: {{}}\naccess:\n  tokens:\n    - {{name: a, token: {SECRET}}}\n    - {{name: b, token_env: X}}\n"
@@ -70,7 +70,7 @@ def test_all_mistakes_are_told_at_once_with_their_lines(file: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["access: [", "- access", "a\0b", "access: {tokens: [{}]}", "access: &a [*a]"])
-def test_no_text_is_more_than_a_mistake(file: Path, text: str) -> None:
+def test_any_text_is_parsed_or_an_error(file: Path, text: str) -> None:
     """Any text as a file is parsed or an error."""
     file.write_text(text)
 
@@ -78,13 +78,13 @@ def test_no_text_is_more_than_a_mistake(file: Path, text: str) -> None:
         read_collector_file(file, ENV)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """A missing file is an error, because a failed mount must not leave a collector open."""
     with pytest.raises(ConfigError, match=r"nowhere\.yaml cannot be read"):
         LiveConfig(tmp_path / "nowhere.yaml", {})
 
 
-def test_a_changed_file_is_read_again_and_a_broken_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_changed_file_is_reloaded_and_an_invalid_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A changed file is reloaded; an invalid one is logged, and the last valid one stays in force."""
     live = LiveConfig(file, ENV)
     before = names(live.current)
@@ -106,7 +106,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_is_not(file: Path, caplog
 
 
 @pytest.mark.parametrize("text", ["", "# all gone", "access:", "access: {tokens: []}", "access: {anonymous: {}}"])
-def test_a_file_that_asks_for_nothing_any_more_lets_nobody_in(file: Path, text: str) -> None:
+def test_a_file_that_removes_all_authentication_is_refused(file: Path, text: str) -> None:
     """A file that removes all authentication is refused, because it may be incomplete while it is saved."""
     live = LiveConfig(file, ENV)
     edit(file, text)
@@ -116,7 +116,7 @@ def test_a_file_that_asks_for_nothing_any_more_lets_nobody_in(file: Path, text: 
     assert "it has neither tokens nor a client_ca" in live.errors[0]
 
 
-def test_tls_stays_as_it_was_at_the_start(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_tls_settings_need_a_restart(file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A change of TLS settings has no effect until a restart."""
     live = LiveConfig(file, ENV)
     (tmp_path / "a.pem").touch()
@@ -128,7 +128,7 @@ def test_tls_stays_as_it_was_at_the_start(file: Path, tmp_path: Path, caplog: py
     assert any("restart to apply" in line for line in caplog.messages)
 
 
-def test_a_watched_file_is_read_again_by_itself(
+def test_a_watched_file_is_reloaded(
     file: Path, monkeypatch: pytest.MonkeyPatch, until: Callable[[Callable[[], object]], None]
 ) -> None:
     """A watched file is reloaded automatically."""

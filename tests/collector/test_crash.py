@@ -93,7 +93,7 @@ def in_store(url: str) -> tuple[set[str], int]:
         store.close()
 
 
-def test_killing_the_collector_loses_and_doubles_nothing(tmp_path: Path, bodies: Any) -> None:
+def test_killing_the_collector_neither_loses_nor_duplicates(tmp_path: Path, bodies: Any) -> None:
     """After each kill -9 every acknowledged batch is stored; after all are sent again, each is stored once."""
     url = f"sqlite:///{tmp_path}/stagelens.db"
     generator = random.Random(1)

@@ -55,7 +55,7 @@ def read(body: bytes) -> dict[str, Any]:
 
 
 @given(st.lists(st.floats(1e-5, 1e4) | st.just(0.0), max_size=60))
-def test_a_native_histogram_is_the_very_histogram_that_was_counted(durations: list[float]) -> None:
+def test_a_native_histogram_equals_the_counted_histogram(durations: list[float]) -> None:
     """The spans and deltas of a native histogram equal the counted buckets, by upper bound."""
     histogram = Histogram()
     for seconds in durations:
@@ -75,7 +75,7 @@ def test_a_native_histogram_is_the_very_histogram_that_was_counted(durations: li
 
 
 @given(st.text(max_size=20))
-def test_any_name_of_a_service_comes_through_both_formats(service: str) -> None:
+def test_any_service_name_is_escaped_in_both_formats(service: str) -> None:
     """Any service name is escaped in both formats; an invalid character becomes a question mark."""
     counted = told(Histogram(buckets={0: 1}), service).read()
     (family,) = text_string_to_metric_families(text.write_text(counted).decode())
@@ -85,7 +85,7 @@ def test_any_name_of_a_service_comes_through_both_formats(service: str) -> None:
     assert family.samples[0].labels["service_name"] == labels["service_name"] == counted[0].labels[0][0][1]
 
 
-def test_classic_buckets_are_the_same_in_both() -> None:
+def test_classic_buckets_are_equal_in_both_formats() -> None:
     """Classic buckets are equal in the text format and beside native ones in protobuf."""
     counted = told(Histogram(buckets={-40: 3, 0: 2, 500: 1}, zero=4)).read()
     (family,) = text_string_to_metric_families(text.write_text(counted).decode())
@@ -98,7 +98,7 @@ def test_classic_buckets_are_the_same_in_both() -> None:
     assert written["+Inf"] == 10
 
 
-def test_plain_metrics_are_the_same_in_both() -> None:
+def test_plain_metrics_are_equal_in_both_formats() -> None:
     """The collector's own metrics are equal in both formats."""
     registry = CollectorRegistry()
     Counter("a", "Counted.", ("by",), registry=registry).labels("x").inc(3)
@@ -132,7 +132,7 @@ def test_plain_metrics_are_the_same_in_both() -> None:
         (";;;,,=;q=", exposition.TEXT_MEDIA_TYPE),
     ],
 )
-def test_who_asks_gets_the_format_they_prefer(accept: str, expected: str) -> None:
+def test_the_format_follows_the_accept_header(accept: str, expected: str) -> None:
     """Protobuf is sent only if the Accept header prefers it; an invalid header gets text."""
     assert exposition.negotiate(accept) == expected
 
@@ -157,7 +157,7 @@ def test_a_service_may_have_any_name(served: Any, bodies: Any) -> None:
 
 
 @pytest.mark.stacks
-def test_the_page_of_a_collector_is_what_promtool_wants(served: Any, bodies: Any) -> None:
+def test_the_exposition_passes_promtool(served: Any, bodies: Any) -> None:
     """Names, units and help of all metrics are valid for promtool, for any service name."""
     served.post("/v1/metrics", bodies.metrics(bodies.point((0.1,)), service=HOSTILE))
     page = served.client.get("/metrics")

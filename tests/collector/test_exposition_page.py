@@ -33,7 +33,7 @@ def told(served: Any, store: Store) -> set[str]:
     return {name for name in found if name.startswith("stagelens_") and not name.endswith("_created")}
 
 
-def test_every_metric_is_on_the_page_with_what_to_do(told: set[str]) -> None:
+def test_every_metric_is_documented_with_an_action(told: set[str]) -> None:
     """Every metric is in a table of the page with meaning, threshold and action."""
     rows = [line for line in PAGE.splitlines() if line.startswith("| `stagelens_")]
     described = {name for row in rows for name in NAME.findall(row.split("|")[1])}
@@ -42,7 +42,7 @@ def test_every_metric_is_on_the_page_with_what_to_do(told: set[str]) -> None:
     assert all(row.count("|") == 6 and row.split("|")[3].strip() for row in rows)
 
 
-def test_other_pages_name_what_there_is(told: set[str]) -> None:
+def test_other_pages_name_existing_metrics(told: set[str]) -> None:
     """Metrics named on other pages, mainly in the runbook, exist."""
     # `stagelens_collector_forward_…` stands for all names with that prefix.
     named = {
@@ -62,7 +62,7 @@ def test_every_histogram_is_on_the_page_about_prometheus() -> None:
 
 
 @pytest.mark.stacks
-def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path, told: set[str]) -> None:
+def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path, told: set[str]) -> None:
     """The rules about Stagelens are valid and refer to existing metrics."""
     written = export.write_self_monitoring_rules()
     file = tmp_path / "rules.yml"
@@ -74,7 +74,7 @@ def test_the_rules_about_it_are_taken_and_about_metrics_there_are(tmp_path: Path
     assert {name.removesuffix("_bucket") for name in NAME.findall(expressions)} <= told
 
 
-def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, store: Store) -> None:
+def test_counters_used_by_alerts_exist_from_the_start(served: Any, store: Store) -> None:
     """A counter in an alert on its increase exists from the start, because the first increase would be missed otherwise."""
     destinations = DestinationStates()
     destinations.waiting({"tempo": Backlog()})
@@ -90,7 +90,7 @@ def test_what_an_alert_wants_to_see_grow_is_there_from_the_start(served: Any, st
         assert any(line.startswith((f"{name} ", f"{name}{{")) and label in line for line in lines), name
 
 
-def test_what_a_collector_tells_at_first_can_be_read(served: Any) -> None:
+def test_the_initial_exposition_is_valid(served: Any) -> None:
     """The exposition is valid before the first request, when it has no histograms."""
     families = list(text_string_to_metric_families(served.client.get("/metrics").text))
 

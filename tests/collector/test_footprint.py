@@ -26,7 +26,7 @@ print(*sorted({"pandas", "pyarrow", "dash", "plotly", *rooms} & {*sys.modules}))
 """
 
 
-def test_a_collector_that_ran_has_loaded_nothing_of_pages_or_alerts(tmp_path: Path) -> None:
+def test_a_collector_loads_no_modules_of_pages_or_alerts(tmp_path: Path) -> None:
     ran = subprocess.run(
         [sys.executable, "-c", _LIFE, f"sqlite:///{tmp_path / 'store.db'}"],
         capture_output=True,

@@ -54,9 +54,7 @@ def full(clock: Clock, **settings: object) -> Counters:
 
 
 @given(durations=st.lists(SECONDS, min_size=1, max_size=50), scale=st.integers(0, 5))
-def test_the_count_at_a_bound_of_the_ladder_is_never_too_high_and_exact_at_our_scale(
-    durations: list[float], scale: int
-) -> None:
+def test_the_count_at_a_standard_bound_is_never_too_high(durations: list[float], scale: int) -> None:
     """The count at a standard bound is never too high, and exact at the default scale; coarser buckets count at their end."""
     clock = Clock()
     told = Counters(clock=clock)
@@ -72,9 +70,7 @@ def test_the_count_at_a_bound_of_the_ladder_is_never_too_high_and_exact_at_our_s
 
 
 @given(durations=st.lists(st.floats(0.01, 10), min_size=1, max_size=50), bound=st.floats(0.01, 10))
-def test_a_bound_of_the_users_own_is_off_by_the_requests_of_its_bucket_at_most(
-    durations: list[float], bound: float
-) -> None:
+def test_the_error_at_a_custom_bound_is_within_its_bucket(durations: list[float], bound: float) -> None:
     """The count at a custom bound is split within its bucket, and is off by at most the requests of that bucket."""
     histogram = Histogram()
     for seconds in durations:
@@ -90,7 +86,7 @@ def test_a_bound_of_the_users_own_is_off_by_the_requests_of_its_bucket_at_most(
     assert abs(held - (len(durations) - above.value)) <= 1
 
 
-def test_all_a_service_counts_adds_up() -> None:
+def test_all_counts_of_a_service_add_up() -> None:
     """Points of several batches, dominant stages and unselected routes are one histogram."""
     clock = Clock()
     told = Counters(clock=clock)
@@ -101,7 +97,7 @@ def test_all_a_service_counts_adds_up() -> None:
     assert shown(told.read()) == {("shop", "ok", "", ""): 3, ("shop", "error", "", ""): 1}
 
 
-def test_labels_are_those_that_were_chosen() -> None:
+def test_labels_are_the_configured_ones() -> None:
     """Labels are service and status, then the selected ones in configured order, and the stage last."""
     clock = Clock()
     told = full(clock, labels=("route",))
@@ -111,7 +107,7 @@ def test_labels_are_those_that_were_chosen() -> None:
     assert stages.labels == [(("service_name", "shop"), ("status", "ok"), ("route", "/a"), ("stage", "queue"))]
 
 
-def test_a_histogram_begins_empty() -> None:
+def test_a_histogram_starts_empty() -> None:
     """A new histogram is first exposed without counts, so that Prometheus sees its first increase."""
     clock = Clock()
     told = Counters(clock=clock)
@@ -123,7 +119,7 @@ def test_a_histogram_begins_empty() -> None:
     assert shown(told.read()) == {("shop", "ok", "", ""): 1}
 
 
-def test_what_does_not_grow_any_more_leaves_and_begins_anew() -> None:
+def test_unused_series_are_removed_and_restart_at_zero() -> None:
     """A histogram without increase is removed, and starts at zero when it returns."""
     clock = Clock()
     told = full(clock, histograms=1)
@@ -137,7 +133,7 @@ def test_what_does_not_grow_any_more_leaves_and_begins_anew() -> None:
     assert shown(told.read()) == {("shop", "ok", "2", ""): 2}
 
 
-def test_past_the_limit_the_rest_is_one() -> None:
+def test_series_over_the_limit_are_aggregated() -> None:
     """Series beyond the limit are counted in `__other__` by status."""
     clock = Clock()
     told = full(clock, histograms=2)
@@ -156,7 +152,7 @@ def test_past_the_limit_the_rest_is_one() -> None:
     assert (told.used, told.limit) == (4, 2)
 
 
-def test_every_metric_has_room_past_the_limit() -> None:
+def test_every_metric_counts_beyond_the_limit() -> None:
     """With the limit used up, each metric and status still counts."""
     clock = Clock()
     told = full(clock, histograms=1)
@@ -169,7 +165,7 @@ def test_every_metric_has_room_past_the_limit() -> None:
     assert sum(int(each.counts.sum()) for each in told.read()) == 3 * 2 * len(FAMILIES)
 
 
-def test_other_labels_begin_anew() -> None:
+def test_changed_labels_restart_at_zero() -> None:
     """After a change of labels, histograms start at zero."""
     settings = [PrometheusSettings()]
     clock = Clock()
@@ -182,7 +178,7 @@ def test_other_labels_begin_anew() -> None:
     assert shown(told.read()) == {("shop", "ok", "gpu"): 1}
 
 
-def test_nothing_is_counted_where_nothing_is_wanted() -> None:
+def test_histograms_zero_counts_nothing() -> None:
     """With `histograms: 0` nothing is counted."""
     clock = Clock()
     told = full(clock, histograms=0)
@@ -191,7 +187,7 @@ def test_nothing_is_counted_where_nothing_is_wanted() -> None:
     assert told.read()[0].labels == []
 
 
-def test_what_is_too_short_or_too_long_counts_at_the_ends() -> None:
+def test_values_outside_the_range_count_at_its_ends() -> None:
     """A nanosecond and a week count in the first and last bucket."""
     clock = Clock()
     told = Counters(clock=clock)

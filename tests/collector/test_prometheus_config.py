@@ -28,7 +28,7 @@ def written(folder: Path, section: str) -> Path:
         ("{buckets: [1.5, 0.3, 0.3, 2]}", PrometheusSettings(buckets=(0.3, 1.5, 2.0))),
     ],
 )
-def test_what_is_written_is_in_force(tmp_path: Path, section: str, expected: PrometheusSettings) -> None:
+def test_written_settings_are_in_force(tmp_path: Path, section: str, expected: PrometheusSettings) -> None:
     """Labels have a fixed order, and bounds are sorted without duplicates."""
     assert read_collector_file(written(tmp_path, section), {}).prometheus == expected
 
@@ -49,7 +49,7 @@ def test_what_is_written_is_in_force(tmp_path: Path, section: str, expected: Pro
         ("[1]", "prometheus is a list; write keys and values, such as `labels: [version, route]`"),
     ],
 )
-def test_a_mistake_is_named_with_its_cure(tmp_path: Path, section: str, said: str) -> None:
+def test_an_error_is_named_with_its_fix(tmp_path: Path, section: str, said: str) -> None:
     """An error has file, line, key, value and allowed values."""
     path = written(tmp_path, section)
     with pytest.raises(ConfigError) as raised:

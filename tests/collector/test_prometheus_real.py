@@ -59,7 +59,9 @@ def told(server: Prometheus, expression: str) -> float:
     return found
 
 
-def test_quantiles_are_ours(served: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
+def test_prometheus_quantiles_equal_stagelens_quantiles(
+    served: Any, bodies: Any, scraping: Scraping, until: Until
+) -> None:
     """Native histograms have quantiles within their buckets of 2.2 %, classic ones within a doubling bucket."""
     served.post("/v1/metrics", bodies.metrics(bodies.point(tuple(SAMPLES))))
     with scraping(served.collector.address, flags=NATIVE) as native, scraping(served.collector.address) as classic:
@@ -96,7 +98,7 @@ def test_collectors_over_one_store_add_up(serve: Any, bodies: Any, scraping: Scr
     assert first.store.read.latency(_day()).count == 3
 
 
-def test_a_collector_that_begins_anew_is_a_reset(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
+def test_a_restarted_collector_is_a_counter_reset(serve: Any, bodies: Any, scraping: Scraping, until: Until) -> None:
     """A restart of the collector is a counter reset for Prometheus, and later requests are added."""
 
     def post(served: Any, name: str, *durations: float) -> None:

@@ -53,14 +53,14 @@ def status_of(body: bytes) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("content_type", ["application/json", "Application/JSON; charset=utf-8"])
-def test_json_is_answered_in_json(served: Any, bodies: Any, content_type: str) -> None:
+def test_json_requests_get_json_responses(served: Any, bodies: Any, content_type: str) -> None:
     """A JSON export gets an empty JSON message, with any parameters of the content type."""
     answer = served.post("/v1/metrics", bodies.metrics(bodies.point()), content_type=content_type)
 
     assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
 
 
-def test_protobuf_is_answered_in_protobuf(served: Any) -> None:
+def test_protobuf_requests_get_protobuf_responses(served: Any) -> None:
     """A protobuf export gets an empty protobuf message."""
     answer = served.post("/v1/metrics", ExportMetricsServiceRequest().SerializeToString(), content_type=PROTOBUF)
 
@@ -68,7 +68,7 @@ def test_protobuf_is_answered_in_protobuf(served: Any) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip", "GZIP", "x-gzip", "zstd", "Zstd"])
-def test_encodings_are_undone(served: Any, bodies: Any, encoding: str) -> None:
+def test_compressed_bodies_are_decompressed(served: Any, bodies: Any, encoding: str) -> None:
     """A body compressed by gzip or zstd is accepted."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     pack = {"identity": bytes, "zstd": zstandard.compress}.get(encoding.lower(), gzip.compress)
@@ -108,7 +108,7 @@ def test_partial_success_is_reported_in_protobuf(served: Any) -> None:
     assert "aggregationTemporality must be delta" in partial.error_message
 
 
-def test_traces_of_ours_and_of_others_are_taken_together(served: Any, bodies: Any) -> None:
+def test_agent_traces_and_foreign_spans_are_stored_together(served: Any, bodies: Any) -> None:
     """Retained traces of agents and spans of other programs are stored together; a malformed span is refused."""
     body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
     other = bodies.trace({"forward": 5})
@@ -150,7 +150,7 @@ def test_malformed_spans_are_declined_in_protobuf(served: Any) -> None:
         (b"{}", {"x_stagelens_batch": ""}, 400, "X-Stagelens-Batch must be"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_reason(
+def test_unreadable_bodies_are_refused_with_a_reason(
     shared: Any, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
     """A malformed, truncated or wrongly labelled body gets its status and a reason as a google.rpc.Status."""
@@ -174,7 +174,7 @@ def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
     )
 
 
-def test_a_body_without_end_is_cut_off(serve: Callable[..., Any]) -> None:
+def test_an_endless_body_is_cut_off(serve: Callable[..., Any]) -> None:
     """A sender that does not stop is disconnected."""
     served = serve(max_body_bytes=1000)
     with socket.create_connection(served.collector.address, timeout=60) as connection:
@@ -185,7 +185,7 @@ def test_a_body_without_end_is_cut_off(serve: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("encoding", list(BOMBS))
-def test_a_bomb_is_stopped(serve: Callable[..., Any], encoding: str) -> None:
+def test_a_decompression_bomb_is_refused(serve: Callable[..., Any], encoding: str) -> None:
     """A small body that decompresses to more than the limit is refused."""
     served = serve(max_inflated_bytes=1_000_000)
     answer = served.post("/v1/metrics", BOMBS[encoding](bytes(100_000_000)), content_encoding=encoding)
@@ -205,7 +205,7 @@ def test_a_body_of_exactly_the_limit_passes(encoding: str) -> None:
 
 @settings(deadline=None)
 @given(st.binary(max_size=300_000), st.integers(1, 22), st.sampled_from(list(BOMBS)))
-def test_what_was_compressed_comes_back(body: bytes, level: int, encoding: str) -> None:
+def test_decompression_returns_the_original(body: bytes, level: int, encoding: str) -> None:
     """Any compressed body is decompressed correctly, or refused for its window."""
     packed = gzip.compress(body, level % 10) if encoding == "gzip" else zstandard.compress(body, level)
 
@@ -230,7 +230,7 @@ def test_logs_are_acknowledged_declined_and_counted(served: Any, media_type: str
 
 
 @pytest.mark.parametrize("body", [b"garbage", b"[]", b'{"resourceLogs": 1}', b'{"resourceLogs": [{"scopeLogs": [0]}]}'])
-def test_logs_that_cannot_be_read_are_refused(shared: Any, body: bytes) -> None:
+def test_invalid_logs_are_refused(shared: Any, body: bytes) -> None:
     """Invalid logs are an error."""
     assert shared.post("/v1/logs", body).status_code == 400
     assert shared.post("/v1/logs", b"\xff" + body, content_type=PROTOBUF).status_code == 400
@@ -249,7 +249,7 @@ def test_logs_that_cannot_be_read_are_refused(shared: Any, body: bytes) -> None:
         ("GET", "/favicon.ico", 404, "/v1/metrics"),
     ],
 )
-def test_a_wrong_address_is_answered_with_a_hint(shared: Any, method: str, path: str, status: int, hint: str) -> None:
+def test_a_wrong_address_gets_a_hint(shared: Any, method: str, path: str, status: int, hint: str) -> None:
     """An unknown path or method is an error with the right one."""
     answer = shared.client.request(method, path)
 
@@ -258,7 +258,7 @@ def test_a_wrong_address_is_answered_with_a_hint(shared: Any, method: str, path:
     assert (status == 405) == ("allow" in answer.headers)
 
 
-def test_the_front_page_says_what_this_is(serve: Callable[..., Any]) -> None:
+def test_the_front_page_describes_the_collector(serve: Callable[..., Any]) -> None:
     """The front page describes the collector and links to the dashboard."""
     served = serve(dashboard_url="http://stagelens.example")
     answer = served.client.get("/")
@@ -268,14 +268,14 @@ def test_the_front_page_says_what_this_is(serve: Callable[..., Any]) -> None:
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
-def test_a_healthy_collector_says_ok(shared: Any, path: str) -> None:
+def test_a_healthy_collector_returns_200(shared: Any, path: str) -> None:
     """Probes return 200 while threads run and commits succeed."""
     answer = shared.client.get(path)
 
     assert (answer.status_code, answer.text) == (200, "ok\n")
 
 
-def test_a_client_that_leaves_early_does_no_harm(served: Any, bodies: Any, until: Callable[..., None]) -> None:
+def test_an_early_disconnect_is_harmless(served: Any, bodies: Any, until: Callable[..., None]) -> None:
     """A connection that closes within a body causes no error."""
     with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(
@@ -286,7 +286,7 @@ def test_a_client_that_leaves_early_does_no_harm(served: Any, bodies: Any, until
     assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
 
 
-def test_bodies_that_are_being_received_are_bounded_together(
+def test_bodies_in_transfer_are_bounded_together(
     serve: Callable[..., Any], bodies: Any, until: Callable[..., None]
 ) -> None:
     """Bodies being received are limited together: a second sender gets a retry delay, and is served later."""
@@ -305,7 +305,7 @@ def test_bodies_that_are_being_received_are_bounded_together(
     assert served.metric("stagelens_collector_receiving_bytes") == 0
 
 
-def test_a_fault_of_ours_is_a_500_and_no_more(served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_a_500_without_details(served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unexpected error is a google.rpc.Status without details, and the next request succeeds."""
 
     def broken(*_: object) -> None:
@@ -320,7 +320,7 @@ def test_a_fault_of_ours_is_a_500_and_no_more(served: Any, bodies: Any, monkeypa
     assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
 
 
-def test_what_is_no_http_is_refused(served: Any) -> None:
+def test_invalid_http_is_refused(served: Any) -> None:
     """Data that are not HTTP get a 400."""
     with socket.create_connection(served.collector.address, timeout=60) as connection:
         connection.sendall(b"\x16\x03\x01\x02\x00 this is TLS, or worse\r\n\r\n")
@@ -328,7 +328,7 @@ def test_what_is_no_http_is_refused(served: Any) -> None:
         assert connection.recv(100).startswith(b"HTTP/1.1 400")
 
 
-def test_its_own_metrics_add_up(served: Any, bodies: Any) -> None:
+def test_collector_metrics_add_up(served: Any, bodies: Any) -> None:
     """The metrics count requests, points, refusals by reason, ignored points, dropped requests and duplicates."""
     dropped = {"aggregationTemporality": 1, "isMonotonic": True, "dataPoints": [{"asInt": 4}]}
     body = bodies.metrics(bodies.point(), bodies.point(scale=99))
@@ -354,7 +354,7 @@ def test_its_own_metrics_add_up(served: Any, bodies: Any) -> None:
     assert served.metric(prefix + "healthy") == 1
 
 
-def test_metrics_are_what_prometheus_reads(served: Any) -> None:
+def test_metrics_are_valid_for_prometheus(served: Any) -> None:
     """The exposition is valid and has its content type."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - used here only
 

@@ -110,7 +110,7 @@ def test_a_request_has_the_stages_that_triton_timed() -> None:
     assert read.tally.rejected == {}
 
 
-def test_a_request_that_waited_for_a_batch_shows_it_as_queue() -> None:
+def test_a_batched_request_has_its_wait_as_queue() -> None:
     """Three requests of one batch are three requests, each with its queue time."""
     read = Read(capture("batched"))
 
@@ -131,7 +131,7 @@ def test_an_ensemble_is_one_request_of_all_its_models() -> None:
     assert read.histograms(names.REQUEST_DURATION)["forward"].count == 1
 
 
-def test_a_stream_is_counted_to_its_first_answer_too() -> None:
+def test_a_stream_is_counted_up_to_its_first_response() -> None:
     """A streaming request has a first token by the server's definition, and the longest wait between two responses."""
     read = Read(capture("decoupled"))
     first, gap = read.histograms(names.FIRST_TOKEN), read.histograms(names.STREAM_GAP)
@@ -140,7 +140,7 @@ def test_a_stream_is_counted_to_its_first_answer_too() -> None:
     assert {key: round(histogram.sum, 3) for key, histogram in gap.items()} == {"triton_first_response": 0.011}
 
 
-def test_both_encodings_say_the_same() -> None:
+def test_both_encodings_give_equal_results() -> None:
     """An export forwarded by an OpenTelemetry Collector as protobuf gives the same result as Triton's JSON."""
     root = json.loads(capture("ensemble"))
     for resource in root["resourceSpans"]:
@@ -154,21 +154,21 @@ def test_both_encodings_say_the_same() -> None:
 
 
 @pytest.mark.parametrize("kind", ["single", "batched", "ensemble", "decoupled"])
-def test_a_request_may_come_in_several_exports(kind: str) -> None:
+def test_a_request_can_span_several_exports(kind: str) -> None:
     """A request whose spans arrive in several exports, split in any way, gives the same result."""
     pieces, whole = Read(*cut(capture(kind))), Read(capture(kind))
 
     assert {trace.span_id: trace for trace in pieces.traces} == {trace.span_id: trace for trace in whole.traces}
 
 
-def test_a_request_that_comes_twice_is_one() -> None:
+def test_a_duplicate_request_counts_once() -> None:
     """A request that is in two merged batches counts once."""
     read = Read(capture("single"), capture("single"))
 
     assert read.histograms(names.REQUEST_DURATION)["forward"].count == 1
 
 
-def test_a_request_that_triton_refused_before_a_model_had_it_has_no_stages() -> None:
+def test_a_request_refused_before_its_model_has_no_stages() -> None:
     """A request that Triton refused before its model is counted as unattributed time."""
     *_, root = cut(capture("single"))
     (trace,) = Read(root).traces
@@ -176,7 +176,7 @@ def test_a_request_that_triton_refused_before_a_model_had_it_has_no_stages() -> 
     assert set(trace.stages_ns) == {"network", "overhead"}
 
 
-def test_times_of_a_broken_clock_are_neither_shown_nor_counted() -> None:
+def test_times_of_an_invalid_clock_are_ignored() -> None:
     """Events with the largest possible time or without a time are ignored."""
     body = json.loads(capture("single"))
     compute, model, root = body["resourceSpans"][0]["scopeSpans"][0]["spans"]
@@ -211,7 +211,7 @@ def test_damaged_spans_never_raise(changes: list[tuple[int, str, str]]) -> None:
         assert sum(trace.stages_ns.values()) == trace.duration_ns
 
 
-def test_a_running_collector_takes_what_triton_sends(served: Any, bodies: Any, until: Callable[..., None]) -> None:
+def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, until: Callable[..., None]) -> None:
     """A running collector stores Triton's JSON in the inbox and then counts its requests."""
     shift = bodies.now_ns - 1795197799952871197
     body = json.loads(capture("single"))

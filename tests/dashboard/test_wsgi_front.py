@@ -90,7 +90,7 @@ def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -
     assert seen == []
 
 
-def test_a_body_that_trickles_is_not_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickling_body_times_out(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """No thread waits for it meanwhile, either."""
     monkeypatch.setattr(wsgi_front, "MAX_BODY_SECONDS", 0.2)
     dashboard = start(token=TOKEN)

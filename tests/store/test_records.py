@@ -19,6 +19,6 @@ BEFORE = zlib.compress(json.dumps(DOCUMENT).encode(), 6)
 
 
 @pytest.mark.parametrize("packed", [NOW, BEFORE], ids=["now", "before"])
-def test_what_was_written_is_read(packed: bytes) -> None:
+def test_written_columns_are_read_unchanged(packed: bytes) -> None:
     """Documents of this and of an older version are read, because a store retains traces for days."""
     assert records.unpack_trace(packed) == DOCUMENT

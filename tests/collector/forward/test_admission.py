@@ -20,7 +20,7 @@ def body(name: str, size: int) -> Outgoing:
     return Outgoing(name, "metrics", "application/json", b"x" * size)
 
 
-def test_a_body_is_packed_once_for_whoever_takes_its_signal() -> None:
+def test_a_body_is_compressed_once_per_signal() -> None:
     """A body is compressed once for all destinations of its signal, and not at all without destinations."""
     queue = ForwardQueue(lambda: (A, B), US, None)
     traces = queue.pack("traces", "application/json", b"{}", OTHERS)
@@ -39,7 +39,7 @@ def admit(queue: ForwardQueue, *bodies: Outgoing) -> None:
         pass
 
 
-def test_bodies_wait_while_there_is_room() -> None:
+def test_bodies_are_admitted_while_there_is_capacity() -> None:
     """A body is admitted for all destinations or none; sent bodies free capacity."""
     queue = ForwardQueue(lambda: (A, B), US, None)
     admit(queue, body("a", 9 * MIB), body("b", 99 * MIB))
@@ -52,7 +52,7 @@ def test_bodies_wait_while_there_is_room() -> None:
         admit(queue, body("a", 2 * MIB))
 
 
-def test_what_the_store_says_is_added_to_what_it_could_not_know() -> None:
+def test_a_store_limit_is_added_to_the_local_capacity() -> None:
     """Bodies written since the last query of the store are added to its result, until the next query."""
     queue = ForwardQueue(lambda: (A,), US, None)
     with queue.admitted([body("a", 4 * MIB)]):
@@ -70,12 +70,12 @@ def test_what_the_store_says_is_added_to_what_it_could_not_know() -> None:
     admit(queue, body("a", 10 * MIB))
 
 
-def test_one_body_is_never_too_large() -> None:
+def test_a_single_body_is_always_admitted() -> None:
     """A single body is always admitted, because it could never be received otherwise."""
     admit(ForwardQueue(lambda: (A,), US, None), body("a", 11 * MIB))
 
 
-def test_the_numbers_keep_their_room() -> None:
+def test_destinations_may_use_a_quarter_of_the_store() -> None:
     """All destinations together may use a quarter of the store."""
     assert ForwardQueue(lambda: (A,), US, 16 * MIB).most_bytes(A) == 4 * MIB
     assert ForwardQueue(lambda: (A, B), US, 16 * MIB).most_bytes(A) == 2 * MIB
@@ -85,12 +85,12 @@ def test_the_numbers_keep_their_room() -> None:
 @pytest.mark.parametrize(
     ("via", "kept"), [("", ""), (OTHERS, OTHERS), ("a,b", ""), (f"{OTHERS},\n", ""), ("x" * 99999, "")]
 )
-def test_a_path_is_kept_if_it_is_one(via: str, kept: str) -> None:
+def test_a_valid_path_header_is_preserved(via: str, kept: str) -> None:
     """An invalid path header is ignored."""
     assert ForwardQueue(lambda: (), US, None).check_via(via) == kept
 
 
-def test_a_path_through_here_is_a_circle() -> None:
+def test_a_path_through_this_collector_is_a_loop() -> None:
     """A path that contains this collector at any position is a loop."""
     for via in (US, f"{OTHERS},{US}", f"{US},{OTHERS}"):
         with pytest.raises(LoopError, match="forwarded from here and came back"):

@@ -29,7 +29,7 @@ def test_a_destination_needs_a_name_and_an_endpoint() -> None:
     assert (destinations[0].signals, destinations[0].when_full) == (("metrics", "traces", "logs"), "refuse")
 
 
-def test_everything_can_be_said(tmp_path: Path) -> None:
+def test_every_setting_is_parsed(tmp_path: Path) -> None:
     """Signals, headers with secrets, TLS and limits are parsed, and the repr contains no secret."""
     files = [tmp_path / name for name in ("key", "ca.pem", "cert.pem", "key.pem")]
     for file in files:
@@ -147,7 +147,7 @@ def test_everything_can_be_said(tmp_path: Path) -> None:
         ("nonsense", "is 'nonsense'; write keys and values"),
     ],
 )
-def test_what_is_wrong_has_a_line_and_a_cure(entry: str, problem: str) -> None:
+def test_an_error_has_a_line_and_a_fix(entry: str, problem: str) -> None:
     """Each error has line and fix, and no secret."""
     _, problems = read(f"  - {entry}\n")
 
@@ -157,7 +157,7 @@ def test_what_is_wrong_has_a_line_and_a_cure(entry: str, problem: str) -> None:
     assert "s3cret" not in problems[0]
 
 
-def test_a_destination_may_speak_grpc() -> None:
+def test_a_destination_can_use_grpc() -> None:
     """A gRPC endpoint has the form of OpenTelemetry's exporters."""
     destinations, problems = read("  - {name: a, endpoint: 'https://a:4317/', protocol: grpc, headers: {X-Org.1: b}}\n")
 
@@ -167,7 +167,7 @@ def test_a_destination_may_speak_grpc() -> None:
     )
 
 
-def test_names_are_given_once() -> None:
+def test_destination_names_are_unique() -> None:
     """Names are unique, because bodies wait under them."""
     destinations, problems = read("  - {name: a, endpoint: 'http://a'}\n  - {name: a, endpoint: 'http://b'}\n")
 
@@ -177,7 +177,7 @@ def test_names_are_given_once() -> None:
     ]
 
 
-def test_a_metadata_service_may_be_meant() -> None:
+def test_a_metadata_address_can_be_permitted() -> None:
     """A metadata address is permitted if the setting requires it, as for scrape targets."""
     destinations, problems = read("  - {name: a, endpoint: 'http://169.254.1.1', allow_link_local: true}\n")
 

@@ -35,7 +35,7 @@ def to(destination: Destination, **more: Any) -> dict[str, Any]:
     return {"name": "backend", "endpoint": destination.url, "timeout": "60s", **more}
 
 
-def test_everything_goes_on_as_it_came(
+def test_all_signals_are_forwarded_unchanged(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, store: Store
 ) -> None:
     """Over HTTP in protobuf and JSON and over gRPC, all signals arrive byte for byte and are valid OTLP."""
@@ -63,7 +63,7 @@ def test_everything_goes_on_as_it_came(
     assert told(collector, "up") == 1
 
 
-def test_what_we_refuse_in_part_goes_on_whole(
+def test_a_partially_refused_body_is_forwarded_completely(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
     """Bodies with refused points or unknown metrics are forwarded completely; invalid bodies are not."""
@@ -82,7 +82,7 @@ def test_what_we_refuse_in_part_goes_on_whole(
     assert destination.bodies() == {json.dumps(old).encode(), json.dumps(gauge).encode()}
 
 
-def test_a_retry_is_not_sent_on_again(
+def test_a_retry_is_not_forwarded_again(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, store: Store
 ) -> None:
     """A duplicate batch is not forwarded again."""
@@ -99,7 +99,7 @@ def test_a_retry_is_not_sent_on_again(
     assert destination.taken == {("/v1/metrics", body): 1, ("/v1/metrics", last): 1}
 
 
-def test_a_destination_that_is_away_gets_all_when_it_is_back(
+def test_a_destination_receives_all_bodies_after_an_outage(
     forwarding: Forwarding, free_port: int, bodies: Any, until: Until, store: Store
 ) -> None:
     """While a destination is down, bodies are acknowledged and wait, and the collector is ready; later all arrive."""
@@ -121,7 +121,9 @@ def test_a_destination_that_is_away_gets_all_when_it_is_back(
     until(lambda: told(collector, "sent_total", signal="metrics") == 30)
 
 
-def test_what_may_be_sent_again_is(forwarding: Forwarding, destination: Destination, bodies: Any, until: Until) -> None:
+def test_retryable_bodies_are_sent_again(
+    forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
+) -> None:
     """Temporary errors, and errors of configuration, lose no body."""
     passing = (429, 502, 503, 504, 408, 401, 403, 307)
     headers = {"Retry-After": "0", "Location": "http://127.0.0.1:1/"}
@@ -139,7 +141,7 @@ def test_what_may_be_sent_again_is(forwarding: Forwarding, destination: Destinat
     assert told(collector, "dropped_total") == 0
 
 
-def test_a_body_that_is_refused_is_dropped_counted_and_said(
+def test_a_refused_body_is_dropped_counted_and_logged(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A refused body is dropped, counted and logged once a minute without secrets; other bodies arrive."""
@@ -161,7 +163,7 @@ def test_a_body_that_is_refused_is_dropped_counted_and_said(
     assert "key-0123456789" not in caplog.text
 
 
-def test_what_a_destination_takes_in_part_is_taken(
+def test_a_partial_success_of_a_destination_is_final(
     forwarding: Forwarding, destination: Destination, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A partial success of the destination is counted and not retried."""
@@ -178,7 +180,7 @@ def test_what_a_destination_takes_in_part_is_taken(
     assert caplog.text.count("accepts data only in part: 2 refused, too old") == 1
 
 
-def test_a_full_store_of_waiting_bodies_has_senders_wait_and_loses_nothing(
+def test_a_full_store_of_waiting_bodies_delays_senders_and_loses_nothing(
     forwarding: Forwarding, free_port: int, until: Until, store: Store
 ) -> None:
     """When waiting bodies reach the limit, senders get 503 with a delay; all acknowledged bodies arrive."""
@@ -200,7 +202,7 @@ def test_a_full_store_of_waiting_bodies_has_senders_wait_and_loses_nothing(
         until(lambda: away.bodies("/v1/logs") == taken | again)
 
 
-def test_whoever_says_so_loses_the_oldest_instead(
+def test_the_drop_oldest_setting_drops_the_oldest_body(
     forwarding: Forwarding, free_port: int, until: Until, store: Store
 ) -> None:
     """With the setting to drop, the oldest waiting bodies are dropped and counted, and every sender is acknowledged."""
@@ -248,7 +250,7 @@ def test_each_destination_gets_its_signals(
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zstd", "none"])
-def test_bodies_are_compressed_as_is_asked(
+def test_bodies_are_compressed_as_configured(
     compression: str, forwarding: Forwarding, destination: Destination, bodies: Any, until: Until
 ) -> None:
     """A destination with zstd receives bodies compressed by zstd."""
@@ -260,7 +262,7 @@ def test_bodies_are_compressed_as_is_asked(
     assert destination.asked[0].get("content-encoding", "none") == compression
 
 
-def test_a_second_collector_counts_the_same_once(
+def test_a_second_collector_counts_a_repeated_body_once(
     forwarding: Forwarding, tmp_path: Path, bodies: Any, until: Until, store: Store
 ) -> None:
     """A second collector detects a repeated body by its content and counts it once."""
@@ -292,7 +294,7 @@ def test_a_second_collector_counts_the_same_once(
         store_of_other.close()
 
 
-def test_a_body_that_comes_back_is_refused(
+def test_a_looped_body_is_refused(
     forwarding: Forwarding, bodies: Any, until: Until, store: Store, free_port: int
 ) -> None:
     """A collector that forwards to itself counts each body once and logs the loop."""
@@ -313,7 +315,7 @@ def test_a_body_that_comes_back_is_refused(
         assert counted(store) == 1
 
 
-def test_a_path_without_end_is_refused(forwarding: Forwarding, destination: Destination, bodies: Any) -> None:
+def test_a_path_over_the_limit_is_refused(forwarding: Forwarding, destination: Destination, bodies: Any) -> None:
     """A path longer than the limit is refused, and an invalid path is ignored."""
     collector = forwarding(to(destination))
     long = ",".join(f"{number:016x}" for number in range(8))
@@ -345,7 +347,7 @@ def test_two_collectors_over_one_store_share_the_work(
     assert set(destination.taken.values()) == {1}
 
 
-def test_a_destination_where_clouds_hand_out_credentials_is_not_called(
+def test_a_destination_at_a_metadata_address_is_not_called(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
     """A destination with a metadata address is not called; the body waits, and the log names the reason."""
@@ -358,7 +360,7 @@ def test_a_destination_where_clouds_hand_out_credentials_is_not_called(
     assert "of a cloud metadata service with credentials, which is not allowed" in state.error
 
 
-def test_a_destination_is_believed_by_its_name_and_told_who_we_are(
+def test_a_destination_is_verified_by_host_name_with_mutual_tls(
     forwarding: Forwarding,
     authority: Authorities,
     bodies: Any,

@@ -21,7 +21,7 @@ class Clock:
         return self.now
 
 
-def test_one_that_comes_and_goes_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_flapping_destination_is_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """A destination that fails and recovers repeatedly is logged at most once a minute."""
     clock = Clock()
     states = DestinationStates(clock)
@@ -38,7 +38,7 @@ def test_one_that_comes_and_goes_is_said_once_a_minute(caplog: pytest.LogCapture
     assert states.all()[0].retries == 61
 
 
-def test_losses_are_added_up_and_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+def test_losses_are_added_up_and_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """Dropped bodies are counted and logged once a minute by reason, with the last error."""
     clock = Clock()
     states = DestinationStates(clock)
@@ -57,7 +57,7 @@ def test_losses_are_added_up_and_said_once_a_minute(caplog: pytest.LogCaptureFix
     assert (state.lost, state.lost_bodies) == ({"refused": 40, "full": 1}, 41)
 
 
-def test_no_count_gets_lost_between_threads() -> None:
+def test_counts_are_exact_across_threads() -> None:
     """Counts are exact when one thread sends while another reads the queue."""
     states = DestinationStates()
     done = threading.Event()
@@ -81,7 +81,7 @@ def test_no_count_gets_lost_between_threads() -> None:
     assert (states.all()[0].sent, states.all()[0].sent_bytes) == ({"traces": 3000}, 3000)
 
 
-def test_what_has_come_back_is_not_lost() -> None:
+def test_a_recovered_destination_loses_nothing() -> None:
     """Returned bodies do not count as lost."""
     states = DestinationStates()
     states.lost("tempo", "returned", 3, "it was here")

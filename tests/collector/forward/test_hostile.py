@@ -15,7 +15,7 @@ from tests.collector.forward.sending import metrics, post
 from tests.support.hostile_peer import PEERS, listening
 
 
-def test_hostile_destinations_keep_nothing_from_others(
+def test_hostile_destinations_do_not_affect_others(
     forwarding: Callable[..., Collector],
     destination: Destination,
     bodies: Any,

@@ -63,7 +63,7 @@ def body(number: int) -> bytes:
     return b'{"resourceLogs":[{"scopeLogs":[{"logRecords":[{"body":{"stringValue":"%d"}}]}]}]}' % number
 
 
-def test_a_killed_collector_loses_nothing_that_was_to_be_sent_on(tmp_path: Path, free_port: int, until: Until) -> None:
+def test_a_killed_collector_loses_no_body_to_be_forwarded(tmp_path: Path, free_port: int, until: Until) -> None:
     """After kills while the destination is down and while bodies are sent, all acknowledged bodies arrive at least once."""
     url, file = f"sqlite:///{tmp_path}/stagelens.db", tmp_path / "collector.yaml"
     entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "timeout": "2s"}

@@ -32,7 +32,7 @@ def to(destination: Destination, **more: Any) -> dict[str, Any]:
     return {"name": "backend", "endpoint": destination.url, "protocol": "grpc", "timeout": "60s", **more}
 
 
-def test_everything_goes_on_as_protobuf(forwarding: Forwarding, bodies: Any, until: Until, store: Store) -> None:
+def test_all_signals_are_forwarded_as_protobuf(forwarding: Forwarding, bodies: Any, until: Until, store: Store) -> None:
     """Protobuf arrives byte for byte and JSON with equal content, with user agent and configured headers."""
     span = {"traceId": "0af7651916cd43dd8448eb211c80319c", "spanId": "b7ad6b7169203331", "name": "GET /"}
     export = {"resourceSpans": [{"scopeSpans": [{"spans": [{**span, "kind": 2, "startTimeUnixNano": "1"}]}]}]}
@@ -54,7 +54,7 @@ def test_everything_goes_on_as_protobuf(forwarding: Forwarding, bodies: Any, unt
     assert told(collector, "up") == 1
 
 
-def test_another_collector_counts_the_same(
+def test_another_collector_counts_forwarded_messages_equally(
     forwarding: Forwarding, tmp_path: Path, bodies: Any, until: Until, store: Store
 ) -> None:
     """A second collector reads the forwarded messages, compressed or not."""
@@ -80,7 +80,7 @@ def test_another_collector_counts_the_same(
         other_store.close()
 
 
-def test_a_body_that_comes_back_is_refused(
+def test_a_looped_body_is_refused(
     forwarding: Forwarding, bodies: Any, until: Until, store: Store, free_port: int
 ) -> None:
     """A collector that forwards to itself counts each body once and logs the loop."""
@@ -92,7 +92,7 @@ def test_a_body_that_comes_back_is_refused(
     assert counted(store) == 1
 
 
-def test_what_may_be_sent_again_is(forwarding: Forwarding, bodies: Any, until: Until) -> None:
+def test_retryable_bodies_are_sent_again(forwarding: Forwarding, bodies: Any, until: Until) -> None:
     """Temporary statuses of the specification, and errors of configuration, lose no body."""
     passing = [
         Abort(CODE.RESOURCE_EXHAUSTED, retry_seconds=0.01),
@@ -112,7 +112,7 @@ def test_what_may_be_sent_again_is(forwarding: Forwarding, bodies: Any, until: U
         assert told(collector, "dropped_total") == 0
 
 
-def test_what_is_about_the_body_is_dropped_counted_and_said(
+def test_a_permanent_grpc_refusal_drops_counts_and_logs_the_body(
     forwarding: Forwarding, bodies: Any, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A permanent status drops the body, also RESOURCE_EXHAUSTED without a delay; it is counted and logged without secrets."""
@@ -133,7 +133,7 @@ def test_what_is_about_the_body_is_dropped_counted_and_said(
     assert "key-0123456789" not in caplog.text
 
 
-def test_json_that_is_no_protobuf_is_dropped_and_counted(
+def test_json_that_is_not_otlp_is_dropped_and_counted(
     forwarding: Forwarding, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Logs in JSON that are not valid OTLP cannot be sent over gRPC, so they are dropped and counted."""
@@ -149,7 +149,7 @@ def test_json_that_is_no_protobuf_is_dropped_and_counted(
         assert told(collector, "dropped_total", reason="unreadable") == 1
 
 
-def test_what_a_destination_takes_in_part_is_taken(forwarding: Forwarding, bodies: Any, until: Until) -> None:
+def test_a_partial_success_of_a_destination_is_final(forwarding: Forwarding, bodies: Any, until: Until) -> None:
     """A partial success of the destination is counted."""
     partial = ExportMetricsServiceResponse()
     partial.partial_success.rejected_data_points, partial.partial_success.error_message = 2, "too old"
@@ -162,7 +162,7 @@ def test_what_a_destination_takes_in_part_is_taken(forwarding: Forwarding, bodie
         assert sum(found.taken.values()) == 1
 
 
-def test_a_destination_that_is_away_gets_all_when_it_is_back(
+def test_a_destination_receives_all_bodies_after_an_outage(
     forwarding: Forwarding, free_port: int, bodies: Any, until: Until, store: Store
 ) -> None:
     """While a destination is down nothing is lost, and later all bodies arrive."""
@@ -180,7 +180,7 @@ def test_a_destination_that_is_away_gets_all_when_it_is_back(
         until(lambda: away.bodies() == sent and waiting(store) == Backlog())
 
 
-def test_one_that_does_not_answer_is_left_after_its_timeout(forwarding: Forwarding, bodies: Any, until: Until) -> None:
+def test_a_destination_without_a_response_times_out(forwarding: Forwarding, bodies: Any, until: Until) -> None:
     """After the timeout without a response the body is sent again."""
     held = threading.Event()
     with serving() as found:
@@ -210,7 +210,7 @@ def test_a_name_that_leads_to_metadata_is_not_called(
         assert found.asked == []
 
 
-def test_what_was_looked_up_is_what_is_called(
+def test_the_resolved_address_is_the_called_address(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection uses the resolved addresses of both families in turn, and no proxy of the environment."""
@@ -224,7 +224,7 @@ def test_what_was_looked_up_is_what_is_called(
     assert told(collector, "dropped_total") == 0
 
 
-def test_a_name_that_leads_nowhere_is_asked_for_again(
+def test_an_unknown_host_name_is_resolved_again(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
     """An unknown host name is resolved again until it has an address."""
@@ -240,7 +240,7 @@ def test_a_name_that_leads_nowhere_is_asked_for_again(
     assert "it cannot be reached" in state.error
 
 
-def test_a_destination_is_believed_by_its_name_and_told_who_we_are(
+def test_a_destination_is_verified_by_host_name_with_mutual_tls(
     forwarding: Forwarding,
     authority: Authorities,
     until: Until,

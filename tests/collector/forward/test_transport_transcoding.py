@@ -100,7 +100,7 @@ def as_otlp(node: Any) -> Any:
 
 
 @given(exports())
-def test_everything_is_kept(export: tuple[str, Message]) -> None:
+def test_every_field_is_transcoded(export: tuple[str, Message]) -> None:
     """All fields are converted, including ids, attributes with names like ids, and bytes."""
     signal, message = export
     body = json.dumps(as_otlp(json_format.MessageToDict(message, use_integers_for_enums=True)))
@@ -109,7 +109,7 @@ def test_everything_is_kept(export: tuple[str, Message]) -> None:
     assert protobuf_of(signal, body.encode()) == message.SerializeToString()
 
 
-def test_what_nobody_knows_is_left_out() -> None:
+def test_unknown_fields_are_omitted() -> None:
     """Unknown fields and enumeration names are dropped, and null counts as missing."""
     body = (
         b'{"resourceLogs": [{"new": 1, "scopeLogs": [{"logRecords": [{"traceId": null, "severityNumber": "NEW"}]}]}]}'
@@ -131,7 +131,7 @@ def test_what_nobody_knows_is_left_out() -> None:
         ('[{"body": {"stringValue": "\\ud800"}}]', "surrogate"),
     ],
 )
-def test_what_protobuf_cannot_hold_is_told(records: str, said: str) -> None:
+def test_values_protobuf_cannot_encode_are_reported(records: str, said: str) -> None:
     """A value that protobuf cannot represent is an error that names the field."""
     body = '{"resourceLogs": [{"scopeLogs": [{"logRecords": %s}]}]}' % records  # noqa: UP031 - braces
     with pytest.raises(WireError, match=said):

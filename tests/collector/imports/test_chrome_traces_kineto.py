@@ -69,7 +69,7 @@ def test_real_steps_are_requests_and_gzip_is_fine(taking: Taking, profiles: Path
     ] * 3
 
 
-def test_what_the_device_did_is_of_the_request_that_launched_it(taking: Taking, tmp_path: Path) -> None:
+def test_device_work_is_part_of_its_launching_request(taking: Taking, tmp_path: Path) -> None:
     """Copies and kernels belong to the request that launched them, by direction or range, and end with the request."""
     file = written(
         tmp_path,
@@ -94,7 +94,7 @@ def test_what_the_device_did_is_of_the_request_that_launched_it(taking: Taking, 
     assert taking.dimension("device") == {"cuda:0": 1}
 
 
-def test_a_module_that_answers_many_requests_hides_none_of_them(taking: Taking, tmp_path: Path) -> None:
+def test_a_range_around_many_requests_hides_none(taking: Taking, tmp_path: Path) -> None:
     """A range around many requests hides none of them."""
     file = written(
         tmp_path,
@@ -108,7 +108,7 @@ def test_a_module_that_answers_many_requests_hides_none_of_them(taking: Taking, 
     assert taking.stages() == [("predict", {"forward": 200, "overhead": 300})] * 2
 
 
-def test_requests_of_several_threads_overlap_and_are_told_apart(taking: Taking, tmp_path: Path) -> None:
+def test_overlapping_requests_of_several_threads_are_separate(taking: Taking, tmp_path: Path) -> None:
     """Overlapping requests of several threads are separate; token counts in vLLM's step names are not part of the route."""
     events = [
         event("user_annotation", f"execute_context_{number}({number * 64})_generation_0(0)", 10 * number, 500, lane)
@@ -121,7 +121,7 @@ def test_requests_of_several_threads_overlap_and_are_told_apart(taking: Taking, 
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=12), st.integers(-1, 31))
-def test_of_ranges_that_lie_anyhow_the_last_that_has_not_ended_is_found(ends: list[tuple[int, int]], at: int) -> None:
+def test_the_last_open_range_is_found(ends: list[tuple[int, int]], at: int) -> None:
     """Among any ranges, the last open one is found; an exhaustive search is the reference."""
     ranges = [ChromeEvent("r", "user_annotation", min(pair), max(pair), ("1", "1")) for pair in ends]
     open_ = [each for each in ranges if each.start <= at < each.end]
@@ -144,13 +144,13 @@ def test_without_a_base_times_end_with_the_file(taking: Taking, tmp_path: Path) 
     assert any("no date" in note for note in imported.notes)
 
 
-def test_without_ranges_it_says_how_to_get_some(taking: Taking, tmp_path: Path) -> None:
+def test_without_ranges_the_error_explains_how_to_record_them(taking: Taking, tmp_path: Path) -> None:
     """A trace without ranges is an error that explains how to record them."""
     with pytest.raises(ImportFileError, match="record_function"):
         taking(written(tmp_path, event("cpu_op", "aten::linear", 0, 10)))
 
 
-def test_a_trace_that_breaks_off_before_its_ranges_says_where(taking: Taking, tmp_path: Path) -> None:
+def test_a_truncated_trace_is_reported_with_its_position(taking: Taking, tmp_path: Path) -> None:
     """A trace that ends early or contains NaN is an error with its position."""
     broken = event("user_annotation", "predict", 0, float("nan"))
 
@@ -158,7 +158,7 @@ def test_a_trace_that_breaks_off_before_its_ranges_says_where(taking: Taking, tm
         taking(written(tmp_path, broken, event("user_annotation", "predict", 0, 1000)))
 
 
-def test_a_broken_event_is_named_and_loses_no_other(taking: Taking, tmp_path: Path) -> None:
+def test_an_invalid_event_is_named_and_skipped_alone(taking: Taking, tmp_path: Path) -> None:
     """An invalid event is named, and events without duration, such as markers, are ignored."""
     good = event("user_annotation", "predict", 0, 1000)
     marker = {"ph": "i", "name": "Iteration Start", "ts": 1}

@@ -36,7 +36,7 @@ def test_a_real_profile_has_its_runs_as_forward_and_its_session_as_load(taking: 
     assert time.time() - 60 < imported.last <= time.time()
 
 
-def test_copies_from_and_to_the_device_are_no_forward(taking: Taking, tmp_path: Path) -> None:
+def test_device_copies_are_not_forward(taking: Taking, tmp_path: Path) -> None:
     """Copies to and from the device, which are operators of the graph, are separate stages."""
 
     def node(operator: str, start: int, duration: int) -> dict[str, Any]:
@@ -53,7 +53,7 @@ def test_copies_from_and_to_the_device_are_no_forward(taking: Taking, tmp_path: 
     assert taking.stages() == [("model_run", {"h2d": 50, "forward": 920, "d2h": 30})]
 
 
-def test_a_profile_that_never_ended_counts_as_far_as_it_goes(taking: Taking, tmp_path: Path) -> None:
+def test_an_incomplete_profile_is_imported_up_to_its_end(taking: Taking, tmp_path: Path) -> None:
     """An incomplete profile is imported up to its end, and an invalid record is named."""
     run = {"cat": "Session", "pid": 1, "tid": 2, "ph": "X", "name": "model_run", "ts": 100, "dur": 1000, "args": {}}
     file = tmp_path / "profile.json"

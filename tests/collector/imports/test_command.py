@@ -30,7 +30,7 @@ def run(database: str, *words: str | Path) -> int:
     return command.main(["--database", database, *map(str, words)], {})
 
 
-def test_it_says_what_was_read_and_what_to_do_next(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_output_lists_requests_and_the_next_command(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The output has the number of requests, services, times, and the command that shows them."""
     assert run(database, TRITON) == 0
     said = capsys.readouterr().out
@@ -41,13 +41,13 @@ def test_it_says_what_was_read_and_what_to_do_next(database: str, capsys: pytest
     assert f"see it: stagelens dashboard --database {database}" in said
 
 
-def test_whose_requests_they_are_can_be_said(database: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_options_set_service_and_environment(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     """An option replaces the service name of the file."""
     assert run(database, TRITON, "--service", "checkout") == 0
     assert "services  checkout 10" in capsys.readouterr().out
 
 
-def test_again_it_says_that_nothing_is_new(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_second_import_reports_no_new_data(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A second import, also renamed and compressed, reports that no data are new, and succeeds."""
     copy = tmp_path / "copy"
     copy.write_bytes(gzip.compress(TRITON.read_bytes()))
@@ -58,7 +58,7 @@ def test_again_it_says_that_nothing_is_new(database: str, tmp_path: Path, capsys
     assert "10 requests were imported before" in capsys.readouterr().out
 
 
-def test_a_file_that_is_none_costs_the_others_nothing(
+def test_an_invalid_file_does_not_affect_others(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each invalid file is named with its error, other files are imported, and the exit code is not zero."""
@@ -75,7 +75,7 @@ def test_a_file_that_is_none_costs_the_others_nothing(
     assert f"{tmp_path}: cannot be read (Is a directory)" in said.err
 
 
-def test_a_file_from_windows_is_read_or_explained(
+def test_a_byte_order_mark_is_accepted_and_utf16_explained(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A byte order mark before UTF-8 is accepted, and UTF-16 is an error with a fix."""
@@ -89,9 +89,7 @@ def test_a_file_from_windows_is_read_or_explained(
     assert "wide.json: is in UTF-16; write it in UTF-8 instead:  iconv" in capsys.readouterr().err
 
 
-def test_a_pipe_is_refused_before_anything_waits_for_it(
-    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pipe_is_refused_without_waiting(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A pipe, such as `<(zcat …)`, is refused without waiting, because it can be read only once."""
     os.mkfifo(tmp_path / "pipe")
 
@@ -100,7 +98,7 @@ def test_a_pipe_is_refused_before_anything_waits_for_it(
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"resourceSpans": [' + '{"a":' * 200_000])
-def test_what_is_nested_without_end_is_refused_at_once(
+def test_endless_nesting_is_refused(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     """Deeply nested JSON is refused before parsing, which would need gigabytes."""
@@ -110,7 +108,7 @@ def test_what_is_nested_without_end_is_refused_at_once(
     assert "deep.json: is nested more than 1000 deep" in capsys.readouterr().err
 
 
-def test_brackets_in_texts_are_not_nested(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_brackets_in_strings_are_not_nesting(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Brackets within strings do not count as nesting."""
     (tmp_path / "trace.json").write_text(json.dumps([{"text": "[{" * 2000}, *json.loads(TRITON.read_text())]))
 
@@ -118,7 +116,7 @@ def test_brackets_in_texts_are_not_nested(database: str, tmp_path: Path, capsys:
     assert "10 requests" in capsys.readouterr().out
 
 
-def test_a_compressed_file_with_nothing_in_it_says_why(
+def test_an_empty_compressed_file_is_explained(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A compressed file without content is an error with a reason."""
@@ -128,9 +126,7 @@ def test_a_compressed_file_with_nothing_in_it_says_why(
     assert "trace.json.gz: after 0 bytes inflated: the gzip stream is" in capsys.readouterr().err
 
 
-def test_where_a_file_breaks_off_is_told_once(
-    database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_truncated_file_is_reported_once(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A truncated file is reported once, although metrics, spans and logs are read separately."""
     (tmp_path / "run.json").write_text('{"resourceMetrics": [\n{}], "resourceSpans": [\n{"resour')
 
@@ -138,7 +134,7 @@ def test_where_a_file_breaks_off_is_told_once(
     assert capsys.readouterr().out.count("  skipped: ") == 1
 
 
-def test_what_was_left_out_is_told(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_omitted_requests_are_reported(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Omitted records are reported: the first few, and their number."""
     broken = tmp_path / "trace.json"
     broken.write_text(json.dumps([*([7] * 9), *json.loads(TRITON.read_text())]))
@@ -149,7 +145,7 @@ def test_what_was_left_out_is_told(database: str, tmp_path: Path, capsys: pytest
     assert "skipped: 9 records in all" in said
 
 
-def test_what_is_old_comes_with_what_is_kept_of_it(
+def test_old_data_are_imported_into_the_tiers_that_retain_them(
     database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For old data, the output describes the remaining tiers and traces."""
@@ -164,7 +160,7 @@ def test_what_is_old_comes_with_what_is_kept_of_it(
         assert f"some data is older than the retention of {what} (" in said
 
 
-def test_nothing_to_count_is_said(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_without_requests_is_reported(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file with metrics and logs of other programs has no requests, and the output reports that."""
     file = tmp_path / "others.json"
     point = {"attributes": [], "timeUnixNano": "1", **Histogram().to_otlp()}
@@ -179,7 +175,7 @@ def test_nothing_to_count_is_said(database: str, tmp_path: Path, capsys: pytest.
     assert "logs" in said
 
 
-def test_rules_of_ones_own_hold_here_too(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_custom_rules_apply_to_imports(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Custom rules apply to imported spans; an error in their file is reported before reading."""
     span = {
         "traceId": "1" * 32,

@@ -67,7 +67,7 @@ def metrics(*seconds: float, **changes: Any) -> dict[str, Any]:
     return {"resourceMetrics": [{"resource": resource, "scopeMetrics": [scope]}]}
 
 
-def test_lines_of_both_signals_count_as_if_they_had_been_sent(taking: Taking, tmp_path: Path) -> None:
+def test_lines_of_both_signals_count_like_exports(taking: Taking, tmp_path: Path) -> None:
     """Lines of metrics and spans, as written by the OpenTelemetry Collector's file exporter, count as if sent."""
     file = tmp_path / "export.jsonl"
     file.write_text("\n".join(map(json.dumps, (spans(2), metrics(0.1, 0.2, 0.3), spans(1, first=3)))) + "\n")
@@ -89,7 +89,7 @@ def test_one_object_counts_whatever_its_layout(taking: Taking, tmp_path: Path, i
     assert taking.requests() == 4
 
 
-def test_a_request_whose_spans_lie_far_apart_is_one(
+def test_a_request_with_distant_spans_is_one_request(
     taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child span many lines before its parent belongs to the same request, also across intermediate processing."""
@@ -120,7 +120,7 @@ def test_a_file_counts_once_compressed_or_not_and_under_any_name(taking: Taking,
     assert taking.requests() == 5
 
 
-def test_the_name_of_an_import_outlives_those_of_batches(taking: Taking, tmp_path: Path) -> None:
+def test_the_name_of_an_import_is_retained_longer_than_batch_names(taking: Taking, tmp_path: Path) -> None:
     """After a week the name of a batch is deleted, and that of an import is not."""
     file, later, week = tmp_path / "a.json", tmp_path / "b.json", 7 * 86_400
     file.write_text(json.dumps(spans(5)))
@@ -140,9 +140,7 @@ def test_the_name_of_an_import_outlives_those_of_batches(taking: Taking, tmp_pat
     assert taking(file).known == 5
 
 
-def test_an_import_that_was_interrupted_goes_on(
-    taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_import_continues(taking: Taking, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An interrupted import continues after the batches that were written."""
     monkeypatch.setattr(importer, "_ROWS_A_WRITE", 1)
     file = tmp_path / "export.jsonl"
@@ -177,7 +175,7 @@ def test_an_import_that_was_interrupted_goes_on(
         '{"resourceMetrics": [{"scopeMetrics": 1}]}',
     ],
 )
-def test_a_broken_line_is_named_and_loses_no_other(taking: Taking, tmp_path: Path, line: str) -> None:
+def test_an_invalid_line_is_named_and_skipped_alone(taking: Taking, tmp_path: Path, line: str) -> None:
     """An invalid line is reported by number, and other lines count."""
     file = tmp_path / "export.jsonl"
     file.write_text("\n".join((json.dumps(spans(2)), line, json.dumps(spans(1, first=9)))))
@@ -188,7 +186,7 @@ def test_a_broken_line_is_named_and_loses_no_other(taking: Taking, tmp_path: Pat
     assert [each.split(":")[0] for each in imported.broken] == ["line 2"]
 
 
-def test_a_point_that_is_malformed_loses_no_other_of_its_line(taking: Taking, tmp_path: Path) -> None:
+def test_a_malformed_point_is_skipped_alone(taking: Taking, tmp_path: Path) -> None:
     """A malformed or implausible point does not affect other points of its line."""
     body, bad, odd = metrics(0.1, 0.2), metrics(0.3, count="x"), metrics(0.3, count="17")
     data = body["resourceMetrics"][0]["scopeMetrics"][0]["metrics"][0]["exponentialHistogram"]
@@ -205,7 +203,7 @@ def test_a_point_that_is_malformed_loses_no_other_of_its_line(taking: Taking, tm
     assert all(each.startswith("line 1: ") for each in imported.broken)
 
 
-def test_what_is_older_than_anything_kept_is_refused_with_its_time(taking: Taking, tmp_path: Path) -> None:
+def test_data_older_than_every_tier_are_refused_with_their_time(taking: Taking, tmp_path: Path) -> None:
     """Data older than the retention are refused with their time."""
     file = tmp_path / "old.json"
     old = NOW - 500 * 86_400 * 10**9
@@ -218,7 +216,7 @@ def test_what_is_older_than_anything_kept_is_refused_with_its_time(taking: Takin
 
 
 @pytest.mark.parametrize("days", [2, 30, 300])
-def test_what_is_old_lands_in_a_tier_that_keeps_it(taking: Taking, tmp_path: Path, days: int) -> None:
+def test_old_data_are_stored_in_a_tier_that_retains_them(taking: Taking, tmp_path: Path, days: int) -> None:
     """Old data are written to a tier that retains them, also after newer data and maintenance."""
     new, old, at = tmp_path / "new.json", tmp_path / "old.json", NOW - days * 86_400 * 10**9
     new.write_text(json.dumps(metrics(0.1)))
@@ -232,7 +230,7 @@ def test_what_is_old_lands_in_a_tier_that_keeps_it(taking: Taking, tmp_path: Pat
     assert taking.requests() == 3
 
 
-def test_service_and_environment_take_the_place_of_what_the_file_says(taking: Taking, tmp_path: Path) -> None:
+def test_options_replace_service_and_environment_of_the_file(taking: Taking, tmp_path: Path) -> None:
     """Options replace service and environment, and the same file counts for each of them."""
     file = tmp_path / "a.json"
     file.write_text(json.dumps({**metrics(0.1), **spans(1)}))
@@ -242,9 +240,7 @@ def test_service_and_environment_take_the_place_of_what_the_file_says(taking: Ta
 
 
 @pytest.mark.parametrize("resource", [5, [], {"attributes": 5}, {"attributes": [5]}])
-def test_a_resource_that_is_none_is_named_also_where_it_would_be_renamed(
-    taking: Taking, tmp_path: Path, resource: Any
-) -> None:
+def test_an_invalid_resource_is_named_despite_replacement(taking: Taking, tmp_path: Path, resource: Any) -> None:
     """An invalid resource is reported by line, also if options replace its service."""
     broken = spans(1, first=9)
     broken["resourceSpans"][0]["resource"] = resource
@@ -257,7 +253,7 @@ def test_a_resource_that_is_none_is_named_also_where_it_would_be_renamed(
     assert [each.split(":")[0] for each in imported.broken] == ["line 1"]
 
 
-def test_a_broken_gzip_counts_what_came_before(taking: Taking, tmp_path: Path) -> None:
+def test_a_truncated_gzip_file_counts_up_to_the_damage(taking: Taking, tmp_path: Path) -> None:
     """A truncated gzip file counts up to the damage, and the error is reported."""
     file = tmp_path / "export.jsonl.gz"
     lines = "\n".join(json.dumps(spans(1, first=number)) for number in range(1, 400))
@@ -271,7 +267,7 @@ def test_a_broken_gzip_counts_what_came_before(taking: Taking, tmp_path: Path) -
 
 @given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_garbage_is_refused_with_the_formats_that_are_read(taking: Taking, tmp_path: Path, garbage: bytes) -> None:
+def test_random_bytes_are_refused_with_the_supported_formats(taking: Taking, tmp_path: Path, garbage: bytes) -> None:
     """Random bytes are an error that lists the supported formats."""
     file = tmp_path / "garbage"
     file.write_bytes(garbage)
@@ -287,7 +283,7 @@ WHOLE = json.dumps({**metrics(0.1), **spans(2)}).encode()
 
 @given(st.integers(0, len(WHOLE) - 1), st.binary(max_size=3), st.sampled_from([None, "other"]))
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_damage_anywhere_is_told_and_never_a_crash(
+def test_damage_is_reported_without_a_crash(
     taking: Taking, tmp_path: Path, at: int, what: bytes, service: str | None
 ) -> None:
     """Damage at any position is reported without a crash, and counts at most the original requests."""

@@ -38,14 +38,14 @@ def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: 
     assert first["queue"] == round((told["COMPUTE_START"] - told["QUEUE_START"]) / 1e3)
 
 
-def test_its_models_are_told_apart_and_an_ensemble_is_the_one_that_was_called(taking: Taking) -> None:
+def test_models_are_distinguished_and_an_ensemble_is_the_called_one(taking: Taking) -> None:
     """The model of a request is that of the topmost record, which for an ensemble is the ensemble."""
     taking(REAL)
 
     assert taking.dimension("model") == {"plain": 4, "batched": 3, "twice": 1, "stream": 1, "failing": 1}
 
 
-def test_times_without_a_date_end_when_the_file_was_written(taking: Taking) -> None:
+def test_times_without_a_date_end_at_the_modification_time(taking: Taking) -> None:
     """Times without a date end at the modification time of the file, and the output reports that."""
     imported = taking(REAL)
 
@@ -60,7 +60,7 @@ def test_times_without_a_date_end_when_the_file_was_written(taking: Taking) -> N
         *({"id": 1, "timestamps": [{"name": "REQUEST_START", "ns": ns}]} for ns in (-1, 1.5, "1")),
     ],
 )
-def test_a_broken_record_is_named_and_loses_no_other(taking: Taking, tmp_path: Path, broken: Any) -> None:
+def test_an_invalid_record_is_named_and_skipped_alone(taking: Taking, tmp_path: Path, broken: Any) -> None:
     """An invalid record is reported by its number from 1, and other records count."""
     file = tmp_path / "trace.json"
     file.write_text(json.dumps([*RECORDS[:3], broken, *RECORDS[3:]]))
@@ -71,7 +71,7 @@ def test_a_broken_record_is_named_and_loses_no_other(taking: Taking, tmp_path: P
     assert imported.broken == ["record 4: is no record of a Triton trace"]
 
 
-def test_a_request_that_was_not_over_is_left_out_and_named(taking: Taking, tmp_path: Path) -> None:
+def test_an_unfinished_request_is_omitted_and_named(taking: Taking, tmp_path: Path) -> None:
     """A request without an end is omitted and named; a part of an ensemble may lack its end."""
     ends = [each for each in RECORDS if any(at["name"] == "REQUEST_END" for at in each.get("timestamps", []))]
     file = tmp_path / "trace.json"
@@ -83,7 +83,7 @@ def test_a_request_that_was_not_over_is_left_out_and_named(taking: Taking, tmp_p
     assert imported.broken == ["trace 1: has no REQUEST_END: the request was not over yet"]
 
 
-def test_what_a_killed_server_has_written_is_counted(taking: Taking, tmp_path: Path) -> None:
+def test_the_file_of_a_killed_server_is_counted(taking: Taking, tmp_path: Path) -> None:
     """The incomplete list of a killed server is imported, and the error has its position."""
     file = tmp_path / "trace.json"
     file.write_text(REAL.read_text().rstrip("]\n"))
@@ -95,7 +95,7 @@ def test_what_a_killed_server_has_written_is_counted(taking: Taking, tmp_path: P
     assert imported.broken[0].startswith("line 1 column")
 
 
-def test_parents_that_go_round_in_a_circle_end(taking: Taking, tmp_path: Path) -> None:
+def test_circular_parents_are_omitted(taking: Taking, tmp_path: Path) -> None:
     """Records with circular parents are omitted."""
     file = tmp_path / "trace.json"
     model = {"model_name": "m", "model_version": 1}

@@ -46,7 +46,7 @@ def written(tmp_path: Path, **changes: Any) -> Path:
     return file
 
 
-def test_requests_are_prefill_to_the_first_token_and_decode_then(taking: Taking, tmp_path: Path) -> None:
+def test_requests_are_prefill_then_decode(taking: Taking, tmp_path: Path) -> None:
     """Requests have prefill until the first token and then decode; a single token has no decode."""
     imported = taking(written(tmp_path))
 
@@ -61,7 +61,7 @@ def test_requests_are_prefill_to_the_first_token_and_decode_then(taking: Taking,
     assert any("spread evenly" in note for note in imported.notes)
 
 
-def test_when_requests_began_is_taken_where_it_is_told(taking: Taking, tmp_path: Path) -> None:
+def test_start_times_are_used_if_present(taking: Taking, tmp_path: Path) -> None:
     """Start times in results of newer versions are used, relative to their clock."""
     imported = taking(written(tmp_path, duration=200.0, start_times=[5000.0, 5000.1, 5190.0]))
 
@@ -70,7 +70,7 @@ def test_when_requests_began_is_taken_where_it_is_told(taking: Taking, tmp_path:
 
 
 @pytest.mark.parametrize("odd", [1e300, -1e300, True, "x", None])
-def test_beginnings_that_are_none_are_not_believed(taking: Taking, tmp_path: Path, odd: Any) -> None:
+def test_invalid_start_times_are_ignored(taking: Taking, tmp_path: Path, odd: Any) -> None:
     """With invalid start times, requests still count."""
     imported = taking(written(tmp_path, start_times=[0.0, odd, 2.0]))
 
@@ -78,7 +78,7 @@ def test_beginnings_that_are_none_are_not_believed(taking: Taking, tmp_path: Pat
     assert any("spread evenly" in note for note in imported.notes)
 
 
-def test_failed_requests_are_left_out_and_said_to_be(taking: Taking, tmp_path: Path) -> None:
+def test_failed_requests_are_omitted_and_reported(taking: Taking, tmp_path: Path) -> None:
     """Failed requests are omitted and reported, because the file has no durations for them."""
     imported = taking(written(tmp_path, errors=["", "timed out", ""]))
 
@@ -86,14 +86,14 @@ def test_failed_requests_are_left_out_and_said_to_be(taking: Taking, tmp_path: P
     assert any(note.startswith("1 failed request") for note in imported.notes)
 
 
-def test_nothing_that_was_said_is_kept(taking: Taking, tmp_path: Path) -> None:
+def test_prompts_and_outputs_are_not_stored(taking: Taking, tmp_path: Path) -> None:
     """Prompts and outputs are not stored."""
     taking(written(tmp_path))
 
     assert b"secret" not in (tmp_path / "store.db").read_bytes()
 
 
-def test_totals_alone_are_refused_with_the_option_that_helps(taking: Taking, tmp_path: Path) -> None:
+def test_totals_without_details_are_refused_with_the_option(taking: Taking, tmp_path: Path) -> None:
     """A result without --save-detailed is an error that names the option."""
     file = tmp_path / "result.json"
     file.write_text(json.dumps({key: value for key, value in RESULT.items() if not isinstance(value, list)}))
@@ -102,7 +102,7 @@ def test_totals_alone_are_refused_with_the_option_that_helps(taking: Taking, tmp
         taking(file)
 
 
-def test_times_that_are_none_are_named(taking: Taking, tmp_path: Path) -> None:
+def test_invalid_durations_are_named(taking: Taking, tmp_path: Path) -> None:
     """An invalid duration is reported by the number of the request."""
     imported = taking(written(tmp_path, ttfts=[0.01, -1, "x", 1e300], itls=[[], [], [], []]))
 

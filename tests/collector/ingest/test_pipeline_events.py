@@ -26,7 +26,7 @@ def told(served: Any) -> list[dict[str, Any]]:
     return found.drop(columns="at").to_dict("records")
 
 
-def test_an_event_is_kept_when_it_is_answered(served: Any) -> None:
+def test_an_acknowledged_event_is_stored(served: Any) -> None:
     """An event is stored before the response, which is an empty object; without a time it has the current one."""
     answer = served.post("/v1/events", {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"})
 
@@ -35,7 +35,7 @@ def test_an_event_is_kept_when_it_is_answered(served: Any) -> None:
     assert served.metric('stagelens_collector_requests_total{code="200",signal="events"}') == 1
 
 
-def test_a_gzipped_event_is_kept(served: Any) -> None:
+def test_a_gzipped_event_is_stored(served: Any) -> None:
     """A gzip body is accepted, as on every other route."""
     answer = served.post("/v1/events", gzip.compress(b'{"text": "x"}'), content_encoding="gzip")
 
@@ -53,7 +53,7 @@ def test_a_gzipped_event_is_kept(served: Any) -> None:
         (b" " * 5000, {}, 413, "larger than 4096 bytes"),
     ],
 )
-def test_what_is_no_event_is_refused_with_the_reason(
+def test_an_invalid_event_is_refused_with_a_reason(
     serve: Any, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
     """An invalid event is an error in JSON with a reason, and is not stored."""
@@ -64,14 +64,14 @@ def test_what_is_no_event_is_refused_with_the_reason(
     assert reason in answer.json()["message"]
 
 
-def test_a_method_that_is_none_is_answered_with_the_right_one(served: Any) -> None:
+def test_a_wrong_method_gets_the_right_one(served: Any) -> None:
     """A method other than POST is an error that names POST."""
     answer = served.client.get("/v1/events")
 
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-def test_a_store_that_cannot_write_asks_to_come_back(serve_slow: Any, slow: Any) -> None:
+def test_a_failing_store_requests_a_retry(serve_slow: Any, slow: Any) -> None:
     """If the store fails, the response has a delay for a retry."""
     slow.failure = StoreError("the disk is full")
     answer = serve_slow().post("/v1/events", {"text": "x"})
@@ -80,7 +80,7 @@ def test_a_store_that_cannot_write_asks_to_come_back(serve_slow: Any, slow: Any)
     assert "the disk is full" in answer.json()["message"]
 
 
-def test_events_that_wait_for_the_store_hold_up_no_exports(serve_slow: Any, slow: Any) -> None:
+def test_waiting_events_do_not_delay_exports(serve_slow: Any, slow: Any) -> None:
     """Events that wait for the store do not delay exports that need no store."""
     served = serve_slow()
     slow.open.clear()
@@ -94,7 +94,7 @@ def test_events_that_wait_for_the_store_hold_up_no_exports(serve_slow: Any, slow
     assert [each.result().status_code for each in waiting] == [200, 200, 200]
 
 
-def test_a_store_that_does_not_answer_asks_to_come_back(
+def test_a_store_without_a_response_requests_a_retry(
     serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the store does not respond, the request fails within the timeout of clients."""
@@ -108,7 +108,7 @@ def test_a_store_that_does_not_answer_asks_to_come_back(
     assert "not committed within 0.05 s; send it again" in answer.json()["message"]
 
 
-def test_the_command_line_tells_the_collector(served: Any) -> None:
+def test_the_event_command_sends_an_event(served: Any) -> None:
     """`stagelens event` sends an event."""
     words = ["event", "v2 is out", "--service", "shop", "--kind", "deploy", "--key", "v2", "--link", "https://ci/7"]
     done = subprocess.run(
@@ -126,13 +126,13 @@ def test_the_command_line_tells_the_collector(served: Any) -> None:
     ]
 
 
-def test_the_command_line_says_why_it_was_refused(served: Any) -> None:
+def test_the_event_command_prints_the_refusal(served: Any) -> None:
     """The command prints the reason of the collector for a refusal."""
     with pytest.raises(StagelensError, match=r"rejected the event \(400\): kind is 'party'; write one of"):
         sending.main({"text": "x", "kind": "party"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": served.url})
 
 
-def test_the_command_line_says_that_no_collector_is_there() -> None:
+def test_the_event_command_reports_a_missing_collector() -> None:
     """Without a collector, the command prints its URL and the option for another one."""
     with pytest.raises(StagelensError, match=r"no collector at http://127\.0\.0\.1:1 .*[\s\S]*stagelens up"):
         sending.main({"text": "x"}, {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1"})
@@ -155,7 +155,7 @@ def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: 
     assert json.dumps(told(served)[0]["text"]) == '"x"'
 
 
-def test_an_event_takes_the_proxy_of_the_environment(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_uses_the_proxy_of_the_environment(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command uses the proxy of the environment."""
     seen: list[str] = []
     real = sending.post
@@ -196,7 +196,7 @@ class Elsewhere(BaseHTTPRequestHandler):
         """Log nothing."""
 
 
-def test_an_event_that_is_sent_elsewhere_is_not_taken() -> None:
+def test_a_redirected_event_is_not_sent() -> None:
     """A redirect is an error, and headers are not sent to its target."""
     with ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
         thread = threading.Thread(target=server.serve_forever)

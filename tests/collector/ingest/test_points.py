@@ -47,7 +47,7 @@ def with_attributes(**values: str) -> list[dict[str, Any]]:
 
 @settings(deadline=None)
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
-def test_a_point_keeps_every_value(durations: list[float]) -> None:
+def test_a_point_preserves_every_value(durations: list[float]) -> None:
     """A histogram parsed from OTLP equals the original."""
     histogram = Histogram()
     for seconds in durations:
@@ -75,21 +75,21 @@ def test_the_dimensions_of_a_point_are_its_resource_and_its_attributes(bodies: A
     assert (series.route, series.device, series.status, point.stage) == ("/r", "cpu", "error", "queue")
 
 
-def test_a_point_stands_in_the_middle_of_its_interval(bodies: Any) -> None:
+def test_a_point_is_stored_at_the_middle_of_its_interval(bodies: Any) -> None:
     """A delta of ten seconds belongs to the bucket that contains the middle of its interval."""
     point = points(bodies.metrics(bodies.point()))[0]
 
     assert point.at == (bodies.now_ns - 5 * SECOND) // SECOND
 
 
-def test_a_point_without_start_stands_at_its_end(bodies: Any) -> None:
+def test_a_point_without_start_is_stored_at_its_end(bodies: Any) -> None:
     """Without startTimeUnixNano, which is optional, a point belongs to its end."""
     point = points(bodies.metrics(bodies.point(startTimeUnixNano="0")))[0]
 
     assert point.at == bodies.now_ns // SECOND
 
 
-def test_what_a_client_does_not_say_has_a_default(bodies: Any) -> None:
+def test_missing_attributes_have_defaults(bodies: Any) -> None:
     """Missing service, status and dominant stage become unknown_service, ok and overhead."""
     body = bodies.metrics(bodies.point(attributes=[]))
     body["resourceMetrics"][0]["resource"] = {}
@@ -113,7 +113,7 @@ def test_long_and_unprintable_values_are_made_safe(bodies: Any) -> None:
     assert (series.route, series.model) == ("/\ufffd\ufffd" + "x" * 197, "größe")
 
 
-def test_numbers_are_values_too(bodies: Any) -> None:
+def test_numbers_are_attribute_values(bodies: Any) -> None:
     """A version that is a number becomes text."""
     attributes = [
         {"key": names.MODEL_VERSION, "value": {"intValue": "3"}},
@@ -169,7 +169,7 @@ def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
         ({"attributes": with_attributes(DOMINANT="a\nb")}, "stage"),
     ],
 )
-def test_what_cannot_be_believed_is_refused(bodies: Any, changes: dict[str, Any], reason: str) -> None:
+def test_implausible_points_are_refused(bodies: Any, changes: dict[str, Any], reason: str) -> None:
     """Each rule refuses exactly the points that violate it."""
     rejected, message = refused(bodies.metrics(bodies.point(), bodies.point(**changes)))
 
@@ -189,14 +189,14 @@ def test_times_from_the_future_and_the_far_past_are_refused(bodies: Any) -> None
     assert message.count("check the sender's clock") == 2
 
 
-def test_an_interval_that_ends_before_it_begins_is_refused(bodies: Any) -> None:
+def test_an_interval_with_its_end_before_its_start_is_refused(bodies: Any) -> None:
     """A point whose start is after its end is refused."""
     rejected, _ = refused(bodies.metrics(bodies.point(startTimeUnixNano=str(bodies.now_ns + SECOND))))
 
     assert rejected == {"time": 1}
 
 
-def test_cumulative_points_are_refused_with_the_cure(bodies: Any) -> None:
+def test_cumulative_points_are_refused_with_the_fix(bodies: Any) -> None:
     """Points with cumulative temporality are refused with the setting that fixes it."""
     rejected, message = refused(bodies.metrics(bodies.point(), bodies.point(), temporality=2))
 
@@ -204,7 +204,7 @@ def test_cumulative_points_are_refused_with_the_cure(bodies: Any) -> None:
     assert "OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE=delta" in message
 
 
-def test_our_metric_as_another_type_is_refused_with_the_cure(bodies: Any) -> None:
+def test_a_stagelens_metric_of_another_type_is_refused_with_the_fix(bodies: Any) -> None:
     """A histogram with explicit bounds is refused with the aggregation that fixes it."""
     data = {"aggregationTemporality": 1, "dataPoints": [{"count": "1"}]}
     rejected, message = refused(bodies.request({"name": names.REQUEST_DURATION, "histogram": data}))
@@ -222,7 +222,7 @@ def test_a_stage_metric_needs_a_stage(bodies: Any) -> None:
 
 
 @pytest.mark.parametrize(("band", "shown"), [("3", "'3'"), ("2-4", "'2-4'"), (None, "nothing"), (7, "'7'")])
-def test_a_batch_is_in_a_band(bodies: Any, band: Any, shown: str) -> None:
+def test_a_batch_size_is_in_a_bucket(bodies: Any, band: Any, shown: str) -> None:
     """A batch size is a bucket with doubled bounds; another value is refused with the valid ones."""
     kind = "intValue" if isinstance(band, int) else "stringValue"
     attributes = [] if band is None else [{"key": names.BATCH_BAND, "value": {kind: band}}]
@@ -236,7 +236,7 @@ def test_a_batch_is_in_a_band(bodies: Any, band: Any, shown: str) -> None:
     assert [point.stage for point in reader.points] == ["1024+"]
 
 
-def test_a_number_of_tokens_is_in_a_band(bodies: Any) -> None:
+def test_a_token_count_is_in_a_bucket(bodies: Any) -> None:
     """A number of tokens is a bucket, with larger bounds than batch sizes; other values are refused."""
     good, bad = (bodies.point(attributes=with_attributes(TOKEN_BAND=band)) for band in ("131072+", "1024+"))
     rejected, message = refused(bodies.metrics(bad, name=names.FIRST_TOKEN_BY_INPUT))
@@ -276,7 +276,7 @@ def test_a_point_without_values_is_nothing(bodies: Any) -> None:
     assert (list(reader.points), reader.tally.rejected) == ([], {})
 
 
-def test_a_finer_scale_is_made_ours(bodies: Any) -> None:
+def test_a_finer_scale_is_downscaled(bodies: Any) -> None:
     """A point of scale 10 is downscaled to scale 5 without a lost count."""
     fine = Histogram(scale=10)
     fine.record(0.1, 7)
@@ -285,7 +285,7 @@ def test_a_finer_scale_is_made_ours(bodies: Any) -> None:
     assert (point.histogram.scale, point.histogram.count) == (5, 7)
 
 
-def test_many_refusals_are_summed_up(bodies: Any) -> None:
+def test_many_refusals_are_summarized(bodies: Any) -> None:
     """A message contains a few reasons and the number of refused points."""
     rejected, message = refused(bodies.metrics(*[bodies.point(count="9")] * 100))
 
@@ -312,7 +312,7 @@ def test_dropped_requests_must_be_a_counter(bodies: Any) -> None:
     assert (rejected, "record it with a counter" in message) == ({"type": 1}, True)
 
 
-def test_a_batch_may_not_fill_the_memory() -> None:
+def test_the_size_of_a_batch_is_limited() -> None:
     """Points beyond half a million non-empty buckets in a batch are refused."""
     now = time.time_ns()
     point = HistogramPoint(

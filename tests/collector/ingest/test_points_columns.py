@@ -117,7 +117,7 @@ def said_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(METRICS)
-def test_at_once_and_one_by_one_are_the_same(
+def test_columns_and_single_points_give_equal_results(
     monkeypatch: pytest.MonkeyPatch, metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]
 ) -> None:
     """The same points are accepted with the same messages, in protobuf and in JSON."""
@@ -138,7 +138,7 @@ def test_at_once_and_one_by_one_are_the_same(
 
 @settings(deadline=None, max_examples=20)
 @given(st.lists(METRICS, min_size=2, max_size=4))
-def test_exports_read_together_are_read_as_alone(
+def test_exports_parsed_together_equal_exports_parsed_alone(
     sent: list[list[tuple[str, list[ExponentialHistogramDataPoint]]]],
 ) -> None:
     """Exports read together have the same accepted points and messages as alone, in any encoding."""
@@ -165,7 +165,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 
 @settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(damaged() | data_points().map(lambda point: point.SerializeToString()), min_size=1, max_size=4))
-def test_damaged_points_end_alike(monkeypatch: pytest.MonkeyPatch, found: list[bytes]) -> None:
+def test_damaged_points_are_refused_alike(monkeypatch: pytest.MonkeyPatch, found: list[bytes]) -> None:
     """For any bytes only a WireError is raised, and other points are unaffected."""
     body = _body(*found)
     at_once = said_or_malformed(body)
@@ -184,7 +184,7 @@ def said_or_malformed(body: bytes) -> object:
 
 
 @pytest.mark.parametrize("count", [b"\x81" + b"\x80" * 9 + b"\0", b"\x80" * 10 + b"\0", b"\x81" + b"\x80" * 8 + b"\0"])
-def test_a_count_of_more_than_ten_bytes_is_none(count: bytes) -> None:
+def test_a_varint_over_ten_bytes_is_malformed(count: bytes) -> None:
     """A varint of more than ten bytes is malformed, as in other protobuf parsers; a non-minimal one of ten counts."""
     counts = b"\x12" + bytes([len(count)]) + count
     point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=1, sum=1.0).SerializeToString()
@@ -193,7 +193,7 @@ def test_a_count_of_more_than_ten_bytes_is_none(count: bytes) -> None:
     assert (found == "malformed") == (len(count) > 10)
 
 
-def test_points_as_encoders_write_them_are_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usual_encodings_are_parsed_as_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Points in the usual encoding are read as columns, which is twenty times faster than one by one."""
     monkeypatch.setattr(protobuf_encoding, "read_point", None)
     histogram = Histogram()
@@ -232,7 +232,7 @@ def test_points_as_encoders_write_them_are_not_read_one_by_one(monkeypatch: pyte
     ],
     ids=["another order", "not packed", "a long length", "a long number", "twice"],
 )
-def test_points_as_nobody_writes_them_are_read(as_written: bytes, otherwise: bytes | None) -> None:
+def test_unusual_encodings_are_parsed(as_written: bytes, otherwise: bytes | None) -> None:
     """Points in unusual but valid encodings (field order, unpacked counts, long varints) are read correctly."""
     point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=3, sum=3.0, scale=5)
     point.positive.offset = -1

@@ -79,7 +79,7 @@ def kept(found: pipeline.Export) -> dict[str, float]:
 
 @settings(deadline=None, max_examples=30)
 @given(readings, st.integers(1, 100))
-def test_what_an_agent_read_is_what_is_stored(sent: list[Reading], seconds: int) -> None:
+def test_gauges_of_an_agent_are_stored_unchanged(sent: list[Reading], seconds: int) -> None:
     """Every value of an agent is stored once, in the bucket of the middle of the export, with rates per second."""
     interval = ExportInterval((NOW - seconds) * NS, NOW * NS)
     body = gzip.decompress(Encoder(RESOURCE, lambda: None).metrics(interval, {}, {}, sent))
@@ -90,14 +90,14 @@ def test_what_an_agent_read_is_what_is_stored(sent: list[Reading], seconds: int)
     assert (found.tally.ignored, found.tally.rejected.total()) == (0, 0)
 
 
-def test_modes_of_the_same_are_added_up() -> None:
+def test_cpu_modes_are_added_up() -> None:
     """User and system time of OpenTelemetry's system metrics add up to one CPU value."""
     gauge = {"dataPoints": [number(0.25, cpu_mode="user"), number(0.5, cpu_mode="system")]}
 
     assert kept(foreign({"name": CPU_SHARE.metric, "gauge": gauge})) == {"cpu_share web-1:7": 0.75}
 
 
-def test_a_sum_that_goes_up_and_down_is_what_it_is_now() -> None:
+def test_a_non_monotonic_sum_is_a_current_value() -> None:
     """A non-monotonic sum is a current value, whatever its start time."""
     points = [number(3e9, seconds=86_400)]
     found = foreign({"name": MEMORY.metric, "sum": {"dataPoints": points, "aggregationTemporality": 2}})
@@ -114,7 +114,7 @@ def test_a_sum_that_goes_up_and_down_is_what_it_is_now() -> None:
         ({"host.name": "h", "service.instance.id": "4f"}, "h:4f"),
     ],
 )
-def test_a_place_is_called_by_what_tells_it_apart(resource: dict[str, Any], where: str) -> None:
+def test_a_replica_is_named_by_its_most_specific_attribute(resource: dict[str, Any], where: str) -> None:
     """A replica is identified by its pod before its node, and by an instance id if there is no process id."""
     gauge = {"dataPoints": [number(0.5)]}
 
@@ -132,28 +132,28 @@ def test_a_place_is_called_by_what_tells_it_apart(resource: dict[str, Any], wher
         {"name": GPU.metric, "histogram": {"dataPoints": [{"count": 1}]}},
     ],
 )
-def test_what_comes_otherwise_is_passed_over(metric: dict[str, Any]) -> None:
+def test_unsupported_gauges_are_ignored(metric: dict[str, Any]) -> None:
     """A cumulative counter is ignored without an error."""
     found = foreign(metric)
 
     assert (kept(found), found.tally.ignored, found.tally.rejected.total()) == ({}, 1, 0)
 
 
-def test_a_host_that_tells_of_all_its_processes_fills_no_store() -> None:
+def test_host_metrics_without_a_service_are_ignored() -> None:
     """Host metrics without a service name are ignored."""
     found = foreign({"name": CPU_SHARE.metric, "gauge": {"dataPoints": [number(0.5)]}}, {"host.name": "web-1"})
 
     assert (kept(found), found.tally.ignored) == ({}, 1)
 
 
-def test_what_encodes_on_a_gpu_is_not_what_computes() -> None:
+def test_gpu_encoder_use_is_not_compute_use() -> None:
     """GPU utilization of encoders is separate from that of compute."""
     points = [number(0.1, hw_id="gpu0", hw_gpu_task=task) for task in ("general", "encoder", "decoder")]
 
     assert kept(foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})) == {"gpu web-1/gpu0": 0.1}
 
 
-def test_directions_that_are_not_known_are_left_out() -> None:
+def test_unknown_directions_are_ignored() -> None:
     """Unknown values of the PCIe direction are ignored."""
     points = [number(1000, 10, network_io_direction=way, hw_id="gpu0") for way in ("receive", "sideways")]
     found = foreign(
@@ -164,7 +164,7 @@ def test_directions_that_are_not_known_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("value", [-1.0, "NaN", "Infinity", 1e30])
-def test_a_number_that_cannot_be_is_refused_and_named(value: float | str) -> None:
+def test_an_impossible_value_is_refused_and_named(value: float | str) -> None:
     """An impossible value is refused by name, and other points count."""
     gauge = {"dataPoints": [number(value), number(0.5)]}
     found = foreign({"name": CPU_SHARE.metric, "gauge": gauge})
@@ -173,7 +173,7 @@ def test_a_number_that_cannot_be_is_refused_and_named(value: float | str) -> Non
     assert found.tally.error_message.startswith("process.cpu.utilization[0]: value must lie between 0 and 2**44")
 
 
-def test_a_metric_with_endless_points_is_cut() -> None:
+def test_the_points_of_a_metric_are_limited() -> None:
     """The number of points of a metric is limited, because a machine has few GPUs."""
     points = [number(0.5, hw_id=f"gpu{index}") for index in range(MAX_GAUGE_POINTS + 10)]
     found = foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})
@@ -181,6 +181,6 @@ def test_a_metric_with_endless_points_is_cut() -> None:
     assert (len(kept(found)), found.tally.ignored) == (MAX_GAUGE_POINTS, 10)
 
 
-def test_metrics_of_one_name_come_in_one_way() -> None:
+def test_a_metric_name_determines_its_reader() -> None:
     """A metric name determines the way in which its points are read."""
     assert all(len({each.kind for each in found}) == 1 for found in BY_METRIC.values())

@@ -57,7 +57,7 @@ def test_the_order_of_spans_does_not_matter(bodies: Any) -> None:
     assert read(bodies.spans(*reversed(spans))).traces == read(bodies.spans(*spans)).traces
 
 
-def test_an_error_status_makes_an_error_of_a_trace_that_does_not_say(bodies: Any) -> None:
+def test_an_error_status_marks_a_trace_without_status_as_error(bodies: Any) -> None:
     """Without inference.status, the status of the span decides."""
     root = bodies.trace({"forward": 5})[0]
     root["attributes"] = [pair for pair in root["attributes"] if pair["key"] != names.STATUS]
@@ -66,7 +66,7 @@ def test_an_error_status_makes_an_error_of_a_trace_that_does_not_say(bodies: Any
     assert read(bodies.spans(root)).traces[0].series.status == "error"
 
 
-def test_the_largest_stage_dominates_also_where_that_is_nobodys_time(bodies: Any) -> None:
+def test_the_largest_stage_dominates_including_unattributed(bodies: Any) -> None:
     """The largest stage dominates, including the unattributed time; of equal ones a named stage does."""
     most = read(bodies.spans(bodies.trace({"queue": 1, "overhead": 9})[0])).traces[0]
     half = read(bodies.spans(bodies.trace({"queue": 9, "overhead": 9})[0])).traces[0]
@@ -74,7 +74,7 @@ def test_the_largest_stage_dominates_also_where_that_is_nobodys_time(bodies: Any
     assert (most.dominant, half.dominant) == ("overhead", "queue")
 
 
-def test_requests_of_one_distributed_trace_are_told_apart(bodies: Any) -> None:
+def test_requests_of_one_distributed_trace_are_distinguished(bodies: Any) -> None:
     """Two roots with one trace id are two traces, each with its intervals."""
     outer = bodies.trace({"dependency": 50, "overhead": 1})
     inner = bodies.trace({"forward": 40, "overhead": 2})
@@ -103,7 +103,7 @@ def test_requests_of_one_distributed_trace_are_told_apart(bodies: Any) -> None:
         ({"attributes": []}, Reason.PARENT),
     ],
 )
-def test_a_root_that_cannot_be_believed_is_refused(bodies: Any, changes: dict[str, Any], reason: Reason) -> None:
+def test_an_implausible_root_is_refused(bodies: Any, changes: dict[str, Any], reason: Reason) -> None:
     """Each rule about the root refuses the trace and names it."""
     root = bodies.trace({"forward": 5})[0] | changes
     reader = read(bodies.spans(root))
@@ -145,7 +145,7 @@ def test_a_bad_trace_is_refused_alone(bodies: Any) -> None:
 
 
 @pytest.mark.parametrize("parent", ["", "09" * 8, "0000000000000002"])
-def test_a_span_that_leads_to_no_root_refuses_its_trace(bodies: Any, parent: str) -> None:
+def test_a_span_without_a_root_refuses_its_trace(bodies: Any, parent: str) -> None:
     """A trace with a missing parent or a circle of parents is refused."""
     spans = bodies.trace({"forward": 5})
     spans[1]["parentSpanId"] = parent
@@ -153,7 +153,7 @@ def test_a_span_that_leads_to_no_root_refuses_its_trace(bodies: Any, parent: str
     assert read(bodies.spans(*spans)).tally.rejected == {Reason.PARENT: 2}
 
 
-def test_a_child_without_a_stage_is_a_request_inside_the_request(bodies: Any) -> None:
+def test_a_child_without_a_stage_is_a_nested_request(bodies: Any) -> None:
     """A child without a stage is stored as a nested request under its name."""
     spans = bodies.trace({"forward": 5})
     spans[1] |= {"name": "rerank", "attributes": []}
@@ -170,7 +170,7 @@ def test_a_stage_of_a_child_must_be_a_name(bodies: Any) -> None:
     assert read(bodies.spans(*spans)).tally.rejected == {Reason.STAGE: 2}
 
 
-def test_a_span_id_that_comes_twice_refuses_the_trace(bodies: Any) -> None:
+def test_a_duplicate_span_id_refuses_the_trace(bodies: Any) -> None:
     """A trace with a duplicate span id is refused."""
     spans = bodies.trace({"forward": 5})
 
@@ -227,7 +227,7 @@ def test_a_batch_has_a_limited_number_of_traces() -> None:
     assert (len(reader.traces), reader.tally.rejected) == (MAX_TRACES_A_BATCH, {Reason.SIZE: 2})
 
 
-def test_what_went_through_the_users_own_sdk_is_not_taken_again(bodies: Any) -> None:
+def test_traces_exported_by_the_sdk_of_the_user_are_not_ingested_again(bodies: Any) -> None:
     """Traces that arrive again through the user's SDK are not stored again."""
     body = bodies.spans(*bodies.trace(STAGES), scope=names.KEPT_SCOPE)
 
@@ -251,7 +251,7 @@ def test_attributes_are_safe_to_store(bodies: Any) -> None:
 
 @settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(["queue", "forward", "overhead", "rerank"]), st.integers(0, 10**12)))
-def test_any_partition_is_believed(stages_ns: dict[str, int]) -> None:
+def test_any_valid_partition_is_stored(stages_ns: dict[str, int]) -> None:
     """A trace whose stages add up is stored unchanged."""
     now = time.time_ns()
     attributes: Attributes = {names.KEPT_BECAUSE: "slow"}
@@ -284,7 +284,7 @@ def load(bodies: Any, **changes: Any) -> dict[str, Any]:
     return span
 
 
-def test_a_phase_of_a_cold_start_is_no_kept_request(bodies: Any) -> None:
+def test_a_cold_start_phase_is_not_a_retained_request(bodies: Any) -> None:
     """A phase of a cold start is not a trace; it may be a month old and in the same export as a trace."""
     found = read(bodies.spans(load(bodies), *bodies.trace(STAGES)))
     month = 30 * 86_400 * 1_000_000_000
@@ -308,7 +308,7 @@ def test_a_phase_of_a_cold_start_is_no_kept_request(bodies: Any) -> None:
     "wrong",
     [{names.LOAD_PHASE: "rest"}, {names.LOAD_OWN: 5_000_000_001}, {names.LOAD_OWN: -1}, {names.LOAD_OWN: None}],
 )
-def test_a_phase_that_cannot_be_is_refused_alone(bodies: Any, wrong: dict[str, Any]) -> None:
+def test_an_invalid_phase_is_refused_alone(bodies: Any, wrong: dict[str, Any]) -> None:
     """A phase with an unknown name, or with more own time than its duration, is refused."""
     found = read(bodies.spans(load(bodies, **wrong), *bodies.trace(STAGES)))
 

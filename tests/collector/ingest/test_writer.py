@@ -15,7 +15,7 @@ from stagelens.core.errors import StoreError
 from stagelens.store import Store
 
 
-def test_a_full_queue_asks_to_come_back(serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]) -> None:
+def test_a_full_queue_requests_a_retry(serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]) -> None:
     """With a full queue, a batch gets 429 with Retry-After, and waiting batches are written."""
     served = serve_slow(queue_batches=2)
     slow.open.clear()
@@ -32,7 +32,7 @@ def test_a_full_queue_asks_to_come_back(serve_slow: Any, slow: Any, bodies: Any,
     assert (accepted, served.counted()) == ([200, 200], 2)
 
 
-def test_a_transaction_is_bounded_however_small_its_batches_are(
+def test_a_transaction_of_small_batches_is_bounded(
     serve_slow: Any, slow: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """The size of a transaction is limited also for batches without points, which need a row each."""
@@ -63,7 +63,7 @@ def test_a_queue_is_bounded_by_bytes(serve_slow: Any, slow: Any, bodies: Any) ->
         assert (refused.status_code, waiting.result().status_code) == (429, 200)
 
 
-def test_what_a_failing_store_could_not_take_is_kept_and_written_later(
+def test_batches_a_failing_store_refused_are_written_later(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """While commits fail senders get 503 with a reason; later the batch is written, and its retry does not count."""
@@ -85,7 +85,7 @@ def test_what_a_failing_store_could_not_take_is_kept_and_written_later(
     assert len(logged) == 2
 
 
-def test_a_commit_that_takes_too_long_is_answered_before_the_sender_gives_up(
+def test_a_slow_commit_gets_a_response_within_the_sender_timeout(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If a commit takes too long the sender gets 503 and the batch stays queued; with the retry it counts once."""
@@ -103,7 +103,7 @@ def test_a_commit_that_takes_too_long_is_answered_before_the_sender_gives_up(
     assert (again.status_code, served.counted()) == (200, 1)
 
 
-def test_a_buffer_that_is_full_while_the_store_fails_is_a_503(serve_slow: Any, slow: Any, bodies: Any) -> None:
+def test_a_full_buffer_of_a_failing_store_is_a_503(serve_slow: Any, slow: Any, bodies: Any) -> None:
     """A full queue while the store fails is a 503 and not a 429."""
     served = serve_slow(queue_batches=1)
     slow.failure = StoreError("locked")
@@ -115,7 +115,7 @@ def test_a_buffer_that_is_full_while_the_store_fails_is_a_503(serve_slow: Any, s
     assert (answer.status_code, "the queue is full" in answer.json()["message"]) == (503, True)
 
 
-def test_a_batch_that_breaks_the_store_is_dropped_alone(
+def test_a_batch_that_fails_the_store_is_dropped_alone(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None]
 ) -> None:
     """A batch that causes an unexpected error is dropped, and others of its transaction are written."""
@@ -136,7 +136,7 @@ def test_a_batch_that_breaks_the_store_is_dropped_alone(
     assert served.counted() == 3
 
 
-def test_maintenance_survives_its_errors(
+def test_maintenance_continues_after_errors(
     serve_slow: Any, slow: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A failed rollup is logged once and shown on /healthz and /metrics until it succeeds."""
@@ -153,7 +153,7 @@ def test_maintenance_survives_its_errors(
     assert caplog.text.count("maintaining the store") == 2
 
 
-def test_a_database_that_is_locked_for_a_while_loses_nothing(
+def test_a_temporarily_locked_database_loses_nothing(
     store: Store, served: Any, bodies: Any, until: Callable[..., None]
 ) -> None:
     """While another process holds the write lock of SQLite, commits wait, and nothing is lost or counted twice."""
@@ -169,7 +169,7 @@ def test_a_database_that_is_locked_for_a_while_loses_nothing(
         assert (answer.result().status_code, served.counted()) == (200, 1)
 
 
-def test_a_full_disk_heals(served: Any, store: Store, bodies: Any, until: Callable[..., None]) -> None:
+def test_writes_resume_after_a_full_disk(served: Any, store: Store, bodies: Any, until: Callable[..., None]) -> None:
     """SQLite's "disk is full" error is a 503, and after space is freed the queued batch is written."""
     many = [bodies.point(tuple(0.001 * 1.1**step for step in range(60)))] * 200
     for number, point in enumerate(many):

@@ -191,7 +191,7 @@ def rows(store: Store) -> list[int]:
 
 @settings(max_examples=300, deadline=None)
 @given(requests())
-def test_reading_anything_ends_in_a_batch_or_a_wire_error(request: tuple[Signal, str, bytes]) -> None:
+def test_any_input_is_a_batch_or_a_wire_error(request: tuple[Signal, str, bytes]) -> None:
     """For any input the decoder returns a batch that can be stored, or raises a WireError."""
     signal, media_type, body = request
     try:
@@ -205,7 +205,7 @@ def test_reading_anything_ends_in_a_batch_or_a_wire_error(request: tuple[Signal,
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(requests())
-def test_anything_is_answered_and_only_a_200_changes_the_store(
+def test_any_body_gets_a_response_and_only_a_200_changes_the_store(
     served: tuple[Store, httpx.Client], request: tuple[Signal, str, bytes]
 ) -> None:
     """Over HTTP any body gets a 2xx, or a 4xx with a reason; without a 200 no row is added."""
@@ -229,7 +229,7 @@ def test_anything_is_answered_and_only_a_200_changes_the_store(
     media_type=st.sampled_from([JSON, PROTOBUF, "text/html", "application/json;;;", "/"]),
     name=st.none() | st.text(st.characters(max_codepoint=255, exclude_categories=["Cc"]), max_size=300),
 )
-def test_any_envelope_is_answered(
+def test_any_headers_get_a_response(
     served: tuple[Store, httpx.Client], *, path: str, body: bytes, encoding: str, media_type: str, name: str | None
 ) -> None:
     """Any headers of a body give a 200 or a 4xx."""
@@ -247,7 +247,7 @@ def test_any_envelope_is_answered(
 
 @settings(max_examples=100, deadline=None)
 @given(broken_bytes(gzip.compress(json.dumps(METRICS).encode())))
-def test_inflating_anything_ends_in_a_body_or_a_wire_error(body: bytes) -> None:
+def test_any_gzip_stream_is_a_body_or_a_wire_error(body: bytes) -> None:
     """Any gzip stream is decompressed up to the limit, or raises a WireError."""
     try:
         inflated = inflate(body, "gzip", 10_000)

@@ -79,7 +79,7 @@ def until(holds: Callable[[], bool]) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_targets_of_the_file_are_read_and_told_of(site: Site, bodies: Any) -> None:
+def test_targets_of_the_file_are_scraped_and_reported(site: Site, bodies: Any) -> None:
     """An engine, and a commit histogram by a custom rule, are counted, and /metrics shows the state of both targets."""
     until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.engine.url)}"}} 1\.0', site.metrics())))
     until(lambda: bool(re.search(rf'scrape_up{{target="{re.escape(site.metrics_url)}"}} 1\.0', site.metrics())))

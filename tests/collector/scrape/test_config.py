@@ -28,7 +28,7 @@ def test_a_target_needs_an_address_and_a_service() -> None:
     assert targets == (ScrapeTarget(url="http://llm:8000/metrics", service="chat"),)
 
 
-def test_everything_can_be_said(tmp_path: Path) -> None:
+def test_every_setting_is_parsed(tmp_path: Path) -> None:
     """Engine, version, environment, interval, headers, token, TLS and Triton's statistics are parsed."""
     files = [tmp_path / name for name in ("token", "ca.pem", "cert.pem", "key.pem")]
     for file in files:
@@ -60,7 +60,7 @@ scrape:
     assert target.statistics_url == "http://triton:8000/v2/models/stats"
 
 
-def test_rules_of_ones_own_read_any_metric() -> None:
+def test_custom_rules_read_any_metric() -> None:
     """Custom rules read a histogram, a sum with a count, and the labels for the model."""
     targets, problems = read(
         """\
@@ -129,7 +129,7 @@ scrape:
         ("evry: 10s", 5, "scrape.targets[0].evry is not known; did you mean every?"),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line_and_a_cure(line: str, at: int, problem: str) -> None:
+def test_an_error_is_reported_with_line_and_fix(line: str, at: int, problem: str) -> None:
     """Each error has its line and a fix."""
     url = "" if line.startswith("url") else "    url: http://llm/metrics\n"
     _, problems = read(f"scrape:\n  targets:\n  - service: chat\n{url}    {line}\n")
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_said_with_its_line_and_a_cure(line: str, at: int, prob
     assert problems[0].startswith(f"{at}:")
 
 
-def test_an_address_is_a_target_once() -> None:
+def test_a_duplicate_target_is_an_error() -> None:
     """A duplicate URL is an error, because its requests would count twice."""
     target = "  - {url: http://llm/metrics, service: chat}\n"
     targets, problems = read(f"scrape:\n  targets:\n{target}{target}")
@@ -151,7 +151,7 @@ def test_an_address_is_a_target_once() -> None:
 @pytest.mark.parametrize(
     "host", ["169.254.169.254", "[fd00:ec2::254]", "metadata.google.internal", "[::ffff:169.254.169.254]", "[fe80::1]"]
 )
-def test_where_clouds_hand_out_credentials_is_not_asked(host: str) -> None:
+def test_a_metadata_address_is_not_scraped(host: str) -> None:
     """A metadata address is refused unless a setting permits it."""
     line = "{url: 'http://HOST/metrics', service: chat}".replace("HOST", host)
     allowed = line.replace("service", "allow_link_local: true, service")

@@ -125,14 +125,14 @@ def read(name: str) -> Snapshot:
     return snapshot.read_snapshot(samples, engine, 100.0, "rules")
 
 
-def test_every_engine_has_an_exposition_and_every_exposition_is_expected() -> None:
+def test_every_engine_has_an_exposition_for_tests() -> None:
     """Every engine has one file of rules and one exposition for tests."""
     assert {expected.engine for expected in EXPECTED.values()} == set(config.engines())
     assert {file.stem for file in EXPOSITIONS.iterdir()} == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_an_exposition_is_read_as_what_it_means(name: str) -> None:
+def test_an_exposition_is_mapped_to_its_metrics(name: str) -> None:
     """Each engine is detected, and its values in seconds belong to the right request, stage or token metric."""
     found: dict[tuple[str, str], tuple[int, float]] = {}
     for stream, counted in read(name).streams.items():
@@ -143,7 +143,7 @@ def test_an_exposition_is_read_as_what_it_means(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_no_engine_says_where_it_is_documented_less_than_once(name: str) -> None:
+def test_every_engine_names_its_documentation(name: str) -> None:
     """Every file of rules names the documentation of its metrics, because names change between versions."""
     engine = config.engines()[EXPECTED[name].engine]
 
@@ -167,7 +167,7 @@ def test_labels_become_dimensions() -> None:
     assert {(each.series.service, each.series.environment, each.at) for each in made} == {("shop", "prod", 95)}
 
 
-def test_a_label_with_nothing_to_say_says_nothing() -> None:
+def test_a_placeholder_label_is_ignored() -> None:
     """A label with a placeholder value is ignored, such as BentoML's version of a service that was not built."""
     labels = (("runner_name", ""), ("service_name", "Summarization"), ("service_version", "not available"))
     added = {MetricStream("request", "engine", labels): StreamCounts({snapshot.ONE_BUCKET: 1}, 1.0)}
@@ -176,7 +176,7 @@ def test_a_label_with_nothing_to_say_says_nothing() -> None:
     assert {(each.series.model, each.series.version) for each in made} == {("Summarization", "")}
 
 
-def test_triton_tells_models_and_versions_apart() -> None:
+def test_triton_models_and_versions_are_separate_series() -> None:
     """Two models of one Triton server are two series with separate sums."""
     found = {
         stream.labels: counted.sum for stream, counted in read("triton").streams.items() if stream.kind == "request"
@@ -188,7 +188,7 @@ def test_triton_tells_models_and_versions_apart() -> None:
     }
 
 
-def test_sums_without_a_distribution_are_one_bucket_without_end() -> None:
+def test_a_sum_without_buckets_is_one_unbounded_bucket() -> None:
     """A sum without buckets becomes one bucket from zero to infinity."""
     streams = read("triton").streams
     counted = streams[MetricStream("stage", "queue", (("model", "resnet"), ("version", "1")))]

@@ -40,7 +40,7 @@ def predict(bentoml: str, row: int) -> None:
         assert post(f"{bentoml}/predict", {"row": row}) == row + 1
 
 
-def test_requests_of_each_service_are_what_was_sent(bentoml: str, tmp_path: Path) -> None:
+def test_requests_of_each_service_equal_the_sent_ones(bentoml: str, tmp_path: Path) -> None:
     """Requests of the front service and its batched requests to the model are counted by status, without health checks."""
     target = ScrapeTarget(url=f"{bentoml}/metrics", service="sums", every=timedelta(seconds=1))
     store = Store.open(f"sqlite:///{tmp_path}/s.db")

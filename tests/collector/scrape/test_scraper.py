@@ -81,7 +81,7 @@ def rig(tmp_path: Path) -> Generator[Rig]:
     store.close()
 
 
-def test_the_first_reading_counts_nothing_and_the_next_what_came_since(rig: Rig) -> None:
+def test_the_first_scrape_counts_nothing_and_the_next_the_difference(rig: Rig) -> None:
     """The first reading counts nothing, because the time of earlier requests is unknown; the next one counts the difference."""
     rig.served.counts(0.3, 0.7)
     first = rig.read()
@@ -95,7 +95,7 @@ def test_the_first_reading_counts_nothing_and_the_next_what_came_since(rig: Rig)
     assert rig.store.read.state().instances == 0
 
 
-def test_a_reading_that_fails_is_made_up_by_the_next(rig: Rig) -> None:
+def test_a_failed_scrape_is_counted_by_the_next(rig: Rig) -> None:
     """After invalid data, an error, a redirect or no response, the next reading counts the difference to the last valid one."""
     rig.read()
     rig.served.counts(0.3)
@@ -121,7 +121,7 @@ def test_a_reading_that_fails_is_made_up_by_the_next(rig: Rig) -> None:
     assert (last.state, last.failures, rig.counted()) == ("up", 4, 3)
 
 
-def test_a_restart_of_the_server_loses_nothing_that_was_exposed(rig: Rig) -> None:
+def test_a_server_restart_loses_no_exposed_counts(rig: Rig) -> None:
     """After a restart of the server, its counters are added to the earlier counts."""
     rig.served.counts(start=NOW - 50)
     rig.read()
@@ -133,7 +133,7 @@ def test_a_restart_of_the_server_loses_nothing_that_was_exposed(rig: Rig) -> Non
     assert rig.counted() == 7
 
 
-def test_two_collectors_that_read_one_target_count_it_once(rig: Rig) -> None:
+def test_two_collectors_count_one_target_once(rig: Rig) -> None:
     """One collector holds a target; when it stops, the other continues exactly from the last reading."""
     other = rig.another()
     rig.read()
@@ -148,7 +148,7 @@ def test_two_collectors_that_read_one_target_count_it_once(rig: Rig) -> None:
     assert rig.counted() == 5
 
 
-def test_a_collector_that_was_overtaken_counts_nothing(rig: Rig) -> None:
+def test_a_collector_that_lost_its_target_counts_nothing(rig: Rig) -> None:
     """A collector that was paused between reading and counting counts nothing after another took over."""
     other = rig.another()
     rig.read()
@@ -169,7 +169,7 @@ def test_a_collector_that_was_overtaken_counts_nothing(rig: Rig) -> None:
     assert rig.read(other, seconds=1).state == "elsewhere"
 
 
-def test_a_new_process_goes_on_where_the_last_one_was_killed(rig: Rig) -> None:
+def test_a_new_process_continues_after_a_killed_one(rig: Rig) -> None:
     """After a kill, a new process continues from the reading in the database."""
     rig.read()
     rig.served.counts(0.3, 0.3)
@@ -183,7 +183,7 @@ def test_a_new_process_goes_on_where_the_last_one_was_killed(rig: Rig) -> None:
     assert rig.counted() == 3
 
 
-def test_a_collector_that_ends_hands_its_targets_back(rig: Rig) -> None:
+def test_a_stopping_collector_releases_its_targets(rig: Rig) -> None:
     """A collector that stops releases its targets."""
     rig.scraper.start()
     read_by(rig.scraper, rig.target.url)
@@ -194,7 +194,7 @@ def test_a_collector_that_ends_hands_its_targets_back(rig: Rig) -> None:
     assert rig.counted() == 1
 
 
-def test_a_commit_nobody_knows_of_is_not_made_twice(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_with_unknown_outcome_is_not_repeated(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a lost connection during a commit, the database decides whether it succeeded."""
     rig.read()
     rig.served.counts(0.3, 0.3)
@@ -214,7 +214,7 @@ def test_a_commit_nobody_knows_of_is_not_made_twice(rig: Rig, monkeypatch: pytes
     assert rig.counted() == 2
 
 
-def test_a_slow_target_costs_the_others_nothing(
+def test_a_slow_target_does_not_delay_others(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """A slow target is stopped by its timeout, and does not delay the others."""
@@ -240,7 +240,7 @@ def test_a_slow_target_costs_the_others_nothing(
     assert by_url[slow.url].error.startswith("it did not respond within ")
 
 
-def test_answers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scrape_responses_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of responses is limited before and after decompression."""
     monkeypatch.setattr(scraper, "MAX_BYTES", 1024**2)
     rig.served.bodies["/metrics"] = b"#" * (2 * 1024**2)
@@ -252,7 +252,7 @@ def test_answers_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     assert large.error == bomb.error == "its response is larger than 1 MiB; drop metrics or labels there"
 
 
-def test_gzip_is_read(rig: Rig) -> None:
+def test_gzip_responses_are_read(rig: Rig) -> None:
     """A gzip response is requested and decompressed."""
     rig.served.headers["Content-Encoding"] = "gzip"
     rig.served.bodies["/metrics"] = gzip.compress(rig.served.bodies["/metrics"])
@@ -261,7 +261,7 @@ def test_gzip_is_read(rig: Rig) -> None:
     assert "gzip" in rig.served.asked[0]["accept-encoding"]
 
 
-def test_what_the_target_asks_for_is_sent_and_nothing_else(rig: Rig, tmp_path: Path) -> None:
+def test_a_target_receives_only_its_configured_headers(rig: Rig, tmp_path: Path) -> None:
     """The request has the target's headers, and a token that is read again each time."""
     token = tmp_path / "token"
     token.write_text("old\n")
@@ -275,7 +275,7 @@ def test_what_the_target_asks_for_is_sent_and_nothing_else(rig: Rig, tmp_path: P
     assert rig.served.asked[0]["host"] == f"127.0.0.1:{rig.served.port}"
 
 
-def test_a_name_that_leads_to_a_metadata_service_is_not_asked(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_resolving_to_a_metadata_service_is_not_scraped(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     """A host name with a metadata address is refused, and the connection uses the checked address."""
     looked_up = [(2, 1, 6, "", ("169.254.169.254", 80))]
 
@@ -288,14 +288,14 @@ def test_a_name_that_leads_to_a_metadata_service_is_not_asked(rig: Rig, monkeypa
     assert "is an address of a cloud metadata service with credentials, which is not allowed" in rig.read().error
 
 
-def test_an_exposition_of_several_engines_asks_which_is_meant(rig: Rig) -> None:
+def test_an_exposition_of_several_engines_needs_the_engine_setting(rig: Rig) -> None:
     """An exposition of several engines, such as KServe in front of vLLM, is an error that asks for the engine."""
     rig.served.bodies["/metrics"] += b'request_predict_seconds_count{model_name="m"} 1\n'
 
     assert "write `engine: kserve` or `engine: vllm`" in rig.read().error
 
 
-def test_a_target_without_known_metrics_says_so(rig: Rig) -> None:
+def test_a_target_without_known_metrics_is_an_error(rig: Rig) -> None:
     """A target without known metrics is an error."""
     rig.served.bodies["/metrics"] = b"<html>hello</html>"
 
@@ -317,7 +317,7 @@ def test_targets_follow_the_file(rig: Rig) -> None:
     assert [state.state for state in scraper.states.all()] == ["up"]
 
 
-def test_a_lost_target_is_an_error_of_its_own(rig: Rig) -> None:
+def test_counts_of_a_lost_target_are_refused(rig: Rig) -> None:
     """The store refuses counts of a collector that no longer holds the target."""
     rig.store.take_target(rig.target.url, "a", NOW, 60)
 
@@ -325,7 +325,7 @@ def test_a_lost_target_is_an_error_of_its_own(rig: Rig) -> None:
         rig.store.write_reading(rig.target.url, "b", NOW + 60, b"", Batch("b"))
 
 
-def test_states_are_told_to_prometheus(rig: Rig) -> None:
+def test_target_states_are_prometheus_metrics(rig: Rig) -> None:
     """The metrics of a target show its state, duration, accepted and refused values."""
     rig.read()
     samples = {
@@ -339,7 +339,7 @@ def test_states_are_told_to_prometheus(rig: Rig) -> None:
     assert samples["stagelens_collector_scrape_failures_total", rig.target.url] == 0
 
 
-def test_statistics_that_fail_do_not_take_the_metrics_with_them(rig: Rig) -> None:
+def test_failing_statistics_do_not_affect_the_metrics(rig: Rig) -> None:
     """If Triton's statistics fail, requests are still counted, and batch runs from the next valid statistics."""
     path = "/v2/models/stats"
     rig.target = rig.target.model_copy(update={"statistics_url": rig.served.url.replace("/metrics", path)})

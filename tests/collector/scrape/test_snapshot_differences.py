@@ -48,7 +48,7 @@ ACTIONS = st.lists(
 
 
 @given(ACTIONS, st.sampled_from(["process", "created"]))
-def test_differences_add_up_to_what_was_observed(
+def test_differences_add_up_to_the_observations(
     actions: list[tuple[dict[str, list[float]], bool, bool]], told: str
 ) -> None:
     """Over restarts, failed readings and changing labels, differences add up without loss or duplicates.
@@ -100,7 +100,7 @@ def test_differences_add_up_to_what_was_observed(
 
 
 @given(VALUES, VALUES)
-def test_a_restart_that_nobody_tells_of_never_counts_what_was_counted(before: list[float], after: list[float]) -> None:
+def test_an_undetected_restart_never_counts_too_much(before: list[float], after: list[float]) -> None:
     """Without a start time a restart may remain undetected; then too little is counted, never too much."""
     difference = difference_between(reading(0, {STREAM: counted(before)}), reading(10, {STREAM: counted(after)}))
     count = sum(more.count for more in difference.added.values())
@@ -108,7 +108,7 @@ def test_a_restart_that_nobody_tells_of_never_counts_what_was_counted(before: li
     assert 0 <= count <= len(after)
 
 
-def test_the_first_reading_is_where_counting_begins() -> None:
+def test_counting_starts_at_the_first_reading() -> None:
     """The first reading counts nothing, because the time of earlier requests is unknown."""
     difference = difference_between(None, reading(0, {STREAM: counted([0.2] * 1000)}))
 
@@ -116,7 +116,7 @@ def test_the_first_reading_is_where_counting_begins() -> None:
     assert difference.base.streams[STREAM].count == 1000
 
 
-def test_labels_that_appear_later_are_counted_from_their_first_request() -> None:
+def test_new_labels_count_from_their_first_request() -> None:
     """A label that appears later is counted from its first request."""
     first = reading(0, {STREAM: counted([0.2])})
 
@@ -125,7 +125,7 @@ def test_labels_that_appear_later_are_counted_from_their_first_request() -> None
     assert {stream: more.count for stream, more in added.items()} == {OTHER: 2}
 
 
-def test_labels_that_may_have_been_left_out_before_are_not_counted_at_once() -> None:
+def test_labels_beyond_the_series_limit_count_from_their_second_reading() -> None:
     """Beyond the limit of series, a new label may have existed before, so it counts from its second reading."""
     first = reading(0, {STREAM: counted([0.2])}, beyond=1)
 
@@ -136,7 +136,7 @@ def test_labels_that_may_have_been_left_out_before_are_not_counted_at_once() -> 
     assert {stream: more.count for stream, more in later.added.items()} == {OTHER: 1}
 
 
-def test_labels_that_were_away_go_on_from_where_they_were() -> None:
+def test_missing_labels_continue_from_their_last_value() -> None:
     """A label that is missing in one reading continues from its last value."""
     first = reading(0, {STREAM: counted([0.2] * 5), OTHER: counted([0.2])})
     without = difference_between(first, reading(10, {OTHER: counted([0.2])})).base
@@ -146,7 +146,7 @@ def test_labels_that_were_away_go_on_from_where_they_were() -> None:
     assert {stream: more.count for stream, more in added.items()} == {STREAM: 1}
 
 
-def test_other_rules_begin_anew() -> None:
+def test_changed_rules_restart_counting() -> None:
     """After a change of rules counting starts again, because new rules find old counters."""
     first = reading(0, {STREAM: counted([0.2])})
     other = Snapshot(10, "changed rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
@@ -157,7 +157,7 @@ def test_other_rules_begin_anew() -> None:
     assert "changed rules" in difference.note
 
 
-def test_a_long_silence_is_lost_and_said_to_be() -> None:
+def test_a_long_gap_is_dropped_and_reported() -> None:
     """After a long gap the difference is dropped and reported, because its time is unknown."""
     first = reading(0, {STREAM: counted([0.2])})
 
@@ -167,7 +167,7 @@ def test_a_long_silence_is_lost_and_said_to_be() -> None:
     assert difference.lost_seconds == MAX_GAP_SECONDS + 1
 
 
-def test_two_processes_behind_one_address_are_not_counted_in_turn() -> None:
+def test_alternating_processes_behind_one_address_are_not_counted() -> None:
     """Two processes behind one URL are not counted alternately as restarts."""
     one = reading(1000, {STREAM: counted([0.2] * 50)}, started=100)
     two = reading(1010, {STREAM: counted([0.2] * 70)}, started=101.5)

@@ -30,14 +30,14 @@ def test_a_bad_line_is_named() -> None:
         parse('# TYPE a_seconds histogram\na_seconds_sum{b="c"} 1\na_seconds_count{b="} 7\n')
 
 
-def test_a_bad_line_of_what_nobody_asks_for_is_passed_over() -> None:
+def test_an_invalid_line_of_an_unused_metric_is_ignored() -> None:
     """An invalid line of an unused metric is ignored."""
     found = parse("b_seconds_count{b=} 7\n<html>\na_seconds_count 2\na_seconds_sum 3\n")
 
     assert set(found) == {"a_seconds_count", "a_seconds_sum"}
 
 
-def test_more_samples_than_there_is_room_for_are_refused() -> None:
+def test_samples_over_the_limit_are_refused() -> None:
     """Samples beyond the limit are an error of the target and use no memory."""
     lines = "".join(f'a_seconds_sum{{b="{number}"}} 1\n' for number in range(101))
 
@@ -59,7 +59,7 @@ def test_more_samples_than_there_is_room_for_are_refused() -> None:
         "a_seconds_count -2\na_seconds_sum 6\n",
     ],
 )
-def test_numbers_that_make_no_sense_are_counted_and_nothing_else_is_lost(lines: str) -> None:
+def test_inconsistent_histograms_are_refused_alone(lines: str) -> None:
     """An inconsistent histogram is counted as refused, and others are read."""
     good = 'a_seconds_bucket{m="x",le="+Inf"} 3\na_seconds_sum{m="x"} 2\n'
 
@@ -69,7 +69,7 @@ def test_numbers_that_make_no_sense_are_counted_and_nothing_else_is_lost(lines: 
     assert found.beyond == 1
 
 
-def test_openmetrics_is_read_too() -> None:
+def test_openmetrics_is_supported() -> None:
     """The OpenMetrics format is supported, which some servers require."""
     text = (
         "# TYPE a_seconds histogram\n"
@@ -86,7 +86,7 @@ def test_openmetrics_is_read_too() -> None:
     )
 
 
-def test_native_histograms_are_read_with_their_own_narrow_buckets() -> None:
+def test_native_histograms_preserve_their_bucket_bounds() -> None:
     """Native histograms are read with error bounds as narrow as their buckets."""
     text = (
         "# TYPE a_seconds histogram\n"
@@ -101,7 +101,7 @@ def test_native_histograms_are_read_with_their_own_narrow_buckets() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from('a_secondsbuct{}",=+Inf# \n0123456789.eTYPhilgrm\\\x00é')))
-def test_no_text_does_worse_than_being_refused(text: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str) -> None:
     """Any text is read or refused."""
     for media_type in ("text/plain", "application/openmetrics-text"):
         try:

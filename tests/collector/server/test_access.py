@@ -146,7 +146,7 @@ def limits_of(site: Site) -> Any:
     return server_of(site).limits
 
 
-def test_a_token_opens_and_nothing_else_does(guarded: Site, bodies: Bodies, store: Store) -> None:
+def test_only_a_valid_token_permits_exports(guarded: Site, bodies: Bodies, store: Store) -> None:
     """Only a valid token permits exports over both protocols; a refused one is not stored and explains the fix."""
     body = bodies.metrics(bodies.point())
     answers = [guarded.post(body, token) for token in ("", "wrong", A[:-1], A)]
@@ -162,9 +162,7 @@ def test_a_token_opens_and_nothing_else_does(guarded: Site, bodies: Bodies, stor
     assert list(environments(store)) == ["prod"]
 
 
-def test_the_token_says_which_environment_and_a_resource_cannot_lie(
-    guarded: Site, bodies: Bodies, store: Store
-) -> None:
+def test_the_token_determines_the_environment_of_points(guarded: Site, bodies: Bodies, store: Store) -> None:
     """The environment of points is that of the token, and not that of the resource."""
     body = bodies.metrics(bodies.point())
     body["resourceMetrics"][0]["resource"]["attributes"] += attributes(CLAIMED)
@@ -173,7 +171,7 @@ def test_the_token_says_which_environment_and_a_resource_cannot_lie(
     assert list(environments(store)) == ["prod"]
 
 
-def test_the_token_says_which_environment_kept_traces_are_of(guarded: Site, bodies: Bodies, store: Store) -> None:
+def test_the_token_determines_the_environment_of_retained_traces(guarded: Site, bodies: Bodies, store: Store) -> None:
     """The environment of retained traces is that of the token."""
     body = bodies.spans(*bodies.trace({"forward": 10**7}))
     body["resourceSpans"][0]["resource"]["attributes"] += attributes(CLAIMED)
@@ -183,7 +181,7 @@ def test_the_token_says_which_environment_kept_traces_are_of(guarded: Site, bodi
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
-def test_the_token_says_which_environment_spans_are_of(guarded: Site, store: Store, ahead: Any, protocol: str) -> None:
+def test_the_token_determines_the_environment_of_spans(guarded: Site, store: Store, ahead: Any, protocol: str) -> None:
     """The environment of requests from spans is that of the token."""
     headers = {"authorization": f"Bearer {A}"}
     exporter = (
@@ -203,7 +201,7 @@ def test_the_token_says_which_environment_spans_are_of(guarded: Site, store: Sto
 
 
 @pytest.mark.parametrize(("path", "status"), [("/metrics", 401), ("/livez", 200), ("/readyz", 200), ("/", 200)])
-def test_probes_need_no_token_and_numbers_do(guarded: Site, path: str, status: int) -> None:
+def test_probes_need_no_token_and_metrics_do(guarded: Site, path: str, status: int) -> None:
     """Probes need no token, /metrics does."""
     with guarded.client() as client:
         without, named = client.get(path), client.get(path, headers={"authorization": f"Bearer {A}"})
@@ -219,7 +217,7 @@ def test_events_need_a_token(guarded: Site) -> None:
     assert guarded.post(event, A, path="/v1/events").status_code in (200, 204)
 
 
-def test_a_rate_is_the_tokens_and_no_header_evades_it(
+def test_the_rate_limit_of_a_token_ignores_headers(
     guarded: Site, bodies: Bodies, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rate limit applies to a token over both protocols, whatever headers and connections it uses; others are served."""
@@ -237,7 +235,7 @@ def test_a_rate_is_the_tokens_and_no_header_evades_it(
     assert guarded.post(body, A).status_code == 200
 
 
-def test_an_address_that_shows_nothing_has_a_rate_of_its_own(site: Callable[..., Site], bodies: Bodies) -> None:
+def test_an_address_without_a_token_has_a_rate_limit(site: Callable[..., Site], bodies: Bodies) -> None:
     """Clients without a token have a rate limit by address, which headers do not change."""
     limited = site("access: {anonymous: {requests_per_second: 0.002}}\n")
     answers = [limited.post(bodies.metrics(), **{"x-forwarded-for": f"10.0.0.{n}"}) for n in range(3)]
@@ -245,7 +243,7 @@ def test_an_address_that_shows_nothing_has_a_rate_of_its_own(site: Callable[...,
     assert [answer.status_code for answer in answers] == [200, 429, 429]
 
 
-def test_a_certificate_opens_and_no_other_does(
+def test_only_a_listed_certificate_permits_exports(
     sealed: Site, authority: Authorities, bodies: Bodies, store: Store
 ) -> None:
     """Only a listed certificate of the right authority permits exports; without one only probes are reachable."""
@@ -270,7 +268,7 @@ def test_a_certificate_opens_and_no_other_does(
         as_(authority("strangers").sign("checkout")).post(body)
 
 
-def test_our_agent_shows_its_certificate(sealed: Site, authority: Authorities) -> None:
+def test_the_agent_sends_its_certificate(sealed: Site, authority: Authorities) -> None:
     """The agent sends its certificate by the standard OpenTelemetry settings."""
     own = authority("clients").sign("checkout")
     lost: list[tuple[str, int]] = []
@@ -289,7 +287,7 @@ def test_our_agent_shows_its_certificate(sealed: Site, authority: Authorities) -
     assert lost == []
 
 
-def test_grpc_asks_for_the_same_certificate(sealed: Site, authority: Authorities) -> None:
+def test_grpc_requires_the_same_certificate(sealed: Site, authority: Authorities) -> None:
     """The gRPC server requires the same certificate for every connection."""
     root = authority("servers").file.read_bytes()
 
@@ -302,9 +300,7 @@ def test_grpc_asks_for_the_same_certificate(sealed: Site, authority: Authorities
     assert code(None) == code(authority("strangers").sign("checkout")) == grpc.StatusCode.UNAVAILABLE
 
 
-def test_connections_without_a_tls_handshake_keep_nobody_out(
-    sealed: Site, authority: Authorities, bodies: Bodies
-) -> None:
+def test_idle_tls_connections_do_not_block_others(sealed: Site, authority: Authorities, bodies: Bodies) -> None:
     """Connections without a handshake count towards the limits: a new connection replaces the longest idle one."""
     limits = limits_of(sealed)
     limits.most_of_one, limits.surplus = 2, 0
@@ -336,7 +332,7 @@ def test_a_tls_handshake_has_a_deadline(
     until(lambda: not limits_of(sealed)._members)
 
 
-def test_plain_text_gets_nothing_from_a_tls_port(sealed: Site) -> None:
+def test_a_tls_port_does_not_respond_to_plain_text(sealed: Site) -> None:
     """A plain-text request to a TLS port gets no response."""
     with socket.create_connection(sealed.collector.address, timeout=60) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -348,20 +344,20 @@ def test_plain_text_gets_nothing_from_a_tls_port(sealed: Site) -> None:
     assert not heard.startswith(b"HTTP")
 
 
-def test_a_collector_that_would_be_open_does_not_start(store: Store) -> None:
+def test_an_open_collector_does_not_start(store: Store) -> None:
     """A collector that would be open to other machines does not start to listen."""
     with pytest.raises(ConfigError, match="STAGELENS_COLLECTOR_TOKEN"):
         Collector(CollectorConfig(host="0.0.0.0", port=0), store)
 
 
-def test_a_collector_that_asks_listens_everywhere(site: Callable[..., Site], bodies: Bodies) -> None:
+def test_a_collector_with_access_control_listens_on_all_interfaces(site: Callable[..., Site], bodies: Bodies) -> None:
     """A collector with access control listens on all interfaces and requires a token there."""
     everywhere = site(TOKENS, host="0.0.0.0")
 
     assert [everywhere.post(bodies.metrics(), token).status_code for token in ("", A)] == [401, 200]
 
 
-def test_a_connection_that_was_replaced_is_closed_at_once(
+def test_a_replaced_connection_is_closed_immediately(
     sealed: Site, authority: Authorities, until: Callable[..., None]
 ) -> None:
     """A replaced connection is closed immediately, whether or not its client reads, because otherwise it would exceed the limit."""

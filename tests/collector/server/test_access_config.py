@@ -35,7 +35,7 @@ def read(text: str, held: dict[str, str] | None = None) -> tuple[access_config.A
     return found, [f"{problem.line}: {problem.text}" for problem in document.problems]
 
 
-def test_all_that_the_section_may_say_is_read(files: ServerTlsFiles, tmp_path: Path) -> None:
+def test_every_access_setting_is_parsed(files: ServerTlsFiles, tmp_path: Path) -> None:
     """Tokens from files, from the environment and as hashes, certificates, limits and TLS are parsed."""
     (tmp_path / "team-c").write_text("5e5e" * 16 + "\n")
     found, problems = read(f"""\
@@ -99,7 +99,7 @@ anonymous: {{requests_per_second: 0.5}}
         ("[]", "1: the file is a list"),
     ],
 )
-def test_what_is_wrong_has_a_line_and_a_cure(text: str, problem: str) -> None:
+def test_an_error_has_a_line_and_a_fix(text: str, problem: str) -> None:
     """Each error has line and fix, and no secret, because it is logged."""
     import re  # noqa: PLC0415 - used here only
 
@@ -111,7 +111,7 @@ def test_what_is_wrong_has_a_line_and_a_cure(text: str, problem: str) -> None:
     assert OTHER not in told
 
 
-def test_no_token_is_kept_or_shown() -> None:
+def test_tokens_are_stored_as_hashes() -> None:
     """Only the hash of a token is in memory, and it is not part of the repr."""
     found, _ = read("tokens: [{name: team-a, token_env: TEAM_A}]")
 
@@ -119,7 +119,7 @@ def test_no_token_is_kept_or_shown() -> None:
     assert sha256(SECRET).hex() not in repr(found)
 
 
-def test_a_secret_that_is_gone_for_a_moment_counts_on(tmp_path: Path) -> None:
+def test_a_temporarily_missing_secret_stays_valid(tmp_path: Path) -> None:
     """While the file of a secret is missing during a rotation, the previous secret stays valid."""
     file, held = tmp_path / "token", dict[str, str]()
     file.write_text(SECRET)
@@ -157,7 +157,7 @@ def test_one_token_can_come_from_the_environment(tmp_path: Path) -> None:
         ("STAGELENS_COLLECTOR_TOKEN_FILE", "/dev/null", "STAGELENS_COLLECTOR_TOKEN_FILE is /dev/null, which is empty"),
     ],
 )
-def test_a_token_of_the_environment_that_is_none_stops_the_start(key: str, value: str, problem: str) -> None:
+def test_an_invalid_environment_token_prevents_the_start(key: str, value: str, problem: str) -> None:
     """An invalid token in the environment prevents the start, so that the collector is not open."""
     with pytest.raises(ConfigError, match=problem):
         access_config.tokens_from_env({key: value})
@@ -173,7 +173,7 @@ ENCRYPTED = Access(tls=ServerTlsFiles(certificate=FILE, key=FILE))
     "host", ["0.0.0.0", "10.1.2.3", "::", "collector.example", "localhost.example", "", "127.0.0.1.example"]
 )
 @pytest.mark.parametrize("access", [Access(), ENCRYPTED])
-def test_a_collector_that_asks_nobody_does_not_listen_where_others_reach_it(host: str, access: Access) -> None:
+def test_a_collector_without_authentication_needs_a_local_address(host: str, access: Access) -> None:
     """Without authentication, a listen address for other machines is an error that lists the fixes; TLS alone is not enough."""
     with pytest.raises(ConfigError) as caught:
         check_exposure(host, access, is_open=False)
@@ -194,6 +194,6 @@ def test_a_collector_that_asks_nobody_does_not_listen_where_others_reach_it(host
         ("0.0.0.0", Access(), True),
     ],
 )
-def test_it_listens_where_it_is_safe_or_was_told_so(host: str, access: Access, is_open: bool) -> None:
+def test_the_listen_address_must_be_safe_or_permitted(host: str, access: Access, is_open: bool) -> None:
     """A collector may listen on the loopback interface, with tokens or certificates, or by explicit permission."""
     check_exposure(host, access, is_open=is_open)

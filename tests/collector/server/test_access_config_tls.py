@@ -94,9 +94,7 @@ def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
         server.stop(None).wait()
 
 
-def test_https_knows_a_client_by_its_certificate_and_lets_the_gate_judge_the_rest(
-    authority: Authorities, files: ServerTlsFiles
-) -> None:
+def test_https_identifies_clients_by_certificate(authority: Authorities, files: ServerTlsFiles) -> None:
     """HTTPS permits connections without a certificate, for probes; one of another authority fails in the handshake."""
     tls, trusted = HttpTls(files), authority("servers").file
     known, forged = authority("clients").sign("checkout"), authority("strangers").sign("checkout")
@@ -108,14 +106,14 @@ def test_https_knows_a_client_by_its_certificate_and_lets_the_gate_judge_the_res
         connect_https(tls, trusted, forged)
 
 
-def test_without_a_client_ca_nobody_is_known_by_a_certificate(authority: Authorities, files: ServerTlsFiles) -> None:
+def test_without_a_client_ca_certificates_identify_no_client(authority: Authorities, files: ServerTlsFiles) -> None:
     """Without a client CA no client name is known, because certificates are not verified."""
     tls = HttpTls(files.model_copy(update={"client_ca": None}))
 
     assert connect_https(tls, authority("servers").file, authority("strangers").sign("checkout")) == ("first", "")
 
 
-def test_grpc_requires_the_certificate_that_it_asks_for(
+def test_grpc_requires_a_client_certificate(
     authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
     """The gRPC server requires a client certificate if a client CA is set."""
@@ -128,7 +126,7 @@ def test_grpc_requires_the_certificate_that_it_asks_for(
             connect_grpc(tls, trusted, client)
 
 
-def test_replaced_files_count_from_the_next_connection_on(
+def test_replaced_files_apply_to_new_connections(
     authority: Authorities, files: ServerTlsFiles, connect_grpc: Callable[[GrpcTls, Path, Pem | None], str]
 ) -> None:
     """Replaced certificate, key and client CA apply to new connections without a restart."""
@@ -151,7 +149,7 @@ def test_replaced_files_count_from_the_next_connection_on(
         connect_grpc(overgrpc, renewed, old)
 
 
-def test_a_broken_file_leaves_the_last_good_certificate_in_use(
+def test_an_invalid_file_leaves_the_last_valid_certificate_in_use(
     authority: Authorities, files: ServerTlsFiles, caplog: pytest.LogCaptureFixture
 ) -> None:
     """While the files do not match, the last valid certificate stays in use."""
@@ -172,7 +170,7 @@ def test_a_broken_file_leaves_the_last_good_certificate_in_use(
 @pytest.mark.parametrize(
     ("name", "cure"), [("certificate", "its own key"), ("key", "its own key"), ("client_ca", "PEM")]
 )
-def test_files_that_cannot_be_used_stop_the_start(
+def test_unusable_files_prevent_the_start(
     files: ServerTlsFiles, make: Callable[[ServerTlsFiles], object], name: str, cure: str
 ) -> None:
     """Unusable files prevent the start with a fix; gRPC would accept them and refuse every connection."""
@@ -183,7 +181,7 @@ def test_files_that_cannot_be_used_stop_the_start(
         make(files)
 
 
-def test_a_key_with_a_password_stops_the_start_and_asks_nobody(
+def test_an_encrypted_key_prevents_the_start_without_a_prompt(
     authority: Authorities, files: ServerTlsFiles, tmp_path: Path
 ) -> None:
     """An encrypted private key prevents the start, and the server does not prompt for a password."""
@@ -202,7 +200,7 @@ def test_tls_1_1_is_refused(files: ServerTlsFiles) -> None:
     assert HttpTls(files).context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_an_application_is_told_who_was_verified() -> None:
+def test_the_scope_contains_the_verified_client() -> None:
     """The scope of a request contains the verified client name, or none without a certificate."""
     seen: list[Any] = []
 

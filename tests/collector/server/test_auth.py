@@ -55,7 +55,7 @@ def test_a_token_gives_its_name_and_environment() -> None:
     assert asking.admit(Caller("10.0.0.1", f"bearer {OTHER} ")) == AdmittedClient("team-b", None)
 
 
-def test_past_its_share_what_a_sender_names_is_one_service() -> None:
+def test_services_over_the_share_of_a_sender_are_aggregated() -> None:
     """Services of a sender beyond its share are aggregated into one with its environment; other senders are unaffected."""
     asking = gate(Access(tokens=ASKING.tokens), is_open=True)
     greedy, honest = asking.admit(bearer(SECRET)), asking.admit(Caller("10.0.0.9"))
@@ -84,7 +84,7 @@ def test_past_its_share_what_a_sender_names_is_one_service() -> None:
         "Bearer " + "x" * 5000,
     ],
 )
-def test_whoever_shows_no_good_token_is_told_what_to_do(authorization: str) -> None:
+def test_an_invalid_token_gets_an_explanation(authorization: str) -> None:
     """An error for a missing or invalid token has a fix and does not repeat the token."""
     with pytest.raises(RefusedError) as caught:
         gate(ASKING).admit(Caller("10.0.0.1", authorization))
@@ -96,12 +96,12 @@ def test_whoever_shows_no_good_token_is_told_what_to_do(authorization: str) -> N
 
 
 @given(st.text())
-def test_no_text_gets_in_or_breaks_the_gate(text: str) -> None:
+def test_any_invalid_token_text_is_refused(text: str) -> None:
     """Any text as a token is refused without an exception."""
     assert status_of(gate(ASKING), Caller("10.0.0.1", text or "x")) == HTTPStatus.UNAUTHORIZED
 
 
-def test_all_tokens_are_compared_whichever_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every token is compared in constant time with all valid ones."""
     compared: list[tuple[bytes, bytes]] = []
 
@@ -119,7 +119,7 @@ def test_all_tokens_are_compared_whichever_is_right(monkeypatch: pytest.MonkeyPa
     assert all(len(right) == hashlib.sha256().digest_size for _, right in compared)
 
 
-def test_a_certificate_does_instead_of_a_token() -> None:
+def test_a_certificate_replaces_a_token() -> None:
     """A verified certificate replaces a token; with a list, only the listed common names do."""
     everybody = gate(Access(tls=TLS))
     listed = gate(Access(tls=TLS, certificates=(Certificate("checkout", "prod"),)))
@@ -131,7 +131,7 @@ def test_a_certificate_does_instead_of_a_token() -> None:
     assert status_of(listed, Caller("10.0.0.1")) == HTTPStatus.UNAUTHORIZED
 
 
-def test_a_wrong_token_is_wrong_beside_a_good_certificate_too() -> None:
+def test_a_wrong_token_is_refused_despite_a_valid_certificate() -> None:
     """An invalid token is refused even with a valid certificate."""
     both = gate(replace(ASKING, tls=TLS))
 
@@ -139,12 +139,12 @@ def test_a_wrong_token_is_wrong_beside_a_good_certificate_too() -> None:
     assert status_of(both, replace(bearer("wrong"), certificate="checkout")) == HTTPStatus.UNAUTHORIZED
 
 
-def test_nobody_is_asked_where_nothing_is_configured() -> None:
+def test_without_configured_tokens_clients_are_identified_by_address() -> None:
     """Without configured tokens, as on loopback, a client is identified by its address."""
     assert gate(Access()).admit(Caller("127.0.0.1", "Bearer for somebody else")) == AdmittedClient("127.0.0.1")
 
 
-def test_an_open_collector_takes_those_without_and_refuses_those_with_a_wrong_one() -> None:
+def test_an_open_collector_refuses_invalid_tokens() -> None:
     """A collector that permits clients without a token still refuses an invalid one."""
     is_open = gate(ASKING, is_open=True)
 
@@ -153,7 +153,7 @@ def test_an_open_collector_takes_those_without_and_refuses_those_with_a_wrong_on
     assert status_of(is_open, bearer("wrong")) == HTTPStatus.UNAUTHORIZED
 
 
-def test_a_token_that_is_taken_out_no_longer_counts() -> None:
+def test_a_removed_token_is_refused() -> None:
     """A removed token is refused from the next call on."""
     current = [ASKING]
     asking = AccessControl(lambda: current[0])
@@ -163,7 +163,7 @@ def test_a_token_that_is_taken_out_no_longer_counts() -> None:
     assert status_of(asking, bearer(OTHER)) == HTTPStatus.UNAUTHORIZED
 
 
-def test_a_rate_is_kept_and_says_when_to_come_back() -> None:
+def test_a_rate_limit_refuses_with_a_retry_delay() -> None:
     """The rate limit of one client does not affect others; a refused request contains a retry delay and is not charged."""
     now = [0.0]
     limited = Access(tokens=(token(SECRET, limits=RateLimits(requests_per_second=0.5)), token(OTHER, "team-b")))
@@ -184,7 +184,7 @@ def test_a_rate_is_kept_and_says_when_to_come_back() -> None:
     assert status_of(asking, bearer(SECRET)) == HTTPStatus.TOO_MANY_REQUESTS
 
 
-def test_bytes_are_paid_back_before_the_next_request() -> None:
+def test_bytes_of_a_body_delay_the_next_request() -> None:
     """The size of a body is charged after its arrival and delays the next request; 10 s of the rate are free."""
     now = [0.0]
     limited = Access(anonymous=RateLimits(bytes_per_second=100))
@@ -210,7 +210,7 @@ def test_bytes_are_paid_back_before_the_next_request() -> None:
         (("testclient", "testclient"), True),
     ],
 )
-def test_an_address_is_what_its_owner_cannot_change_at_will(addresses: tuple[str, str], same: bool) -> None:
+def test_ipv6_addresses_are_limited_by_network(addresses: tuple[str, str], same: bool) -> None:
     """IPv6 addresses are limited by network, because a client can use 2^64 of them."""
     asking = gate(Access(anonymous=RateLimits(requests_per_second=0.1)))
     asking.admit(Caller(addresses[0]))
@@ -226,7 +226,7 @@ def _is_refused(asking: AccessControl, caller: Caller) -> bool:
     return False
 
 
-def test_a_client_may_not_spend_what_another_of_its_name_has() -> None:
+def test_clients_of_equal_names_have_separate_limits() -> None:
     """A token whose name looks like an address does not share the limit of that address."""
     limits = RateLimits(requests_per_second=0.1)
     access = Access(tokens=(token(SECRET, "10.0.0.1", limits=limits),), anonymous=limits)

@@ -12,7 +12,7 @@ ONE = RateLimits(requests_per_second=1.0)
 
 
 @given(st.floats(0.01, 1000), st.lists(st.floats(0, 5), max_size=200))
-def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: list[float]) -> None:
+def test_no_client_exceeds_its_rate_and_burst(rate: float, pauses: list[float]) -> None:
     """Any sequence of requests is limited to rate and burst."""
     meter, now, admitted = ClientMeter(RateLimits(requests_per_second=rate), 0.0), 0.0, 0
     for pause in pauses:
@@ -25,7 +25,7 @@ def test_no_client_gets_more_than_its_rate_and_its_burst(rate: float, pauses: li
 # In floating point, a second after 0.13 s is slightly less than a second.
 @example([(0.13, 5500), (0.0, 0)])
 @given(st.lists(st.tuples(st.floats(0, 5), st.integers(0, 10_000)), max_size=100))
-def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]]) -> None:
+def test_a_client_that_waits_the_retry_delay_is_accepted(sent: list[tuple[float, int]]) -> None:
     """After the delay in a refusal, the next request is permitted."""
     meter, now = ClientMeter(RateLimits(2.0, 500.0), 0.0), 0.0
     for pause, size_bytes in sent:
@@ -38,7 +38,7 @@ def test_who_waits_as_long_as_it_was_told_is_let_in(sent: list[tuple[float, int]
         meter.body(size_bytes, now)
 
 
-def test_a_hundred_thousand_addresses_take_no_more_room_than_ten_thousand() -> None:
+def test_memory_for_addresses_is_bounded() -> None:
     """A hundred thousand addresses use no more memory than ten thousand, and the state of an exhausted client remains."""
     meters = ClientMeters()
     spent = meters.of("attacker", ONE, 0.0)
@@ -51,7 +51,7 @@ def test_a_hundred_thousand_addresses_take_no_more_room_than_ten_thousand() -> N
     assert meters.of("attacker", ONE, 0.0) is spent
 
 
-def test_those_there_is_no_room_for_share_one_meter_until_others_are_idle() -> None:
+def test_addresses_over_the_limit_share_one_meter() -> None:
     """Addresses beyond the memory limit share one limit until others are idle."""
     meters = ClientMeters(most=3)
     for number in range(3):
@@ -61,7 +61,7 @@ def test_those_there_is_no_room_for_share_one_meter_until_others_are_idle() -> N
     assert meters.of("late", ONE, 60.0) is not meters.of("later", ONE, 60.0)
 
 
-def test_other_limits_count_at_once() -> None:
+def test_changed_limits_apply_immediately() -> None:
     """A changed limit applies immediately."""
     meters = ClientMeters()
     before = meters.of("team-a", ONE, 0.0)

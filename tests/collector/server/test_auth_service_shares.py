@@ -13,7 +13,7 @@ A: Sender = ("token", "a")
 B: Sender = ("address", "10.0.0.7")
 
 
-def test_a_sender_has_its_share_and_others_have_theirs() -> None:
+def test_each_sender_has_a_separate_share() -> None:
     """A sender may continue to use its services, those beyond its share are refused, and others have their own share."""
     shares = ServiceShares(lambda: 0.0)
     admitted = sum(shares.admit(A, f"invented-{number}") for number in range(10_000))
@@ -25,7 +25,7 @@ def test_a_sender_has_its_share_and_others_have_theirs() -> None:
     assert shares.greedy() == ["token a"]
 
 
-def test_what_is_not_named_for_a_day_gives_its_place_up() -> None:
+def test_a_service_unused_for_a_day_frees_its_place() -> None:
     """A service that is unused for a day frees its place."""
     now = [0.0]
     shares = ServiceShares(lambda: now[0])
@@ -59,7 +59,7 @@ def test_a_flood_of_senders_shares_one_share(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @given(st.lists(st.tuples(st.sampled_from([A, B]), st.integers(0, 400), st.floats(0, 50_000)), max_size=300))
-def test_no_day_has_more_than_a_share(calls: list[tuple[Sender, int, float]]) -> None:
+def test_a_sender_uses_at_most_its_share_per_day(calls: list[tuple[Sender, int, float]]) -> None:
     """Within any day a sender uses at most its share of services."""
     now, named = 0.0, dict[Sender, list[tuple[float, str]]]()
     shares = ServiceShares(lambda: now)

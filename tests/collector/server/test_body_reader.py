@@ -17,7 +17,7 @@ def body_reader() -> BodyReader:
     return BodyReader(max_body_bytes=1000, max_held_bytes=100, metrics=SelfMetrics(Health()))
 
 
-def test_two_bodies_may_hold_the_limit_together_and_no_byte_more(body_reader: BodyReader) -> None:
+def test_two_bodies_together_cannot_exceed_the_limit(body_reader: BodyReader) -> None:
     """Two bodies may use the limit together; the one that would exceed it is refused, and the other continues."""
     with body_reader.held() as first, body_reader.held() as second:
         first(60)
@@ -28,14 +28,14 @@ def test_two_bodies_may_hold_the_limit_together_and_no_byte_more(body_reader: Bo
             first(1)
 
 
-def test_a_body_that_is_alone_may_exceed_it(body_reader: BodyReader) -> None:
+def test_a_single_body_may_exceed_the_limit(body_reader: BodyReader) -> None:
     """A single body may exceed the limit, because it could never be received otherwise."""
     with body_reader.held() as hold:
         hold(60)
         hold(900)
 
 
-def test_a_body_frees_what_it_held_when_it_ends(body_reader: BodyReader) -> None:
+def test_a_body_frees_its_memory_at_its_end(body_reader: BodyReader) -> None:
     """A body frees its memory when it ends in any way."""
     with body_reader.held() as first:
         first(50)

@@ -46,7 +46,7 @@ async def _begun(reading: Reading, decoders: DecoderPool) -> list[asyncio.Task[b
     return tasks
 
 
-def test_one_that_fails_costs_others_nothing() -> None:
+def test_a_failing_body_does_not_affect_others() -> None:
     """Of bodies parsed together, only the invalid ones fail."""
     reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
@@ -70,7 +70,7 @@ def test_one_that_fails_costs_others_nothing() -> None:
     assert max(map(len, reading.groups)) > 1
 
 
-def test_what_nobody_waits_for_is_not_read() -> None:
+def test_bodies_of_disconnected_clients_are_not_parsed() -> None:
     """The body of a cancelled request is skipped, and the following ones are parsed."""
     reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
@@ -91,7 +91,7 @@ def test_what_nobody_waits_for_is_not_read() -> None:
 
 
 @pytest.mark.parametrize("most", [SMALL_BYTES // 2, 4 * SMALL_BYTES])
-def test_large_bodies_are_read_and_too_large_ones_are_not(most: int) -> None:
+def test_bodies_over_the_maximum_size_are_refused(most: int) -> None:
     """Bodies up to the maximum size are parsed, and larger ones are refused."""
     reading, decoders = Reading(), DecoderPool(most)
     body = b"x" * (most - 1)

@@ -67,7 +67,7 @@ def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: byt
     assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
 
 
-def test_a_head_of_ordinary_size_passes_again_and_again(served: Any, bodies: Any) -> None:
+def test_the_head_limit_applies_to_each_head(served: Any, bodies: Any) -> None:
     """The limit applies to each head, not to the connection or to bodies."""
     body = json.dumps(bodies.metrics(*[bodies.point()] * 100)).encode()
     answers = {served.post("/v1/metrics", body, x_long="x" * (LARGE // 2)).status_code for _ in range(5)}
@@ -77,7 +77,7 @@ def test_a_head_of_ordinary_size_passes_again_and_again(served: Any, bodies: Any
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/met", HEAD + b"X-Slow: "])
-def test_a_head_that_does_not_come_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+def test_a_missing_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
     """A connection without a request is closed with a response."""
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.2)
     with connected(served) as connection:
@@ -86,9 +86,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(served: Any, monkeypatch: p
         assert answer(connection).startswith(b"HTTP/1.1 408 ")
 
 
-def test_a_head_that_comes_letter_by_letter_is_not_waited_for(
-    served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
-) -> None:
+def test_a_trickling_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]) -> None:
     """The deadline of a head is not extended by further bytes or empty lines."""
     monkeypatch.setattr(connections, "MAX_HEAD_SECONDS", 0.3)
     for first, letter in (
@@ -108,7 +106,7 @@ def test_a_head_that_comes_letter_by_letter_is_not_waited_for(
             until(ended)
 
 
-def test_a_body_that_trickles_is_not_waited_for(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickling_body_times_out(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A body that exceeds its deadline gets a 408, and its memory is freed."""
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
     with connected(served) as connection:
@@ -119,7 +117,7 @@ def test_a_body_that_trickles_is_not_waited_for(served: Any, monkeypatch: pytest
     assert served.metric("stagelens_collector_receiving_bytes") == 0
 
 
-def test_connections_beyond_the_limit_are_told_when_to_come_back(
+def test_connections_over_the_limit_get_a_retry_delay(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """A connection beyond the limit gets a 503 with Retry-After; probes and earlier connections are served."""
@@ -154,7 +152,7 @@ def test_connections_beyond_the_limit_are_told_when_to_come_back(
 
 
 @pytest.mark.parametrize("limit", ["most", "most_of_one"])
-def test_who_says_nothing_keeps_nobody_out(served: Any, bodies: Any, limit: str) -> None:
+def test_idle_connections_do_not_block_senders(served: Any, bodies: Any, limit: str) -> None:
     """A new connection replaces the oldest idle one, which gets a response."""
     setattr(served.collector._server.limits, limit, 2)
     with connected(served) as first, connected(served), connected(served), connected(served):
@@ -162,7 +160,7 @@ def test_who_says_nothing_keeps_nobody_out(served: Any, bodies: Any, limit: str)
         assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
 
 
-def test_an_address_has_so_many_connections_and_others_have_theirs(
+def test_connections_are_limited_per_address(
     served: Any, bodies: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """The limit per address does not affect other addresses or probes."""
@@ -189,7 +187,7 @@ def test_an_address_has_so_many_connections_and_others_have_theirs(
     assert (refused, taken[:12]) == (503, b"HTTP/1.1 200")
 
 
-def test_far_too_many_connections_are_shut_at_once(served: Any) -> None:
+def test_connections_over_the_surplus_are_closed_at_once(served: Any) -> None:
     """Beyond the surplus connections too, a new connection gets a 503 before its request."""
     limits = served.collector._server.limits
     limits.most = limits.surplus = 0
@@ -200,7 +198,7 @@ def test_far_too_many_connections_are_shut_at_once(served: Any) -> None:
     assert b"Retry-After: 5\r\n" in received
 
 
-def test_who_does_not_read_is_disconnected(
+def test_a_client_that_does_not_read_is_disconnected(
     served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]
 ) -> None:
     """A client that sends requests and reads no responses is disconnected, and does not delay the shutdown."""
@@ -220,7 +218,7 @@ def test_who_does_not_read_is_disconnected(
     assert served.client.get("/livez").status_code == 200
 
 
-def test_an_answer_is_not_written_to_who_has_left(
+def test_no_response_is_written_to_a_disconnected_client(
     serve_slow: Any, slow: Any, bodies: Any, until: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     """A client that disconnects while its request is processed causes no error."""
@@ -281,7 +279,7 @@ class Timers:
 @pytest.mark.parametrize(
     ("unread", "checks"), [((900, 600, 300, 0), 3), ((900, 900), 1), ((0,), 1), (tuple(range(1000, 0, -1)), 13)]
 )
-def test_a_client_that_goes_on_reading_is_not_disconnected(unread: tuple[int, ...], checks: int) -> None:
+def test_a_slowly_reading_client_stays_connected(unread: tuple[int, ...], checks: int) -> None:
     """A client that reads slowly stays connected, unless it reads nothing for ten seconds or takes two minutes."""
     connection: Any = connections.Connection.__new__(connections.Connection)
     connection.transport, connection.loop = SlowlyRead(*unread), Timers()

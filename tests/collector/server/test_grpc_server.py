@@ -105,7 +105,7 @@ def metrics(bodies: Any) -> ExportMetricsServiceRequest:
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip])
-def test_an_export_is_in_the_store_when_it_is_answered(
+def test_an_acknowledged_export_is_in_the_store(
     serve: Serve, metrics: Any, compression: grpc.Compression | None
 ) -> None:
     """An acknowledged export is in the store, compressed or not."""
@@ -128,7 +128,7 @@ def test_partial_success_is_reported(serve: Serve, metrics: Any) -> None:
     assert "scale must lie between" in partial.error_message
 
 
-def test_traces_are_kept(serve: Serve, bodies: Any) -> None:
+def test_traces_are_stored(serve: Serve, bodies: Any) -> None:
     """Traces retained by an agent are stored."""
     served = serve(grpc_port=0)
     body = bodies.spans(*bodies.trace({"forward": 5, "overhead": 1}))
@@ -163,7 +163,7 @@ def test_logs_are_acknowledged_and_declined(serve: Serve) -> None:
         (b"", grpc.Compression.Deflate, grpc.StatusCode.UNIMPLEMENTED, "deflate"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_reason(
+def test_unreadable_bodies_are_refused_with_a_reason(
     serve: Serve, message: bytes, compression: grpc.Compression | None, code: grpc.StatusCode, reason: str
 ) -> None:
     """Invalid messages, decompression bombs and too large messages are permanent errors, and the next call succeeds."""
@@ -204,7 +204,7 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[Store, C
     | mutated(gzip.compress(bytes(300), mtime=0)),
     name=st.none() | st.text(st.characters(max_codepoint=126, exclude_categories=["Cc"]), max_size=300),
 )
-def test_anything_is_answered_and_only_ok_changes_the_store(
+def test_any_message_gets_a_response_and_only_ok_changes_the_store(
     export: tuple[Store, Callable[..., Any]], method: str, message: bytes, name: str | None
 ) -> None:
     """Any bytes to any method are acknowledged, or refused permanently with a reason."""
@@ -227,7 +227,7 @@ def test_other_methods_are_not_implemented(serve: Serve, method: str) -> None:
     assert "MetricsService" in error.details()
 
 
-def test_the_health_service_says_whether_it_can_commit(
+def test_the_health_service_reports_whether_commits_succeed(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
     """The health service reports SERVING while commits succeed, and needs no service name."""
@@ -245,7 +245,7 @@ def test_the_health_service_says_whether_it_can_commit(
     assert "the disk is full" in error.details()
 
 
-def test_a_full_queue_says_when_to_come_back(serve_slow: Serve, slow: Any, metrics: Any) -> None:
+def test_a_full_queue_returns_a_retry_delay(serve_slow: Serve, slow: Any, metrics: Any) -> None:
     """With a full queue, a call is RESOURCE_EXHAUSTED with RetryInfo."""
     served = serve_slow(grpc_port=0, queue_batches=1)
     slow.open.clear()
@@ -259,7 +259,7 @@ def test_a_full_queue_says_when_to_come_back(serve_slow: Serve, slow: Any, metri
     assert (error.code(), retry_seconds(error)) == (grpc.StatusCode.RESOURCE_EXHAUSTED, 1)
 
 
-def test_too_many_calls_are_told_when_to_come_back(serve: Serve, metrics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_over_the_limit_get_a_retry_delay(serve: Serve, metrics: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call beyond the limit is refused before its message is received."""
     served = serve(grpc_port=0)
     with monkeypatch.context() as patch:
@@ -299,7 +299,7 @@ def test_a_duplicate_waits_for_the_commit_of_the_first(
     assert (answered_early, served.counted()) == (False, 1)
 
 
-def test_a_sender_that_leaves_undoes_nothing(
+def test_a_cancelled_call_is_still_committed(
     serve_slow: Serve, slow: Any, metrics: Any, until: Callable[..., None]
 ) -> None:
     """A cancelled call whose message was received is committed, and its memory is freed."""
@@ -326,7 +326,7 @@ def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
     assert (error.code(), "there is no message" in error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
-def test_stopping_answers_what_was_accepted(serve_slow: Serve, slow: Any, metrics: Any) -> None:
+def test_stopping_acknowledges_accepted_batches(serve_slow: Serve, slow: Any, metrics: Any) -> None:
     """A call in progress during shutdown is committed and acknowledged; then the port is closed."""
     served = serve_slow(grpc_port=0)
     slow.open.clear()
@@ -342,7 +342,7 @@ def test_stopping_answers_what_was_accepted(serve_slow: Serve, slow: Any, metric
     assert error.code() == grpc.StatusCode.UNAVAILABLE
 
 
-def test_a_port_that_is_taken_is_named_with_the_cure(serve: Serve, store: Store) -> None:
+def test_a_port_in_use_is_reported_with_the_fix(serve: Serve, store: Store) -> None:
     """A port in use is an error with a fix, although gRPC would share it silently."""
     taken = serve(grpc_port=0).collector.grpc_port
     with pytest.raises(StagelensError, match=rf"127\.0\.0\.1:{taken} for gRPC[\s\S]*STAGELENS_COLLECTOR_GRPC_PORT"):
@@ -362,7 +362,7 @@ def test_without_grpc_there_is_no_port(served: Any) -> None:
         (f"Bearer {TOKEN}", None, HTTPStatus.OK),
     ],
 )
-def test_both_protocols_ask_for_the_token(  # noqa: PLR0917 - what is sent, what is expected, where
+def test_both_protocols_require_the_token(  # noqa: PLR0917 - what is sent, what is expected, where
     store: Store,
     bodies: Any,
     metrics: Any,

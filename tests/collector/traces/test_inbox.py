@@ -74,7 +74,7 @@ def parcels(spans: list[Span], rng: random.Random) -> list[list[Span]]:
 
 @settings(max_examples=40, deadline=None)
 @given(spans=trees(), rng=st.randoms(use_true_random=False))
-def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random.Random) -> None:
+def test_any_split_into_exports_counts_equally(spans: list[Span], rng: random.Random) -> None:
     """Any split into exports, within the waiting time and with repetitions, gives the same counts as one export."""
     inbox = Inbox()
     for at, export in zip(sorted(rng.randrange(10) for _ in range(9)), parcels(spans, rng), strict=False):
@@ -98,7 +98,7 @@ def test_any_split_counts_the_same_as_all_at_once(spans: list[Span], rng: random
 
 @settings(max_examples=60, deadline=None)
 @given(spans=trees())
-def test_a_picture_shows_what_each_span_says(spans: list[Span]) -> None:
+def test_a_retained_trace_shows_each_span(spans: list[Span]) -> None:
     """A retained trace has the spans of the request with their times, those before its first child, and calls to others."""
     inbox = Inbox()
     inbox.put(spans, 0)
@@ -118,7 +118,7 @@ def test_a_picture_shows_what_each_span_says(spans: list[Span]) -> None:
         assert sorted(shown) == sorted(plain.shown(roots[trace.trace_id, trace.span_id]))
 
 
-def test_of_very_many_spans_the_longest_are_shown() -> None:
+def test_the_longest_of_many_spans_are_shown() -> None:
     """Of very many spans the longest are shown, in order of their start."""
     inbox = Inbox()
     inbox.put([Span(1, 0, 0, 10_000, SERVER), *(Span(n, 1, n, n + n % 1100, WORK) for n in range(2, 1102))], 0)
@@ -130,7 +130,7 @@ def test_of_very_many_spans_the_longest_are_shown() -> None:
 
 @settings(max_examples=25, deadline=None)
 @given(spans=trees(), seed=st.integers(0, 2**32))
-def test_spans_that_end_replace_those_that_had_not(spans: list[Span], seed: int) -> None:
+def test_finished_spans_replace_unfinished_ones(spans: list[Span], seed: int) -> None:
     """A span that is exported at its start and at its end is counted by its end."""
     inbox = Inbox()
     rng = random.Random(seed)
@@ -156,7 +156,7 @@ def requests(inbox: Inbox) -> int:
     return sum(point.histogram.count for point in inbox.points if point.metric == names.REQUEST_DURATION)
 
 
-def test_a_request_waits_for_what_is_still_on_its_way() -> None:
+def test_a_request_waits_for_its_remaining_spans() -> None:
     """A request is counted after its waiting time, with the spans that arrived until then."""
     inbox = Inbox()
     root, below = request()
@@ -170,7 +170,7 @@ def test_a_request_waits_for_what_is_still_on_its_way() -> None:
     assert inbox.waiting() == 0
 
 
-def test_what_comes_late_or_again_changes_nothing() -> None:
+def test_late_or_repeated_spans_change_nothing() -> None:
     """A late span of a counted request, and a repeated request, change nothing."""
     inbox = Inbox()
     root, below = request()
@@ -200,7 +200,7 @@ def test_a_second_request_of_the_trace_is_not_late() -> None:
     assert [trace.stages_ns.get("forward") for trace in inbox.traces] == [3, 3]
 
 
-def test_what_never_gets_a_root_is_given_up() -> None:
+def test_spans_without_a_root_are_dropped() -> None:
     """Spans without a root, with a root that never ends, or in a circle are dropped."""
     inbox = Inbox()
     inbox.put([Span(2, 1, 2, 5, WORK), Span(3, 0, 1, None, SERVER, trace=2), Span(4, 3, 2, 5, WORK, trace=2)], 0)
@@ -214,7 +214,7 @@ def test_what_never_gets_a_root_is_given_up() -> None:
     assert inbox.waiting() == 0
 
 
-def test_the_oldest_of_too_much_that_waits_for_a_root_is_given_up() -> None:
+def test_the_oldest_rootless_spans_are_dropped_over_the_limit() -> None:
     """If too many spans wait for a root, the oldest are dropped."""
     inbox = Inbox(InboxLimits(carry_bytes=2 * ROW.itemsize))
     for number in range(2, 6):
@@ -227,7 +227,7 @@ def test_the_oldest_of_too_much_that_waits_for_a_root_is_given_up() -> None:
     assert len(inbox.traces[0].spans) == 2
 
 
-def test_what_is_no_request_by_its_rule_is_not_counted() -> None:
+def test_spans_that_are_not_requests_by_rule_are_not_counted() -> None:
     """A tree whose root is no request by its rule is not counted."""
     inbox = Inbox()
     inbox.put([Span(1, 0, 1, 10, Label("loop")), Span(2, 1, 2, 5, WORK)], 0)
@@ -236,7 +236,7 @@ def test_what_is_no_request_by_its_rule_is_not_counted() -> None:
     assert inbox.waiting() == 0
 
 
-def test_what_is_above_a_request_is_not_in_it() -> None:
+def test_spans_above_a_request_are_excluded() -> None:
     """A loop span above requests is neither shown in them nor ended by them."""
     inbox = Inbox()
     inbox.put([Span(7, 99, 1, 10, Label("loop", head="queue")), Span(8, 7, 1, 10, SERVER)], 0)
@@ -247,7 +247,7 @@ def test_what_is_above_a_request_is_not_in_it() -> None:
     assert [span["name"] for span in trace.spans] == ["loop"]
 
 
-def test_a_request_that_an_agent_has_counted_is_not_counted_again() -> None:
+def test_a_request_counted_by_an_agent_is_not_counted_again() -> None:
     """A request that an agent counted, as marked on the user's spans, is not counted again."""
     inbox = Inbox()
     inbox.put([*request(), replace(request()[1], id=3, flags=Flag.COUNTED)], 0)
@@ -258,7 +258,7 @@ def test_a_request_that_an_agent_has_counted_is_not_counted_again() -> None:
     assert inbox.traces == []
 
 
-def test_a_request_inside_a_request_is_part_of_it_unless_the_process_called_itself() -> None:
+def test_a_nested_request_is_part_of_the_outer_one_except_self_calls() -> None:
     """A server span below another one is the same request; below a client span it is a separate one."""
     inbox = Inbox()
     call = Label("call", "client", stage="dependency")
@@ -271,7 +271,7 @@ def test_a_request_inside_a_request_is_part_of_it_unless_the_process_called_itse
 
 
 @pytest.mark.parametrize("skew", [0, 50 * NS, -50 * NS])
-def test_a_call_is_split_by_durations_whatever_the_clocks_say(skew: int) -> None:
+def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
     """A call is split by durations: busy time of the other process is dependency, the rest is network, whatever the clocks."""
     inbox = Inbox()
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
@@ -302,7 +302,7 @@ def test_a_call_is_never_split_beyond_its_own_time() -> None:
     assert own.stages_ns == {"dependency": 1000, "network": 0, "overhead": 150}
 
 
-def test_an_answer_that_came_token_by_token() -> None:
+def test_a_streamed_response_has_token_metrics() -> None:
     """A streaming request has the time to the first token with stages, mean time per token, tokens, and longest stall."""
     inbox = Inbox()
     llm = Label("generate", stage="decode", definition="first_chunk")
@@ -320,7 +320,7 @@ def test_an_answer_that_came_token_by_token() -> None:
     assert spent == {"decode": 30_000_000, "overhead": 10_000_000}
 
 
-def test_a_backlog_is_folded_in_pieces() -> None:
+def test_a_backlog_is_processed_in_batches() -> None:
     """A backlog larger than one processing is counted completely and once."""
     inbox = Inbox(InboxLimits(due_bytes=3000, carry_bytes=100))
     for trace in range(1, 201):
@@ -334,7 +334,7 @@ def test_a_backlog_is_folded_in_pieces() -> None:
     assert inbox.waiting() == 0
 
 
-def test_what_is_remembered_has_a_bound() -> None:
+def test_remembered_state_is_bounded() -> None:
     """Counted requests are remembered up to an age and a number, the oldest are dropped first."""
     inbox = Inbox(InboxLimits(remember_bytes=100_000))
     for minute in range(40):
@@ -365,7 +365,7 @@ def test_a_trace_of_a_hundred_thousand_spans() -> None:
     assert len(trace.spans) == 1000
 
 
-def test_a_parcel_that_cannot_be_read_harms_nobody() -> None:
+def test_an_unreadable_inbox_row_is_skipped() -> None:
     """A parcel that cannot be read stays for a newer version and is deleted when it is old."""
     inbox = Inbox()
     for spans in (
@@ -386,7 +386,7 @@ def test_a_parcel_that_cannot_be_read_harms_nobody() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(raw=st.binary(min_size=ROW.itemsize, max_size=ROW.itemsize * 12), small=st.booleans())
-def test_garbage_never_raises(raw: bytes, small: bool) -> None:
+def test_invalid_rows_never_raise(raw: bytes, small: bool) -> None:
     """For rows of any bits no exception is raised, counts add up, and all rows leave the inbox."""
     rows = np.frombuffer(raw[: len(raw) // ROW.itemsize * ROW.itemsize], ROW).copy()
     if small:
@@ -407,7 +407,7 @@ def test_garbage_never_raises(raw: bytes, small: bool) -> None:
         assert sum(trace.stages_ns.values()) == trace.duration_ns
 
 
-def test_the_tail_is_kept_and_a_few_others() -> None:
+def test_the_tail_and_a_random_share_are_retained() -> None:
     """Failed requests, the slowest, and a random share are retained for each series; by default not nearly all."""
     inbox = Inbox(keep=SamplingPolicy(errors=3, slow=2, uniform=1))
     failed = [replace(span, flags=Flag.ERROR) for trace in range(1, 20) for span in request(trace, 10 + trace)]
@@ -420,7 +420,7 @@ def test_the_tail_is_kept_and_a_few_others() -> None:
     assert max(trace.duration_ns for trace in inbox.traces) == 10 + 299 - 1
 
 
-def test_what_is_of_no_trace_that_is_due_is_not_read_any_further(caplog: pytest.LogCaptureFixture) -> None:
+def test_spans_of_pending_traces_are_not_parsed(caplog: pytest.LogCaptureFixture) -> None:
     """Rows of traces that are not due are only skimmed, because each processing reads them; damage is detected later."""
     inbox = Inbox()
     inbox.put(request(1), 0)

@@ -28,7 +28,7 @@ def one(rule: str) -> str:
     return f"spans:\n  - name: ours\n    when: {{span: rerank}}\n    {rule}\n"
 
 
-def test_a_rule_says_what_spans_are() -> None:
+def test_a_rule_with_every_key_is_parsed() -> None:
     """A rule with every key is parsed."""
     text = """
 stages: [rerank]
@@ -165,14 +165,14 @@ spans:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_line_and_its_cure(text: str, problem: str) -> None:
+def test_an_error_is_reported_with_its_line_and_fix(text: str, problem: str) -> None:
     """Each error has its line and fix, and there is no other one."""
     (found,) = problems(text)
 
     assert found.startswith(problem)
 
 
-def test_all_mistakes_are_found_at_once() -> None:
+def test_all_errors_are_found_together() -> None:
     """All errors are reported together."""
     text = "spans:\n  - name: a\n    when: {span: b}\n    stage: quue\n    request: 3\n    sho: [c]\n"
 
@@ -189,7 +189,7 @@ def test_all_mistakes_are_found_at_once() -> None:
         ('{resource: {service.name: "shop*"}}', "{resource: {service.name: shop-eu}}"),
     ],
 )
-def test_a_rule_that_never_holds_is_warned_of(first: str, second: str) -> None:
+def test_an_unreachable_rule_gets_a_warning(first: str, second: str) -> None:
     """A rule whose spans all match an earlier rule gets a warning."""
     text = f"spans:\n  - name: wide\n    when: {first}\n  - name: narrow\n    when: {second}\n"
     document = read(text)[1]
@@ -213,14 +213,14 @@ def test_a_rule_that_never_holds_is_warned_of(first: str, second: str) -> None:
         ("{scope: a, span: b}", "{span: b}"),
     ],
 )
-def test_a_rule_that_may_hold_is_not(first: str, second: str) -> None:
+def test_a_reachable_rule_gets_no_warning(first: str, second: str) -> None:
     """A rule that some spans can reach gets no warning."""
     text = f"spans:\n  - name: first\n    when: {first}\n  - name: second\n    when: {second}\n"
 
     assert read(text)[1].warnings == []
 
 
-def test_what_looks_like_a_set_is_warned_of() -> None:
+def test_a_set_like_value_gets_a_warning() -> None:
     """A value that looks like a set gets a warning and is parsed literally."""
     (rule,), document = read('spans:\n  - {name: a, when: {span: "job [0-9]"}}')
     (warning,) = document.warnings

@@ -46,7 +46,7 @@ def rule_of(scope: str, case: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize(("scope", "case"), CASES)
-def test_a_span_is_what_its_convention_says(scope: str, case: dict[str, Any]) -> None:
+def test_a_span_is_classified_by_its_convention(scope: str, case: dict[str, Any]) -> None:
     """A span has the stage, request, service and attributes of its convention."""
     expected = case["expect"]
     spans = read(export(written(case), scope=scope))
@@ -73,7 +73,7 @@ def test_a_span_is_what_its_convention_says(scope: str, case: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(("scope", "case"), CASES)
-def test_nothing_that_people_wrote_is_kept(scope: str, case: dict[str, Any]) -> None:
+def test_prompts_queries_and_addresses_are_not_stored(scope: str, case: dict[str, Any]) -> None:
     """Prompts, queries and addresses, which contain the word secret in the files, are not stored."""
     spans = read(export(written(case), scope=scope))
 
@@ -87,7 +87,7 @@ def test_every_built_in_rule_has_a_span() -> None:
     assert {rule.name for rule in built_in()} - shown == set()
 
 
-def test_every_built_in_rule_says_where_it_is_from_and_uses_stages_of_the_list() -> None:
+def test_every_built_in_rule_names_its_source_and_known_stages() -> None:
     """Every built-in rule names its source and uses known stages."""
     used = {stage for rule in built_in() for stage in (rule.stage, rule.head, *(part.stage for part in rule.parts))}
 
@@ -105,7 +105,7 @@ def test_without_a_rule_kind_and_parent_decide(kind: str, parent: int) -> None:
     assert found.stage == ("dependency" if kind in {"client", "producer"} else "")
 
 
-def test_the_users_rules_come_first() -> None:
+def test_custom_rules_have_priority() -> None:
     """Custom rules have priority, and the first match decides."""
     own = (
         Rule(
@@ -138,14 +138,16 @@ def test_the_users_rules_come_first() -> None:
         (("*",), "", True),
     ],
 )
-def test_texts_of_conditions(condition: tuple[str, ...], value: str | float | bool, holds: bool) -> None:
+def test_conditions_match_wildcards_and_values(
+    condition: tuple[str, ...], value: str | float | bool, holds: bool
+) -> None:
     """Asterisks and question marks are wildcards; numbers and booleans are compared as written."""
     facts = SpanFacts("", "", "internal", {"key": value}, {}, root=False)
 
     assert SpanCondition(attributes={"key": condition}).matches(facts) is holds
 
 
-def test_a_rule_may_go_by_the_process() -> None:
+def test_a_rule_can_match_the_process() -> None:
     """A condition on the service applies a rule to one process."""
     condition = SpanCondition(span=("run",), resource={"service.name": ("shop*",)})
     own = (Rule(name="shop", when=(condition,), stage="forward"),)
@@ -154,7 +156,7 @@ def test_a_rule_may_go_by_the_process() -> None:
     assert label(read(export(span("run"), resource={"service.name": "stock"}), own)).stage == ""
 
 
-def test_a_name_may_be_made_of_attributes() -> None:
+def test_a_name_can_be_a_template_of_attributes() -> None:
     """A name template with a missing attribute leaves the span's name."""
     own = (
         Rule(
@@ -175,14 +177,14 @@ def test_a_name_may_be_made_of_attributes() -> None:
     ]
 
 
-def test_what_our_agent_counts_is_marked() -> None:
+def test_spans_counted_by_the_agent_are_marked() -> None:
     """A span is marked as counted if the agent's attribute on it is true."""
     for value, flag in ((True, Flag.COUNTED), (False, 0), ("true", 0), (1, 0)):
         assert read(export(span(kind="server", values={names.COUNTED: value}))).rows["flags"][0] == flag
 
 
 @pytest.mark.parametrize("file", sorted(FOLDER.glob("*.json")), ids=lambda file: file.stem)
-def test_both_encodings_of_a_convention_say_the_same(file: Path) -> None:
+def test_both_encodings_of_a_convention_give_equal_rows(file: Path) -> None:
     """Both encodings of a convention give the same stored bytes."""
     content = json.loads(file.read_text(encoding="utf-8"))
     body = export(*map(written, content["spans"]), scope=content["scope"])

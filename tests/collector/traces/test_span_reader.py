@@ -118,7 +118,7 @@ def same(one: Spans, other: Spans) -> bool:
 
 @settings(deadline=None, max_examples=50)
 @given(requests())
-def test_both_encodings_say_the_same(request: ExportTraceServiceRequest) -> None:
+def test_both_encodings_give_equal_results(request: ExportTraceServiceRequest) -> None:
     """For any export, valid or invalid, both encodings give the same result."""
     told = IngestResult(), IngestResult()
     binary, kept = READER.read(PROTOBUF, request.SerializeToString(), ALWAYS, told[0])
@@ -131,7 +131,7 @@ def test_both_encodings_say_the_same(request: ExportTraceServiceRequest) -> None
 
 @settings(deadline=None, max_examples=50)
 @given(requests(), st.randoms(use_true_random=False), st.booleans())
-def test_garbage_is_a_wire_error_or_an_export(
+def test_any_bytes_are_a_wire_error_or_an_export(
     request: ExportTraceServiceRequest, rng: random.Random, as_text: bool
 ) -> None:
     """Bytes changed, removed or duplicated give a WireError or an export that can be stored."""
@@ -155,7 +155,7 @@ def test_garbage_is_a_wire_error_or_an_export(
 
 @settings(deadline=None, max_examples=30)
 @given(requests())
-def test_rows_stay_within_what_they_count_into(request: ExportTraceServiceRequest) -> None:
+def test_row_indices_are_within_their_tables(request: ExportTraceServiceRequest) -> None:
     """Indices of rows are within their tables, and every row has ids and a time."""
     spans, _ = READER.read(PROTOBUF, request.SerializeToString(), ALWAYS, IngestResult())
     rows = spans.rows
@@ -196,13 +196,13 @@ def test_a_span_is_a_row() -> None:
         ({"service.name": "a\x00" + "x" * 300}, SpanSource("a\ufffd" + "x" * 198)),
     ],
 )
-def test_processes_are_told_apart_by_what_they_say(resource: dict[str, Any], source: SpanSource) -> None:
+def test_processes_are_identified_by_their_attributes(resource: dict[str, Any], source: SpanSource) -> None:
     """Processes are identified by their attributes, including those before version 1.27 of the conventions."""
     assert read(export(span(), resource=resource)).sources == [source]
 
 
 @pytest.mark.parametrize("media_type", [JSON, PROTOBUF])
-def test_who_is_let_in_for_an_environment_is_in_it(media_type: str) -> None:
+def test_a_client_of_an_environment_determines_it(media_type: str) -> None:
     """The environment of a token applies to spans and retained traces, whatever their resource."""
     body = export(span(), resource={"deployment.environment.name": "prod"})
     body["resourceSpans"] += export(span(), scope=names.SCOPE)["resourceSpans"]
@@ -226,7 +226,7 @@ def test_who_is_let_in_for_an_environment_is_in_it(media_type: str) -> None:
         ({"endTimeUnixNano": str(NOON_NS - 5)}, Reason.DURATION, "it ends 5 ns before it begins"),
     ],
 )
-def test_a_span_that_cannot_be_is_refused_and_no_other(fields: dict[str, str], reason: Reason, message: str) -> None:
+def test_an_invalid_span_is_refused_alone(fields: dict[str, str], reason: Reason, message: str) -> None:
     """An invalid span is refused with reason and position, and other spans are accepted."""
     window = TimeWindow(NOON_NS // 10**9 - 100, NOON_NS // 10**9 + 100)
     body = export(span(id=1), span(id=2) | fields, span(id=3) | fields, span(id=4))
@@ -240,7 +240,7 @@ def test_a_span_that_cannot_be_is_refused_and_no_other(fields: dict[str, str], r
     assert told.endswith("(and 1 more)")
 
 
-def test_streams_and_intervals_stay_with_their_spans_when_others_are_refused() -> None:
+def test_streams_and_intervals_match_their_spans_despite_refusals() -> None:
     """Streams and intervals stay with their rows when other rows are refused."""
     values = {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": 0.02}
     spans = read(export(span(id=1) | {"traceId": ""}, span("chat", id=2, values=values)))
@@ -251,7 +251,7 @@ def test_streams_and_intervals_stay_with_their_spans_when_others_are_refused() -
     assert spans.streams["row"].tolist() == [0]
 
 
-def test_a_span_that_has_not_ended_tells_nothing_yet() -> None:
+def test_an_unfinished_span_is_stored() -> None:
     """A span without an end is stored, because its end may arrive later."""
     values = {"gen_ai.operation.name": "chat", "gen_ai.response.time_to_first_chunk": 0.02}
     spans = read(export(span("chat", end_ms=None, values=values)))
@@ -261,7 +261,7 @@ def test_a_span_that_has_not_ended_tells_nothing_yet() -> None:
 
 
 @pytest.mark.parametrize("walked", [0, 10**9])
-def test_a_large_body_is_read_like_a_small_one(walked: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_body_is_parsed_like_a_small_one(walked: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The spans of a large body are parsed in groups, large ones singly, with the same result."""
     body = as_protobuf(export(*(span(id=number, values={"other": "x" * number}) for number in range(1, 50))))
     small = READER.read(PROTOBUF, body, ALWAYS, IngestResult()).spans
@@ -287,13 +287,13 @@ def test_a_large_body_is_read_like_a_small_one(walked: int, monkeypatch: pytest.
         ).SerializeToString(),
     ],
 )
-def test_countless_messages_are_too_large(body: bytes) -> None:
+def test_too_many_messages_are_too_large(body: bytes) -> None:
     """A body of many empty messages is refused before objects are created."""
     with pytest.raises(BodyTooLargeError, match="send smaller batches"):
         READER.read(PROTOBUF, body, ALWAYS, IngestResult())
 
 
-def test_countless_kinds_of_spans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_kinds_of_spans_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Different kinds of spans beyond a limit are refused, because each is stored with the export."""
     monkeypatch.setattr(span_validation, "MAX_LABELS", 3)
     tally = IngestResult()
@@ -303,7 +303,7 @@ def test_countless_kinds_of_spans_are_refused(monkeypatch: pytest.MonkeyPatch) -
     assert tally.rejected == {Reason.SIZE: 5}
 
 
-def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_caches_are_bounded_and_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache is limited and does not change results, for any number of attributes and kinds of spans."""
     bodies = [
         as_protobuf(
@@ -328,7 +328,7 @@ def test_what_is_remembered_is_bounded_and_changes_nothing(monkeypatch: pytest.M
     assert 0 < len(held.meanings) <= 20
 
 
-def test_other_rules_hold_from_the_next_export_on() -> None:
+def test_changed_rules_apply_from_the_next_export() -> None:
     """After a change of rules, the next export uses the new rules."""
     rules: list[tuple[Rule, ...] | None] = [None]
     reader = SpanReader(lambda: rules[0])
@@ -340,7 +340,7 @@ def test_other_rules_hold_from_the_next_export_on() -> None:
     assert [spans.labels[0].stage for spans in (before, after)] == ["", "forward"]
 
 
-def test_attributes_that_no_rule_shows_are_not_stored() -> None:
+def test_attributes_without_a_rule_are_not_stored() -> None:
     """Attributes that no rule shows, and texts of errors and events, are not stored."""
     body = export(
         span(
@@ -366,7 +366,7 @@ def test_an_empty_export_is_nothing() -> None:
         assert same(decode_spans(encode_spans(spans)), spans)
 
 
-def test_enumerations_may_be_spelt_out() -> None:
+def test_enumerations_can_be_names() -> None:
     """Enumerations may be names, as in protobuf's JSON mapping."""
     spans = read(export(span() | {"kind": "SPAN_KIND_SERVER", "status": {"code": "STATUS_CODE_ERROR"}}))
 
@@ -374,7 +374,7 @@ def test_enumerations_may_be_spelt_out() -> None:
     assert np.array_equal(spans.rows["parent"], [0])
 
 
-def test_attributes_of_new_names_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_of_attribute_names_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """New attribute names in any order do not change the kind of a span, and the cache of names is limited."""
     monkeypatch.setattr(rules_module, "MAX_SHAPES_BYTES", 20 * 900)
     held = rules_module.RuleCache(RuleSet(built_in()))

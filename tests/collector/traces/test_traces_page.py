@@ -44,7 +44,7 @@ def test_the_table_has_every_built_in_rule() -> None:
     assert table in PAGE, f"put this table into docs/traces.md:\n{table}"
 
 
-def test_the_example_is_right() -> None:
+def test_the_example_is_valid() -> None:
     """The example on the page is valid."""
     (example,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
     document = parse(example)

@@ -137,6 +137,6 @@ def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacki
         ("kind: mail", "channels[0].kind is 'mail'; write one of slack, pagerduty, alertmanager, email"),
     ],
 )
-def test_a_mistake_is_named_with_its_cure(tmp_path: Path, channel: str, said: str) -> None:
+def test_an_error_is_named_with_its_fix(tmp_path: Path, channel: str, said: str) -> None:
     """An error names the key, the value and the fix."""
     assert complaint(tmp_path, channel).startswith(said)
