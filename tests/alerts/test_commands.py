@@ -60,7 +60,7 @@ def test_open_incidents_are_listed(ask: Ask) -> None:
     assert json.loads(ask("list", "--json"))[0]["id"] == NAME
 
 
-def test_one_incident_is_shown_whole(ask: Ask) -> None:
+def test_show_prints_a_complete_incident(ask: Ask) -> None:
     """`show` prints facts, history and deliveries of an incident."""
     text = ask("show", NAME)
 
@@ -82,7 +82,7 @@ def test_an_incident_is_acknowledged(ask: Ask) -> None:
     assert "by bob" in ask("show", NAME)
 
 
-def test_a_slower_tail_is_accepted(database: str, ask: Ask, finding: Finding, now: datetime) -> None:
+def test_a_latency_regression_is_accepted(database: str, ask: Ask, finding: Finding, now: datetime) -> None:
     """An accepted regression is resolved with person and reason; accepting another incident is an error with a fix."""
     name, at = "sl-00000000000000000002", now.timestamp()
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
@@ -107,7 +107,7 @@ def test_a_slower_tail_is_accepted(database: str, ask: Ask, finding: Finding, no
         ask("accept", NAME)
 
 
-def test_a_silence_is_made_listed_and_ended(ask: Ask) -> None:
+def test_a_silence_is_created_listed_and_ended(ask: Ask) -> None:
     """A silence lasts two hours from now by default, and an ended one is in the list of all silences."""
     made = ask(
         "silence", "--service", "magika-demo", "--severity", "ticket", "--for", "90m", "--comment", "moving disks"
@@ -155,7 +155,7 @@ def test_a_mistake_is_reported_with_its_fix(
     assert said in capsys.readouterr().err
 
 
-def test_no_store_is_made_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_store_is_not_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A missing store is an error that explains how to name another one."""
     code = main(["alerts", "list", "--database", f"sqlite:///{tmp_path / 'none.db'}"])
 
@@ -164,7 +164,7 @@ def test_no_store_is_made_to_look_at(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert not list(tmp_path.iterdir())
 
 
-def test_a_channel_is_tried(
+def test_a_channel_is_tested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Testing a channel without its secret fails with the missing variable; an unknown channel is an error with a fix."""

@@ -64,7 +64,7 @@ def test_a_sample_is_one_thread_in_slack(open_one: Open) -> None:
     assert [len(workspace.parents), len(workspace.replies)] == [1, 1]
 
 
-def test_a_usual_mistake_comes_with_its_cure(open_one: Open) -> None:
+def test_a_common_error_is_printed_with_its_fix(open_one: Open) -> None:
     """An error of Slack is printed with its code, whether it would be retried, and the fix."""
     workspace = open_one(SlackWorkspace(WILLING))
     workspace.refuse_once = ["not_in_channel"]
@@ -76,7 +76,7 @@ def test_a_usual_mistake_comes_with_its_cure(open_one: Open) -> None:
     ]
 
 
-def test_what_may_have_arrived_is_closed_all_the_same(open_one: Open) -> None:
+def test_a_sample_with_unknown_outcome_is_resolved(open_one: Open) -> None:
     """If the outcome of the opening is unknown, the resolve is still sent."""
     server = open_one(MailServer(WILLING, answers={".": ""}))
     said = lines(
@@ -87,7 +87,7 @@ def test_what_may_have_arrived_is_closed_all_the_same(open_one: Open) -> None:
     assert said[3] == "failed: The receiver sent no response: check there whether the message arrived."
 
 
-def test_a_receiver_that_is_not_there() -> None:
+def test_a_refused_connection_is_printed_with_a_hint() -> None:
     """A refused connection is printed with a hint."""
     hook = SlackHook(WILLING)
     hook.close()
@@ -103,7 +103,7 @@ def test_a_heartbeat_is_pinged_once() -> None:
     assert list(check_channel(entry))[1].startswith("failed: Nothing listens at")
 
 
-def test_a_secret_that_is_missing_is_named() -> None:
+def test_a_missing_secret_is_printed_with_its_variable() -> None:
     """A missing secret is printed with its variable, and nothing is sent."""
     said = list(check_channel(ChannelEntry("slack", "slack", None, lacking="SLACK_WEBHOOK_URL")))
 

@@ -14,7 +14,7 @@ def hold(store: Store, holder: str, at: float) -> bool:
 
 
 @pytest.mark.parametrize(("at", "taken"), [(29.9, False), (30.0, True)])
-def test_a_lease_is_lost_by_silence_only(store: Store, at: float, taken: bool) -> None:
+def test_a_lease_is_lost_only_by_expiry(store: Store, at: float, taken: bool) -> None:
     """Another holder can acquire a lease after its expiry, and not before."""
     first = hold(store, "a", 0.0)
 
@@ -22,7 +22,7 @@ def test_a_lease_is_lost_by_silence_only(store: Store, at: float, taken: bool) -
     assert hold(store, "b", at) is taken
 
 
-def test_renewing_keeps_it(store: Store) -> None:
+def test_a_renewed_lease_is_not_lost(store: Store) -> None:
     """A lease that is renewed in time is not lost."""
     mine = [hold(store, "a", 20.0 * turn) for turn in range(10)]
 
@@ -30,7 +30,7 @@ def test_renewing_keeps_it(store: Store) -> None:
     assert not hold(store, "b", 200.0)
 
 
-def test_giving_it_back_frees_it_at_once(store: Store) -> None:
+def test_a_released_lease_is_free_immediately(store: Store) -> None:
     """A released lease is free immediately, and only its holder can release it."""
     hold(store, "a", 0.0)
     with store.transaction() as connection:

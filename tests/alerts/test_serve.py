@@ -123,7 +123,7 @@ def said() -> Iterator[Said]:
     logger.removeHandler(handler)
 
 
-def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
+def test_a_high_burn_rate_is_notified(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
     """Started over a store with a high burn rate, the service notifies the webhook once, with the configured dashboard URL."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts = Alerts(AlertsConfig(slo_file=slo_yaml, interval=SECOND, dashboard_url="http://dash.example"), store)
@@ -135,7 +135,7 @@ def test_what_burns_is_told(store: Store, traffic: Traffic, slo_yaml: Path, inbo
     assert inbox.bodies[0]["incident"]["link"].startswith("http://dash.example/s/magika-demo?p=99&from=")
 
 
-def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
+def test_two_alert_processes_send_one_message(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
     """Two services that start together over one database open one incident and send one message."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     second_store = Store.open(str(store.engine.url))
@@ -154,7 +154,9 @@ def test_two_alert_processes_do_not_double(store: Store, traffic: Traffic, slo_y
     assert [body["transition"] for body in inbox.bodies] == ["opened"]
 
 
-def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox) -> None:
+def test_an_invalid_file_at_reload_leaves_the_previous_slos(
+    store: Store, traffic: Traffic, slo_yaml: Path, inbox: Inbox
+) -> None:
     """After an invalid change of the file, the previous SLOs are evaluated and the errors are reported."""
     alerts = Alerts(AlertsConfig(slo_file=slo_yaml), store)
     alerts.tick()
@@ -169,7 +171,7 @@ def test_a_broken_file_at_reload_stops_nothing(store: Store, traffic: Traffic, s
     assert alerts.reader.incidents()[0].name == "latency"
 
 
-def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_file_alerts_are_idle(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Without an SLO file the service logs that and evaluates nothing."""
     alerts = Alerts(AlertsConfig(), store)
     with caplog.at_level(logging.INFO):
@@ -180,7 +182,7 @@ def test_without_a_file_it_is_idle(store: Store, caplog: pytest.LogCaptureFixtur
     assert alerts.reader.slos() == []
 
 
-def test_a_channel_without_its_secret_keeps_its_messages(
+def test_messages_of_a_channel_without_its_secret_wait(
     store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox
 ) -> None:
     """Messages of a channel without its secret wait, and are sent after a restart with the secret."""
@@ -208,9 +210,7 @@ channels:
     assert waiting == ["waiting"]
 
 
-def test_a_channel_goes_on_with_its_rotated_secret(
-    store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox
-) -> None:
+def test_a_channel_uses_its_rotated_secret(store: Store, traffic: Traffic, tmp_path: Path, inbox: Inbox) -> None:
     """After a rotation of the URL in its file, the next message is sent to the new URL."""
     path, secret = tmp_path / "rotating.yaml", tmp_path / "url"
     secret.write_text("http://127.0.0.1:9/nobody", encoding="utf-8")
@@ -235,7 +235,7 @@ channels:
     assert inbox.bodies[0]["transition"] == "opened"
 
 
-def test_a_store_that_fails_is_waited_for(
+def test_a_failing_store_is_retried(
     store: Store, slo_yaml: Path, said: Said, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure of the database is logged once, and so is the recovery."""
@@ -294,7 +294,7 @@ def test_the_settings_come_from_the_environment(tmp_path: Path, monkeypatch: pyt
         ({"STAGELENS_DASHBOARD_URL": "localhost"}, "STAGELENS_DASHBOARD_URL is 'localhost'; write a web address"),
     ],
 )
-def test_a_wrong_setting_names_the_cure(env: dict[str, str], complaint: str) -> None:
+def test_an_invalid_setting_names_the_fix(env: dict[str, str], complaint: str) -> None:
     """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError, match=r".") as caught:
         AlertsConfig.from_env(env)
@@ -310,7 +310,7 @@ def beating(slo_yaml: Path, inbox: Inbox) -> Path:
     return slo_yaml
 
 
-def test_a_heartbeat_goes_the_whole_way(store: Store, traffic: Traffic, beating: Path, inbox: Inbox) -> None:
+def test_a_heartbeat_reaches_its_receiver(store: Store, traffic: Traffic, beating: Path, inbox: Inbox) -> None:
     """After a successful evaluation the heartbeat receiver gets a ping, and no message."""
     traffic(datetime.now(UTC) - timedelta(minutes=10), timedelta(minutes=10), {50: SLOW})
     alerts = Alerts(AlertsConfig(slo_file=beating, interval=SECOND), store)
@@ -322,7 +322,7 @@ def test_a_heartbeat_goes_the_whole_way(store: Store, traffic: Traffic, beating:
     assert {row.channel for row in alerts.reader.incidents()[0].deliveries} == {"webhook"}
 
 
-def test_an_evaluation_that_fails_is_no_heartbeat(
+def test_a_failing_evaluation_stops_the_heartbeat(
     store: Store, beating: Path, inbox: Inbox, said: Said, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the evaluation fails, the pings stop."""
@@ -341,7 +341,7 @@ def test_an_evaluation_that_fails_is_no_heartbeat(
     assert inbox.pings == []
 
 
-def test_a_process_that_does_not_evaluate_does_not_vouch_for_it(store: Store, beating: Path) -> None:
+def test_a_process_without_the_lease_records_no_evaluation(store: Store, beating: Path) -> None:
     """Only the process that holds the lease records a successful evaluation."""
     first, second = Alerts(AlertsConfig(slo_file=beating), store), Alerts(AlertsConfig(slo_file=beating), store)
     first.tick()

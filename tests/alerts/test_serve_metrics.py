@@ -61,7 +61,7 @@ def settle(store: Store, channel: str, now: datetime, error: ChannelError | None
             outbox.mark_failed(connection, claimed, error, now.timestamp(), random.Random(1))
 
 
-def test_an_empty_database_has_its_zeros(store: Store, now: datetime) -> None:
+def test_an_empty_database_has_zero_counts(store: Store, now: datetime) -> None:
     """An empty database has zero incidents and messages and no evaluation, so that alerts have values to compare."""
     assert exposed(store, now) == {
         'open_incidents{severity="page"}': 0,
@@ -71,7 +71,7 @@ def test_an_empty_database_has_its_zeros(store: Store, now: datetime) -> None:
     }
 
 
-def test_what_became_of_messages_is_told_by_channel(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_messages_are_counted_by_channel_and_state(store: Store, traffic: Traffic, now: datetime) -> None:
     """Messages are counted by channel and state, with the age of the oldest undelivered page."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
@@ -96,7 +96,7 @@ def test_what_became_of_messages_is_told_by_channel(store: Store, traffic: Traff
     }
 
 
-def test_a_channel_has_its_zeros_before_its_first_message(store: Store, tmp_path: Path) -> None:
+def test_a_channel_has_zero_counts_before_its_first_message(store: Store, tmp_path: Path) -> None:
     """A channel has zero counts before its first message, so that an alert sees the first refused one as an increase."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0] + 'channels: [{kind: webhook, url: "http://127.0.0.1:9"}]\n')
@@ -106,7 +106,7 @@ def test_a_channel_has_its_zeros_before_its_first_message(store: Store, tmp_path
     assert samples(said(alerts.metrics))['messages{channel="webhook",state="dead"}'] == 0
 
 
-def test_only_an_evaluation_of_everything_counts_as_one(
+def test_only_a_complete_evaluation_updates_the_time(
     store: Store, tmp_path: Path, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If an SLO cannot be evaluated, the time of the last evaluation is not updated."""
@@ -128,7 +128,7 @@ def test_only_an_evaluation_of_everything_counts_as_one(
     assert exposed(store, now + MINUTE)["last_evaluation_timestamp_seconds"] == now.timestamp()
 
 
-def test_what_is_being_sent_waits_still(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_a_message_being_sent_counts_as_waiting(store: Store, traffic: Traffic, now: datetime) -> None:
     """A message that is being sent counts as waiting."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
@@ -139,7 +139,7 @@ def test_what_is_being_sent_waits_still(store: Store, traffic: Traffic, now: dat
 
 
 @pytest.mark.stacks
-def test_prometheus_likes_them(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_alert_metrics_pass_promtool(store: Store, traffic: Traffic, now: datetime) -> None:
     """Names, units and help are valid for `promtool check metrics`."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
@@ -148,7 +148,7 @@ def test_prometheus_likes_them(store: Store, traffic: Traffic, now: datetime) ->
     assert checked == (0, "")
 
 
-def test_a_database_that_cannot_be_read_leaves_the_others(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_database_leaves_other_metrics(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """While the database cannot be read, other metrics are served and the log has the error."""
     with store.transaction() as connection:
         connection.exec_driver_sql("DROP TABLE outbox")
@@ -162,7 +162,7 @@ def test_a_database_that_cannot_be_read_leaves_the_others(store: Store, caplog: 
     assert "alerts: their metrics cannot be read" in caplog.text
 
 
-def test_alerts_serve_them_where_they_are_told_to(store: Store) -> None:
+def test_alerts_serve_metrics_on_the_configured_port(store: Store) -> None:
     """The metrics port is open while the service runs."""
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     alerts.start()
@@ -176,7 +176,7 @@ def test_alerts_serve_them_where_they_are_told_to(store: Store) -> None:
         httpx.get(url)
 
 
-def test_probes_say_what_is_wrong_and_when_it_is_over(store: Store, tmp_path: Path) -> None:
+def test_probes_report_a_failure_and_its_end(store: Store, tmp_path: Path) -> None:
     """With a failing store the service is live and not ready, until the store works."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE)
@@ -199,7 +199,7 @@ def test_probes_say_what_is_wrong_and_when_it_is_over(store: Store, tmp_path: Pa
     assert (living.status_code, living.text) == (200, "ok\n")
 
 
-def test_alerts_whose_file_was_never_right_are_not_ready(store: Store, tmp_path: Path) -> None:
+def test_alerts_without_a_valid_file_are_not_ready(store: Store, tmp_path: Path) -> None:
     """A service whose SLO file was never valid is not ready, so that a rollout stops."""
     slos = tmp_path / "slo.yaml"
     slos.write_text("slos: [{name: no-service}]\n")
@@ -213,7 +213,7 @@ def test_alerts_whose_file_was_never_right_are_not_ready(store: Store, tmp_path:
     assert "the SLO file has errors" in ready.text
 
 
-def test_alerts_that_evaluate_no_more_say_that_they_are_dead(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_evaluation_thread_fails_the_liveness_probe(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the evaluation thread stopped, the liveness probe fails."""
     monkeypatch.setattr(Alerts, "_run", lambda _alerts: None)
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
@@ -227,7 +227,7 @@ def test_alerts_that_evaluate_no_more_say_that_they_are_dead(store: Store, monke
         assert answer.text == ("threads stopped: stagelens-alerts; see the log and restart the alerts\n")
 
 
-def test_alerts_that_send_no_more_say_that_they_are_dead(
+def test_a_stopped_channel_thread_fails_the_liveness_probe(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the thread of a channel stopped, the liveness probe fails."""
@@ -245,7 +245,7 @@ def test_alerts_that_send_no_more_say_that_they_are_dead(
     assert "threads stopped: stagelens-alerts-webhook" in found.text
 
 
-def test_who_stands_by_is_ready_and_says_so(store: Store, tmp_path: Path) -> None:
+def test_a_standby_process_is_ready(store: Store, tmp_path: Path) -> None:
     """A process on standby is ready, and its response contains that."""
     slos = tmp_path / "slo.yaml"
     slos.write_text(EXAMPLE.partition("channels:")[0])
@@ -263,7 +263,7 @@ def test_who_stands_by_is_ready_and_says_so(store: Store, tmp_path: Path) -> Non
     assert "standing by" in found[1].text
 
 
-def test_probes_tell_nobody_where_the_database_is(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+def test_probes_contain_no_database_address(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     """Responses of probes contain no address and no SQL, because they need no authentication; the log has both."""
     alerts = Alerts(AlertsConfig(metrics_port=0), store)
     with store.transaction() as connection:
@@ -290,7 +290,7 @@ def end_of(name: str) -> None:
             thread.join()
 
 
-def test_a_taken_port_is_explained(store: Store) -> None:
+def test_a_port_in_use_is_explained(store: Store) -> None:
     """A port in use is an error with address and setting."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

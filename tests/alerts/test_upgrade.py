@@ -39,7 +39,7 @@ def as_it_was(finding: Finding) -> dict[str, Any]:
     return {**{key: value for key, value in kept.items() if key not in NEW}, **FLAT}
 
 
-def test_an_incident_of_an_older_version_is_read_as_it_was(store: Store, message: Message, finding: Finding) -> None:
+def test_an_incident_of_an_older_version_is_unchanged(store: Store, message: Message, finding: Finding) -> None:
     """After upgrade, downgrade and upgrade, an incident of an older version and its message are equal."""
     name, finding = message.incident, replace(finding, exemplars=(), course=None)
     incident = IncidentRecord(name, "slo:x", finding, 1.0, 1.0, 1.0, sequence=1, peak=31.2, heard="open", story=name)

@@ -44,14 +44,14 @@ def url(store: Store) -> str:
     return store.engine.url.render_as_string(hide_password=False)
 
 
-def test_every_table_has_something_in_it(store: Store) -> None:
+def test_every_table_has_rows(store: Store) -> None:
     """Every table of the schema has rows in the test store, including new tables."""
     fill(store)
 
     assert [name for name, held in rows(store).items() if not held and name not in ("intents", "moves")] == []
 
 
-def test_a_full_store_of_the_previous_schema_says_the_same(store: Store, url: str) -> None:
+def test_an_upgraded_store_of_the_previous_schema_gives_equal_results(store: Store, url: str) -> None:
     """All results, and all rows of the previous schema's tables, are equal after the upgrade."""
     before = said(store)
     database.migrate(store.engine, previous_revision())
@@ -64,7 +64,7 @@ def test_a_full_store_of_the_previous_schema_says_the_same(store: Store, url: st
     assert {name: there[name] for name in held} == held
 
 
-def test_those_that_start_during_the_upgrade_wait_for_it(store: Store, url: str) -> None:
+def test_processes_started_during_the_upgrade_wait(store: Store, url: str) -> None:
     """Of several processes that open an old store together, one upgrades it and the others wait."""
     before = said(store)
     database.migrate(store.engine, previous_revision())
@@ -94,7 +94,7 @@ def left(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str
     return file, json.loads(statements.with_suffix(".json").read_text(encoding="utf-8"))
 
 
-def test_what_an_earlier_version_wrote_is_read_as_it_read_it(left: tuple[Path, dict[str, str]]) -> None:
+def test_results_of_an_earlier_version_are_equal(left: tuple[Path, dict[str, str]]) -> None:
     """Results equal those written by the earlier version, which does not depend on downgrades of this version."""
     file, before = left
     store = Store.open(f"sqlite:///{file}", clock=clock)

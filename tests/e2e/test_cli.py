@@ -74,7 +74,7 @@ def test_an_error_names_what_was_wrong(words: list[str], cure: str, tmp_path: Pa
     assert "Traceback" not in result.stderr
 
 
-def test_a_taken_port_is_explained(tmp_path: Path) -> None:
+def test_a_port_in_use_is_explained(tmp_path: Path) -> None:
     """The most common failure of a second start says which port and which option."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -57,7 +57,7 @@ def drawn(message: Message) -> bytes:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(640, "light"), (390, "dark")])
-def test_nothing_is_cut_off_and_everybody_can_read_it(
+def test_pages_fit_and_are_accessible(
     browser: Browser, message: Message, finding: Finding, width: int, scheme: str
 ) -> None:
     """No page is wider than its window, and axe reports no serious violation."""

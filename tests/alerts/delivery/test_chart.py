@@ -54,7 +54,7 @@ def test_the_same_finding_is_the_same_chart(finding: Finding) -> None:
     assert chart.draw_chart(finding) == chart.draw_chart(finding)
 
 
-def test_what_differs_is_drawn_where_it_is(finding: Finding) -> None:
+def test_each_value_changes_the_chart_at_its_position(finding: Finding) -> None:
     """Values, threshold, onset and release each change the image at their position."""
     assert finding.course is not None
     assert finding.burn is not None
@@ -73,7 +73,7 @@ def test_what_differs_is_drawn_where_it_is(finding: Finding) -> None:
     assert changed(finding, service="another", description="") is None
 
 
-def test_where_nothing_was_seen_nothing_is_drawn(finding: Finding) -> None:
+def test_a_gap_in_the_data_is_not_drawn(finding: Finding) -> None:
     """A gap in the data is neither drawn as zero nor as a line across the gap."""
     assert finding.course is not None
     gap = replace(finding.course, values=(*finding.course.values[:5], None, None, None, 29.5))
@@ -104,12 +104,12 @@ def test_without_values_there_is_no_chart(message: Message, course: Trend | None
     assert chart_in_words(bare.finding) == ""
 
 
-def test_what_is_over_has_none(message: Message) -> None:
+def test_a_resolved_incident_has_no_chart(message: Message) -> None:
     """A resolved incident has no chart, because the time series ends with the problem."""
     assert chart.message_chart(replace(message, transition="resolved", ending="recovered")) is None
 
 
-def test_a_slower_tail_is_drawn_in_time(finding: Finding) -> None:
+def test_a_latency_regression_chart_shows_usual_latency(finding: Finding) -> None:
     """The chart of a latency regression shows the usual latency, in a suitable unit."""
     course = Trend((0.25, 0.252, 0.26, 0.25, 0.3, 0.312), 300.0, finding.since - 1200)
     slower = replace(finding, kind="tail", burn=None, shift=SHIFT, course=course)
@@ -120,7 +120,7 @@ def test_a_slower_tail_is_drawn_in_time(finding: Finding) -> None:
     )
 
 
-def test_numbers_nobody_thought_of_cost_no_message(message: Message, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_undrawable_chart_does_not_stop_the_message(message: Message, caplog: pytest.LogCaptureFixture) -> None:
     """A chart that cannot be drawn is logged and omitted, and the message is sent."""
     odd = replace(message, finding=replace(message.finding, course=Trend((1.0, math.inf), 60.0, 0.0)))
     with caplog.at_level(logging.ERROR):
@@ -134,7 +134,7 @@ numbers = st.none() | st.floats(0, 1e9)
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
 @given(values=st.lists(numbers, max_size=70), step=st.floats(1, 1e6), since=st.floats(-1e6, 1e8), version=st.text())
-def test_whatever_was_measured_can_be_drawn(
+def test_any_time_series_can_be_drawn(
     finding: Finding, values: list[float | None], step: float, since: float, version: str
 ) -> None:
     """Every time series, length and release can be drawn."""
@@ -145,7 +145,7 @@ def test_whatever_was_measured_can_be_drawn(
 
 
 @given(highest=st.floats(1e-7, 1e9), length=st.floats(60, 1e8), start=st.floats(0, 4e9))
-def test_axes_have_a_few_round_numbers(highest: float, length: float, start: float) -> None:
+def test_axes_have_a_few_round_labels(highest: float, length: float, start: float) -> None:
     """Axes have a few round labels that cover all values without overlapping."""
     scale = ChartScale(start, start + length, highest, (0.0, 0.0, 100.0, 100.0))
     levels, moments = scale.levels(), list(scale.moments())
@@ -157,7 +157,7 @@ def test_axes_have_a_few_round_numbers(highest: float, length: float, start: flo
     assert all(0 <= scale.x(at) <= 100 for at, _ in moments)
 
 
-def test_a_course_of_an_older_version_is_left_out(message: Message) -> None:
+def test_a_time_series_without_a_start_has_no_chart(message: Message) -> None:
     """A time series without a start, from an older version, is parsed and has no chart."""
     raw = json.loads(json.dumps(message.to_json()))
     del raw["finding"]["course"]["start"]

@@ -128,7 +128,7 @@ def later(message: Message, transition: Transition) -> Message:
 
 
 @pytest.mark.stacks
-def test_every_incident_arrives_and_none_twice(store: Store, message: Message) -> None:
+def test_every_incident_arrives_once(store: Store, message: Message) -> None:
     """With receivers that fail a third of the time and killed senders, all messages arrive once and in order."""
     slack = SlackHook(Moods(1, FAILING, frozenset({3, 9})))
     workspace = SlackWorkspace(Moods(4, FAILING, frozenset({4, 16}), after=True))
@@ -167,7 +167,7 @@ def key_of(said: dict[str, Any]) -> str:
     return said["said"][0]["metadata"]["event_payload"]["key"]
 
 
-def test_slack_is_told_that_it_may_hear_it_twice(store: Store, message: Message) -> None:
+def test_a_repeated_slack_message_contains_a_note(store: Store, message: Message) -> None:
     """A webhook cannot detect duplicates, so a repeated message contains a note that it may be a repeat."""
     slack = SlackHook(Moods(failing=0.0, hold=frozenset({1}), after=True))
     message = replace(message, at=time.time(), opened_at=time.time())

@@ -66,14 +66,14 @@ def turn(message: Message, transition: str) -> Message:
 
 @pytest.mark.parametrize("transition", TURNS)
 @pytest.mark.parametrize("vendor", RENDERERS)
-def test_the_vendor_gets_this(message: Message, vendor: str, transition: str) -> None:
+def test_the_payload_equals_the_golden_file(message: Message, vendor: str, transition: str) -> None:
     """The complete payload equals the golden file; a change must be reviewed and then written to the file."""
     golden = json.loads((GOLDEN / f"{vendor}_{transition}.json").read_text(encoding="utf-8"))
 
     assert RENDERERS[vendor](turn(message, transition)) == golden
 
 
-def test_the_headline_says_what_how_bad_and_which_stage(message: Message) -> None:
+def test_the_headline_names_service_burn_rate_and_stage(message: Message) -> None:
     """The headline names service, burn rate, stage, milliseconds, share and release."""
     assert headline(message) == (
         f"magika-demo: latency SLO burning 31{TIMES} — slow requests spend +180 ms (92 % of the excess) in preprocess since version 2"
@@ -95,14 +95,14 @@ def test_no_stage_stands_out_when_the_excess_is_spread(message: Message, finding
     assert headline(message).endswith("no stage stands out")
 
 
-def test_an_availability_slo_speaks_of_failures(message: Message, finding: Finding) -> None:
+def test_an_availability_slo_names_failures(message: Message, finding: Finding) -> None:
     """The headline of an availability SLO names failures and no stage."""
     message = replace(message, finding=replace(finding, kind="availability", growth=(), version=""))
 
     assert headline(message) == f"magika-demo: availability SLO burning 31{TIMES} — 31 % of requests fail"
 
 
-def test_what_was_never_announced_ends_in_one_message(message: Message) -> None:
+def test_an_unannounced_incident_ends_in_one_message(message: Message) -> None:
     """A channel that was not notified of the opening gets one message for the whole incident."""
     over = replace(resolved(message), first=True)
 
@@ -112,7 +112,7 @@ def test_what_was_never_announced_ends_in_one_message(message: Message) -> None:
 
 
 @pytest.mark.parametrize("ending", ["no_data", "removed"])
-def test_an_unknown_end_is_not_called_good(message: Message, ending: Any) -> None:
+def test_an_unknown_end_is_not_called_recovered(message: Message, ending: Any) -> None:
     """An incident that ended without data is not called recovered."""
     over = replace(resolved(message), ending=ending)
 
@@ -162,7 +162,7 @@ def test_slack_marks_in_names_are_shown(message: Message, finding: Finding) -> N
     assert "a*b" not in sent.split("```")[0]
 
 
-def test_a_cut_never_leaves_half_an_escape() -> None:
+def test_truncation_never_splits_an_escape() -> None:
     """Truncation removes an escape such as &amp; completely."""
     assert [cut("ab&amp;cd", limit) for limit in (4, 6, 8, 9)] == ["ab…", "ab…", "ab&amp;…", "ab&amp;cd"]
 
@@ -222,7 +222,7 @@ def test_every_limit_holds_whatever_the_names(message: Message, finding: Finding
     assert "https://dash.example/s/x?from=1&amp;to=2" in email.mail_html(shown)
 
 
-def test_a_webhook_gets_every_part_of_a_finding(message: Message, finding: Finding) -> None:
+def test_a_webhook_gets_every_field_of_a_finding(message: Message, finding: Finding) -> None:
     """The webhook payload contains exceeded stage budgets and missing traffic as numbers with units in their names."""
     broken = replace(finding, overruns=(BudgetOverrun("preprocess", 0.412, 0.2),))
     gone = replace(finding, burn=None, kind="no_data", absence=MissingTraffic(1240.0, 86_400.0, 900.0))
@@ -237,7 +237,7 @@ def test_a_webhook_gets_every_part_of_a_finding(message: Message, finding: Findi
     }
 
 
-def test_a_finding_survives_the_database(message: Message) -> None:
+def test_a_finding_round_trips_through_the_database(message: Message) -> None:
     """A finding stored as JSON is equal after parsing."""
     assert Message.from_json(json.loads(json.dumps(message.to_json()))) == message
 
@@ -250,7 +250,9 @@ def test_a_finding_survives_the_database(message: Message) -> None:
         (1.3, "all of the excess, others shrank", "all"),
     ],
 )
-def test_a_stage_never_makes_more_than_all_of_the_excess(finding: Finding, share: float, said: str, cell: str) -> None:
+def test_the_share_of_a_stage_is_at_most_all_of_the_excess(
+    finding: Finding, share: float, said: str, cell: str
+) -> None:
     """A share above 100 %, because other stages shrank, is shown as all of the excess."""
     grown = StageGrowth("preprocess", 0.424, share)
     blamed = replace(finding, growth=(grown,))
@@ -259,7 +261,7 @@ def test_a_stage_never_makes_more_than_all_of_the_excess(finding: Finding, share
     assert stage_table(blamed)[0] == ("Preprocess", "+424 ms", cell)
 
 
-def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Message, finding: Finding) -> None:
+def test_an_accepted_incident_names_the_person_and_is_not_called_recovered(message: Message, finding: Finding) -> None:
     """An accepted incident names the person and is not called recovered."""
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
     slower = replace(finding, kind="tail", burn=None, shift=shift)
@@ -275,7 +277,7 @@ def test_an_accepted_incident_says_by_whom_and_is_not_called_fine(message: Messa
     assert Message.from_json(replace(over, note="ann").to_json()) == replace(over, note="ann")
 
 
-def test_a_slower_tail_is_told_from_what_to_what(message: Message, finding: Finding) -> None:
+def test_a_latency_regression_names_values_before_and_after(message: Message, finding: Finding) -> None:
     """A latency regression names percentile, values before and after, error bounds, stage and traffic changes."""
     shift = LatencyRegression(
         0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %"

@@ -83,7 +83,7 @@ def slack_rows(store: Store) -> list[Delivery]:
     return [row for incident in found for row in incident.deliveries if row.channel == "slack"]
 
 
-def test_a_leased_row_is_nobody_elses(store: Store, first: Message) -> None:
+def test_a_leased_row_is_exclusive(store: Store, first: Message) -> None:
     """Two processes never lease the same message; rows of another channel are free."""
     mine = claim(store, AT)
 
@@ -93,7 +93,7 @@ def test_a_leased_row_is_nobody_elses(store: Store, first: Message) -> None:
     assert claim(store, AT + 1, "you", "pagerduty") is not None
 
 
-def test_a_lease_that_ran_out_is_sent_again_as_a_repeat(store: Store, first: Message) -> None:
+def test_a_row_with_an_expired_lease_is_sent_again_as_a_repeat(store: Store, first: Message) -> None:
     """A row with an expired lease is sent again and marked as a possible repeat."""
     claim(store, AT)
     again = claim(store, AT + 61, "you")
@@ -102,7 +102,7 @@ def test_a_lease_that_ran_out_is_sent_again_as_a_repeat(store: Store, first: Mes
     assert (again.attempts, again.message.repeat, again.message.key) == (2, True, first.key)
 
 
-def test_the_outcome_of_a_lost_lease_is_not_believed(store: Store, first: Message) -> None:
+def test_the_outcome_of_a_lost_lease_is_ignored(store: Store, first: Message) -> None:
     """A process whose lease expired cannot write the outcome of a row that another process leased."""
     late = claim(store, AT)
     claim(store, AT + 61, "you")
@@ -112,7 +112,7 @@ def test_the_outcome_of_a_lost_lease_is_not_believed(store: Store, first: Messag
     assert first.key
 
 
-def test_a_refusal_is_tried_again_later(store: Store, first: Message) -> None:
+def test_a_temporary_refusal_is_retried_later(store: Store, first: Message) -> None:
     """A transient error is retried after a delay and is not marked as a repeat."""
     fail(store, claim(store, AT), TRANSIENT, AT)
     row = slack_rows(store)[0]
@@ -124,7 +124,7 @@ def test_a_refusal_is_tried_again_later(store: Store, first: Message) -> None:
     assert again.message == first
 
 
-def test_no_answer_makes_the_next_one_a_repeat(store: Store, first: Message) -> None:
+def test_a_lost_response_makes_later_attempts_repeats(store: Store, first: Message) -> None:
     """A connection closed after the request makes all later attempts possible repeats."""
     fail(store, claim(store, AT), OutcomeUnknownError("no answer"), AT)
     second = claim(store, AT + 10)
@@ -137,7 +137,7 @@ def test_no_answer_makes_the_next_one_a_repeat(store: Store, first: Message) -> 
     assert second.message.key == first.key
 
 
-def test_a_permanent_refusal_is_dead_and_shown(store: Store, first: Message) -> None:
+def test_a_permanent_refusal_ends_the_retries(store: Store, first: Message) -> None:
     """A permanent error ends the retries and is shown; later transitions are sent."""
     fail(store, claim(store, AT), ChannelError("Slack responded 404: no_service", permanent=True), AT)
     row = slack_rows(store)[0]
@@ -150,7 +150,7 @@ def test_a_permanent_refusal_is_dead_and_shown(store: Store, first: Message) -> 
 
 
 @pytest.mark.parametrize(("severity", "hours"), [("page", 24), ("ticket", 6)])
-def test_yesterdays_alert_is_given_up(store: Store, first: Message, severity: str, hours: int) -> None:
+def test_a_message_older_than_its_limit_is_dead(store: Store, first: Message, severity: str, hours: int) -> None:
     """A page is dead after a day of errors, a ticket after six hours, and the error states the number of attempts."""
     claimed = claim(store, AT)
     assert claimed is not None
@@ -161,7 +161,7 @@ def test_yesterdays_alert_is_given_up(store: Store, first: Message, severity: st
     assert (row.state, row.error) == ("dead", "dropped after 99 attempts; last: Slack responded 503")
 
 
-def test_the_newest_transition_supersedes_what_was_not_sent(store: Store, first: Message) -> None:
+def test_the_newest_transition_supersedes_unsent_ones(store: Store, first: Message) -> None:
     """After an outage, one message with the current state is sent, marked as the first of the incident."""
     add(store, replace(first, sequence=2, transition="updated"))
     add(store, replace(first, sequence=3, transition="resolved", ending="recovered"))
@@ -174,7 +174,7 @@ def test_the_newest_transition_supersedes_what_was_not_sent(store: Store, first:
     assert claim(store, AT + HOUR) is None
 
 
-def test_order_is_kept_while_a_message_is_on_its_way(store: Store, first: Message) -> None:
+def test_order_is_preserved_while_a_message_is_being_sent(store: Store, first: Message) -> None:
     """A resolve waits for a message that is being sent, and is not marked as the first."""
     claimed = claim(store, AT)
     add(store, replace(first, sequence=2, transition="resolved"))
@@ -187,7 +187,7 @@ def test_order_is_kept_while_a_message_is_on_its_way(store: Store, first: Messag
     assert (following.message.sequence, following.message.first) == (2, False)
 
 
-def test_pages_go_before_tickets(store: Store, first: Message) -> None:
+def test_pages_are_sent_before_tickets(store: Store, first: Message) -> None:
     """A page is sent before an older ticket."""
     ticket = replace(first, incident="sl-ticket", at=AT - HOUR, finding=replace(first.finding, severity="ticket"))
     open_incident(store, ticket, "slo:y")
@@ -198,7 +198,7 @@ def test_pages_go_before_tickets(store: Store, first: Message) -> None:
     assert chosen.message.incident == first.incident
 
 
-def test_a_channel_that_is_gone_keeps_nothing_waiting(store: Store, first: Message) -> None:
+def test_messages_of_a_removed_channel_are_dead(store: Store, first: Message) -> None:
     """Waiting messages of a channel that was removed from the file are marked dead with a reason."""
     with store.transaction() as connection:
         outbox.abandon_removed_channels(connection, ["pagerduty"], AT)
@@ -217,25 +217,23 @@ def test_the_backoff_is_bounded(attempts: int, seed: int) -> None:
 
 
 @given(attempts=st.integers(1, 100), asked=st.floats(300, 3600))
-def test_a_receiver_that_asks_for_longer_gets_it(attempts: int, asked: float) -> None:
+def test_retry_after_delays_the_retry(attempts: int, asked: float) -> None:
     """A delay in `Retry-After` is respected."""
     assert outbox.retry_delay(attempts, asked, RNG) == asked
 
 
 @given(attempts=st.integers(1, 10_000), asked=st.floats(-10, 1) | st.none(), seed=st.integers())
-def test_a_receiver_that_asks_for_no_wait_is_left_alone_all_the_same(
-    attempts: int, asked: float | None, seed: int
-) -> None:
+def test_a_past_retry_after_still_backs_off(attempts: int, asked: float | None, seed: int) -> None:
     """With a past date in `Retry-After`, the delay still grows with each attempt."""
     assert outbox.retry_delay(attempts, asked, random.Random(seed)) >= min(2 ** min(attempts - 1, 10), 300) / 2
 
 
-def test_nobody_waits_for_ever() -> None:
+def test_retry_after_is_limited_to_an_hour() -> None:
     """A `Retry-After` of a year is limited to an hour."""
     assert outbox.retry_delay(1, 365 * 86_400.0, RNG) == 3600
 
 
-def test_an_answer_that_is_no_text_is_kept(store: Store, first: Message) -> None:
+def test_an_error_with_invalid_characters_is_stored(store: Store, first: Message) -> None:
     """An error text with invalid characters is stored, and the row is retried."""
     fail(store, claim(store, AT), ChannelError("Slack responded \0\ud800", permanent=False), AT)
 
@@ -252,7 +250,7 @@ def remind(store: Store, claimed: outbox.Claim | None, at: float) -> None:
         outbox.mark_sent(connection, claimed, at, "", REFRESH)
 
 
-def test_a_receiver_that_forgets_is_reminded(store: Store, first: Message) -> None:
+def test_a_repeating_message_is_due_again_after_a_minute(store: Store, first: Message) -> None:
     """A message that needs repetition is due again after a minute, and its delivery time stays that of the first delivery."""
     remind(store, claim(store, AT), AT)
     early, again = claim(store, AT + 59), claim(store, AT + 60)
@@ -267,7 +265,7 @@ def test_a_receiver_that_forgets_is_reminded(store: Store, first: Message) -> No
     assert claim(store, AT + 121) is not None
 
 
-def test_a_reminder_that_fails_is_tried_again_and_never_dead(store: Store, first: Message) -> None:
+def test_a_failed_repetition_is_retried_and_never_dead(store: Store, first: Message) -> None:
     """A failed repetition is retried, and the row stays sent."""
     remind(store, claim(store, AT), AT)
     fail(store, claim(store, AT + 60), ChannelError("no", permanent=True), AT + 60)
@@ -277,7 +275,7 @@ def test_a_reminder_that_fails_is_tried_again_and_never_dead(store: Store, first
     assert first.key
 
 
-def test_nobody_is_reminded_of_what_is_over(store: Store, first: Message) -> None:
+def test_only_the_last_message_is_repeated(store: Store, first: Message) -> None:
     """Only the last message is repeated, a resolved one for five minutes, and no repetition delays a newer message."""
     remind(store, claim(store, AT), AT)
     reminder = claim(store, AT + 60)
@@ -298,7 +296,7 @@ def test_nobody_is_reminded_of_what_is_over(store: Store, first: Message) -> Non
     assert later == AT + 302
 
 
-def test_what_a_channel_returned_comes_with_the_next_message(store: Store, first: Message) -> None:
+def test_the_reference_of_a_channel_is_passed_to_the_next_message(store: Store, first: Message) -> None:
     """The last reference that a channel returned is passed to the next message; an empty one is ignored."""
     references: list[str] = []
     for sequence, returned in ((2, "C1:1"), (3, "C1:1"), (4, "C1:7"), (5, "")):
@@ -342,7 +340,7 @@ class Heard:
         return ""
 
 
-def test_the_oldest_page_is_found_while_it_waits(store: Store, first: Message) -> None:
+def test_the_oldest_unsent_page_is_found(store: Store, first: Message) -> None:
     """The oldest unsent page of all channels is found; sent pages are ignored."""
     with store.engine.connect() as connection:
         waiting = outbox.oldest_waiting_page(connection)

@@ -121,7 +121,7 @@ MOMENTS = (
 )
 
 
-def test_whoever_is_killed_all_is_told_once(watch: Watch, hook: SignedHook, traffic: Traffic) -> None:
+def test_killed_processes_send_every_message_once(watch: Watch, hook: SignedHook, traffic: Traffic) -> None:
     """Four incidents open and resolve while the working process is killed: the other one takes over, and all is sent once."""
     note_turns(watch.store)
     for _ in range(2):
@@ -143,7 +143,7 @@ def test_whoever_is_killed_all_is_told_once(watch: Watch, hook: SignedHook, traf
     assert [(lasted, at) for lasted, at in taken if at < lasted] == []
 
 
-def test_who_comes_back_pages_nobody_for_the_past(watch: Watch, hook: SignedHook, traffic: Traffic) -> None:
+def test_ended_incidents_of_a_gap_are_not_notified(watch: Watch, hook: SignedHook, traffic: Traffic) -> None:
     """After six hours without evaluation, ended incidents are only in the history, and the open one is notified once."""
     alone = watch.start()
     wait_until(partial(evaluated_after, watch.store, 0.0))

@@ -31,7 +31,7 @@ def read(store: Store) -> list[Incident]:
     return AlertsReader(store, LiveFile(None, {})).incidents()
 
 
-def test_requests_that_stop_are_told_and_told_to_be_back(
+def test_missing_traffic_and_its_return_are_notified(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """Requests stop at a time when they arrived a day ago: the finding has onset and usual number, and the end is notified."""
@@ -50,7 +50,7 @@ def test_requests_that_stop_are_told_and_told_to_be_back(
     assert (found.kind, found.severity, found.since) == ("no_data", "ticket", now - 20 * MINUTE - timedelta(seconds=10))
 
 
-def test_a_service_that_sleeps_at_this_time_is_not_missed(
+def test_a_service_idle_at_this_time_a_day_ago_is_not_reported(
     traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """A service without requests at the same time a day ago is not reported."""
@@ -61,7 +61,7 @@ def test_a_service_that_sleeps_at_this_time_is_not_missed(
     assert evaluator.tick(DEFINITIONS, now) == []
 
 
-def test_a_young_service_is_not_missed(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+def test_a_service_younger_than_a_day_is_not_reported(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
     """A service younger than a day is not reported."""
     traffic(now - HOUR, 40 * MINUTE, {2: FAST})
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
@@ -69,7 +69,7 @@ def test_a_young_service_is_not_missed(traffic: Traffic, evaluator: Evaluator, n
     assert evaluator.tick(DEFINITIONS, now) == []
 
 
-def test_the_policy_may_tell_nobody(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_severity_none_opens_no_incident(store: Store, traffic: Traffic, now: datetime) -> None:
     """With severity none there is no incident, and the SLO still has the state no_data."""
     traffic(now - DAY - HOUR, 2 * HOUR, {2: FAST})
     traffic(now - 2 * HOUR, 30 * MINUTE, {2: FAST})
@@ -81,7 +81,7 @@ def test_the_policy_may_tell_nobody(store: Store, traffic: Traffic, now: datetim
     assert told == []
 
 
-def test_every_service_and_environment_is_looked_at_once() -> None:
+def test_every_service_and_environment_has_one_cause() -> None:
     """Three SLOs for two environments of a service have two causes."""
     slos = [LATENCY, replace(LATENCY, name="b", route="/x"), replace(LATENCY, name="c", environment="prod")]
 

@@ -78,7 +78,7 @@ def _finding(slo: Slo, tier: burn_rate.AlertTier, at: datetime) -> Finding:
     return Finding(slo.name, slo.service, "", slo.kind, tier.severity, at.timestamp(), burn=spent)
 
 
-def test_the_past_is_what_the_evaluator_would_have_done(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_the_backtest_equals_the_evaluator(store: Store, traffic: Traffic, now: datetime) -> None:
     """Two outages, a maintenance window and missing data give the same incidents, opened and resolved in the same minutes."""
     begin = now.replace(second=0) - 4 * HOUR
     courses = [(10, {2: FAST}), (6, {2: SLOW}), (52, {2: FAST}), (12, {2: SLOW}), (4, {2: FAST})]
@@ -97,7 +97,7 @@ def test_the_past_is_what_the_evaluator_would_have_done(store: Store, traffic: T
 
 
 @pytest.mark.parametrize(("outage", "told_at"), [(20 * SECOND, []), (8 * MINUTE, [1])])
-def test_the_past_of_a_young_service_is_what_the_evaluator_would_have_done(
+def test_the_backtest_of_a_new_service_equals_the_evaluator(
     store: Store, traffic: Traffic, now: datetime, outage: timedelta, told_at: list[int]
 ) -> None:
     """For a new service, a cold start opens no incident and an outage does, in the backtest and in the evaluator."""
@@ -117,7 +117,9 @@ def test_the_past_of_a_young_service_is_what_the_evaluator_would_have_done(
     rate=st.sampled_from([0.2, 3.0, 600.0]),
     objective=st.sampled_from([0.9, 0.99, 0.999]),
 )
-def test_no_minute_that_is_left_out_matters(bad: list[tuple[float, int]], rate: float, objective: float) -> None:
+def test_skipped_minutes_do_not_change_the_backtest(
+    bad: list[tuple[float, int]], rate: float, objective: float
+) -> None:
     """Evaluating every minute gives the same incidents as evaluating only minutes near a threshold."""
     shares = np.concatenate([np.full(minutes, share) for share, minutes in bad])
     history, slo = _history(rate, shares), replace(LATENCY, objective=objective)
@@ -153,7 +155,7 @@ def _history(rate: float, shares: np.ndarray) -> History:
     return History(1_795_000_020, total, total, np.concatenate(([0.0], np.cumsum(rate * shares))))
 
 
-def test_one_failure_tells_nobody() -> None:
+def test_one_failure_opens_no_incident() -> None:
     """At ten requests an hour, one failure at 99.9 % is a burn rate of 100 over the hour, and opens no incident in a month."""
     total = np.zeros(30 * 24 * 60)
     total[::6] = 1
@@ -183,7 +185,9 @@ def test_27_times_at_low_traffic_pages_within_its_budget() -> None:
     assert first * 27 < 30 * 24 * 60
 
 
-def test_what_began_as_planned_work_did_is_told_after_it(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_an_incident_within_a_maintenance_window_is_notified_at_its_end(
+    store: Store, traffic: Traffic, now: datetime
+) -> None:
     """An incident that starts within a maintenance window is notified at the end of the window, if it still fires."""
     begin = now.replace(second=0) - 4 * HOUR
     for start, length, mix in ((0, 60, FAST), (60, 12, SLOW), (72, 108, FAST)):
@@ -199,7 +203,7 @@ def test_what_began_as_planned_work_did_is_told_after_it(store: Store, traffic: 
     assert (plain, after) == ([begin + 64 * MINUTE], [begin + 67 * MINUTE])
 
 
-def test_only_hours_are_spread_over_their_minutes(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_hourly_data_are_spread_over_their_minutes(store: Store, traffic: Traffic, now: datetime) -> None:
     """Hourly data are spread evenly over minutes, and the result contains the end of these data."""
     start = now.replace(minute=0) - timedelta(days=16)
     traffic(start, HOUR, {10: FAST})
@@ -214,7 +218,7 @@ def test_only_hours_are_spread_over_their_minutes(store: Store, traffic: Traffic
     assert history.total[-1] == 7200
 
 
-def test_a_preview_says_when_how_long_and_how_much(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_a_preview_has_time_duration_and_budget_share(store: Store, traffic: Traffic, now: datetime) -> None:
     """The preview of one outage of ten minutes has its time, duration, burn rate and share of the budget."""
     begin = now.replace(second=0) - 6 * HOUR
     traffic(begin, 2 * HOUR, {10: FAST})
@@ -234,7 +238,7 @@ def test_a_preview_says_when_how_long_and_how_much(store: Store, traffic: Traffi
     assert found.budget_left == pytest.approx(1 - past.spent)
 
 
-def test_check_looks_back_on_the_store(
+def test_check_lists_past_alerts_of_the_store(
     tmp_path: Path, traffic: Traffic, store: Store, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`stagelens check` lists past alerts of each SLO; for an unknown service it suggests the nearest name."""
@@ -255,7 +259,7 @@ def test_check_looks_back_on_the_store(
     assert "The store has never seen a service 'magika-dmo'; did you mean magika-demo?" in said
 
 
-def test_check_says_what_it_does_meanwhile(slo_yaml: Path, store: Store) -> None:
+def test_check_prints_progress(slo_yaml: Path, store: Store) -> None:
     """The objectives are printed before the store is queried, and a progress note is removed before the result is printed."""
     slo_yaml.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 1s, window: 30d}]")
     said: list[str] = []
@@ -267,7 +271,7 @@ def test_check_says_what_it_does_meanwhile(slo_yaml: Path, store: Store) -> None
     assert said[note + 2].startswith("  The store has never seen a service 'shop'")
 
 
-def test_check_says_why_there_is_no_look_back(
+def test_check_without_a_store_explains_the_missing_preview(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a store the file is still validated; a store named on the command line must exist."""

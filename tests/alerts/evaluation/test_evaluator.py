@@ -76,7 +76,7 @@ def test_a_slow_release_pages_and_names_its_stage(
     assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
 
 
-def test_a_young_release_is_blamed_by_its_bad_requests(
+def test_the_stage_of_a_new_release_is_from_its_bad_requests(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """With a few hundred requests of a new release, the stage in which bad requests spend their time is named."""
@@ -123,7 +123,9 @@ def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluato
     assert headline(journal.message_for(turns[0], 0.0)).endswith("25 % of requests fail")
 
 
-def test_a_single_failure_tells_nobody(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+def test_a_single_failure_opens_no_incident(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
     """One bad request of twelve in the first hour is a burn rate of eight, and opens no incident."""
     traffic(now - HOUR, timedelta(seconds=10), {11: FAST, 1: SLOW})
 
@@ -131,7 +133,9 @@ def test_a_single_failure_tells_nobody(store: Store, traffic: Traffic, evaluator
     assert read(store) == []
 
 
-def test_an_incident_runs_its_course(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+def test_an_incident_is_opened_resolved_and_reopened(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
     """A high burn rate opens an incident once, good requests resolve it once, and a relapse reopens it."""
     traffic(now - 2 * HOUR, 110 * MINUTE, {50: FAST})
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
@@ -147,7 +151,9 @@ def test_an_incident_runs_its_course(store: Store, traffic: Traffic, evaluator: 
     assert [row.transition for row in found[0].deliveries] == ["opened", "resolved", "reopened"]
 
 
-def test_without_data_the_state_is_held(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+def test_without_data_the_state_is_unchanged(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
     """A service without requests during an incident is not resolved."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
@@ -185,7 +191,7 @@ def test_an_slo_that_was_removed_leaves_no_open_incident(
     assert "its SLO was removed; closed, its outcome is unknown" in found.headline
 
 
-def test_what_is_long_over_is_forgotten(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
     """An incident, its transitions and its messages are deleted 395 days after its end."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
@@ -205,7 +211,7 @@ def test_what_is_long_over_is_forgotten(store: Store, traffic: Traffic, evaluato
     ]
 
 
-def test_a_young_version_has_the_budget_of_its_own_time(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_an_slo_of_a_version_covers_the_time_of_that_version(store: Store, traffic: Traffic, now: datetime) -> None:
     """An SLO with a version filter is evaluated over the time of that version, not of the service."""
     traffic(now - timedelta(days=20), HOUR, {50: FAST}, version="1")
     traffic(now - HOUR, HOUR, {50: SLOW, 51: FAST}, version="2")
@@ -216,7 +222,7 @@ def test_a_young_version_has_the_budget_of_its_own_time(store: Store, traffic: T
     assert measured.budget.left == pytest.approx(1 - 50 * 360 / (0.01 * month_of_requests))
 
 
-def test_one_slo_that_cannot_be_evaluated_does_not_stop_the_others(
+def test_an_slo_error_does_not_stop_other_slos(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """An error in one SLO is raised after the other SLO is evaluated."""
@@ -228,7 +234,7 @@ def test_one_slo_that_cannot_be_evaluated_does_not_stop_the_others(
     assert [incident.name for incident in read(store)] == ["magika-latency"]
 
 
-def test_the_reader_says_how_each_slo_stands(store: Store, traffic: Traffic, now: datetime, tmp_path: Any) -> None:
+def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic, now: datetime, tmp_path: Any) -> None:
     """Healthy, burning and no_data are different states, and the numbers are consistent."""
     traffic(now - HOUR, HOUR, {50: SLOW}, service="slow")
     traffic(now - HOUR, HOUR, {999: FAST, 1: SLOW}, service="good")
@@ -254,7 +260,7 @@ def test_the_reader_says_how_each_slo_stands(store: Store, traffic: Traffic, now
     assert good.exhausted_in == pytest.approx(timedelta(days=300), rel=0.01)
 
 
-def test_the_onset_is_the_beginning_of_the_last_bad_stretch(now: datetime) -> None:
+def test_the_onset_is_the_start_of_the_last_bad_stretch(now: datetime) -> None:
     """Two bad minutes with two good ones between form one stretch; with an hour between they form two."""
     bad_minutes = (0, 60, 63, 64)
     buckets = [(now + minute * MINUTE, 100.0, 50.0 if minute in bad_minutes else 0.0) for minute in range(66)]
@@ -263,7 +269,7 @@ def test_the_onset_is_the_beginning_of_the_last_bad_stretch(now: datetime) -> No
     assert find_onset([], 0.99, 7.2, now) == Onset(now, now, now)
 
 
-def test_a_noisy_minute_before_the_trouble_is_not_its_beginning(now: datetime) -> None:
+def test_a_bad_minute_before_a_bad_stretch_is_not_the_onset(now: datetime) -> None:
     """A bad minute eight minutes before a bad stretch is not the onset, which is where the increase is certain."""
     shares = [0.0] * 30 + [0.1, 0.0, 0.1, 0.0, 0.0, 0.0, 0.1, 0.0, 0.0, 0.0] + [0.6] * 5
     found = find_onset([(now + n * MINUTE, 100.0, 100 * share) for n, share in enumerate(shares)], 0.99, 7.2, now)
@@ -273,7 +279,7 @@ def test_a_noisy_minute_before_the_trouble_is_not_its_beginning(now: datetime) -
     assert found.latest - found.earliest <= 4 * MINUTE
 
 
-def test_a_beginning_that_few_requests_tell_is_known_with_its_error(now: datetime) -> None:
+def test_an_onset_of_few_requests_has_error_bounds(now: datetime) -> None:
     """With two requests a minute, every fourth bad since minute 30, the onset has error bounds of some minutes."""
     buckets = [(now + n * MINUTE, 2.0, 1.0 if n >= 30 and n % 2 == 0 else 0.0) for n in range(50)]
     found = find_onset(buckets, 0.99, 7.2, now)
@@ -282,7 +288,7 @@ def test_a_beginning_that_few_requests_tell_is_known_with_its_error(now: datetim
     assert 4 * MINUTE <= found.latest - found.earliest <= 20 * MINUTE
 
 
-def test_a_release_within_the_error_of_the_beginning_is_named(
+def test_a_release_within_the_error_bounds_of_the_onset_is_named(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """A release is named if its start is within the error bounds of the onset."""
@@ -296,7 +302,7 @@ def test_a_release_within_the_error_of_the_beginning_is_named(
     assert abs(found.since - (now - 10 * MINUTE)) <= 2 * MINUTE
 
 
-def test_a_release_with_as_many_bad_requests_as_the_one_before_is_not_named(
+def test_a_release_equal_to_its_predecessor_is_not_named(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """A release is not named if its predecessor became slow at the same time."""

@@ -63,7 +63,7 @@ def silence(store: Store, now: datetime, length: timedelta, **matchers: str) -> 
         )
 
 
-def test_a_silence_keeps_quiet_until_it_ends(
+def test_a_silenced_incident_is_notified_at_the_end_of_the_silence(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """A silenced incident is recorded with its reason and notified when the silence ends."""
@@ -79,7 +79,7 @@ def test_a_silence_keeps_quiet_until_it_ends(
     assert (heard.muted, told(heard), history(heard)) == ("", ["opened"], [("opened", 0), ("opened", 1)])
 
 
-def test_a_silence_that_is_ended_early_ends_now(
+def test_a_silence_ended_early_is_over_immediately(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """After a silence ends early, the next evaluation notifies the incident."""
@@ -95,7 +95,9 @@ def test_a_silence_that_is_ended_early_ends_now(
         silences.end_silence(connection, made.id, now + MINUTE)
 
 
-def test_planned_work_keeps_quiet(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+def test_an_incident_within_a_maintenance_window_is_not_notified(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
     """An incident within a maintenance window is evaluated and shown, and not notified."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
@@ -107,7 +109,7 @@ def test_planned_work_keeps_quiet(store: Store, traffic: Traffic, evaluator: Eva
     assert history(found) == [("opened", 1), ("muted", 0)]
 
 
-def test_an_acknowledgement_is_told_and_kept(
+def test_an_acknowledgement_is_notified_and_recorded(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """An acknowledgement is recorded once with person and time; a resolved incident cannot be acknowledged."""
@@ -129,7 +131,7 @@ def test_an_acknowledgement_is_told_and_kept(
         acknowledge(store, "sl-nothing", "bob", now)
 
 
-def test_an_unheard_incident_is_acknowledged_unheard(
+def test_an_unannounced_incident_is_acknowledged_without_notification(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """An acknowledgement is not sent to channels that were not notified of the opening."""
@@ -141,7 +143,7 @@ def test_an_unheard_incident_is_acknowledged_unheard(
     assert history(read(store)[0]) == [("opened", 0), ("acknowledged", 0)]
 
 
-def test_a_channel_hears_an_end_only_of_what_it_heard(
+def test_a_channel_gets_only_ends_of_announced_incidents(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """A channel that was added after the opening is not notified of the end."""
@@ -171,7 +173,7 @@ def test_two_slos_of_a_service_are_one_message(
     assert ", and 1 more" in found["magika-latency"].transitions[0].headline
 
 
-def test_what_came_and_went_while_nobody_looked_is_written_down(
+def test_an_incident_within_an_evaluation_gap_is_recorded_only(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """An incident that started and ended while no process evaluated is in the history, and not notified."""
@@ -193,7 +195,7 @@ def test_what_came_and_went_while_nobody_looked_is_written_down(
     assert found[0].muted.startswith("found later: no evaluation ran from 03:04 UTC")
 
 
-def test_what_still_burns_after_an_absence_is_told_once(
+def test_an_incident_continuing_after_a_gap_is_opened_once(
     store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
 ) -> None:
     """An incident that continues after a gap in the evaluation is opened once."""
@@ -256,9 +258,7 @@ def story(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[lis
     return [row.transition for row in rows], seen[0]
 
 
-def test_a_process_killed_anywhere_leaves_no_gap_and_no_duplicate(
-    store: Store, finding: Finding, now: datetime
-) -> None:
+def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, finding: Finding, now: datetime) -> None:
     """After a kill before any write of any evaluation, the next process sends the same messages."""
     expected, writes = story(store, finding, now, kill=0)
     heard: list[list[str]] = []
@@ -274,7 +274,7 @@ def test_a_process_killed_anywhere_leaves_no_gap_and_no_duplicate(
     assert heard == [expected] * len(kills)
 
 
-def test_a_slow_evaluation_keeps_its_right_to_write(store: Store, finding: Finding, now: datetime) -> None:
+def test_a_slow_evaluation_renews_its_lease(store: Store, finding: Finding, now: datetime) -> None:
     """An evaluation that takes longer than the lease renews it in the meantime."""
     seconds = iter(range(0, 1000, 4))
     slow = Evaluator(
@@ -288,7 +288,7 @@ def test_a_slow_evaluation_keeps_its_right_to_write(store: Store, finding: Findi
     assert not taken
 
 
-def test_who_slept_while_another_took_over_writes_nothing(store: Store, finding: Finding, now: datetime) -> None:
+def test_a_process_paused_during_a_takeover_writes_nothing(store: Store, finding: Finding, now: datetime) -> None:
     """A paused process writes nothing after a takeover, even if the lease is free again."""
     watched, seconds = replace(DEFINITIONS, slos=()), iter((0.0, 0.0, 0.0, 1000.0))
 

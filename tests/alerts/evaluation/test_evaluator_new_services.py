@@ -36,7 +36,7 @@ def evaluator(store: Store) -> Evaluator:
     return Evaluator(store, "me", lease_seconds=30)
 
 
-def test_the_cold_start_of_a_new_service_pages_nobody(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+def test_the_cold_start_of_a_new_service_sends_no_page(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
     """Six slow first requests that wait for the model are a burn rate of 20 in all windows, and send no page."""
     traffic(now, timedelta(seconds=20), {12: FAST, 3: COLD})
     traffic(now + timedelta(seconds=20), 10 * MINUTE, {50: FAST})
@@ -55,7 +55,9 @@ def test_a_service_that_fails_from_its_first_request_pages_within_minutes(
     assert paged(evaluator, now, 6 * MINUTE) == {"up": after, "latency": after}
 
 
-def test_an_old_service_pages_as_fast_as_ever(traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:
+def test_the_time_to_page_of_an_old_service_matches_the_workbook(
+    traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
     """The time to fire of the Site Reliability Workbook: 52 seconds of a total outage at 99.9 %."""
     traffic(now - timedelta(hours=7), timedelta(hours=7), {1: FAST})
     traffic(now, 2 * MINUTE, {}, errors=1)

@@ -42,7 +42,7 @@ def keep(store: Store, now: datetime) -> Keep:
     return written
 
 
-def test_one_slow_request_for_each_cause(store: Store, keep: Keep, now: datetime) -> None:
+def test_the_slowest_request_of_each_cause_is_shown(store: Store, keep: Keep, now: datetime) -> None:
     """The slowest bad request of each longest stage is shown, without good and earlier requests."""
     keep(1, 0.9, "preprocess")
     keep(2, 0.8, "preprocess")
@@ -58,7 +58,7 @@ def test_one_slow_request_for_each_cause(store: Store, keep: Keep, now: datetime
     assert found[0].link == f"{DASHBOARD}/traces/{1:032x}-{1:016x}"
 
 
-def test_of_a_stage_requests_are_shown_that_spent_too_long_in_it(store: Store, keep: Keep, now: datetime) -> None:
+def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, keep: Keep, now: datetime) -> None:
     """For a stage SLO, requests that spent too long in the stage are shown, with the time in that stage."""
     keep(1, 0.9, "preprocess")
     keep(2, 0.8, "queue")
@@ -69,7 +69,7 @@ def test_of_a_stage_requests_are_shown_that_spent_too_long_in_it(store: Store, k
     assert [(each.seconds, each.stage, each.stage_seconds) for each in found] == [(0.8, "queue", pytest.approx(0.6))]
 
 
-def test_of_failures_failed_requests_are_shown(store: Store, keep: Keep, now: datetime) -> None:
+def test_availability_evidence_is_failed_requests(store: Store, keep: Keep, now: datetime) -> None:
     """For an availability SLO, failed requests are shown."""
     keep(1, 0.9, "preprocess")
     keep(2, 0.1, "forward", status="error")
@@ -78,7 +78,7 @@ def test_of_failures_failed_requests_are_shown(store: Store, keep: Keep, now: da
     assert [(each.seconds, each.link) for each in found] == [(0.1, "")]
 
 
-def test_the_course_shows_the_calm_before(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_the_time_series_starts_before_the_onset(store: Store, traffic: Traffic, now: datetime) -> None:
     """The time series covers at least 15 minutes before the onset; steps without requests are None."""
     traffic(now - 40 * MINUTE, 20 * MINUTE, {2: FAST})
     traffic(now - 15 * MINUTE, 15 * MINUTE, {1: FAST, 3: SLOW})
@@ -92,7 +92,7 @@ def test_the_course_shows_the_calm_before(store: Store, traffic: Traffic, now: d
     assert drawn.values[15:] == pytest.approx([75.0] * 15)
 
 
-def test_the_course_of_a_tail_says_when_it_was(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_the_time_series_of_a_regression_starts_at_its_time(store: Store, traffic: Traffic, now: datetime) -> None:
     """The time series of a regression starts at the right time, even if its first minutes have no requests."""
     traffic(now - 20 * MINUTE, 20 * MINUTE, {5: FAST})
     times = [round(at.timestamp()) // 60 for at in (now - 10 * MINUTE, now - 10 * MINUTE, now)]
@@ -103,12 +103,12 @@ def test_the_course_of_a_tail_says_when_it_was(store: Store, traffic: Traffic, n
     assert [value is None for value in drawn.values] == [True] * 5 + [False] * 20
 
 
-def test_without_requests_there_is_no_course(store: Store, now: datetime) -> None:
+def test_without_requests_there_is_no_time_series(store: Store, now: datetime) -> None:
     """Without requests there is no time series."""
     assert burn_rate_trend(store.read, LATENCY, now - HOUR, now) is None
 
 
-def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_an_exceeded_stage_budget_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
     """The finding contains the stage that exceeded its budget."""
     traffic(now - HOUR, HOUR, {1: FAST, 49: SLOW})
     budgets = (("forward", timedelta(milliseconds=100)), ("preprocess", timedelta(milliseconds=50)))
@@ -140,7 +140,7 @@ def test_a_broken_stage_budget_is_named(store: Store, traffic: Traffic, now: dat
         ({"service": "a/b"}, 0.0, "/s/a%2Fb?p=99&"),
     ],
 )
-def test_the_link_opens_what_the_message_speaks_of(
+def test_the_link_opens_the_scope_of_the_message(
     changes: dict[str, object], quantile: float, address: str, now: datetime
 ) -> None:
     """The link contains service, percentile, filters of the SLO, and the window with some time before the onset."""

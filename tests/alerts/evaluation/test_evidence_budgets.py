@@ -27,7 +27,7 @@ SPLIT = Slo(
 Traffic = Callable[..., None]
 
 
-def test_the_broken_budget_is_named_with_by_how_much(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_the_exceeded_budget_is_named_with_its_excess(store: Store, traffic: Traffic, now: datetime) -> None:
     """A stage that took 300 ms with a budget of 50 ms comes first; stages within their budgets follow."""
     traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
     split = stage_budgets(store.read, SPLIT, now - HOUR, now)
@@ -41,7 +41,7 @@ def test_the_broken_budget_is_named_with_by_how_much(store: Store, traffic: Traf
     assert split.broken == (queue,)
 
 
-def test_what_has_no_budget_is_the_rest_of_the_request(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_stages_without_a_budget_are_the_remainder(store: Store, traffic: Traffic, now: datetime) -> None:
     """Budgeted stages and the rest add up to the latency, at the percentile and in the mean."""
     traffic(now - HOUR, HOUR, {9: FAST, 1: QUEUED})
     split = stage_budgets(store.read, replace(SPLIT, budgets=(("queue", timedelta(milliseconds=50)),)), now - HOUR, now)
@@ -52,7 +52,7 @@ def test_what_has_no_budget_is_the_rest_of_the_request(store: Store, traffic: Tr
     assert split.seconds == pytest.approx(0.42, rel=0.02)
 
 
-def test_without_budgets_or_requests_nothing_is_said(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_without_budgets_or_requests_there_is_no_split(store: Store, traffic: Traffic, now: datetime) -> None:
     """An SLO without stage budgets, and an hour without requests, have no split."""
     traffic(now - HOUR, MINUTE, {1: FAST})
 

@@ -59,7 +59,7 @@ def test_the_state_follows_from_what_was_measured(changes: dict[str, Any], state
     assert status_of(measured(**changes), GUARD).state == state
 
 
-def test_what_is_known_goes_along_with_every_state() -> None:
+def test_every_state_includes_the_known_numbers() -> None:
     """Maintenance and a failed collector hide no numbers, and their start or end is shown."""
     fine = status_of(measured(), GUARD)
     held = status_of(measured(work=WORK, stale_since=SINCE, firing=(PAGE,), tiers=(PAGE,)), GUARD)
@@ -69,7 +69,7 @@ def test_what_is_known_goes_along_with_every_state() -> None:
     assert [rule.fires for rule in held.rules] == [True]
 
 
-def test_a_stale_slo_stands_as_it_did_when_the_collector_stopped(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_a_stale_slo_has_the_status_at_the_collector_stop(store: Store, traffic: Traffic, now: datetime) -> None:
     """A stale SLO has the status at the time when the collector stopped, because later windows lose the bad requests."""
     traffic(now - 2 * HOUR, HOUR, {10: GOOD})
     traffic(now - HOUR, HOUR, {1: GOOD, 9: SLOW})
@@ -83,7 +83,7 @@ def test_a_stale_slo_stands_as_it_did_when_the_collector_stopped(store: Store, t
     assert later == replace(then, state="stale", stale_since=now)
 
 
-def test_planned_work_of_the_file_is_told_with_its_end(
+def test_a_maintenance_window_is_reported_with_its_end(
     store: Store, traffic: Traffic, now: datetime, tmp_path: Path
 ) -> None:
     """A maintenance window of the file applies to one objective until its end; the other one burns."""

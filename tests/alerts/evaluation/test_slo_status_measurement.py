@@ -24,7 +24,7 @@ LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(millisecon
 POLICY = default_burn_rate_policy()
 
 
-def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_every_window_equals_a_separate_query(store: Store, traffic: Traffic, now: datetime) -> None:
     """Counts of windows, added up from stretches between their starts, equal separate queries."""
     for start, length in ((5 * 24 * HOUR, MINUTE), (8 * HOUR, MINUTE), (70 * MINUTE, 68 * MINUTE)):
         traffic(now - start, length, {5: FAST, 1: SLOW}, errors=1)
@@ -37,7 +37,7 @@ def test_every_window_is_what_it_is_by_itself(store: Store, traffic: Traffic, no
         assert (counts.total, counts.bad) == (alone.total, pytest.approx(alone.bad))
 
 
-def test_all_windows_are_of_one_moment(
+def test_all_windows_are_consistent(
     store: Store, traffic: Traffic, now: datetime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests written during the query are in no window, so all windows are consistent."""
@@ -58,7 +58,7 @@ def test_all_windows_are_of_one_moment(
     assert measured.counts == before.counts
 
 
-def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_requests_in_a_maintenance_window_do_not_count(store: Store, traffic: Traffic, now: datetime) -> None:
     """An outage within a maintenance window spends no budget and fires nothing; requests before and after it count."""
     traffic(now - 3 * HOUR, 2 * HOUR, {10: FAST})
     traffic(now - HOUR, 30 * MINUTE, {10: SLOW})
@@ -73,7 +73,7 @@ def test_planned_work_counts_for_nothing(store: Store, traffic: Traffic, now: da
     assert measure_slo(store.read, planned, POLICY, now - 40 * MINUTE).work == ActiveMaintenance("", now - 30 * MINUTE)
 
 
-def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_requests_before_a_reset_do_not_count(store: Store, traffic: Traffic, now: datetime) -> None:
     """Requests before the reset count neither for the budget nor in any window; a future reset has no effect."""
     traffic(now - 2 * HOUR, HOUR, {10: SLOW})
     traffic(now - HOUR, HOUR, {10: FAST})
@@ -93,7 +93,7 @@ def test_a_reset_forgets_what_was_before(store: Store, traffic: Traffic, now: da
         replace(LATENCY, watched="freshness", threshold=MINUTE),
     ],
 )
-def test_a_course_adds_up_to_what_is_measured(store: Store, traffic: Traffic, now: datetime, slo: Slo) -> None:
+def test_the_time_series_adds_up_to_the_counts(store: Store, traffic: Traffic, now: datetime, slo: Slo) -> None:
     """The steps of the time series add up to the measured counts, without maintenance windows and after the reset."""
     traffic(now - 3 * HOUR, 3 * HOUR, {5: FAST, 1: SLOW})
     work = MaintenanceCalendar(
@@ -111,7 +111,7 @@ def test_a_course_adds_up_to_what_is_measured(store: Store, traffic: Traffic, no
     assert series["at"].min() >= now - 2 * HOUR
 
 
-def test_a_course_of_nothing_has_no_steps(store: Store, now: datetime) -> None:
+def test_an_empty_time_series_has_no_steps(store: Store, now: datetime) -> None:
     """Without requests, or without time that counts, the time series has no steps."""
     planned = replace(LATENCY, maintenance=MaintenanceCalendar((OneTimeWindow(now - HOUR, now),)))
 
@@ -130,7 +130,7 @@ def test_a_course_of_nothing_has_no_steps(store: Store, now: datetime) -> None:
         (replace(LATENCY, watched="freshness", threshold=5 * MINUTE), False),
     ],
 )
-def test_each_kind_of_promise_burns_by_what_it_is_about(
+def test_each_kind_of_slo_burns_by_its_indicator(
     store: Store, traffic: Traffic, now: datetime, slo: Slo, burning: bool
 ) -> None:
     """Requests that are slow in preprocess, with 0.2 to 3 % unattributed time, burn the budgets of the matching kinds."""
@@ -140,7 +140,7 @@ def test_each_kind_of_promise_burns_by_what_it_is_about(
     assert bool(measured.firing) is burning
 
 
-def test_time_that_no_stage_explains_is_counted_in_requests(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_unattributed_time_is_counted_in_requests(store: Store, traffic: Traffic, now: datetime) -> None:
     """A third of the time of 60 requests counts as 20 bad requests, so the minimum of bad requests applies."""
     traffic(now - MINUTE, MINUTE, {10: {"forward": 0.02, "overhead": 0.01}})
     slo = replace(LATENCY, watched="coverage", threshold=None)
@@ -150,7 +150,7 @@ def test_time_that_no_stage_explains_is_counted_in_requests(store: Store, traffi
     assert counts.bad == pytest.approx(20)
 
 
-def test_a_silent_service_breaks_its_freshness_and_nothing_else(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_a_silent_service_violates_only_its_freshness_slo(store: Store, traffic: Traffic, now: datetime) -> None:
     """Twenty minutes without requests send a page for freshness; the latency SLO has no data."""
     traffic(now - 3 * HOUR, 2 * HOUR + 40 * MINUTE, {10: FAST})
     fresh = measure_slo(store.read, replace(LATENCY, watched="freshness", threshold=5 * MINUTE), POLICY, now)
@@ -161,7 +161,7 @@ def test_a_silent_service_breaks_its_freshness_and_nothing_else(store: Store, tr
     assert (latency.firing, latency.has_data) == ((), False)
 
 
-def test_a_dead_collector_holds_everything(store: Store, traffic: Traffic, now: datetime) -> None:
+def test_a_stopped_collector_leaves_incidents_unchanged(store: Store, traffic: Traffic, now: datetime) -> None:
     """While the collector does not work, the measurement is stale and open incidents stay unchanged."""
     traffic(now - HOUR, HOUR, {10: FAST})
     store.maintain()

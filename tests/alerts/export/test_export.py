@@ -21,7 +21,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_rules_go_to_the_output_or_into_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rules_are_written_to_stdout_or_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Rules go to standard output or to a file, from the SLO file in the working directory or another one."""
     codes = main(["export", "rules"]), main(["export", "rules", "--slo", "slo.yaml", "-o", "rules.yml"])
     shown = capsys.readouterr().out
@@ -31,7 +31,7 @@ def test_rules_go_to_the_output_or_into_a_file(folder: Path, capsys: pytest.Capt
     assert [group["name"] for group in yaml.safe_load(shown)["groups"]] == ["stagelens-slo-checkout"]
 
 
-def test_native_histograms_are_asked_for_by_an_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_option_selects_native_histograms(capsys: pytest.CaptureFixture[str]) -> None:
     """With the option for native histograms, expressions contain no label `le`."""
     for words in (["rules"], ["rules", "--native"], ["grafana"], ["grafana", "--native"]):
         assert main(["export", *words]) == 0
@@ -47,7 +47,7 @@ def test_the_dashboard_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["uid"] == "stagelens"
 
 
-def test_a_mistake_in_the_slo_file_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_in_the_slo_file_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An error in the SLO file has file, line and key, as in `stagelens check`."""
     (folder / "slo.yaml").write_text(SLO.replace("0.99", "99"))
     code = main(["export", "rules"])
@@ -56,7 +56,7 @@ def test_a_mistake_in_the_slo_file_is_told(folder: Path, capsys: pytest.CaptureF
     assert "slo.yaml:1: slos[0].objective is 99" in capsys.readouterr().err
 
 
-def test_where_nothing_can_be_written_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_output_file_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     """An output file that cannot be written is an error with path and fix."""
     code = main(["export", "grafana", "-o", "no/such/folder.json"])
 

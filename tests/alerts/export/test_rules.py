@@ -42,7 +42,7 @@ KINDS = (
 
 
 @pytest.mark.parametrize("native", [False, True])
-def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool) -> None:
+def test_promtool_accepts_the_rules_of_every_kind(tmp_path: Path, *, native: bool) -> None:
     """The rules of every kind of SLO, also with unusual names, are valid for promtool."""
     file = tmp_path / "rules.yml"
     file.write_text(rules.write_rules([*KINDS, FRESH], POLICY, HistogramExpressions(native)))
@@ -53,7 +53,7 @@ def test_promtool_takes_the_rules_of_every_kind(tmp_path: Path, *, native: bool)
     assert [group["name"] for group in groups] == [f"stagelens-slo-{slo.name}" for slo in KINDS]
 
 
-def test_an_empty_file_makes_an_empty_one(tmp_path: Path) -> None:
+def test_an_empty_slo_file_makes_an_empty_rule_file(tmp_path: Path) -> None:
     """Without SLOs the rule file has no groups."""
     file = tmp_path / "rules.yml"
     file.write_text(rules.write_rules([], POLICY, HistogramExpressions()))
@@ -61,7 +61,7 @@ def test_an_empty_file_makes_an_empty_one(tmp_path: Path) -> None:
     assert prometheus_tool.run("check", "rules", file)[0] == 0
 
 
-def test_what_a_rule_cannot_express_is_said() -> None:
+def test_inexpressible_rules_are_commented() -> None:
     """Comments name everything that a rule cannot express."""
     work = MaintenanceCalendar((OneTimeWindow(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 1, 2, tzinfo=UTC)),))
     slo = replace(
@@ -79,7 +79,7 @@ def test_what_a_rule_cannot_express_is_said() -> None:
         assert sentence in said
 
 
-def test_what_the_collector_has_to_tell_is_said() -> None:
+def test_missing_collector_labels_are_named() -> None:
     """A label or bucket that the collector lacks is named in the format of its configuration file."""
     route = replace(LATENCY, route="/pay", threshold=timedelta(milliseconds=300))
     needed = "#   prometheus: {labels: [version, environment, route], buckets: [0.3]}"
@@ -113,7 +113,7 @@ TRAFFIC = {
 
 
 @pytest.mark.parametrize("name", TRAFFIC)
-def test_rules_fire_in_the_minutes_our_own_evaluation_does(tmp_path: Path, name: str) -> None:
+def test_rules_and_evaluator_fire_in_the_same_minutes(tmp_path: Path, name: str) -> None:
     """Rules and the evaluation in Stagelens fire in the same minutes on the same counts; rules fire two minutes longer.
 
     Of the bad requests, those of every other minute fail immediately and the others are slow; the collector restarts half-way.
@@ -151,7 +151,7 @@ def counter(each: np.ndarray) -> list[float]:
     return whole.tolist()
 
 
-def test_a_service_whose_every_request_fails_has_no_good_ones_to_count(tmp_path: Path) -> None:
+def test_a_service_with_failures_only_fires(tmp_path: Path) -> None:
     """Without any series of good requests, the alert fires."""
     failed = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="error"}}': failed}
@@ -162,7 +162,7 @@ def test_a_service_whose_every_request_fails_has_no_good_ones_to_count(tmp_path:
     assert {("checkout", "1h"), ("up", "1h")} <= set(found)
 
 
-def test_a_service_without_a_failure_is_known_to_have_none(tmp_path: Path) -> None:
+def test_a_service_without_failures_has_a_burn_rate_of_zero(tmp_path: Path) -> None:
     """Without any series of failed requests, the burn rate is 0."""
     served = np.arange(0, 10_000, 100.0).tolist()
     series = {f'{REQUESTS}_count{{service_name="shop",status="ok"}}': served}

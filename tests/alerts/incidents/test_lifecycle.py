@@ -45,12 +45,12 @@ def live(record: IncidentRecord, finding: Finding | None, *minutes: float, has_d
     return told
 
 
-def test_what_does_not_burn_opens_nothing() -> None:
+def test_without_a_finding_no_incident_opens() -> None:
     """Without a finding no incident opens."""
     assert step(None, None, START) is None
 
 
-def test_burning_opens_once(finding: Finding) -> None:
+def test_repeated_findings_open_one_incident(finding: Finding) -> None:
     """The first finding opens an incident; the same finding causes no further transition."""
     begun = step(None, finding, START)
     assert begun is not None
@@ -59,7 +59,7 @@ def test_burning_opens_once(finding: Finding) -> None:
     assert live(begun.record, finding, 1, 2, 30, 300) == [""] * 4
 
 
-def test_quiet_must_last_before_it_is_resolved(finding: Finding) -> None:
+def test_an_incident_resolves_after_two_minutes_without_a_finding(finding: Finding) -> None:
     """Two consecutive minutes without a finding resolve an incident; a relapse restarts this time."""
     record = opened(finding)
     quiet = step(record, None, START + MINUTE)
@@ -72,7 +72,7 @@ def test_quiet_must_last_before_it_is_resolved(finding: Finding) -> None:
 
 
 @pytest.mark.parametrize(("minutes", "same"), [(14.0, True), (16.0, False)])
-def test_the_same_trouble_soon_after_is_the_same_incident(finding: Finding, minutes: float, same: bool) -> None:
+def test_a_relapse_within_15_minutes_reopens_the_incident(finding: Finding, minutes: float, same: bool) -> None:
     """Within 15 minutes after its end an incident is reopened; later a new incident opens."""
     record = replace(opened(finding), resolved_at=START, ending="recovered", sequence=2)
     again = step(record, finding, START + minutes * MINUTE)
@@ -82,7 +82,7 @@ def test_the_same_trouble_soon_after_is_the_same_incident(finding: Finding, minu
     assert (again.record.id == record.id) is same
 
 
-def test_a_ticket_that_becomes_a_page_is_told(finding: Finding) -> None:
+def test_a_ticket_escalated_to_a_page_is_notified(finding: Finding) -> None:
     """Escalation to a page is notified immediately; the severity never returns to ticket."""
     record = opened(replace(finding, severity="ticket"))
     worse = step(record, finding, START + 10)
@@ -94,7 +94,7 @@ def test_a_ticket_that_becomes_a_page_is_told(finding: Finding) -> None:
     assert (calmer.happening, calmer.record.finding.severity) == ("", "page")
 
 
-def test_another_cause_is_told_but_not_all_the_time(finding: Finding) -> None:
+def test_a_changed_cause_is_notified_with_a_rate_limit(finding: Finding) -> None:
     """A new suspected stage is notified five minutes after the last message; until then the old one stays."""
     record = opened(finding)
     other = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
@@ -106,7 +106,7 @@ def test_another_cause_is_told_but_not_all_the_time(finding: Finding) -> None:
     assert (late.happening, late.record.finding.growth[0].stage) == ("updated", "queue")
 
 
-def test_the_release_is_told_as_soon_as_it_is_known(finding: Finding) -> None:
+def test_a_release_found_later_is_notified_once(finding: Finding) -> None:
     """A release that becomes known later is notified once and retained."""
     unnamed = replace(finding, version="")
     named = step(opened(unnamed), finding, START + 10)
@@ -120,7 +120,7 @@ def test_the_release_is_told_as_soon_as_it_is_known(finding: Finding) -> None:
     assert later.record.finding.version == "2"
 
 
-def test_who_looks_after_it_is_disturbed_by_urgency_only(finding: Finding) -> None:
+def test_an_acknowledged_incident_notifies_escalations_only(finding: Finding) -> None:
     """After an acknowledgement a new suspected stage is not notified, an escalation to a page is."""
     record = replace(opened(replace(finding, severity="ticket")), acked_at=START, acked_by="ann")
     other = replace(finding, severity="ticket", growth=(StageGrowth("queue", 0.3, 0.8),))
@@ -129,7 +129,7 @@ def test_who_looks_after_it_is_disturbed_by_urgency_only(finding: Finding) -> No
     assert live(record, finding, 6) == ["updated"]
 
 
-def test_whoever_looked_after_it_is_asked_again_when_it_comes_back(finding: Finding) -> None:
+def test_a_reopened_incident_is_not_acknowledged(finding: Finding) -> None:
     """A reopened incident is not acknowledged."""
     over = replace(opened(finding), resolved_at=START, ending="recovered", acked_at=START, acked_by="ann")
     again = step(over, finding, START + MINUTE)
@@ -138,7 +138,7 @@ def test_whoever_looked_after_it_is_asked_again_when_it_comes_back(finding: Find
     assert (again.record.acked_at, again.record.acked_by) == (None, "")
 
 
-def test_without_data_nothing_changes_until_it_is_hopeless(finding: Finding) -> None:
+def test_without_data_an_incident_is_closed_as_unknown_after_a_day(finding: Finding) -> None:
     """Without data an incident stays open, and is closed as unknown after a day."""
     record = opened(finding)
     day = 24 * 60
@@ -149,7 +149,7 @@ def test_without_data_nothing_changes_until_it_is_hopeless(finding: Finding) -> 
     assert (given_up.happening, given_up.record.ending) == ("resolved", "no_data")
 
 
-def test_the_end_tells_the_worst(finding: Finding) -> None:
+def test_the_resolved_message_has_the_highest_burn_rate(finding: Finding) -> None:
     """The last message has the highest burn rate of the incident."""
     record = opened(finding)
     for minute, rate in ((1, 88.0), (2, 15.0)):

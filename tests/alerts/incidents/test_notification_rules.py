@@ -91,7 +91,7 @@ def world(finding: Finding) -> Simulation:
     return Simulation(finding)
 
 
-def test_what_begins_under_a_silence_is_kept_and_not_told(world: Simulation) -> None:
+def test_an_incident_under_a_silence_is_recorded_and_not_notified(world: Simulation) -> None:
     """An incident that starts and ends under a silence is in the history with the reason, and not notified."""
     begun = world.tick({"shop/p": "page"}, ["shop/p"])
     record = world.last["shop/p"]
@@ -102,7 +102,7 @@ def test_what_begins_under_a_silence_is_kept_and_not_told(world: Simulation) -> 
     assert over == [[], [("shop/p", "resolved", False)]]
 
 
-def test_what_still_burns_when_the_silence_ends_is_told_then(world: Simulation) -> None:
+def test_a_firing_incident_is_notified_at_the_end_of_the_silence(world: Simulation) -> None:
     """An incident that still fires when the silence ends is notified then, and so is its end."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     still = world.tick({"shop/p": "page"})
@@ -113,7 +113,7 @@ def test_what_still_burns_when_the_silence_ends_is_told_then(world: Simulation) 
     assert over == [("shop/p", "resolved", True)]
 
 
-def test_what_is_quiet_when_the_silence_ends_is_not_told(world: Simulation) -> None:
+def test_an_ended_incident_is_not_notified_at_the_end_of_the_silence(world: Simulation) -> None:
     """An incident that no longer fires when the silence ends is not notified."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({}, ["shop/p"])
@@ -122,7 +122,7 @@ def test_what_is_quiet_when_the_silence_ends_is_not_told(world: Simulation) -> N
     assert world.tick({"shop/p": "page"}) == [("shop/p", "opened", True)]
 
 
-def test_what_cannot_be_seen_when_the_silence_ends_is_not_told(world: Simulation) -> None:
+def test_an_incident_without_data_is_not_notified_at_the_end_of_the_silence(world: Simulation) -> None:
     """An incident without data when the silence ends is not notified, because its state is unknown."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_seen_when_the_silence_ends_is_not_told(world: Simulation
     assert world.last["shop/p"].muted == DEPLOY
 
 
-def test_the_end_is_told_to_those_who_heard_the_beginning(world: Simulation) -> None:
+def test_the_end_is_sent_to_channels_notified_of_the_opening(world: Simulation) -> None:
     """A silence that starts after the opening mutes updates, and not the end."""
     world.tick({"shop/p": "ticket"})
     silenced = world.tick({"shop/p": "page"}, ["shop/p"])
@@ -141,7 +141,7 @@ def test_the_end_is_told_to_those_who_heard_the_beginning(world: Simulation) -> 
     assert over == [("shop/p", "resolved", True)]
 
 
-def test_a_silence_that_ends_is_in_the_history(world: Simulation) -> None:
+def test_the_end_of_a_silence_is_in_the_history(world: Simulation) -> None:
     """The end of a silence is in the history and not notified if channels know of the incident."""
     world.tick({"shop/p": "page"})
     world.tick({"shop/p": "page"}, ["shop/p"])
@@ -149,7 +149,7 @@ def test_a_silence_that_ends_is_in_the_history(world: Simulation) -> None:
     assert world.tick({"shop/p": "page"}) == [("shop/p", "unmuted", False)]
 
 
-def test_what_was_resolved_unheard_and_comes_back_is_opened(world: Simulation) -> None:
+def test_a_relapse_of_an_unannounced_incident_is_an_opening(world: Simulation) -> None:
     """Channels are always notified of an opening before any other event."""
     world.tick({"shop/p": "page"}, ["shop/p"])
     world.tick({})
@@ -158,7 +158,7 @@ def test_what_was_resolved_unheard_and_comes_back_is_opened(world: Simulation) -
     assert world.tick({"shop/p": "page"}) == [("shop/p", "opened", True)]
 
 
-def test_incidents_of_one_service_are_one_story(world: Simulation) -> None:
+def test_incidents_of_one_service_are_grouped(world: Simulation) -> None:
     """A second incident of a service is notified as an update of the first, and separately after the first one ends."""
     world.tick({"shop/p": "page"})
     joined = world.tick({"shop/p": "page", "shop/ttft": "page"})
@@ -173,7 +173,7 @@ def test_incidents_of_one_service_are_one_story(world: Simulation) -> None:
     assert alone == [("shop/p", "resolved", True), ("shop/ttft", "opened", True)]
 
 
-def test_what_ends_within_a_story_was_never_told(world: Simulation) -> None:
+def test_the_end_of_a_grouped_incident_is_not_notified(world: Simulation) -> None:
     """The end of an incident that was notified with another one is not notified."""
     world.tick({"shop/p": "page", "shop/ttft": "ticket"})
     world.tick({"shop/p": "page"})
@@ -181,7 +181,7 @@ def test_what_ends_within_a_story_was_never_told(world: Simulation) -> None:
     assert world.tick({"shop/p": "page"}, seconds=130) == [("shop/ttft", "resolved", False)]
 
 
-def test_a_page_is_never_told_within_a_ticket(world: Simulation) -> None:
+def test_a_page_is_never_grouped_under_a_ticket(world: Simulation) -> None:
     """A page is not grouped under a ticket, even if it was a ticket at first."""
     world.tick({"shop/a": "ticket", "shop/b": "ticket"})
     urgent = world.tick({"shop/a": "ticket", "shop/b": "page"})
@@ -189,7 +189,7 @@ def test_a_page_is_never_told_within_a_ticket(world: Simulation) -> None:
     assert urgent == [("shop/b", "opened", True)]
 
 
-def test_incidents_that_begin_together_are_one_message(world: Simulation) -> None:
+def test_simultaneous_incidents_are_one_message(world: Simulation) -> None:
     """An incident that starts together with a page is part of the page's message."""
     begun = world.tick({"shop/a": "ticket", "shop/b": "page", "shop/c": "page"})
 
@@ -197,7 +197,7 @@ def test_incidents_that_begin_together_are_one_message(world: Simulation) -> Non
     assert world.also("shop/b") == ["shop/c", "shop/a"]
 
 
-def test_environments_are_stories_of_their_own(world: Simulation) -> None:
+def test_environments_are_separate_groups(world: Simulation) -> None:
     """Incidents in different environments are separate groups; one about all environments joins any group."""
     one, other = (replace(world.finding, where={"environment": name}) for name in ("prod", "staging"))
     steps = [
@@ -209,14 +209,14 @@ def test_environments_are_stories_of_their_own(world: Simulation) -> None:
     assert told == [True, True]
 
 
-def test_a_silenced_incident_takes_no_other_with_it(world: Simulation) -> None:
+def test_incidents_are_not_grouped_with_a_silenced_one(world: Simulation) -> None:
     """Incidents are not grouped with a silenced incident, because then they would not be notified."""
     world.tick({"shop/p": "page"}, ["shop/p"])
 
     assert world.tick({"shop/p": "page", "shop/q": "page"}, ["shop/p"]) == [("shop/q", "opened", True)]
 
 
-def test_of_an_acknowledged_incident_only_another_page_is_news(world: Simulation) -> None:
+def test_an_acknowledged_incident_notifies_further_pages_only(world: Simulation) -> None:
     """With an acknowledged incident, a further ticket is not notified and a further page is."""
     world.tick({"shop/p": "page"})
     world.last["shop/p"] = replace(world.last["shop/p"], acked_at=START, acked_by="ann")
@@ -236,7 +236,7 @@ def test_many_services_at_once_are_one_message(world: Simulation) -> None:
     assert world.also("a/p") == ["b/p", "c/p", "d/p", "e/p"]
 
 
-def test_many_services_one_after_the_other_become_one_story(world: Simulation) -> None:
+def test_many_services_in_succession_form_a_group(world: Simulation) -> None:
     """The first four services are notified separately; from the fifth on they form one group."""
     told = world.one_by_one("abcdef")
 
@@ -245,7 +245,7 @@ def test_many_services_one_after_the_other_become_one_story(world: Simulation) -
     assert world.also("a/p") == ["e/p", "f/p"]
 
 
-def test_what_comes_later_is_told_with_its_own_service(world: Simulation) -> None:
+def test_a_later_incident_is_grouped_with_its_service(world: Simulation) -> None:
     """In a group of many services, a later incident is grouped with the incident of its service."""
     world.one_by_one("abcde")
     firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
@@ -254,14 +254,14 @@ def test_what_comes_later_is_told_with_its_own_service(world: Simulation) -> Non
     assert world.tick(firing, seconds=3600) == [("b/p", "updated", True), ("b/q", "opened", False)]
 
 
-def test_services_hours_apart_are_not_one_story(world: Simulation) -> None:
+def test_services_hours_apart_are_not_grouped(world: Simulation) -> None:
     """Services that start to fire hours apart do not form a group."""
     told = world.one_by_one("abcdefg", seconds=3600)
 
     assert told == [[(f"{name}/p", "opened", True)] for name in "abcdefg"]
 
 
-def test_an_slo_that_was_removed_ends_untold_if_nobody_heard(world: Simulation) -> None:
+def test_a_removed_slo_in_a_group_ends_without_notification(world: Simulation) -> None:
     """A grouped incident that is closed because its SLO was removed is not notified."""
     world.tick({"shop/p": "page", "shop/q": "page"})
     closed = decide_notifications(
@@ -284,7 +284,7 @@ whatever_happens = settings(suppress_health_check=[HealthCheck.function_scoped_f
 
 @whatever_happens
 @given(ticks=st.lists(TICK, max_size=25))
-def test_every_channel_hears_openings_and_ends_in_turn(finding: Finding, ticks: list[Tick]) -> None:
+def test_openings_and_ends_alternate_in_every_channel(finding: Finding, ticks: list[Tick]) -> None:
     """For any sequence of firing and silences, openings and ends alternate in every channel."""
     world = Simulation(finding)
     for firing, _ in world.live_through(ticks):
@@ -306,7 +306,7 @@ def test_every_channel_hears_openings_and_ends_in_turn(finding: Finding, ticks: 
 
 @whatever_happens
 @given(ticks=st.lists(TICK, max_size=12))
-def test_a_page_nobody_excused_is_heard_at_once(finding: Finding, ticks: list[Tick]) -> None:
+def test_an_unsilenced_page_is_notified_immediately(finding: Finding, ticks: list[Tick]) -> None:
     """Every firing page without a silence is notified, or is grouped with another page that is notified."""
     world = Simulation(finding)
     for firing, silenced in world.live_through(ticks):

@@ -37,7 +37,9 @@ def silence(now: datetime, matchers: dict[str, str], length: timedelta = HOUR) -
         ({"version": "2"}, True),
     ],
 )
-def test_a_silence_fits_what_it_names(finding: Finding, now: datetime, matchers: dict[str, str], fits: bool) -> None:
+def test_a_silence_matches_all_its_matchers(
+    finding: Finding, now: datetime, matchers: dict[str, str], fits: bool
+) -> None:
     """All matchers of a silence must match, missing ones match all values, and a release matches as version."""
     about = replace(finding, where={"environment": "prod"})
 
@@ -67,7 +69,7 @@ def test_a_silence_holds_from_its_start_to_its_end(store: Store, now: datetime) 
     assert (holds, after) == ([False, True, False], [False] * 3)
 
 
-def test_what_ended_is_remembered_for_395_days(store: Store, now: datetime) -> None:
+def test_ended_silences_are_retained_for_395_days(store: Store, now: datetime) -> None:
     """An ended silence is retained for 395 days."""
     with store.transaction() as connection:
         silences.create_silence(
@@ -82,7 +84,7 @@ def test_what_ended_is_remembered_for_395_days(store: Store, now: datetime) -> N
     assert kept == [1, 0]
 
 
-def test_texts_that_no_database_takes_are_kept_without_them(store: Store, now: datetime) -> None:
+def test_characters_no_database_stores_are_removed(store: Store, now: datetime) -> None:
     """NUL characters and unpaired surrogates are removed from texts."""
     with store.transaction() as connection:
         made = silences.create_silence(

@@ -33,7 +33,9 @@ calendars = st.builds(MaintenanceCalendar, st.lists(weekly | once, max_size=4).m
 
 
 @given(calendar=calendars, start=moments, length=st.timedeltas(MINUTE, 40 * DAY))
-def test_work_and_the_rest_are_the_whole(calendar: MaintenanceCalendar, start: datetime, length: timedelta) -> None:
+def test_maintenance_and_other_time_cover_the_period(
+    calendar: MaintenanceCalendar, start: datetime, length: timedelta
+) -> None:
     """Intervals inside and outside of windows cover a period once, in order and without overlaps."""
     end = start + length
     planned, left = calendar.intervals(start, end), calendar.without(start, end)
@@ -44,7 +46,7 @@ def test_work_and_the_rest_are_the_whole(calendar: MaintenanceCalendar, start: d
 
 
 @given(work=weekly, at=moments)
-def test_what_the_clock_says_is_planned_is_planned(work: WeeklyWindow, at: datetime) -> None:
+def test_local_times_within_a_window_are_maintenance(work: WeeklyWindow, at: datetime) -> None:
     """Every time whose local time is within the window on one of its days is maintenance."""
     shown = at.astimezone(work.zone).replace(tzinfo=None)
     midnight = datetime.combine(shown.date(), datetime.min.time())
@@ -56,7 +58,7 @@ def test_what_the_clock_says_is_planned_is_planned(work: WeeklyWindow, at: datet
 
 
 @given(work=weekly, at=moments)
-def test_a_jump_of_the_clock_changes_a_window_by_that_jump_at_most(work: WeeklyWindow, at: datetime) -> None:
+def test_a_clock_change_shifts_a_window_by_at_most_an_hour(work: WeeklyWindow, at: datetime) -> None:
     """A window has its configured length, except for an hour at a clock change."""
     written = work.end - work.start if work.end > work.start else work.end + DAY - work.start
     # A window at the edge of the period, or adjacent to the next one, is not checked.
@@ -83,7 +85,9 @@ def test_a_jump_of_the_clock_changes_a_window_by_that_jump_at_most(work: WeeklyW
         ("2026-10-24", "23:00", "01:00", ("2026-10-24T21:00", "2026-10-24T23:00")),
     ],
 )
-def test_the_nights_the_clock_jumps(day: str, start: str, end: str, expected: tuple[str, str]) -> None:
+def test_both_occurrences_of_a_local_time_are_in_the_window(
+    day: str, start: str, end: str, expected: tuple[str, str]
+) -> None:
     """At a clock change both occurrences of a local time are within the window."""
     first = datetime.fromisoformat(day)
     low, high = (timedelta(hours=int(text[:2]), minutes=int(text[3:])) for text in (start, end))
@@ -95,7 +99,7 @@ def test_the_nights_the_clock_jumps(day: str, start: str, end: str, expected: tu
     ]
 
 
-def test_work_under_way_says_what_and_until_when() -> None:
+def test_a_current_maintenance_window_has_reason_and_end() -> None:
     """Adjacent windows count as one, a window without gap has no end, and outside of windows there is none."""
     start, hour = datetime(2026, 11, 20, tzinfo=UTC), timedelta(hours=1)
     disks, reboot = (
@@ -115,7 +119,7 @@ def test_work_under_way_says_what_and_until_when() -> None:
     assert MaintenanceCalendar((daily,)).under_way(start) == ActiveMaintenance("a closed shop", None)
 
 
-def test_without_work_nothing_is_planned() -> None:
+def test_an_empty_calendar_has_no_windows() -> None:
     """An empty calendar has no windows."""
     start = datetime(2026, 11, 20, tzinfo=UTC)
 

@@ -40,7 +40,7 @@ spec:
 Problems = Callable[[str], list[str]]
 
 
-def test_documents_become_promises() -> None:
+def test_openslo_documents_become_slos() -> None:
     """A threshold with references to an SLI and a data source, and an inline ratio, become SLOs."""
     first, available = read_slo_file(DOCUMENTS, {}).slos
 
@@ -61,7 +61,7 @@ def test_documents_become_promises() -> None:
     )
 
 
-def test_what_cannot_be_honoured_is_said_with_its_line() -> None:
+def test_unsupported_openslo_fields_are_reported_with_their_line() -> None:
     """Time slices, calendars, other sources and policies are each named in one warning."""
     said = [line.removeprefix(f"{DOCUMENTS}:") for line in read_slo_file(DOCUMENTS, {}).warnings]
 
@@ -86,7 +86,7 @@ def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -
     assert found.in_words() == "99 % of requests to checkout, route /pay succeed within 250 ms, over 30 days"
 
 
-def test_several_objectives_are_several_promises(slo_yaml: Path) -> None:
+def test_several_objectives_are_several_slos(slo_yaml: Path) -> None:
     """SLOs of several objectives are named by display name or threshold."""
     slo_yaml.write_text(LATENCY + "    - {op: lt, value: 1, target: 0.999, displayName: at worst}\n", encoding="utf-8")
 
@@ -96,7 +96,7 @@ def test_several_objectives_are_several_promises(slo_yaml: Path) -> None:
     ]
 
 
-def test_documents_stand_beside_a_file_of_our_own(slo_yaml: Path) -> None:
+def test_openslo_documents_combine_with_the_slo_file(slo_yaml: Path) -> None:
     """Channels and maintenance windows of the SLO file apply to SLOs of OpenSLO documents."""
     own = """\
 channels: [{kind: slack, webhook_url_env: NOWHERE}]
@@ -142,14 +142,14 @@ maintenance:
         ("indicator:", "indicatr:", "6: spec.indicatr is not known; did you mean indicator?"),
     ],
 )
-def test_a_mistake_names_its_line_and_its_cure(problems: Problems, old: str, new: str, complaint: str) -> None:
+def test_an_error_names_its_line_and_fix(problems: Problems, old: str, new: str, complaint: str) -> None:
     """An error in an OpenSLO document has line and fix."""
     found = problems(LATENCY.replace(old, new))
 
     assert any(line.startswith(f"slo.yaml:{complaint}") for line in found), found
 
 
-def test_a_reference_to_nothing_is_told(problems: Problems) -> None:
+def test_an_undefined_reference_is_an_error(problems: Problems) -> None:
     """A reference to an undefined SLI is an error."""
     start, end = LATENCY.index("  indicator:"), LATENCY.index("  timeWindow")
     text = LATENCY[:start] + "  indicatorRef: nothing\n" + LATENCY[end:]
@@ -180,7 +180,7 @@ def test_a_reference_to_nothing_is_told(problems: Problems) -> None:
         ),
     ],
 )
-def test_a_ratio_needs_both_its_parts(problems: Problems, metric: str, complaint: str) -> None:
+def test_a_ratio_needs_good_or_bad_and_total(problems: Problems, metric: str, complaint: str) -> None:
     """A ratio needs good or bad, and a total, over the same requests."""
     start, end = LATENCY.index("      thresholdMetric"), LATENCY.index("  timeWindow")
     text = LATENCY[:start] + f"      ratioMetric: {metric}\n" + LATENCY[end:]
@@ -219,7 +219,7 @@ maintenance:
 
 @settings(max_examples=50, deadline=None)
 @given(data=st.data(), junk=JUNK)
-def test_no_junk_anywhere_breaks_the_reader(
+def test_any_document_is_parsed_or_refused(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, junk: object
 ) -> None:
     """A document with invalid values anywhere is parsed or refused with a line per error."""

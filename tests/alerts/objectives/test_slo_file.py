@@ -33,7 +33,7 @@ NOW = datetime(2026, 11, 20, tzinfo=UTC)
 Problems = Callable[[str], list[str]]
 
 
-def test_the_example_is_good() -> None:
+def test_the_example_file_is_valid() -> None:
     """The example file is parsed with its secrets from the environment."""
     definitions = read_slo_file(
         EXAMPLE, {"SLACK_WEBHOOK_URL": "https://hooks.example/x", "PAGERDUTY_ROUTING_KEY": "K" * 32}
@@ -49,7 +49,7 @@ def test_the_example_is_good() -> None:
     assert definitions.channels[2].lacking.startswith("STATUS_PAGE_")
 
 
-def test_every_mistake_is_told_at_once(problems: Problems) -> None:
+def test_all_errors_of_the_file_are_reported_together(problems: Problems) -> None:
     """All errors are reported together, each with line, key, value and fix."""
     text = """\
 slos:
@@ -126,12 +126,12 @@ dashbord_url: http://127.0.0.1:8600
         ),
     ],
 )
-def test_a_mistake_names_its_line_and_its_cure(problems: Problems, text: str, complaint: str) -> None:
+def test_an_error_names_its_line_and_fix(problems: Problems, text: str, complaint: str) -> None:
     """Every kind of error has its position and a fix."""
     assert problems(text)[0].startswith(complaint)
 
 
-def test_a_secret_is_never_shown(slo_yaml: Path, problems: Problems) -> None:
+def test_a_secret_is_never_in_an_error_or_repr(slo_yaml: Path, problems: Problems) -> None:
     """Neither an error nor the repr of a definition contains the URL of a webhook."""
     text = GOOD + "channels:\n  - kind: slack\n    webhook_url: hooks.example/T0/SECRET\n"
     complaint = problems(text)
@@ -141,7 +141,7 @@ def test_a_secret_is_never_shown(slo_yaml: Path, problems: Problems) -> None:
     assert "SECRET" not in repr(read_slo_file(slo_yaml, {}))
 
 
-def test_numbers_are_good_versions(slo_yaml: Path) -> None:
+def test_numbers_are_valid_versions(slo_yaml: Path) -> None:
     """`version: 2` is parsed as the text 2, although YAML reads a number."""
     slo_yaml.write_text(GOOD + "    version: 2\n", encoding="utf-8")
 
@@ -149,7 +149,7 @@ def test_numbers_are_good_versions(slo_yaml: Path) -> None:
 
 
 @given(text=st.text(max_size=200) | st.binary(max_size=100))
-def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
+def test_any_file_is_parsed_or_refused(tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
     """Any file content is parsed or raises a ConfigError."""
     path = tmp_path_factory.getbasetemp() / "any.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode(errors="surrogatepass"))
@@ -163,7 +163,7 @@ def test_no_file_breaks_the_reader(tmp_path_factory: pytest.TempPathFactory, tex
     assert complaint.startswith(str(path))
 
 
-def test_check_tells_what_is_promised_and_who_is_told(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_prints_each_slo_and_its_channels(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A valid file exits 0 with each SLO in words, and the tiers that can and cannot fire."""
     unreachable = GOOD + "  - {name: rough, service: shop, objective: 0.9, window: 30d}\n"
     slo_yaml.write_text(
@@ -189,7 +189,7 @@ def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.Capture
     )
 
 
-def test_check_says_when_there_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_check_names_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A missing file exits 1 with its name."""
     status = check.main([str(tmp_path / "none.yaml")])
 
@@ -197,7 +197,7 @@ def test_check_says_when_there_is_no_file(tmp_path: Path, capsys: pytest.Capture
     assert "none.yaml cannot be read: No such file or directory" in capsys.readouterr().err
 
 
-def test_a_broken_file_leaves_the_last_good_one_in_force(slo_yaml: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_file_leaves_the_last_valid_one_in_force(slo_yaml: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An invalid version at a reload is logged, and the last valid version stays in force until the file is fixed."""
     slo_yaml.write_text(GOOD, encoding="utf-8")
     live = LiveFile(slo_yaml, {})
@@ -219,7 +219,7 @@ def test_a_broken_file_leaves_the_last_good_one_in_force(slo_yaml: Path, caplog:
     assert live.current.slos[0].objective == 0.9995
 
 
-def test_a_file_that_goes_away_changes_nothing(slo_yaml: Path) -> None:
+def test_a_temporarily_missing_file_changes_nothing(slo_yaml: Path) -> None:
     """If the file is missing for a moment, the last version stays in force."""
     slo_yaml.write_text(GOOD, encoding="utf-8")
     live = LiveFile(slo_yaml, {})

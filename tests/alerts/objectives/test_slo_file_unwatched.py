@@ -33,7 +33,7 @@ def live(path: Path, text: str) -> LiveFile:
 
 
 @pytest.mark.parametrize("example", [EXAMPLE, EXAMPLE_SLO])
-def test_the_cure_is_a_file_that_works(example: str, tmp_path: Path) -> None:
+def test_the_example_of_the_fix_is_a_valid_file(example: str, tmp_path: Path) -> None:
     """The example in the fix is a valid SLO file."""
     file = live(tmp_path / "slo.yaml", example)
 
@@ -42,7 +42,7 @@ def test_the_cure_is_a_file_that_works(example: str, tmp_path: Path) -> None:
     assert unwatched_line(file) == ""
 
 
-def test_each_way_to_watch_nobody_has_its_cure(tmp_path: Path) -> None:
+def test_each_reason_for_missing_slos_has_a_fix(tmp_path: Path) -> None:
     """A missing file, an invalid file and a file without SLOs each have a fix."""
     none, no_path = why_unwatched(None), why_unwatched(LiveFile(None, {}))
     broken = why_unwatched(live(tmp_path / "slo.yaml", "slos: [{name: a}]"))
@@ -56,7 +56,7 @@ def test_each_way_to_watch_nobody_has_its_cure(tmp_path: Path) -> None:
     assert EXAMPLE_SLO in empty[1]
 
 
-def test_a_file_that_broke_still_watches(tmp_path: Path) -> None:
+def test_an_invalid_file_after_a_valid_one_reports_no_missing_slos(tmp_path: Path) -> None:
     """An invalid version after a valid one reports no missing SLO, because the valid one stays in force."""
     file = live(tmp_path / "slo.yaml", EXAMPLE)
     (tmp_path / "slo.yaml").write_text("slos: 1", encoding="utf-8")
@@ -66,7 +66,7 @@ def test_a_file_that_broke_still_watches(tmp_path: Path) -> None:
     assert why_unwatched(file) == ("", "")
 
 
-def test_the_start_says_it_in_one_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_missing_slos_are_logged_in_one_line_at_startup(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The reason is one line in the log and in the output of `stagelens up`; with an SLO the line has the file name."""
     store = Store.open(f"sqlite:///{tmp_path / 'stagelens.db'}")
     path = tmp_path / "slo.yaml"

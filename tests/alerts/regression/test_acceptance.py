@@ -60,7 +60,7 @@ def slow(history: Path, tmp_path: Path) -> Iterable[Simulation]:
         yield found
 
 
-def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: Simulation) -> None:
+def test_an_accepted_level_resolves_and_a_further_regression_notifies(slow: Simulation) -> None:
     """The end names person and reason; the level opens no incident for hours, also after a restart; a further regression does."""
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at, "the new tokenizer")
     slow.run(2, SLOW)
@@ -84,7 +84,7 @@ def test_an_accepted_level_is_over_and_what_is_slower_still_is_told(slow: Simula
     assert again.finding.blamed.seconds < again.finding.shift.after_seconds - first.finding.shift.before_seconds
 
 
-def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: Simulation) -> None:
+def test_an_accepted_level_survives_a_process_crash(slow: Simulation) -> None:
     """If the process dies before the next minute, the next process uses the accepted level."""
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
     slow.restart()
@@ -93,7 +93,7 @@ def test_what_is_accepted_survives_whoever_dies_before_it_is_put_to_use(slow: Si
     assert slow.events == ["opened"]
 
 
-def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: Simulation) -> None:
+def test_the_baseline_after_a_day_contains_only_the_accepted_level(slow: Simulation) -> None:
     """After a day the baseline contains only the accepted level, and no faster days before."""
     began = slow.at - 40 * MINUTE
     accept_regression(slow.store, slow.turns[0][1].record.id, "ann", slow.at)
@@ -116,7 +116,7 @@ def test_after_a_day_all_is_learnt_from_what_was_accepted_alone(slow: Simulation
     assert abs(whole.edge - next(row for row in settled.reference.rows if row.at == 0.99).edge) <= 1
 
 
-def test_two_versions_that_were_accepted_are_not_compared_again(history: Path, tmp_path: Path) -> None:
+def test_an_accepted_version_pair_is_not_compared_again(history: Path, tmp_path: Path) -> None:
     """While both versions of an accepted pair serve, no incident about the pair or the service opens."""
     with watched(history, tmp_path / "stagelens.db") as world:
         world.run(10)
@@ -160,7 +160,7 @@ def accepted(store: Store) -> dict[str, AcceptedLevel]:
         return series.load_accepted(connection)
 
 
-def test_a_service_is_accepted_with_its_parts_and_a_part_alone(store: Store, slower: Finding, now: datetime) -> None:
+def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower: Finding, now: datetime) -> None:
     """Accepting a service includes its routes, models and versions in the same environment, and no SLO incidents."""
     prod = {"environment": "prod"}
     opened(store, "route", replace(slower, where={**prod, "route": "/a"}), "tail:prod:shop/route//a")
@@ -189,7 +189,7 @@ def _shift(finding: Finding) -> LatencyRegression:
     return finding.shift
 
 
-def test_whoever_heard_of_it_hears_that_it_was_accepted(store: Store, slower: Finding, now: datetime) -> None:
+def test_channels_are_notified_of_an_acceptance_once(store: Store, slower: Finding, now: datetime) -> None:
     """Channels are notified of an acceptance once; person and reason are in the history."""
     opened(store, "sl-1", slower)
     first = accept_regression(store, "sl-1", "ann", now, "the new tokenizer")
@@ -204,7 +204,7 @@ def test_whoever_heard_of_it_hears_that_it_was_accepted(store: Store, slower: Fi
     assert sent == [("slack", "opened"), ("slack", "resolved")]
 
 
-def test_trouble_of_days_is_accepted_as_it_was_of_late(store: Store, slower: Finding, now: datetime) -> None:
+def test_a_long_regression_is_accepted_at_its_recent_level(store: Store, slower: Finding, now: datetime) -> None:
     """If the level changed since the onset, the level of the last hours is accepted."""
     opened(store, "sl-1", replace(slower, since=slower.since - 3 * 86_400), "tail:shop")
     accept_regression(store, "sl-1", "ann", now)
@@ -213,9 +213,7 @@ def test_trouble_of_days_is_accepted_as_it_was_of_late(store: Store, slower: Fin
     assert accepted(store) == {"tail:shop": AcceptedLevel(at - 240, at)}
 
 
-def test_what_is_no_slower_tail_is_refused_with_what_to_do_instead(
-    store: Store, finding: Finding, now: datetime
-) -> None:
+def test_accepting_other_incidents_is_refused_with_a_fix(store: Store, finding: Finding, now: datetime) -> None:
     """Accepting an SLO violation or missing traffic is an error with a fix, and changes nothing."""
     opened(store, "burns", finding)
     opened(store, "silent", replace(finding, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
@@ -229,7 +227,7 @@ def test_what_is_no_slower_tail_is_refused_with_what_to_do_instead(
     assert accepted(store) == {}
 
 
-def test_what_is_over_or_never_was_says_so(store: Store, slower: Finding, now: datetime) -> None:
+def test_accepting_a_resolved_or_unknown_incident_is_an_error(store: Store, slower: Finding, now: datetime) -> None:
     """Accepting a resolved incident is an error with the time of its end, an unknown one with a command that lists incidents."""
     opened(store, "sl-1", slower)
     with store.transaction() as connection:
@@ -242,7 +240,7 @@ def test_what_is_over_or_never_was_says_so(store: Store, slower: Finding, now: d
         accept_regression(store, "sl-2", "ann", now)
 
 
-def test_accepted_while_it_is_judged_it_stays_accepted(store: Store, slower: Finding, now: datetime) -> None:
+def test_an_acceptance_during_an_evaluation_persists(store: Store, slower: Finding, now: datetime) -> None:
     """An evaluation in progress during the acceptance does not reopen the incident."""
     opened(store, "sl-1", slower, "tail:shop")
 

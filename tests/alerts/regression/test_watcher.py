@@ -74,7 +74,7 @@ def killed(store: Store, write: int) -> Callable[[], None]:
     return lambda: event.remove(store.engine, "before_cursor_execute", on_statement)
 
 
-def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: Simulation) -> None:
+def test_a_slower_stage_and_its_end_are_notified_once(world: Simulation) -> None:
     """A stage slower by 60 % opens one incident within an hour, with stage, growth and link, and its end is notified."""
     world.run(60)
     quiet, began = list(world.events), world.at
@@ -99,7 +99,7 @@ def test_a_stage_that_slows_down_is_told_once_and_its_end_too(world: Simulation)
     assert headline(resolved).split(" — ")[0].endswith("recovered") or " is fine again after " in headline(resolved)
 
 
-def test_what_is_over_when_an_evaluator_comes_back_is_not_told(world: Simulation) -> None:
+def test_a_regression_that_ended_in_a_gap_is_not_notified(world: Simulation) -> None:
     """After a gap the missed minutes are evaluated, and a regression that ended in the gap is not notified."""
     world.run(3)
     world.write(60, SLOW)
@@ -120,7 +120,7 @@ def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
     assert told[0].endswith("since version 2")
 
 
-def test_a_changed_mix_is_told_and_taken_out(world: Simulation) -> None:
+def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
     """A larger share of the slow route is named, with the change on the common mix; a rare route has no baseline."""
     slow: Slower = (Slow("forward", 2.0),)
     other = Service(route="/slow")
@@ -172,7 +172,7 @@ def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
     assert "of version 2 is slower than that of version 1: " in headline(canary[0])
 
 
-def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: Simulation) -> None:
+def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:
     """After a kill before each write around the alarm, the regression is notified once."""
     world.run(24, SLOW)
     deaths = 0
@@ -190,7 +190,7 @@ def test_a_process_killed_anywhere_as_it_fires_tells_it_once(world: Simulation) 
     assert heard == ["opened"]
 
 
-def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_series_error_does_not_stop_others(world: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in one series is raised after the others are evaluated, and evaluation continues."""
     judge = RegressionRule(world.store)
     broken = Evaluator(world.store, "me", lease_seconds=30, rules=[judge])
@@ -204,7 +204,7 @@ def test_one_that_cannot_be_judged_stops_no_other(world: Simulation, monkeypatch
     assert broken.tick(WATCHED, world.at + MINUTE / 2) == []
 
 
-def test_trouble_of_days_is_compared_to_the_days_before_it() -> None:
+def test_a_long_regression_is_compared_with_the_days_before() -> None:
     """The reference excludes the days during the regression."""
     now, began = 60_000, 60_000 - 2000
     found = same_hours_before(Group("shop"), now - 60, now, began, 4)
@@ -213,7 +213,7 @@ def test_trouble_of_days_is_compared_to_the_days_before_it() -> None:
 
 
 @pytest.mark.parametrize("length", [10, 400])
-def test_a_cause_fits_its_column_and_is_its_own(length: int) -> None:
+def test_a_cause_is_unique_and_fits_its_column(length: int) -> None:
     """The cause of a group is unique and fits its column, for routes of any length."""
     parts = [("shop", "route", f"/{'x' * length}{number}") for number in range(3)]
     causes = {make_cause("tail", *part, environment=place) for part in parts for place in ("", "prod")}
@@ -222,7 +222,7 @@ def test_a_cause_fits_its_column_and_is_its_own(length: int) -> None:
     assert all(len(cause) <= 255 for cause in causes)
 
 
-def test_a_service_younger_than_a_day_says_nothing(tmp_path: Path) -> None:
+def test_a_service_younger_than_a_day_has_no_findings(tmp_path: Path) -> None:
     """A service younger than a day has no baseline and no findings."""
     clock = Clock()
     store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=clock)
@@ -237,7 +237,7 @@ def test_a_service_younger_than_a_day_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "regressions: off", "regressions:\n  ignore: [shop, other]"])
-def test_who_is_ignored_is_not_watched(world: Simulation, tmp_path: Path, text: str) -> None:
+def test_an_ignored_service_is_not_monitored(world: Simulation, tmp_path: Path, text: str) -> None:
     """An ignored service has no baseline and no findings, and no service has if the setting is off."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
@@ -255,7 +255,7 @@ def test_who_is_ignored_is_not_watched(world: Simulation, tmp_path: Path, text: 
         ("regressions: {ignored: [shop]}", "regressions.ignored is not known; did you mean ignore?"),
     ],
 )
-def test_a_wrong_word_is_told_with_its_cure(tmp_path: Path, text: str, problem: str) -> None:
+def test_an_invalid_setting_is_reported_with_its_fix(tmp_path: Path, text: str, problem: str) -> None:
     """An invalid setting is an error with file, line, key and fix."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
@@ -264,7 +264,7 @@ def test_a_wrong_word_is_told_with_its_cure(tmp_path: Path, text: str, problem: 
         slo_file.read_slo_file(path, {})
 
 
-def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: Simulation) -> None:
+def test_stored_baselines_are_used_after_a_restart(world: Simulation) -> None:
     """After a restart the stored baselines are used, and nothing is written."""
     with world.store.engine.connect() as connection:
         before = connection.execute(select(tail_references)).all()
@@ -277,7 +277,7 @@ def test_what_was_learnt_is_not_learnt_again_by_the_next_process(world: Simulati
     assert after == before
 
 
-def test_what_is_kept_comes_back_and_nothing_goes_back_in_time(store: Store) -> None:
+def test_stored_state_round_trips_and_never_becomes_older(store: Store) -> None:
     """On every engine, stored state is equal after loading, newer state of another process stays, and old state is deleted."""
     reference = Reference(
         5,

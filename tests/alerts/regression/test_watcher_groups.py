@@ -53,7 +53,7 @@ def test_a_route_and_a_model_are_named(world: Simulation) -> None:
     assert all("preprocess grew +" in headline(each) for each in found.values())
 
 
-def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: Simulation) -> None:
+def test_a_slower_mean_is_reported_with_the_stages_of_all_requests(world: Simulation) -> None:
     """If only fast requests became slower, the finding is about the mean, with the stages of all requests."""
     world.beside = [(RARE, ())]
     world.run(45, (Slow("forward", 1.4, up_to=0.6),))
@@ -71,7 +71,7 @@ def test_a_mean_is_told_as_one_with_the_stage_that_grew_in_all_requests(world: S
     assert finding.blamed.seconds == pytest.approx(finding.shift.after_seconds - finding.shift.before_seconds, rel=0.3)
 
 
-def test_environments_are_judged_apart(tmp_path: Path) -> None:
+def test_environments_are_evaluated_separately(tmp_path: Path) -> None:
     """A traffic shift between environments is no regression; a regression in one environment is reported for it."""
     path, staging = tmp_path / "history.db", Service(environment="staging", rate=150)
     recorded(path, [(Service(environment="prod"), ()), (staging, STAGED)])
@@ -97,7 +97,7 @@ def of_whole(world: Simulation) -> list[str]:
     return [turn.event for _, turn in world.turns if turn.record.cause == "tail:shop"]
 
 
-def test_what_a_rollback_ended_does_not_begin_again_with_a_restart(world: Simulation) -> None:
+def test_a_regression_ended_by_a_rollback_is_not_reopened_after_a_restart(world: Simulation) -> None:
     """A regression that a rollback ended is not opened again after a restart, whose windows include the old version."""
     world.beside = [(RARE, ())]
     world.run(35)

@@ -40,7 +40,7 @@ def first_alarm(reference: Reference, old: MinuteHistograms, new: MinuteHistogra
     return None
 
 
-def test_a_slower_canary_is_seen_within_a_quarter_of_an_hour(service: Any, reference: Reference) -> None:
+def test_a_slower_canary_is_detected_within_15_minutes(service: Any, reference: Reference) -> None:
     """A canary with 10 % of the traffic and a stage slower by half fires within 15 minutes, with that stage."""
     slower = {"forward": 1.5}
     old, new = service.minutes(0, 60, share=0.9), service.minutes(0, 60, slower, share=0.1)
@@ -55,12 +55,12 @@ def test_a_slower_canary_is_seen_within_a_quarter_of_an_hour(service: Any, refer
     assert blamed[0].stage == "forward"
 
 
-def test_an_equal_canary_is_none(service: Any, reference: Reference) -> None:
+def test_an_equal_canary_causes_no_alarm(service: Any, reference: Reference) -> None:
     """Two equal versions cause no alarm."""
     assert first_alarm(reference, service.minutes(0, 180, share=0.7), service.minutes(0, 180, share=0.3)) is None
 
 
-def test_what_slows_both_down_cancels(service: Any, reference: Reference) -> None:
+def test_a_slowdown_of_both_versions_cancels_out(service: Any, reference: Reference) -> None:
     """A dependency that is slower for both versions causes no alarm."""
     slower = {"preprocess": 2.0}
     old, new = service.minutes(0, 90, slower, share=0.7), service.minutes(0, 90, slower, share=0.3)
@@ -68,7 +68,7 @@ def test_what_slows_both_down_cancels(service: Any, reference: Reference) -> Non
     assert first_alarm(reference, old, new) is None
 
 
-def test_a_cold_start_of_the_canary_is_outlasted(service: Any, reference: Reference) -> None:
+def test_a_cold_start_of_the_canary_causes_no_alarm(service: Any, reference: Reference) -> None:
     """Three slow minutes at the start of a canary cause no alarm."""
     cold = service.minutes(0, 3, {"forward": 4.0}, share=0.3)
     warm = service.minutes(3, 87, share=0.3)
@@ -92,7 +92,7 @@ def canary_joined(reference: Reference, *parts: MinuteHistograms) -> TailCounts:
     return join_tallies(first, second)
 
 
-def test_both_must_be_of_the_same_minutes(service: Any, reference: Reference) -> None:
+def test_both_versions_must_cover_the_same_minutes(service: Any, reference: Reference) -> None:
     """Counts of different minutes are an error, because their effects would not cancel out."""
     old, new = (
         count_beyond(reference.rows, service.minutes(0, 30)),
@@ -103,13 +103,13 @@ def test_both_must_be_of_the_same_minutes(service: Any, reference: Reference) ->
         canary.compare_versions(POLICY, reference.rows, old, new)
 
 
-def test_chance_is_that_of_the_theory() -> None:
+def test_the_simulated_median_matches_the_theory() -> None:
     """The simulated median of the smallest of seven normal blocks equals the known one, and that of the mean is zero."""
     assert canary.null_distribution(7, 6)[0] == pytest.approx(-1.31, abs=0.03)
     assert canary.null_distribution(9, 0) == pytest.approx((0.0, 1 / 3), abs=0.01)
 
 
-def test_few_requests_are_judged_when_far_too_many_of_them_are_slow(service: Any, reference: Reference) -> None:
+def test_few_requests_are_scored_if_too_many_are_slow(service: Any, reference: Reference) -> None:
     """With few requests, a stage and the whole are scored if many more requests than expected are beyond the threshold."""
     n = len(reference.rows)
     p99 = next(number for number, row in enumerate(reference.rows) if (row.stage, row.at) == ("forward", 0.99))
@@ -124,7 +124,7 @@ def test_few_requests_are_judged_when_far_too_many_of_them_are_slow(service: Any
     assert canary.compare_versions(POLICY, reference.rows, old, equal).moved["forward"] < 0.5
 
 
-def test_a_cold_start_takes_no_blame(service: Any) -> None:
+def test_cold_starts_are_not_blamed(service: Any) -> None:
     """The cold starts of a canary, its slowest requests, are not named as the cause of a slower stage."""
     habits = learn_stage_baseline(POLICY, [service.spent(0, DAY)])
     new = with_cold_requests(service.spent(0, 20, {"forward": 1.3}), 0.06)

@@ -195,7 +195,7 @@ def test_a_destination_without_a_response_times_out(forwarding: Forwarding, bodi
     assert "DEADLINE_EXCEEDED" in state.error
 
 
-def test_a_name_that_leads_to_metadata_is_not_called(
+def test_a_name_resolving_to_a_metadata_address_is_not_called(
     forwarding: Forwarding, bodies: Any, until: Until, look_up: Callable[..., None]
 ) -> None:
     """A host name with a metadata address among others is not called; the body waits, and the log names the reason."""

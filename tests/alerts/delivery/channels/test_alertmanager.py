@@ -94,7 +94,7 @@ def test_amtool_shows_our_alerts_until_they_are_resolved(url: str, message: Mess
     assert over == []
 
 
-def test_what_fires_ends_later_than_it_is_sent_again(message: Message) -> None:
+def test_a_firing_alert_ends_after_its_next_repetition(message: Message) -> None:
     """The end time allows three lost repetitions before Alertmanager resolves the alert; labels contain no number."""
     alert = alert_payload(message, message.at)
 

@@ -75,7 +75,7 @@ def context_of(certificate: Path) -> ssl.SSLContext:
     return context
 
 
-def test_an_incident_is_one_conversation(server: Open, message: Message) -> None:
+def test_an_incident_is_one_mail_thread(server: Open, message: Message) -> None:
     """Later mails reply to the first one; each mail has text and HTML parts and goes to all recipients."""
     one = server()
     channel = mail(one, recipients=("a@example.com", "B <b@example.com>"))
@@ -96,7 +96,7 @@ def content(part: Any) -> bytes:
     return found
 
 
-def test_the_chart_comes_with_the_page(server: Open, message: Message) -> None:
+def test_the_chart_is_related_to_the_html_part(server: Open, message: Message) -> None:
     """The chart is related to the HTML part, which refers to it by id with alternative text; the text part has a sparkline."""
     one = server()
     mail(one).send(message)
@@ -113,7 +113,7 @@ def test_the_chart_comes_with_the_page(server: Open, message: Message) -> None:
     assert "cid:" not in content(text).decode()
 
 
-def test_without_a_course_there_is_no_chart(server: Open, message: Message) -> None:
+def test_without_a_time_series_there_is_no_chart(server: Open, message: Message) -> None:
     """A finding without a time series has no chart and no reference to one."""
     one = server()
     mail(one).send(replace(message, finding=replace(message.finding, course=None)))
@@ -122,7 +122,7 @@ def test_without_a_course_there_is_no_chart(server: Open, message: Message) -> N
     assert "cid:" not in str(one.taken[0])
 
 
-def test_a_repeat_has_the_same_id(server: Open, message: Message) -> None:
+def test_a_repeated_mail_has_the_same_id(server: Open, message: Message) -> None:
     """A repeated mail has the same message id, so that mail programs can detect the duplicate."""
     one = server()
     for repeat in (False, True):
@@ -141,7 +141,7 @@ def test_a_repeat_has_the_same_id(server: Open, message: Message) -> None:
         ({"EHLO": "421 too many", "HELO": "421 too many"}, False, "421: too many"),
     ],
 )
-def test_4xx_is_tried_again_and_5xx_is_not(
+def test_4xx_is_retried_and_5xx_is_not(
     server: Open, message: Message, answers: dict[str, str], permanent: bool, said: str
 ) -> None:
     """RFC 5321: a reply of 4xx is temporary, one of 5xx is permanent."""
@@ -152,7 +152,7 @@ def test_4xx_is_tried_again_and_5xx_is_not(
     assert not isinstance(refused.value, OutcomeUnknownError)
 
 
-def test_a_server_that_hangs_up_may_have_taken_it(server: Open, message: Message) -> None:
+def test_a_connection_lost_after_the_text_is_an_unknown_outcome(server: Open, message: Message) -> None:
     """A connection lost after the text was sent is an unknown outcome; without a connection nothing was sent."""
     with pytest.raises(OutcomeUnknownError, match="sent no response"):
         mail(server(answers={".": ""})).send(message)
@@ -164,7 +164,7 @@ def test_a_server_that_hangs_up_may_have_taken_it(server: Open, message: Message
     assert not isinstance(refused.value, OutcomeUnknownError)
 
 
-def test_who_must_sign_in_does(server: Open, message: Message) -> None:
+def test_login_works_with_the_right_password(server: Open, message: Message) -> None:
     """Login works with the right password; a wrong password is not part of the error, even if the server repeats it."""
     one = server(password=RIGHT)
     mail(one, user="stagelens", password=RIGHT).send(message)
@@ -177,7 +177,7 @@ def test_who_must_sign_in_does(server: Open, message: Message) -> None:
     assert WRONG not in repr(wrong)
 
 
-def test_starttls_is_insisted_on(server: Open, message: Message) -> None:
+def test_starttls_is_required(server: Open, message: Message) -> None:
     """A server without STARTTLS receives no password and no mail."""
     with pytest.raises(ChannelError, match="STARTTLS") as refused:
         mail(server(), security="starttls").send(message)
@@ -186,7 +186,7 @@ def test_starttls_is_insisted_on(server: Open, message: Message) -> None:
 
 
 @pytest.mark.parametrize("security", ["starttls", "tls"])
-def test_a_certificate_nobody_vouches_for_is_refused(
+def test_a_self_signed_certificate_is_refused(
     server: Open, message: Message, certificate: Path, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
     """A self-signed certificate is refused until it is trusted; then the mail is sent encrypted."""
@@ -202,7 +202,7 @@ def test_a_certificate_nobody_vouches_for_is_refused(
 
 
 @pytest.mark.parametrize("security", ["starttls", "tls"])
-def test_a_mail_server_that_may_not_be_called_is_not(
+def test_a_mail_server_denied_by_the_egress_policy_is_not_called(
     server: Open, message: Message, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
     """The egress policy refuses a mail server by address, by resolved name and by allow-list; the message waits."""
@@ -247,7 +247,7 @@ def test_names_cannot_add_headers(server: Open, message: Message) -> None:
     assert one.taken[0]["Bcc"] is None
 
 
-def test_a_server_that_trickles_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trickling_server_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that sends its greeting slowly, each line within the timeout, is stopped by the deadline."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
     with trickling(b"220-mail.example\r\n", b"220-busy\r\n", listens_first=False) as port:
@@ -259,7 +259,7 @@ def test_a_server_that_trickles_does_not_hold_the_channel(message: Message, monk
     assert "cannot be reached" in str(caught.value)
 
 
-def test_a_reply_without_end_does_not_fill_the_memory(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_reply_does_not_fill_the_memory(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     """The total size of server replies is limited, because smtplib collects all lines."""
     monkeypatch.setattr(smtp, "_MAX_REPLY_BYTES", 10_000)
     with trickling(b"220-busy\r\n" * 2000, listens_first=False) as port:
@@ -268,9 +268,7 @@ def test_a_reply_without_end_does_not_fill_the_memory(message: Message, monkeypa
             channel.send(message)
 
 
-def test_a_tls_handshake_that_trickles_does_not_hold_the_channel(
-    message: Message, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_trickling_tls_handshake_does_not_hold_the_channel(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     """The deadline covers the TLS handshake."""
     monkeypatch.setattr(smtp, "DEADLINE_SECONDS", 0.3)
     # Header of a TLS record of 16 kB.

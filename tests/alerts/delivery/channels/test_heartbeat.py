@@ -70,7 +70,7 @@ def evaluated(store: Store, at: float) -> None:
         lease.hold(connection, EVALUATED_LEASE, "me", at, 30.0)
 
 
-def test_it_pings_once_a_minute_while_evaluations_succeed(store: Store, watcher: Watcher) -> None:
+def test_heartbeats_are_sent_once_a_minute_while_evaluations_succeed(store: Store, watcher: Watcher) -> None:
     """Pings start after the first evaluation, are one minute apart, and stop when the last evaluation is too old."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
@@ -86,7 +86,7 @@ def test_it_pings_once_a_minute_while_evaluations_succeed(store: Store, watcher:
     assert pings == [0, 1, 1, 2, 2, 2]
 
 
-def test_it_stops_while_a_page_cannot_be_told(store: Store, watcher: Watcher, message: Message) -> None:
+def test_heartbeats_stop_while_a_page_cannot_be_delivered(store: Store, watcher: Watcher, message: Message) -> None:
     """A page that no receiver accepts for two minutes stops the pings."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
@@ -109,7 +109,7 @@ def test_it_stops_while_a_page_cannot_be_told(store: Store, watcher: Watcher, me
     assert watcher.pings == 2
 
 
-def test_it_stops_while_the_database_is_away(store: Store, watcher: Watcher) -> None:
+def test_heartbeats_stop_while_the_database_is_unavailable(store: Store, watcher: Watcher) -> None:
     """Pings stop while the database is unavailable, and resume afterwards."""
     clock = Clock()
     beating = pulse(store, watcher, clock)
@@ -126,7 +126,7 @@ def test_it_stops_while_the_database_is_away(store: Store, watcher: Watcher) -> 
     assert (silent, watcher.pings) == (0, 1)
 
 
-def test_only_who_waits_for_an_evaluation_for_long_says_so(
+def test_a_missing_first_evaluation_is_logged_after_a_delay(
     store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A missing first evaluation is logged only after some time, so that a normal start logs no warning."""
@@ -142,7 +142,7 @@ def test_only_who_waits_for_an_evaluation_for_long_says_so(
     assert caplog.messages == ["alerts: no heartbeat to heartbeat: no evaluation succeeded recently"]
 
 
-def test_a_watcher_that_is_not_content_is_said_once(
+def test_a_heartbeat_receiver_error_is_logged_once(
     store: Store, watcher: Watcher, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error of the receiver is logged once, without its URL, which is a secret."""
@@ -186,7 +186,7 @@ def herald(store: Store, channel: Hears, at: float) -> ReleaseAnnouncer:
     return ReleaseAnnouncer(store, channel, lambda: (frozenset({"shop"}), "https://dash.example/"), clock=lambda: at)
 
 
-def test_a_release_is_told_once(store: Store, released: datetime, now: datetime) -> None:
+def test_a_release_is_sent_once(store: Store, released: datetime, now: datetime) -> None:
     """Several processes and several steps send a release once; the first version of a service is not announced."""
     channel = Hears()
     for seconds in (0, 60, 3000):
@@ -198,7 +198,7 @@ def test_a_release_is_told_once(store: Store, released: datetime, now: datetime)
     ]
 
 
-def test_a_release_that_was_refused_is_told_later(store: Store, released: datetime, now: datetime) -> None:
+def test_a_refused_release_is_retried(store: Store, released: datetime, now: datetime) -> None:
     """A transient error is retried after a minute; a permanent error is not retried."""
     channel = Hears(trouble=[ChannelError("no", permanent=False)])
     for seconds in (0, 30, 61):
@@ -211,7 +211,7 @@ def test_a_release_that_was_refused_is_told_later(store: Store, released: dateti
     assert released
 
 
-def test_old_versions_are_no_news(store: Store, released: datetime, now: datetime) -> None:
+def test_old_versions_are_not_announced(store: Store, released: datetime, now: datetime) -> None:
     """Releases of the previous day and of services without an SLO are not announced."""
     channel = Hears()
     herald(store, channel, (now + timedelta(hours=1)).timestamp()).step()

@@ -71,7 +71,7 @@ def refusal(channel: SlackWebhook | PagerDutyChannel | WebhookChannel, message: 
 
 
 @pytest.mark.parametrize("status", [302, 400, 403, 404, 408, 409, 410, 425, 429, 500, 502, 503, 504])
-def test_only_some_answers_are_worth_another_try(answer: Answer, message: Message, status: int) -> None:
+def test_only_temporary_errors_are_retried(answer: Answer, message: Message, status: int) -> None:
     """A status of 4xx except 408, 409, 425 and 429 is permanent; 5xx is temporary."""
     answer.status, answer.body = status, b"no_service"
     error = refusal(SlackWebhook("slack", answer.url), message)
@@ -80,14 +80,14 @@ def test_only_some_answers_are_worth_another_try(answer: Answer, message: Messag
     assert str(error) == f"Slack responded {status}: no_service"
 
 
-def test_a_wait_that_was_asked_for_is_passed_on(answer: Answer, message: Message) -> None:
+def test_retry_after_is_passed_to_the_outbox(answer: Answer, message: Message) -> None:
     """The error contains the delay from `Retry-After`."""
     answer.status, answer.headers = 429, {"Retry-After": "17"}
 
     assert refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message).retry_after_seconds == 17
 
 
-def test_slack_without_its_ok_is_not_accepted(answer: Answer, message: Message) -> None:
+def test_a_slack_response_without_ok_is_not_a_delivery(answer: Answer, message: Message) -> None:
     """A response of 200 without `ok`, such as a login page, is not a delivery to Slack."""
     answer.body = b"<html>log in</html>"
     error = refusal(SlackWebhook("slack", answer.url), message)
@@ -104,7 +104,7 @@ def test_a_cut_connection_is_an_unknown_outcome(answer: Answer, message: Message
     assert not error.permanent
 
 
-def test_a_receiver_that_is_not_there_took_nothing(answer: Answer, message: Message) -> None:
+def test_a_refused_connection_is_a_known_failure(answer: Answer, message: Message) -> None:
     """A refused connection is a known failure that is retried."""
     error = refusal(WebhookChannel("webhook", "http://127.0.0.1:9"), message)
 
@@ -122,7 +122,7 @@ def test_pagerduty_is_reached_below_its_base_url(answer: Answer, message: Messag
     assert answer.paths == ["/v2/enqueue"]
 
 
-def test_an_error_never_shows_the_address(answer: Answer, message: Message) -> None:
+def test_an_error_never_contains_the_url(answer: Answer, message: Message) -> None:
     """The URL of a webhook is a secret and never appears in errors, which the dashboard shows."""
     answer.status = 500
     secret = f"{answer.url}/services/T0/B0/SECRET"
@@ -135,7 +135,7 @@ def test_an_error_never_shows_the_address(answer: Answer, message: Message) -> N
     assert [error.permanent for error in errors] == [False, False, True]
 
 
-def test_a_receiver_that_repeats_the_address_tells_no_secret(answer: Answer, message: Message) -> None:
+def test_a_response_that_repeats_the_url_is_redacted(answer: Answer, message: Message) -> None:
     """A response that repeats the URL or a routing key is redacted in the error."""
     path = "/services/T0123456789/B0123456789/abcdefghijklmnop"
     answer.status, answer.body = 404, f"Cannot POST {path} (abcdefghijklmnop)".encode()
@@ -147,7 +147,7 @@ def test_a_receiver_that_repeats_the_address_tells_no_secret(answer: Answer, mes
     assert str(key) == "PagerDuty responded 400: routing_key … is invalid"
 
 
-def test_a_wait_until_a_date_is_understood(answer: Answer, message: Message) -> None:
+def test_retry_after_accepts_a_date(answer: Answer, message: Message) -> None:
     """Retry-After accepts a date (RFC 9110); a past date means no delay, and invalid text is ignored."""
     waits: list[float | None] = []
     for text in (format_datetime(datetime.now(UTC) + timedelta(seconds=60)), "Fri, 20 Nov 2015 03:04:00 GMT", "soon"):
@@ -159,7 +159,7 @@ def test_a_wait_until_a_date_is_understood(answer: Answer, message: Message) -> 
     assert waits[1:] == [0.0, None]
 
 
-def test_pagerduty_says_202_or_it_was_not_pagerduty(answer: Answer, message: Message) -> None:
+def test_only_a_202_is_a_delivery_to_pagerduty(answer: Answer, message: Message) -> None:
     """A status of 200 instead of 202, such as a login page, is not a delivery to PagerDuty."""
     error = refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message)
 
@@ -169,7 +169,9 @@ def test_pagerduty_says_202_or_it_was_not_pagerduty(answer: Answer, message: Mes
     )
 
 
-def test_an_answer_without_end_is_not_read(answer: Answer, message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_response_is_an_unknown_outcome(
+    answer: Answer, message: Message, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A response without end is an unknown outcome."""
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
     answer.body = b"x" * 100_000
@@ -182,7 +184,7 @@ def test_an_answer_without_end_is_not_read(answer: Answer, message: Message, mon
 @pytest.mark.parametrize(
     "beginning", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"]
 )
-def test_an_answer_that_trickles_does_not_hold_the_channel(
+def test_a_trickling_response_does_not_hold_the_channel(
     message: Message, monkeypatch: pytest.MonkeyPatch, beginning: bytes
 ) -> None:
     """A response that arrives byte by byte exceeds the deadline, and the outcome is unknown."""
@@ -194,7 +196,7 @@ def test_an_answer_that_trickles_does_not_hold_the_channel(
     assert "no response within 0.3 s" in str(error)
 
 
-def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, message: Message) -> None:
+def test_slack_gets_plain_text_if_it_refuses_the_blocks(answer: Answer, message: Message) -> None:
     """If Slack refuses the blocks, the text is sent once; a second refusal is final."""
     answer.status, answer.body = 400, b"invalid_blocks"
     error = refusal(SlackWebhook("slack", answer.url), message)
@@ -203,7 +205,7 @@ def test_slack_gets_the_words_where_it_does_not_take_the_blocks(answer: Answer, 
     assert len(answer.paths) == 2
 
 
-def test_a_name_lookup_that_hangs_is_no_unknown_outcome(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_name_lookup_is_a_known_failure(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name lookup that hangs is a known failure, because nothing was sent, and does not delay the deadline."""
     monkeypatch.setattr(http, "DEADLINE_SECONDS", 0.2)
     over = threading.Event()

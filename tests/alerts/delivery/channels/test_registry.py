@@ -34,7 +34,7 @@ def complaint(tmp_path: Path, channel: str) -> str:
     return str(caught.value).partition(":3: ")[2] or str(caught.value).partition(":4: ")[2]
 
 
-def test_every_kind_is_read(tmp_path: Path) -> None:
+def test_every_kind_is_parsed(tmp_path: Path) -> None:
     """Every kind is parsed from one line, with its defaults."""
     found = entries(
         tmp_path,
@@ -58,7 +58,7 @@ def test_every_kind_is_read(tmp_path: Path) -> None:
     assert [entry.takes_messages for entry in found] == [True] * 6 + [False]
 
 
-def test_no_secret_is_shown(tmp_path: Path) -> None:
+def test_a_channel_repr_contains_no_secret(tmp_path: Path) -> None:
     """The text of a channel entry contains no secret."""
     shown = repr(
         entries(
@@ -76,7 +76,7 @@ def test_no_secret_is_shown(tmp_path: Path) -> None:
     assert [secret for secret in ("secret", "xoxb", "pass-word") if secret in shown] == []
 
 
-def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
+def test_a_secret_can_be_in_a_file(tmp_path: Path) -> None:
     """A secret is read from a file, as mounted by Kubernetes and Docker; the final line break is ignored."""
     (tmp_path / "token").write_text("xoxb-from-file\n", encoding="utf-8")
     found = entries(tmp_path, f"kind: slack, token_file: {tmp_path / 'token'}, channel: C0123456789")
@@ -94,7 +94,7 @@ def test_a_secret_may_be_in_a_file(tmp_path: Path) -> None:
         ("kind: heartbeat, url_env: NOT_SET", "NOT_SET"),
     ],
 )
-def test_a_secret_that_is_not_there_is_named(tmp_path: Path, channel: str, lacking: str) -> None:
+def test_a_missing_secret_is_named(tmp_path: Path, channel: str, lacking: str) -> None:
     """A missing secret is not an error of the file: the entry names it, and messages wait."""
     entry = entries(tmp_path, channel)[0]
 

@@ -39,7 +39,7 @@ def bot(secret: str) -> SlackBot:
     return SlackBot("slack", secret, "C0123456789")
 
 
-def test_a_rotated_secret_is_used_from_then_on(live: LiveFile, token: Path) -> None:
+def test_a_rotated_secret_is_used(live: LiveFile, token: Path) -> None:
     """A rotated secret is used, whether the file is rewritten or replaced by a symbolic link as in Kubernetes."""
     token.write_text("xoxb-first\n")
     first = entry(live).channel
@@ -59,7 +59,7 @@ def test_a_rotated_secret_is_used_from_then_on(live: LiveFile, token: Path) -> N
     assert entry(live).channel == bot("xoxb-mounted-1")
 
 
-def test_a_secret_that_comes_later_ends_the_wait(live: LiveFile, token: Path) -> None:
+def test_a_secret_that_appears_later_ends_the_wait(live: LiveFile, token: Path) -> None:
     """Messages wait while the secret is missing; when it appears, no restart is needed."""
     before = entry(live)
     token.write_text("xoxb-late")
@@ -79,7 +79,7 @@ def test_a_secret_that_comes_later_ends_the_wait(live: LiveFile, token: Path) ->
         (b"x" * 20_000, "is not one line of text"),
     ],
 )
-def test_a_file_without_a_secret_takes_none_away(
+def test_an_emptied_file_does_not_remove_the_secret(
     live: LiveFile, token: Path, content: bytes | None, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the file becomes empty, the previous secret stays in use and a log line reports it without the secret."""
@@ -98,7 +98,7 @@ def test_a_file_without_a_secret_takes_none_away(
     assert entry(live).channel == bot("xoxb-mended")
 
 
-def test_another_file_inherits_nothing(live: LiveFile, slo_yaml: Path, token: Path) -> None:
+def test_another_file_is_another_secret(live: LiveFile, slo_yaml: Path, token: Path) -> None:
     """A different path is a different secret, so messages wait until that file exists."""
     token.write_text("xoxb-first")
     entry(live)

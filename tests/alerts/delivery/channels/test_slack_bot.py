@@ -71,7 +71,7 @@ def test_an_incident_is_one_message_with_a_thread(slack: SlackWorkspace, message
     assert slack.parents[0]["said"][-1]["text"].startswith("🟢")
 
 
-def test_a_repeat_is_looked_for_before_it_is_sent(slack: SlackWorkspace, message: Message) -> None:
+def test_a_possible_repeat_is_searched_before_sending(slack: SlackWorkspace, message: Message) -> None:
     """A message whose response was lost is found by its metadata on any page of the history, and not sent again."""
     mine = bot(slack).send(message)
     for number in range(3):
@@ -86,14 +86,14 @@ def test_a_repeat_is_looked_for_before_it_is_sent(slack: SlackWorkspace, message
     assert len(slack.replies) == 1
 
 
-def test_a_repeat_that_never_arrived_is_sent(slack: SlackWorkspace, message: Message) -> None:
+def test_a_repeat_that_is_not_found_is_sent(slack: SlackWorkspace, message: Message) -> None:
     """A message that is not found is sent without the note about a possible duplicate."""
     bot(slack).send(replace(message, repeat=True))
 
     assert "may be a duplicate" not in str(slack.parents[0]["said"])
 
 
-def test_a_bot_that_may_not_look_says_so(slack: SlackWorkspace, message: Message) -> None:
+def test_a_bot_without_the_read_scope_notes_a_possible_duplicate(slack: SlackWorkspace, message: Message) -> None:
     """Without the scope to read, the message is sent with a note that it may be a duplicate."""
     slack.scopes = frozenset({"chat:write"})
     reference = bot(slack).send(message)
@@ -105,7 +105,7 @@ def test_a_bot_that_may_not_look_says_so(slack: SlackWorkspace, message: Message
     assert "may be a duplicate" not in str(slack.parents[0]["said"])
 
 
-def test_a_later_turn_finds_the_message_nobody_heard_back_from(slack: SlackWorkspace, message: Message) -> None:
+def test_a_later_transition_updates_the_message_of_a_lost_response(slack: SlackWorkspace, message: Message) -> None:
     """A later transition updates the message of a lost response instead of posting a new one."""
     bot(slack).send(message)
     reference = bot(slack).send(later(message, "resolved"))
@@ -114,7 +114,7 @@ def test_a_later_turn_finds_the_message_nobody_heard_back_from(slack: SlackWorks
     assert reference == f"{CHANNEL}:{slack.parents[0]['ts']}"
 
 
-def test_a_message_that_is_gone_is_begun_anew(slack: SlackWorkspace, message: Message) -> None:
+def test_a_deleted_message_is_posted_again(slack: SlackWorkspace, message: Message) -> None:
     """If the message was deleted, the next transition posts a new one, which later transitions update."""
     reference = bot(slack).send(later(message, "updated", f"{CHANNEL}:1.000000"))
 
@@ -122,7 +122,7 @@ def test_a_message_that_is_gone_is_begun_anew(slack: SlackWorkspace, message: Me
     assert slack.replies == []
 
 
-def test_blocks_slack_does_not_take_become_text_once(slack: SlackWorkspace, message: Message) -> None:
+def test_refused_slack_blocks_become_text_once(slack: SlackWorkspace, message: Message) -> None:
     """If Slack refuses the blocks, plain text with the link is sent; a second refusal is final."""
     slack.refuse_once = ["invalid_blocks"]
     bot(slack).send(message)
@@ -150,7 +150,7 @@ def test_blocks_slack_does_not_take_become_text_once(slack: SlackWorkspace, mess
         ("request_timeout", False),
     ],
 )
-def test_a_refusal_within_a_200_is_one(slack: SlackWorkspace, message: Message, word: str, permanent: bool) -> None:
+def test_a_200_with_ok_false_is_a_refusal(slack: SlackWorkspace, message: Message, word: str, permanent: bool) -> None:
     """A response with `ok: false` is an error, and its code decides whether it is temporary."""
     slack.refuse_once = [word, word]
     with pytest.raises(ChannelError, match=word) as refused:
@@ -160,7 +160,7 @@ def test_a_refusal_within_a_200_is_one(slack: SlackWorkspace, message: Message, 
     assert not isinstance(refused.value, OutcomeUnknownError)
 
 
-def test_an_answer_that_is_not_slacks_leaves_it_open(message: Message) -> None:
+def test_a_foreign_response_is_an_unknown_outcome(message: Message) -> None:
     """A response that is not from the Slack API is an unknown outcome, so the next attempt searches first."""
     workspace = Says(200, b"[1, 2]")
     with pytest.raises(OutcomeUnknownError, match="not a Slack API response"):
@@ -168,7 +168,7 @@ def test_an_answer_that_is_not_slacks_leaves_it_open(message: Message) -> None:
     workspace.close()
 
 
-def test_the_token_is_never_shown(message: Message) -> None:
+def test_the_token_is_never_in_an_error_or_repr(message: Message) -> None:
     """Neither an error nor the repr of the channel contains the token."""
     workspace = Says(403, f"bad token {TOKEN}".encode())
     with pytest.raises(ChannelError) as refused:

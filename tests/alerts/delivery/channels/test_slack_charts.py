@@ -73,7 +73,7 @@ def shown(said: dict[str, Any]) -> str:
     return images[0] if images else "bars" if "█" in str(said.get("blocks")) else ""
 
 
-def test_the_message_is_there_before_its_chart_is(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+def test_the_message_is_sent_before_its_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
     """The message is sent first; the chart then replaces the sparkline."""
     reference = bot.send(message)
     file = slack.files["F000000000"]
@@ -95,7 +95,7 @@ def test_the_message_is_there_before_its_chart_is(slack: SlackWorkspace, bot: Sl
         ("chat.update", "ratelimited", "ratelimited"),
     ],
 )
-def test_without_a_chart_the_message_is_what_it_was(
+def test_a_failed_upload_leaves_the_message_unchanged(
     slack: SlackWorkspace,
     bot: SlackBot,
     message: Message,
@@ -119,7 +119,7 @@ def test_without_a_chart_the_message_is_what_it_was(
     assert TOKEN not in caplog.text
 
 
-def test_charts_come_back_by_themselves(
+def test_charts_resume_after_a_pause(
     slack: SlackWorkspace, bot: SlackBot, watch: Watch, message: Message, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Uploads resume after the pause; the same error is not logged again, a new one is."""
@@ -136,7 +136,7 @@ def test_charts_come_back_by_themselves(
 
 
 @pytest.mark.parametrize("case", [(2, "F000000000"), (99, "bars")])
-def test_slack_may_look_at_a_file_for_a_moment(
+def test_a_file_still_processed_by_slack_is_retried(
     slack: SlackWorkspace, bot: SlackBot, watch: Watch, message: Message, case: tuple[int, str]
 ) -> None:
     """While Slack processes the file, updates fail with invalid blocks and are retried for a limited time with one upload."""
@@ -148,7 +148,7 @@ def test_slack_may_look_at_a_file_for_a_moment(
     assert len(slack.files) == 1
 
 
-def test_a_slow_slack_is_not_waited_for(watch: Watch) -> None:
+def test_a_slow_upload_times_out(watch: Watch) -> None:
     """When the time limit of an upload is reached, the message stays without a chart."""
 
     def upload() -> str:
@@ -163,7 +163,7 @@ def test_a_slow_slack_is_not_waited_for(watch: Watch) -> None:
     assert watch.waits == []
 
 
-def test_a_wait_that_slack_asks_for_is_kept(watch: Watch) -> None:
+def test_retry_after_pauses_uploads(watch: Watch) -> None:
     """Uploads resume after the delay in `Retry-After`."""
     pictures = ChartUploads(clock=watch.clock, sleep=watch.sleep)
 
@@ -179,7 +179,7 @@ def test_a_wait_that_slack_asks_for_is_kept(watch: Watch) -> None:
     assert seen == ["", "F000000000"]
 
 
-def test_a_new_chart_where_the_trouble_is_new(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+def test_an_update_uploads_a_new_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
     """An update uploads a new chart; an acknowledgement retains the existing one, and a resolved incident has none."""
     reference = bot.send(message)
     for transition in ("acknowledged", "updated", "resolved"):
@@ -194,7 +194,7 @@ def test_a_new_chart_where_the_trouble_is_new(slack: SlackWorkspace, bot: SlackB
     assert [shown(reply["said"][0]) for reply in slack.replies] == [""] * 3
 
 
-def test_a_chart_that_somebody_deleted_is_bars_again(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+def test_a_deleted_chart_is_replaced_by_the_sparkline(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
     """If the chart was deleted in Slack, the message retains its blocks with a sparkline."""
     reference = bot.send(message)
     slack.files.clear()
@@ -203,7 +203,7 @@ def test_a_chart_that_somebody_deleted_is_bars_again(slack: SlackWorkspace, bot:
     assert shown(slack.parents[0]["said"][-1]) == "bars"
 
 
-def test_tries_upload_nothing(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+def test_retries_upload_no_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
     """Retries of a refused message upload no chart; an accepted message uploads one, even if its response was lost."""
     slack.refuse = {"chat.postMessage": "ratelimited"}
     for _ in range(3):
@@ -218,7 +218,7 @@ def test_tries_upload_nothing(slack: SlackWorkspace, bot: SlackBot, message: Mes
     assert again.endswith(":F000000001")
 
 
-def test_what_has_no_course_has_no_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
+def test_a_finding_without_a_time_series_has_no_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
     """A finding of missing traffic has no chart."""
     bot.send(replace(message, finding=replace(message.finding, course=None)))
 
