@@ -142,7 +142,7 @@ def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize(("site", "target_site"), PAIRS, indirect=True)
-def test_every_answer_is_the_same(source: Site, target_site: Callable[..., Site]) -> None:
+def test_every_query_result_is_equal_after_a_copy(source: Site, target_site: Callable[..., Site]) -> None:
     """Every query and every table is equal after a copy from any engine and to any engine."""
     target = target_site()
     moved = backup.copy_store(source.store, target.store, no_progress)
@@ -177,7 +177,7 @@ def test_points_move_to_clickhouse_and_back(
     assert other_rows(back.store) == other_rows(there.store)
 
 
-def test_there_is_one_row_a_key(file_source: Site, own_points_site: Callable[..., Site]) -> None:
+def test_there_is_one_row_per_key(file_source: Site, own_points_site: Callable[..., Site]) -> None:
     """Rows of the same key from several writes are aggregated to one row with the same counts."""
     target = own_points_site()
     backup.copy_store(file_source.store, target.store, no_progress)
@@ -193,7 +193,7 @@ def test_there_is_one_row_a_key(file_source: Site, own_points_site: Callable[...
 
 
 @pytest.mark.parametrize(("site", "target_site"), PAIRS, indirect=True)
-def test_the_copy_goes_on_where_the_source_was(source: Site, target_site: Callable[..., Site]) -> None:
+def test_the_copy_continues_after_the_source(source: Site, target_site: Callable[..., Site]) -> None:
     """In the copy, repeated batches are detected, new series get new ids, revisions grow and rollups continue."""
     target = target_site()
     backup.copy_store(source.store, target.store, no_progress)
@@ -210,7 +210,7 @@ def test_the_copy_goes_on_where_the_source_was(source: Site, target_site: Callab
     assert target.store.read.latency(Selection(around.start, around.end, service="new")).count == 1
 
 
-def test_a_target_that_holds_something_is_refused(file_source: Site, target_site: Callable[..., Site]) -> None:
+def test_a_target_with_data_is_refused(file_source: Site, target_site: Callable[..., Site]) -> None:
     """A target that contains data is refused with an error that names them, and stays unchanged."""
     target = target_site()
     target.write([Request({"forward": 1_000_000})])
@@ -235,7 +235,7 @@ def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_s
     assert not backup.is_copy_unfinished(target.store.engine)
 
 
-def test_an_interrupted_copy_goes_on(
+def test_an_interrupted_copy_continues(
     file_source: Site, own_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted copy continues without copying data again, and is not usable before its end."""
@@ -258,7 +258,7 @@ def test_an_interrupted_copy_goes_on(
     assert_same(file_source.store, target.store, file_source.around())
 
 
-def test_a_source_that_was_written_to_is_copied_anew(
+def test_a_changed_source_is_copied_again(
     file_source: Site, sqlite_site: Callable[..., Site], caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the source changed after an interruption, the copy starts again and logs that."""

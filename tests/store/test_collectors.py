@@ -58,7 +58,7 @@ def batch(name: str, *, route: str = "/", at: int = NOON - 60, n: int = 1, stage
     return Batch(name, Fold().points([Request({stage: 1_000_000}, at, Series("shop", route=route))] * n))
 
 
-def test_collectors_in_processes_of_their_own(shared_site: Callable[..., Site]) -> None:
+def test_collectors_in_separate_processes_count_each_batch_once(shared_site: Callable[..., Site]) -> None:
     """Three processes write the same and different series and batches: each batch counts once, for the process that wrote it."""
     one = shared_site(series_caps=SeriesCaps(route=10))
     points = {name: value for name, value in one.options.items() if name == "points_url"}
@@ -88,7 +88,7 @@ def test_collectors_in_processes_of_their_own(shared_site: Callable[..., Site]) 
     check(one)
 
 
-def test_the_same_batch_from_several_at_once(site: Callable[..., Site]) -> None:
+def test_the_same_batch_from_several_collectors_counts_once(site: Callable[..., Site]) -> None:
     """A batch that reaches several collectors together counts once, and exactly one of them accepts it as new."""
     one = site()
     collectors = [one, one.another(), one.another(), one.another()]
@@ -110,7 +110,7 @@ def test_the_same_batch_from_several_at_once(site: Callable[..., Site]) -> None:
     check(one)
 
 
-def test_what_one_interned_the_others_know(site: Callable[..., Site]) -> None:
+def test_interned_ids_are_shared_by_all_collectors(site: Callable[..., Site]) -> None:
     """Services, series and stages are created once for all collectors."""
     one = site()
     other = one.another()
@@ -142,7 +142,7 @@ def test_caps_are_shared(site: Callable[..., Site]) -> None:
     check(one)
 
 
-def test_a_series_one_has_forgotten_is_made_anew_by_the_other(site: Callable[..., Site]) -> None:
+def test_a_series_deleted_by_one_collector_is_recreated_by_another(site: Callable[..., Site]) -> None:
     """Ids of deleted series in the memory of another collector are invalid, and no data are written under them."""
     one = site(retention=Retention(timedelta(hours=1), timedelta(hours=2), timedelta(hours=30)))
     other = one.another()
@@ -161,7 +161,7 @@ def test_a_series_one_has_forgotten_is_made_anew_by_the_other(site: Callable[...
     check(one)
 
 
-def test_a_trace_both_send_is_there_once(site: Callable[..., Site]) -> None:
+def test_a_trace_of_two_collectors_is_stored_once(site: Callable[..., Site]) -> None:
     """A trace that two collectors receive in different batches is stored once."""
     one = site()
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})

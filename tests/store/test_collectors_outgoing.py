@@ -34,7 +34,7 @@ def waiting(site: Site, max_bytes: int = 1000, max_bodies: int = 100) -> list[in
         return [each.body[0] for each in oldest_bodies(connection, "a", max_bodies, max_bytes)]
 
 
-def test_bodies_are_kept_with_their_batch(site: Callable[..., Site]) -> None:
+def test_bodies_are_stored_with_their_batch(site: Callable[..., Site]) -> None:
     """Bodies of a duplicate batch or a failed transaction are not stored."""
     one = site()
 
@@ -61,7 +61,7 @@ def test_bodies_are_kept_with_their_batch(site: Callable[..., Site]) -> None:
     assert found == {"a": Backlog(2, 20, NOON), "b": Backlog(1, 10, NOON)}
 
 
-def test_they_are_given_out_oldest_first_and_bounded(site: Callable[..., Site]) -> None:
+def test_bodies_are_returned_oldest_first_and_bounded(site: Callable[..., Site]) -> None:
     """The oldest bodies are returned within limits, one larger than the limits alone; deletion is idempotent."""
     one = site()
     one.store.write([Batch("1", onward=[body(1, size=50), *(body(number) for number in range(2, 8))])])
@@ -80,7 +80,7 @@ def test_they_are_given_out_oldest_first_and_bounded(site: Callable[..., Site]) 
     assert waiting(one) == [6, 7]
 
 
-def test_one_holds_a_destination(site: Callable[..., Site]) -> None:
+def test_one_collector_leases_a_destination(site: Callable[..., Site]) -> None:
     """One collector holds the lease of a destination, until it releases it or stops renewing it."""
     one = site()
 
@@ -96,7 +96,7 @@ def test_one_holds_a_destination(site: Callable[..., Site]) -> None:
     assert holds("y", 212 - 200_000)
 
 
-def test_what_waits_for_nobody_goes_after_a_while(site: Callable[..., Site]) -> None:
+def test_bodies_for_removed_destinations_expire(site: Callable[..., Site]) -> None:
     """Bodies for a removed destination expire; those for a configured one never do."""
     one = site()
     one.store.write([Batch("1", onward=[body(1), body(2, "gone")])])
@@ -106,7 +106,7 @@ def test_what_waits_for_nobody_goes_after_a_while(site: Callable[..., Site]) -> 
         assert set(read_backlogs(connection)) == {"a"}
 
 
-def test_a_copy_has_what_waits_and_a_name_of_its_own(
+def test_a_copy_has_the_waiting_bodies_and_a_new_collector_id(
     site: Callable[..., Site], target_site: Callable[..., Site]
 ) -> None:
     """Backup, restore and migration copy the bodies, and the copy has a new collector id."""

@@ -30,7 +30,7 @@ def batch(name: str, count: int) -> Batch:
     return Batch(name, points)
 
 
-def test_a_target_is_held_by_one_and_counted_once(site: Callable[..., Site]) -> None:
+def test_a_target_is_leased_by_one_collector_and_counted_once(site: Callable[..., Site]) -> None:
     """A collector that lost the target counts nothing, and the new holder continues from the last reading."""
     opened = site()
     store = opened.store

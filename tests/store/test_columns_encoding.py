@@ -31,13 +31,13 @@ def rows(buckets: Buckets) -> list[dict[int, int]]:
 
 
 @given(HISTOGRAMS)
-def test_what_is_encoded_is_decoded_again(histograms: list[dict[int, int]]) -> None:
+def test_encoded_histograms_round_trip(histograms: list[dict[int, int]]) -> None:
     """Any list of histograms, including empty ones, is equal after encoding and decoding."""
     assert rows(decode_buckets(encode_buckets(columns(histograms)))) == histograms
 
 
 @given(HISTOGRAMS)
-def test_a_blob_does_not_depend_on_its_neighbours(histograms: list[dict[int, int]]) -> None:
+def test_a_blob_does_not_depend_on_rows_encoded_with_it(histograms: list[dict[int, int]]) -> None:
     """Rows encoded together or separately have the same bytes."""
     together = encode_buckets(columns(histograms))
 

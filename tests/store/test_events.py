@@ -32,7 +32,7 @@ def told(one: Site, **wanted: str) -> list[str]:
     return one.store.read.events(AT - DAY, AT + DAY, **wanted)["text"].tolist()
 
 
-def test_events_come_back_newest_first(site: Callable[..., Site]) -> None:
+def test_events_are_returned_newest_first(site: Callable[..., Site]) -> None:
     """Events are returned unchanged, sorted by their time and not by arrival."""
     one = site()
     assert list(one.store.read.events(AT - DAY, AT + DAY).columns) == list(events.EVENT_COLUMNS)
@@ -60,7 +60,7 @@ def test_a_window_is_half_open(site: Callable[..., Site]) -> None:
     assert len(one.store.read.events(AT - DAY, AT)) == 0
 
 
-def test_a_service_sees_its_own_and_those_of_all(site: Callable[..., Site]) -> None:
+def test_a_service_query_includes_global_events(site: Callable[..., Site]) -> None:
     """A query for a service returns its events and those without a service."""
     one = site()
     for name in ("shop", "bank", ""):
@@ -72,7 +72,7 @@ def test_a_service_sees_its_own_and_those_of_all(site: Callable[..., Site]) -> N
     assert told(one, service="shop", kind="note") == []
 
 
-def test_the_same_event_within_a_minute_is_kept_once(site: Callable[..., Site]) -> None:
+def test_the_same_event_within_a_minute_is_stored_once(site: Callable[..., Site]) -> None:
     """The same event within a minute is stored once; after a different event in between it is stored again."""
     one = site()
     for text, seconds in (("done", 0), ("dismissed", 10), ("done", 20), ("done", 60)):
@@ -81,7 +81,7 @@ def test_the_same_event_within_a_minute_is_kept_once(site: Callable[..., Site]) 
     assert told(one) == ["done", "done", "dismissed"]
 
 
-def test_an_event_is_news_to_pages_of_its_service(site: Callable[..., Site]) -> None:
+def test_an_event_increases_the_revision_of_its_service(site: Callable[..., Site]) -> None:
     """An event increases the revision of its service; one without a service increases all revisions."""
     one = site()
     one.write([Request({"forward": 1}, series=each) for each in (SHOP, Series("bank"))])
@@ -99,7 +99,7 @@ def test_an_event_is_news_to_pages_of_its_service(site: Callable[..., Site]) -> 
     assert revisions()[1] > bank
 
 
-def test_events_are_forgotten_with_the_coarsest_tier(site: Callable[..., Site]) -> None:
+def test_events_expire_with_the_coarsest_tier(site: Callable[..., Site]) -> None:
     """Events older than the longest retention are deleted."""
     one = site(retention=Retention(hours=timedelta(days=2)))
     one.store.add_event(event("old", at=AT - timedelta(days=2, seconds=1)))
@@ -109,7 +109,9 @@ def test_events_are_forgotten_with_the_coarsest_tier(site: Callable[..., Site]) 
     assert one.store.read.events(AT - 9 * DAY, AT)["text"].tolist() == ["new"]
 
 
-def test_too_many_events_push_out_the_oldest(sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_events_over_the_limit_delete_the_oldest(
+    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Beyond the maximum number of events, the oldest are deleted."""
     monkeypatch.setattr(events, "MAX_EVENTS", 3)
     one = sqlite_site()
@@ -120,7 +122,7 @@ def test_too_many_events_push_out_the_oldest(sqlite_site: Callable[..., Site], m
     assert told(one) == ["4", "3", "2"]
 
 
-def test_events_are_copied_and_go_on(site: Callable[..., Site], sqlite_site: Callable[..., Site]) -> None:
+def test_events_are_copied_by_a_backup(site: Callable[..., Site], sqlite_site: Callable[..., Site]) -> None:
     """A backup contains the events, and a restored store accepts new ones."""
     one, other = site(), sqlite_site()
     one.store.add_event(event("before"))
@@ -130,7 +132,7 @@ def test_events_are_copied_and_go_on(site: Callable[..., Site], sqlite_site: Cal
     assert told(other) == ["after", "before"]
 
 
-def test_the_way_down_drops_them_and_the_way_up_brings_the_table_back(own_points_site: Callable[..., Site]) -> None:
+def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(own_points_site: Callable[..., Site]) -> None:
     """A downgrade drops the table of events, an upgrade creates it again, and requests are unchanged."""
     one = own_points_site()
     one.write([Request({"forward": 1_000_000})])
@@ -163,7 +165,7 @@ def test_the_way_down_drops_them_and_the_way_up_brings_the_table_back(own_points
         ({"link": "/" + "x" * 1000}, "link has 1001 characters"),
     ],
 )
-def test_what_no_event_can_be_is_refused(changes: dict[str, Any], cure: str) -> None:
+def test_an_invalid_event_is_refused(changes: dict[str, Any], cure: str) -> None:
     """An invalid event is an error that names the field and the allowed form."""
     with pytest.raises(ValueError, match=re.escape(cure)):
         event(**changes)
@@ -179,7 +181,7 @@ def test_what_no_event_can_be_is_refused(changes: dict[str, Any], cure: str) -> 
         ("", AT),
     ],
 )
-def test_times_are_read_as_people_write_them(at: Any, expected: datetime) -> None:
+def test_event_times_have_several_formats(at: Any, expected: datetime) -> None:
     """Times are ISO 8601, in UTC without a time zone, milliseconds, or now."""
     found = events.event_from_json({"text": "x", "at": at}, AT)
 
@@ -207,14 +209,14 @@ def test_times_are_read_as_people_write_them(at: Any, expected: datetime) -> Non
         (b'{"text": "x", "at": "2027-01-01"}', "must lie within the last 400 days"),
     ],
 )
-def test_a_body_that_is_no_event_is_explained(body: bytes, cure: str) -> None:
+def test_a_body_that_is_not_an_event_is_explained(body: bytes, cure: str) -> None:
     """A body that is not an event is an error with the expected form."""
     with pytest.raises(ValueError, match=re.escape(cure)):
         events.event_from_json(body, AT)
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text(max_size=20), st.lists, max_leaves=5))
-def test_no_value_breaks_the_reading(value: Any) -> None:
+def test_any_json_value_is_an_event_or_an_error(value: Any) -> None:
     """Any JSON value in any field gives an event or a ValueError."""
     for field in events.EVENT_COLUMNS:
         try:

@@ -31,7 +31,7 @@ def answers(one: Site, **dimensions: str) -> list[object]:
     return found
 
 
-def test_they_are_left_out_as_if_they_had_never_been(
+def test_excluding_cold_requests_equals_a_store_without_them(
     sqlite_site: Callable[..., Site],
 ) -> None:
     """Excluding cold requests gives the same results as a store without them, in every tier; both parts add up to all."""
@@ -50,7 +50,7 @@ def test_they_are_left_out_as_if_they_had_never_been(
     assert read.dimensions(everything)["cold"] == {"0": 80, "1": 20}
 
 
-def test_a_kept_request_is_as_cold_as_its_series(sqlite_site: Callable[..., Site]) -> None:
+def test_a_retained_request_is_cold_like_its_series(sqlite_site: Callable[..., Site]) -> None:
     """A retained trace is cold like its series, and excluded from exemplars with it."""
     one = sqlite_site()
     kept = [
@@ -63,7 +63,7 @@ def test_a_kept_request_is_as_cold_as_its_series(sqlite_site: Callable[..., Site
     assert found == {"0": [f"{1:016x}"], "1": [f"{2:016x}"]}
 
 
-def test_they_take_no_place_among_the_series_of_a_service(sqlite_site: Callable[..., Site]) -> None:
+def test_cold_requests_do_not_count_towards_the_series_cap(sqlite_site: Callable[..., Site]) -> None:
     """Cold requests do not count towards the cap of series, so they retain their routes."""
     one = sqlite_site(series_caps=SeriesCaps(series=2))
     series = [Series("shop", route=route, cold=cold) for cold in "01" for route in ("/a", "/b", "/c")]
@@ -74,7 +74,7 @@ def test_they_take_no_place_among_the_series_of_a_service(sqlite_site: Callable[
 
 
 @pytest.mark.parametrize("said", ["", "yes", "true"])
-def test_what_is_neither_is_warm(sqlite_site: Callable[..., Site], said: str) -> None:
+def test_an_unknown_load_value_is_warm(sqlite_site: Callable[..., Site], said: str) -> None:
     """A request with another value counts as warm."""
     one = sqlite_site()
     one.write([Request({"forward": 1}, series=replace(SHOP, cold=said))])
@@ -82,7 +82,7 @@ def test_what_is_neither_is_warm(sqlite_site: Callable[..., Site], said: str) ->
     assert one.store.read.latency(one.around(cold="0")).count == 1
 
 
-def test_what_was_stored_before_counts_as_it_did(sqlite_site: Callable[..., Site]) -> None:
+def test_older_data_count_as_warm(sqlite_site: Callable[..., Site]) -> None:
     """Older data count as warm after the upgrade, and new cold series get new ids."""
     one = sqlite_site()
     one.write([*WARM, Request({"forward": 1}, series=Series("gone"))])
@@ -101,7 +101,7 @@ def test_what_was_stored_before_counts_as_it_did(sqlite_site: Callable[..., Site
     assert newest > gone
 
 
-def test_what_replicas_told_of_their_starts_is_forgotten_with_the_hours(sqlite_site: Callable[..., Site]) -> None:
+def test_cold_start_data_expire_with_the_hours(sqlite_site: Callable[..., Site]) -> None:
     """Data about cold starts count once per batch, and expire with the hourly tier."""
     one = sqlite_site()
     told = [

@@ -133,7 +133,7 @@ SOME_QUANTILES = st.lists(
 
 @EXAMPLES
 @given(tier=st.sampled_from(list(KEPT)), batches=deliveries(), quantiles=SOME_QUANTILES)
-def test_every_quantile_is_that_of_one_histogram(
+def test_every_quantile_equals_that_of_one_histogram(
     sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float]
 ) -> None:
     """Quantiles of the whole, a version and a stage are equal bit for bit, in every query and tier."""
@@ -156,7 +156,7 @@ def test_every_quantile_is_that_of_one_histogram(
     quantiles=SOME_QUANTILES,
     step=st.sampled_from((10, 30, 60, 300, HOUR)),
 )
-def test_every_step_is_that_of_one_histogram(
+def test_every_step_equals_that_of_one_histogram(
     sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float], step: int
 ) -> None:
     """Quantiles of each step are equal bit for bit, with the requested width or that of the finest remaining tier."""
@@ -175,7 +175,7 @@ def test_every_step_is_that_of_one_histogram(
 
 @EXAMPLES
 @given(batches=deliveries(), cut=st.integers(1, 3 * HOUR // 10 - 1), quantiles=SOME_QUANTILES)
-def test_parts_of_the_whole_add_up_to_it(
+def test_merged_parts_equal_the_whole(
     sqlite_site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
 ) -> None:
     """Merged parts, by time or by version, have the quantiles of the whole."""
@@ -191,7 +191,7 @@ def test_parts_of_the_whole_add_up_to_it(
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_quantiles_are_near_the_samples_at_their_rank(sqlite_site: Callable[..., Site], shape: Shape) -> None:
+def test_quantiles_are_within_the_error_of_the_samples(sqlite_site: Callable[..., Site], shape: Shape) -> None:
     """Quantiles are within 1.1 % of the order statistic and within their bounds, in fresh and hourly data."""
     samples = shape.samples(2000)
     one = sqlite_site(retention=KEPT[3600])

@@ -81,7 +81,7 @@ def taking(delivery: AggregationInput) -> AggregationResult:
     return AggregationResult(points, taken=[parcel.id for parcel in delivery.parcels])
 
 
-def test_what_a_fold_returns_is_counted_as_a_batch_is(site: Callable[..., Site]) -> None:
+def test_processed_spans_count_like_a_batch(site: Callable[..., Site]) -> None:
     """Points and traces of processed spans are stored, remaining spans wait, and all tables are consistent."""
     one = site()
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
@@ -102,7 +102,7 @@ def test_what_a_fold_returns_is_counted_as_a_batch_is(site: Callable[..., Site])
     assert ledger(one) == counted(one)
 
 
-def test_nothing_is_folded_where_nothing_waits(sqlite_site: Callable[..., Site]) -> None:
+def test_processing_an_empty_inbox_writes_nothing(sqlite_site: Callable[..., Site]) -> None:
     """Processing an empty inbox writes nothing."""
     one = sqlite_site()
 
@@ -113,7 +113,7 @@ def test_nothing_is_folded_where_nothing_waits(sqlite_site: Callable[..., Site])
     assert number(one, schema.batches) == 0
 
 
-def test_a_batch_that_comes_twice_waits_once(own_points_site: Callable[..., Site]) -> None:
+def test_a_duplicate_batch_is_queued_once(own_points_site: Callable[..., Site]) -> None:
     """A duplicate batch is ignored, because its spans are inserted in the transaction that records its name."""
     one = own_points_site()
     for _ in range(2):
@@ -122,7 +122,7 @@ def test_a_batch_that_comes_twice_waits_once(own_points_site: Callable[..., Site
     assert one.store.waiting().parcels == 1
 
 
-def test_a_fold_is_given_so_many_bytes_oldest_first(sqlite_site: Callable[..., Site]) -> None:
+def test_processing_gets_a_limited_size_oldest_first(sqlite_site: Callable[..., Site]) -> None:
     """Processing receives the oldest spans up to a size limit, at least one parcel, and all counts."""
     one = sqlite_site()
     given: list[tuple[list[bytes], list[bytes], bool]] = []
@@ -148,7 +148,7 @@ def test_a_fold_is_given_so_many_bytes_oldest_first(sqlite_site: Callable[..., S
     ]
 
 
-def test_a_fold_that_fails_changes_nothing(own_points_site: Callable[..., Site]) -> None:
+def test_a_failed_processing_changes_nothing(own_points_site: Callable[..., Site]) -> None:
     """After an error during processing nothing has changed, and any collector can process the same spans."""
     one = own_points_site()
     one.store.write([Batch("a", spans=b"7")])
@@ -163,7 +163,7 @@ def test_a_fold_that_fails_changes_nothing(own_points_site: Callable[..., Site])
     assert requests(one) == 1
 
 
-def test_one_collector_folds_at_a_time(own_points_site: Callable[..., Site]) -> None:
+def test_one_collector_processes_at_a_time(own_points_site: Callable[..., Site]) -> None:
     """One collector processes at a time, until its lease expires; then the first one cannot commit."""
     one = own_points_site()
     other = one.another()
@@ -182,7 +182,7 @@ def test_one_collector_folds_at_a_time(own_points_site: Callable[..., Site]) -> 
     assert requests(one) == 1
 
 
-def test_what_was_taken_meanwhile_cannot_be_committed(own_points_site: Callable[..., Site]) -> None:
+def test_spans_processed_by_another_cannot_be_committed(own_points_site: Callable[..., Site]) -> None:
     """If two collectors process the same spans, the second commit fails completely."""
     one = own_points_site()
     one.store.write([Batch("a", spans=b"7")])
@@ -197,7 +197,7 @@ def test_what_was_taken_meanwhile_cannot_be_committed(own_points_site: Callable[
     assert one.store.waiting().parcels == 1
 
 
-def test_several_collectors_fold_the_same_inbox(shared_site: Callable[..., Site]) -> None:
+def test_several_collectors_process_the_same_inbox(shared_site: Callable[..., Site]) -> None:
     """Several collectors receive and process concurrently, and each span counts once."""
     one = shared_site()
     collectors = [one, one.another(), one.another()]
@@ -218,7 +218,7 @@ def test_several_collectors_fold_the_same_inbox(shared_site: Callable[..., Site]
     assert ledger(one) == counted(one)
 
 
-def test_kill_9_between_any_two_steps(shared_site: Callable[..., Site]) -> None:
+def test_a_kill_between_any_two_steps_counts_each_span_once(shared_site: Callable[..., Site]) -> None:
     """After kills before every third step of receiving and processing, each span counts once."""
     one = shared_site()
     one.close()
@@ -238,7 +238,7 @@ def test_kill_9_between_any_two_steps(shared_site: Callable[..., Site]) -> None:
     assert ledger(one) == counted(one)
 
 
-def test_a_copy_holds_what_waits(site: Callable[..., Site], tmp_path: Path) -> None:
+def test_a_copy_contains_the_inbox(site: Callable[..., Site], tmp_path: Path) -> None:
     """Backup, restore and migration copy the inbox, and new parcels get new ids."""
     one, other = site(), Site(f"sqlite:///{tmp_path}/copy.db", {})
     one.store.write([Batch("a", spans=b"1000"), Batch("b", spans=b"2000")])
@@ -253,7 +253,7 @@ def test_a_copy_holds_what_waits(site: Callable[..., Site], tmp_path: Path) -> N
     other.close()
 
 
-def test_what_waits_counts_as_room_of_the_store(own_points_site: Callable[..., Site]) -> None:
+def test_waiting_spans_count_towards_the_store_size(own_points_site: Callable[..., Site]) -> None:
     """Waiting spans count towards the size budget."""
     one = own_points_site()
 

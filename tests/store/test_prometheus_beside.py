@@ -36,7 +36,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Generator[Prometheus
         yield server
 
 
-def test_p99_of_default_buckets_is_worse_than_ours(sqlite_site: Callable[..., Site], prometheus: Prometheus) -> None:
+def test_p99_of_default_buckets_is_less_exact(sqlite_site: Callable[..., Site], prometheus: Prometheus) -> None:
     """Every quantile is within 1.1 %, while p99 from default buckets is off by more than ten times as much."""
     one = sqlite_site()
     one.write(REQUESTS)
@@ -51,7 +51,7 @@ def test_p99_of_default_buckets_is_worse_than_ours(sqlite_site: Callable[..., Si
     assert abs(theirs / truth[0.99] - 1) > 0.11
 
 
-def test_what_prometheus_counted_is_what_it_was_given(prometheus: Prometheus) -> None:
+def test_prometheus_quantiles_are_in_the_right_bucket(prometheus: Prometheus) -> None:
     """The quantile from Prometheus is in the bucket that contains the request at that rank."""
     truth, theirs = exact(SAMPLES, 0.99), prometheus.quantile("latency", 0.99, END, HOUR)
     low = max(bound for bound in DEFAULT_BOUNDS if bound < truth)

@@ -35,7 +35,7 @@ def trace(number: int, at: int, service: str = "shop") -> KeptTrace:
     return KeptTrace(f"{number:032x}", f"{number:016x}", Series(service), at * NS, 5, "slow", "forward", {"forward": 5})
 
 
-def test_every_tier_is_kept_for_its_own_time(site: Callable[..., Site]) -> None:
+def test_every_tier_has_its_retention(site: Callable[..., Site]) -> None:
     """Old requests count from coarser tiers after finer rows expired, until the last tier expires."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 30)] * 5)
@@ -58,7 +58,9 @@ def test_every_tier_is_kept_for_its_own_time(site: Callable[..., Site]) -> None:
     ages=st.lists(st.integers(0, 30 * 3600), min_size=1, max_size=12),
     jumps=st.lists(st.integers(0, 20_000), max_size=5),
 )
-def test_nothing_is_lost_or_doubled_at_the_seams(site: Callable[..., Site], ages: list[int], jumps: list[int]) -> None:
+def test_tier_boundaries_neither_lose_nor_duplicate_requests(
+    site: Callable[..., Site], ages: list[int], jumps: list[int]
+) -> None:
     """A window over several tiers counts every request once, with late data and any expiry."""
     one = site(retention=SHORT)
     for age, jump in zip(ages, [*jumps, *[0] * len(ages)], strict=False):
@@ -69,7 +71,7 @@ def test_nothing_is_lost_or_doubled_at_the_seams(site: Callable[..., Site], ages
     assert one.store.read.latency(one.between(NOON - 40 * 3600, NOON + 40 * 3600)).count == len(ages)
 
 
-def test_nothing_is_forgotten_before_it_is_rolled_up(site: Callable[..., Site]) -> None:
+def test_nothing_expires_before_its_rollup(site: Callable[..., Site]) -> None:
     """A tier with a retention shorter than its rollup is retained until the rollup."""
     one = site(retention=Retention(seconds_10=timedelta(seconds=10), minutes=timedelta(minutes=1)))
     for _ in range(8):
@@ -80,7 +82,7 @@ def test_nothing_is_forgotten_before_it_is_rolled_up(site: Callable[..., Site]) 
     assert one.store.read.latency(one.around()).count == 24
 
 
-def test_what_comes_too_late_for_a_tier_is_not_written_to_it(site: Callable[..., Site]) -> None:
+def test_data_too_late_for_a_tier_are_not_written_to_it(site: Callable[..., Site]) -> None:
     """A row older than the retention of a tier is written only to coarser tiers."""
     one = site(retention=SHORT)
     one.store.maintain()
@@ -89,7 +91,7 @@ def test_what_comes_too_late_for_a_tier_is_not_written_to_it(site: Callable[...,
     assert [has(one, tier) for tier in (10, 60, 3600)] == [False, True, True]
 
 
-def test_steps_are_as_wide_as_what_is_left(own_points_site: Callable[..., Site]) -> None:
+def test_steps_have_the_width_of_the_remaining_tier(own_points_site: Callable[..., Site]) -> None:
     """With hourly data only, a chart with minute steps has hourly steps and reports them."""
     one = own_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 120)])
@@ -119,7 +121,7 @@ def test_a_single_step_is_as_wide_as_the_window(own_points_site: Callable[..., S
     assert [len(frame) for frame in frames] == [1] * 6
 
 
-def test_names_of_batches_are_kept_a_day(site: Callable[..., Site]) -> None:
+def test_batch_names_are_retained_for_a_day(site: Callable[..., Site]) -> None:
     """Names of batches are retained for a day, in which a repeated batch is detected."""
     one = site()
     one.store.write([Batch("a")])
@@ -132,7 +134,7 @@ def test_names_of_batches_are_kept_a_day(site: Callable[..., Site]) -> None:
     assert (within, one.store.write([Batch("a")])) == ([False], [True])
 
 
-def test_traces_are_kept_by_time_and_by_number(site: Callable[..., Site]) -> None:
+def test_traces_expire_by_age_and_number(site: Callable[..., Site]) -> None:
     """Traces expire by age, and the oldest of a service by number."""
     one = site(retention=Retention(traces_per_service=3))
     many = [trace(number, NOON - number) for number in range(1, 10)]
@@ -145,7 +147,7 @@ def test_traces_are_kept_by_time_and_by_number(site: Callable[..., Site]) -> Non
     assert found["trace_id"].tolist() == [f"{number:032x}" for number in (1, 2, 3, 101)]
 
 
-def test_a_series_that_comes_back_is_counted_again(site: Callable[..., Site]) -> None:
+def test_a_returning_series_is_a_new_series(site: Callable[..., Site]) -> None:
     """A series without data is deleted; when it returns it is a new one, for all collectors."""
     one = site(retention=SHORT)
     other = one.another()
@@ -163,7 +165,7 @@ def test_a_series_that_comes_back_is_counted_again(site: Callable[..., Site]) ->
     assert number(one, schema.series) == 2
 
 
-def test_time_that_brings_no_data_makes_nothing_old(site: Callable[..., Site]) -> None:
+def test_nothing_expires_without_new_data(site: Callable[..., Site]) -> None:
     """Without new data nothing expires; data expire when new data arrive."""
     one = site(retention=SHORT)
     one.write([Request({"forward": 1})])

@@ -78,7 +78,7 @@ def test_a_file_never_outgrows_its_budget(sqlite_site: Callable[..., Site]) -> N
     assert ledger(one) == counted(one)
 
 
-def test_coarser_tiers_follow_when_the_finer_have_no_more_to_give(sqlite_site: Callable[..., Site]) -> None:
+def test_coarser_tiers_are_deleted_after_the_finer(sqlite_site: Callable[..., Site]) -> None:
     """When finer tiers have no more data to delete, coarser ones follow; the newest slot of each remains."""
     one = sqlite_site(retention=Retention(budget_bytes=MB))
     for step in range(40):
@@ -94,7 +94,7 @@ def test_coarser_tiers_follow_when_the_finer_have_no_more_to_give(sqlite_site: C
     assert ledger(one) == counted(one)
 
 
-def test_a_budget_that_is_used_up_at_once_heals(sqlite_site: Callable[..., Site]) -> None:
+def test_an_exceeded_budget_recovers_at_the_next_maintenance(sqlite_site: Callable[..., Site]) -> None:
     """If one interval exceeds the budget, writes fail with an error until the next maintenance."""
     one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
     refused, step = "", 0
@@ -120,7 +120,7 @@ def test_a_budget_that_is_used_up_at_once_heals(sqlite_site: Callable[..., Site]
     assert ledger(one) == counted(one)
 
 
-def test_a_budget_smaller_than_an_hour_heals_when_the_hour_is_over(sqlite_site: Callable[..., Site]) -> None:
+def test_a_budget_smaller_than_an_hour_recovers_after_the_hour(sqlite_site: Callable[..., Site]) -> None:
     """While the only hour is incomplete nothing can be deleted; afterwards it is deleted, and writes succeed."""
     one = sqlite_site(retention=Retention(budget_bytes=MB))
     for step in range(2):
@@ -136,7 +136,7 @@ def test_a_budget_smaller_than_an_hour_heals_when_the_hour_is_over(sqlite_site: 
     assert ledger(one) == counted(one)
 
 
-def test_a_budget_that_was_lowered_is_kept_to_from_then_on(sqlite_site: Callable[..., Site]) -> None:
+def test_a_lowered_budget_applies_from_then_on(sqlite_site: Callable[..., Site]) -> None:
     """After the budget is lowered, the file does not grow, and freed pages are reused."""
     one = sqlite_site()
     for step in range(20):
@@ -159,7 +159,7 @@ def test_a_budget_that_was_lowered_is_kept_to_from_then_on(sqlite_site: Callable
     assert requests(one) == 24 * 180 * 2
 
 
-def test_traces_go_before_the_last_tier_does(sqlite_site: Callable[..., Site]) -> None:
+def test_traces_are_deleted_before_the_last_tier(sqlite_site: Callable[..., Site]) -> None:
     """The oldest traces are deleted before the last tier; the newest trace and all requests remain."""
     one = sqlite_site(retention=Retention(budget_bytes=2 * MB))
     random = Random(7)
@@ -176,7 +176,7 @@ def test_traces_go_before_the_last_tier_does(sqlite_site: Callable[..., Site]) -
     assert file_bytes(one)[0] <= 2 * MB
 
 
-def test_a_server_forgets_by_size_as_well(postgresql_site: Callable[..., Site]) -> None:
+def test_a_server_deletes_by_size(postgresql_site: Callable[..., Site]) -> None:
     """PostgreSQL drops the oldest partitions of the finest tier, which frees their disk space."""
     one = postgresql_site(retention=Retention(budget_bytes=8 * MB))
     for step in range(36):
@@ -192,7 +192,7 @@ def test_a_server_forgets_by_size_as_well(postgresql_site: Callable[..., Site]) 
     assert ledger(one) == counted(one)
 
 
-def test_without_a_budget_nothing_was_shortened(own_points_site: Callable[..., Site]) -> None:
+def test_without_a_budget_no_retention_is_shortened(own_points_site: Callable[..., Site]) -> None:
     """A longer retention setting is not reported as shortened by the budget."""
     one = own_points_site(retention=Retention(seconds_10=timedelta(hours=1)))
     for hours in range(6):
@@ -206,7 +206,7 @@ def test_without_a_budget_nothing_was_shortened(own_points_site: Callable[..., S
     assert one.store.read.state().shortened == {}
 
 
-def test_a_servers_traces_go_as_far_as_needed(postgresql_site: Callable[..., Site]) -> None:
+def test_traces_on_a_server_are_deleted_only_as_needed(postgresql_site: Callable[..., Site]) -> None:
     """Traces on a server are deleted in steps whose disk space is freed, so that no more than needed are deleted."""
     one = postgresql_site(retention=Retention(budget_bytes=6 * MB))
     random = Random(7)

@@ -46,7 +46,7 @@ def test_a_clock_that_jumps_loses_nothing(sqlite_site: Callable[..., Site], jump
     assert contents(one, 3600, 3600) == contents(one, 10, 3600)
 
 
-def test_after_a_restart_without_a_clock_everything_goes_on(sqlite_site: Callable[..., Site]) -> None:
+def test_a_restart_without_a_clock_continues(sqlite_site: Callable[..., Site]) -> None:
     """A machine that starts in 1970 counts, rolls up and detects repeated batches."""
     one = sqlite_site()
     live(one, NOON - 60, 1)
@@ -57,7 +57,7 @@ def test_after_a_restart_without_a_clock_everything_goes_on(sqlite_site: Callabl
     assert known(one)[-1].watermark == NOON + 3600
 
 
-def test_without_a_clock_what_comes_after_a_gap_counts_where_time_stands(site: Callable[..., Site]) -> None:
+def test_without_a_clock_data_after_a_gap_count_at_the_last_time(site: Callable[..., Site]) -> None:
     """After a gap of unknown length, no data are lost, and data with a correct clock have correct times."""
     one = site()
     live(one, NOON - 3600, 1)
@@ -68,7 +68,7 @@ def test_without_a_clock_what_comes_after_a_gap_counts_where_time_stands(site: C
     assert by_minute(one, NOON + 300, 5) == [1] * 5
 
 
-def test_two_collectors_that_disagree_about_the_time_lose_nothing(own_points_site: Callable[..., Site]) -> None:
+def test_two_collectors_with_different_clocks_lose_nothing(own_points_site: Callable[..., Site]) -> None:
     """Two collectors, one of which is an hour, a day and years ahead, lose no data."""
     one = own_points_site()
     other = one.another(Clock())
@@ -92,7 +92,9 @@ def test_two_collectors_that_disagree_about_the_time_lose_nothing(own_points_sit
         max_size=6,
     )
 )
-def test_no_history_of_jumps_breaks_a_tier(site: Callable[..., Site], steps: list[tuple[int, list[int]]]) -> None:
+def test_any_clock_changes_leave_tiers_consistent(
+    site: Callable[..., Site], steps: list[tuple[int, list[int]]]
+) -> None:
     """For any sequence of clock changes and late data, every request counts once, and tiers, totals and ledger agree."""
     one = site()
     now, sent = NOON, 0

@@ -123,7 +123,7 @@ def test_any_window_is_one_histogram_of_its_samples(
     assert found.sum == pytest.approx(expected.sum)
 
 
-def test_what_is_not_rolled_up_yet_is_read_from_finer_tiers(site: Callable[..., Site]) -> None:
+def test_unrolled_data_are_read_from_finer_tiers(site: Callable[..., Site]) -> None:
     """A window of whole hours is read from finer tiers while an hour is not rolled up."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON - 100 * step) for step in range(1, 100)])
@@ -174,7 +174,7 @@ def test_a_clock_that_jumps_back_counts_each_request_once(site: Callable[..., Si
     assert contents(one, 3600, 3600) == contents(one, 10, 3600)
 
 
-def test_what_nobody_can_have_counted_does_not_wrap_around(sqlite_site: Callable[..., Site]) -> None:
+def test_counts_beyond_64_bits_do_not_overflow(sqlite_site: Callable[..., Site]) -> None:
     """Counts beyond 64 bits do not overflow: a query raises an error, and other services are correct."""
     one = sqlite_site()
     one.write([Request({"forward": 10**6}, NOON - 600, Series("bank"))])

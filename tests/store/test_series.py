@@ -22,7 +22,7 @@ def routes(one: Site) -> set[str]:
         return set(connection.scalars(select(schema.series.c.route)))
 
 
-def test_past_a_cap_values_fold_and_still_count(site: Callable[..., Site]) -> None:
+def test_values_over_a_cap_are_aggregated_and_counted(site: Callable[..., Site]) -> None:
     """The first values retain their names, also after a restart; later ones are one series, and all requests count."""
     one = site(series_caps=SeriesCaps(route=3))
     for number in range(6):
@@ -35,7 +35,7 @@ def test_past_a_cap_values_fold_and_still_count(site: Callable[..., Site]) -> No
     assert one.store.read.latency(one.around(route="/1")).count == 2
 
 
-def test_caps_are_each_services_own(site: Callable[..., Site]) -> None:
+def test_caps_apply_to_each_service(site: Callable[..., Site]) -> None:
     """Caps apply to each service separately; an unknown value uses no place."""
     one = site(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1}, series=Series("a", route=f"/{number}")) for number in range(5)])
@@ -53,7 +53,7 @@ def test_services_themselves_are_capped(site: Callable[..., Site]) -> None:
     assert counts == {"s0": 1, "s1": 1, "__other__": 3}
 
 
-def test_a_service_nobody_uses_gives_its_place_up(site: Callable[..., Site]) -> None:
+def test_an_unused_service_frees_its_place(site: Callable[..., Site]) -> None:
     """An unused service frees its place after a day, retains its data, and gets its name back when it returns."""
     one = site(series_caps=SeriesCaps(services=2))
     one.write([Request({"forward": 1}, series=Series(name)) for name in ("invented", "used", "late")])
@@ -84,7 +84,7 @@ def test_combinations_are_capped_too(site: Callable[..., Site]) -> None:
     assert one.store.read.latency(one.around(version="1")).count == 25
 
 
-def test_stages_of_the_users_own_are_capped(site: Callable[..., Site]) -> None:
+def test_custom_stages_are_capped(site: Callable[..., Site]) -> None:
     """Custom stages beyond the cap are aggregated, fixed stages are not, and the breakdown adds up."""
     one = site(series_caps=SeriesCaps(custom_stages=2))
     for number in range(5):
@@ -97,7 +97,7 @@ def test_stages_of_the_users_own_are_capped(site: Callable[..., Site]) -> None:
     assert abs(frame[names].sum(axis=1)[0] / frame["value_seconds"][0] - 1) < 1e-9
 
 
-def test_endless_values_are_cut(site: Callable[..., Site]) -> None:
+def test_long_values_are_truncated(site: Callable[..., Site]) -> None:
     """A value is truncated to 256 bytes, always to the same series."""
     one = site()
     for _ in range(2):
@@ -106,7 +106,7 @@ def test_endless_values_are_cut(site: Callable[..., Site]) -> None:
     assert {len(route) for route in routes(one)} == {256}
 
 
-def test_a_service_name_may_be_anything(site: Callable[..., Site]) -> None:
+def test_a_service_name_can_be_any_text(site: Callable[..., Site]) -> None:
     """A service name may contain quotes, wildcards, line breaks and any script."""
     one = site()
     names = ["a'b", 'a"b', "a%b", "a_b", "推論", "a\nb", "; DROP TABLE series", "\x00"]
@@ -128,7 +128,7 @@ def test_the_longest_names_of_any_script_fit(site: Callable[..., Site]) -> None:
     assert one.store.read.latency(one.around(service=names[0], route=names[5])).count == 2
 
 
-def test_what_is_no_text_is_replaced_everywhere(site: Callable[..., Site]) -> None:
+def test_invalid_characters_are_replaced_everywhere(site: Callable[..., Site]) -> None:
     """NUL characters and unpaired surrogates are replaced in all names, so that queries find the data."""
     one = site()
     odd = "a\0b\ud800"
@@ -146,7 +146,7 @@ def test_what_is_no_text_is_replaced_everywhere(site: Callable[..., Site]) -> No
     assert one.store.read.trace(f"{odd}12345678") is None
 
 
-def test_when_a_series_was_seen_outlives_a_write_that_failed(sqlite_site: Callable[..., Site]) -> None:
+def test_the_times_of_a_series_survive_a_failed_write(sqlite_site: Callable[..., Site]) -> None:
     """After a rollback, the times of a series are written again by the next transaction."""
     one = sqlite_site()
     one.store.write([Batch("a", Fold().points([Request({"forward": 1000}, NOON - 600)]))])

@@ -51,7 +51,7 @@ def revision_2(one: Site) -> None:
     assert "total_id" not in {column["name"] for column in inspect(one.store.engine).get_columns("series")}
 
 
-def test_a_database_of_revision_2_goes_on(own_points_site: Callable[..., Site]) -> None:
+def test_a_database_of_revision_2_is_upgraded(own_points_site: Callable[..., Site]) -> None:
     """After the upgrade from revision 2 every result is equal, and totals and ledger are complete for old and new data."""
     one = own_points_site()
     fill(one)
@@ -74,7 +74,7 @@ def test_a_database_of_revision_2_goes_on(own_points_site: Callable[..., Site]) 
         assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
 
 
-def test_numbers_of_writes_go_on_where_they_were(own_points_site: Callable[..., Site]) -> None:
+def test_revisions_continue_after_the_upgrade(own_points_site: Callable[..., Site]) -> None:
     """Revisions continue after the upgrade, so that pages notice the next write."""
     one = own_points_site()
     fill(one)
@@ -86,7 +86,7 @@ def test_numbers_of_writes_go_on_where_they_were(own_points_site: Callable[..., 
     assert one.store.read.revision() > before
 
 
-def test_down_and_up_again_keeps_the_points(own_points_site: Callable[..., Site]) -> None:
+def test_a_downgrade_and_upgrade_preserve_the_points(own_points_site: Callable[..., Site]) -> None:
     """A downgrade and an upgrade lose no requests."""
     one = own_points_site()
     fill(one)
@@ -116,7 +116,7 @@ def test_a_migration_that_fails_changes_nothing(own_points_site: Callable[..., S
     assert kept
 
 
-def test_an_empty_histogram_has_its_place(own_points_site: Callable[..., Site]) -> None:
+def test_an_empty_histogram_is_migrated(own_points_site: Callable[..., Site]) -> None:
     """A point with an empty histogram is migrated."""
     one = own_points_site()
     one.write([Request({"forward": 0})])

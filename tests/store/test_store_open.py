@@ -21,7 +21,7 @@ from stagelens.store.engines import database
 from tests.support.raw_requests import Request, Site
 
 
-def test_a_new_file_is_made_and_an_old_one_is_kept(site: Callable[..., Site]) -> None:
+def test_a_new_file_is_created_and_an_existing_one_opened(site: Callable[..., Site]) -> None:
     """Opening creates the tables once, and a second opening finds the data."""
     one = site()
     one.write([Request({"forward": 1_000_000})])
@@ -30,7 +30,7 @@ def test_a_new_file_is_made_and_an_old_one_is_kept(site: Callable[..., Site]) ->
     assert one.store.read.latency(one.around()).count == 1
 
 
-def test_a_new_file_is_its_owners_only(tmp_path: Path) -> None:
+def test_a_new_file_is_readable_by_its_owner_only(tmp_path: Path) -> None:
     """A new file and its companions are readable by the owner only; changed permissions are retained."""
     path = tmp_path / "new.db"
     with closing(Store.open(f"sqlite:///{path}")) as store:
@@ -57,7 +57,7 @@ def test_the_file_is_safe_for_one_writer_and_many_readers(sqlite_site: Callable[
 @pytest.mark.parametrize(
     "url", ["mysql://host/db", "postgres://u:secret@h/d", "sqlite://", "sqlite:///:memory:", "stagelens.db", ""]
 )
-def test_a_url_that_no_store_can_be_at_is_refused(url: str) -> None:
+def test_an_unsupported_url_is_refused(url: str) -> None:
     """An unsupported URL is an error with the valid form and without the password."""
     with pytest.raises(StoreError, match=r"sqlite:///path/to/stagelens\.db") as refused:
         Store.open(url)
@@ -65,7 +65,7 @@ def test_a_url_that_no_store_can_be_at_is_refused(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
-def test_a_url_that_cannot_be_read_keeps_its_password_to_itself() -> None:
+def test_an_invalid_url_does_not_expose_its_password() -> None:
     """A password with unescaped characters does not appear in the error."""
     with pytest.raises(StoreError, match="'host:here/db' cannot be read; write sqlite:///") as refused:
         Store.open("postgresql://me:top@secret@host:here/db")
@@ -79,7 +79,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
         Store.open(f"sqlite:///{tmp_path}/absent/s.db")
 
 
-def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_database_is_unchanged(tmp_path: Path) -> None:
     """A file that is not a database is refused and stays unchanged."""
     path = tmp_path / "notes.txt"
     path.write_bytes(b"these are notes, and they are long enough to be read as a header" * 100)
@@ -100,7 +100,7 @@ def test_a_database_of_a_newer_version_is_refused(site: Callable[..., Site]) -> 
         one.reopen()
 
 
-def test_someone_elses_database_is_refused(tmp_path: Path) -> None:
+def test_a_database_of_another_program_is_refused(tmp_path: Path) -> None:
     """A database of another program with equal table names is refused."""
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as other:
@@ -124,7 +124,7 @@ def test_a_read_only_file_is_named(sqlite_site: Callable[..., Site]) -> None:
         Store.open(f"sqlite:///file:{path}?mode=ro&uri=true")
 
 
-def test_several_that_open_a_new_database_at_once_all_get_it(site: Callable[..., Site]) -> None:
+def test_several_processes_can_open_a_new_database_together(site: Callable[..., Site]) -> None:
     """Several processes can open a new database together: one creates the tables, the others use them."""
     one = site()
     database.migrate(one.store.engine, "base")
@@ -138,7 +138,7 @@ def test_several_that_open_a_new_database_at_once_all_get_it(site: Callable[...,
     assert [store.read.revision() for store in stores] == [0, 0, 0, 0]
 
 
-def test_a_file_that_another_is_just_making_is_waited_for(tmp_path: Path) -> None:
+def test_opening_waits_for_the_creation_by_another_process(tmp_path: Path) -> None:
     """Opening waits while another process turns a new file to write-ahead logging, which SQLite refuses without waiting."""
 
     class Refused(sqlite3.Connection):
@@ -164,7 +164,7 @@ def test_a_file_that_another_is_just_making_is_waited_for(tmp_path: Path) -> Non
     assert mode == "wal"
 
 
-def test_the_migrations_make_the_tables_the_code_uses(site: Callable[..., Site]) -> None:
+def test_migrations_create_the_schema_of_the_code(site: Callable[..., Site]) -> None:
     """Migrations create the same tables, columns, indices and defaults as the schema in the code."""
     with site().store.engine.connect() as connection:
         context = MigrationContext.configure(
@@ -175,7 +175,7 @@ def test_the_migrations_make_the_tables_the_code_uses(site: Callable[..., Site])
     assert differences == []
 
 
-def test_the_migrations_can_be_undone_and_done_again(own_points_site: Callable[..., Site]) -> None:
+def test_migrations_can_be_downgraded_and_upgraded(own_points_site: Callable[..., Site]) -> None:
     """Migrations can be downgraded to nothing and upgraded to a working store."""
     one = own_points_site()
     one.write([Request({"forward": 1_000_000})])

@@ -45,7 +45,9 @@ def autumn(own_points_site: Callable[..., Site], opened_sites: list[Site]) -> Ge
 
 
 @pytest.mark.parametrize(("change", "hours"), [(SPRING, 23), (AUTUMN, 25)])
-def test_a_day_on_which_the_clocks_change(own_points_site: Callable[..., Site], change: datetime, hours: int) -> None:
+def test_a_day_with_a_clock_change_has_all_requests(
+    own_points_site: Callable[..., Site], change: datetime, hours: int
+) -> None:
     """A local day of 23 or 25 hours has the requests between its midnights."""
     one = lived(own_points_site(), moments(change, HOUR, 26 * HOUR))
     day = Selection(change, datetime(change.year, change.month, change.day + 1, tzinfo=BERLIN))
@@ -71,7 +73,7 @@ def test_the_hour_that_comes_twice_is_two_hours(autumn: Site) -> None:
 
 
 @pytest.mark.parametrize("zone", [BERLIN, KOLKATA, CHATHAM])
-def test_steps_of_a_day_keep_every_request(autumn: Site, zone: ZoneInfo) -> None:
+def test_daily_steps_contain_every_request(autumn: Site, zone: ZoneInfo) -> None:
     """Daily steps start at midnight UTC and add up to the window."""
     window = Selection(datetime(2026, 10, 24, 9, tzinfo=zone), datetime(2026, 10, 26, 21, tzinfo=zone))
     steps = autumn.store.read.quantiles_over_time(window, [0.5], DAY)
@@ -81,7 +83,7 @@ def test_steps_of_a_day_keep_every_request(autumn: Site, zone: ZoneInfo) -> None
 
 
 @pytest.mark.parametrize(("zone", "minutes"), [(KOLKATA, 30), (CHATHAM, 15)])
-def test_hours_of_a_zone_that_is_half_an_hour_off(autumn: Site, zone: ZoneInfo, minutes: int) -> None:
+def test_days_of_a_half_hour_time_zone_are_exact(autumn: Site, zone: ZoneInfo, minutes: int) -> None:
     """A local day that starts within an hourly bucket is exact, because finer tiers provide its edges."""
     midnight = datetime(2026, 10, 25, tzinfo=zone)
     day = Selection(midnight, midnight + DAY)
@@ -97,7 +99,7 @@ def expected(window: Selection) -> int:
     return sum(start <= at < end for at in moments(AUTUMN))
 
 
-def test_any_window_in_any_zone(autumn: Site) -> None:
+def test_any_window_in_any_time_zone_is_exact(autumn: Site) -> None:
     """A window in any time zone has the requests between its start and end."""
 
     @settings(max_examples=10, deadline=None)

@@ -36,7 +36,7 @@ def test_a_batch_counts_once(site: Callable[..., Site]) -> None:
     assert one.store.read.latency(one.around()).count == 15
 
 
-def test_the_histograms_given_are_not_changed(site: Callable[..., Site]) -> None:
+def test_the_given_histograms_are_not_modified(site: Callable[..., Site]) -> None:
     """Two points of one series and bucket are merged in the store, and the caller's histograms stay unchanged."""
     one = site()
     histograms = [Histogram(), Histogram(scale=2), Histogram(scale=7)]
@@ -52,7 +52,7 @@ def test_the_histograms_given_are_not_changed(site: Callable[..., Site]) -> None
 @pytest.mark.parametrize(
     ("skew", "expected"), [(-3600, -3600), (30, 30), (3600, 0), (10**9, 0), (-(10**9), 0), (-NOON, 0)]
 )
-def test_a_clock_that_cannot_be_right_is_not_believed(site: Callable[..., Site], skew: int, expected: int) -> None:
+def test_implausible_times_count_at_arrival(site: Callable[..., Site], skew: int, expected: int) -> None:
     """Data from the future, or older than the retention, count at their arrival; data late by an hour count at their time."""
     one = site()
     one.write([Request({"forward": 1_000_000}, NOON + skew)])
@@ -66,7 +66,7 @@ def test_a_clock_that_cannot_be_right_is_not_believed(site: Callable[..., Site],
     assert kept.started_ns == at * NS
 
 
-def test_a_full_disk_loses_nothing_that_was_acknowledged(sqlite_site: Callable[..., Site]) -> None:
+def test_a_full_disk_loses_no_acknowledged_data(sqlite_site: Callable[..., Site]) -> None:
     """A full disk is an error with a fix, nothing of the batch counts, and the repeated batch is written later."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})] * 10)
@@ -94,7 +94,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(sqlite_site: Callable[.
     assert one.store.read.latency(one.around(service="new")).count == 2999
 
 
-def test_a_file_that_became_read_only_heals(sqlite_site: Callable[..., Site]) -> None:
+def test_writes_resume_after_a_read_only_file(sqlite_site: Callable[..., Site]) -> None:
     """A write to a read-only file is an error, counts nothing and leaves no series in memory."""
     one = sqlite_site()
     read_only = {"on": 1}
@@ -118,7 +118,7 @@ def _day(one: Site) -> tuple[datetime, datetime]:
     return now - timedelta(days=1), now + timedelta(minutes=1)
 
 
-def test_another_writer_that_will_not_let_go_is_named(sqlite_site: Callable[..., Site]) -> None:
+def test_a_lock_of_another_writer_is_an_error_that_names_it(sqlite_site: Callable[..., Site]) -> None:
     """A lock held for too long is an error; after its release writing works."""
     one = sqlite_site()
     event.listen(one.store.engine, "checkout", lambda c, *_: c.execute("PRAGMA busy_timeout = 20").close())
@@ -139,7 +139,7 @@ def fail_after_writing(one: Site) -> None:
         _ = 1 // 0
 
 
-def test_a_transaction_of_the_callers_is_all_or_nothing(site: Callable[..., Site]) -> None:
+def test_a_transaction_of_the_caller_is_atomic(site: Callable[..., Site]) -> None:
     """A transaction of another component is rolled back by an exception, which is raised unchanged."""
     one = site()
     with one.store.transaction() as connection:
@@ -152,7 +152,7 @@ def test_a_transaction_of_the_callers_is_all_or_nothing(site: Callable[..., Site
     assert rows == 0
 
 
-def test_many_writers_and_readers_at_once(site: Callable[..., Site]) -> None:
+def test_concurrent_writers_and_readers_are_consistent(site: Callable[..., Site]) -> None:
     """With concurrent writes, repeats, maintenance and reads, every request counts once and readers see whole batches."""
     one = site()
     done = threading.Event()
@@ -198,7 +198,7 @@ def test_the_revision_grows_with_every_write_of_a_service(site: Callable[..., Si
     assert seen == [(0, 0, 0), (1, 1, 0), (2, 1, 2), (2, 1, 2)]
 
 
-def test_the_state_says_how_fresh_the_store_is(site: Callable[..., Site]) -> None:
+def test_the_state_reports_the_freshness_of_the_store(site: Callable[..., Site]) -> None:
     """The state has the time of the last batch, recent agents, dropped requests, size and oldest bucket."""
     one = site()
     empty = one.store.read.state()

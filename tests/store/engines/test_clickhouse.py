@@ -166,7 +166,7 @@ def _points(columns: Columns) -> Sequence[object]:
     width=st.sampled_from([None, 10, 70, 300]),
     route=st.sampled_from([None, "/a"]),
 )
-def test_the_server_adds_up_as_numpy_does(
+def test_sums_on_the_server_equal_numpy(
     twins: Twins,
     batches: list[list[tuple[str, Point]]],
     by: Literal["series", "total"] | None,
@@ -192,7 +192,7 @@ def test_the_server_adds_up_as_numpy_does(
 
 @settings(max_examples=6, deadline=None)
 @given(points=POINTS)
-def test_rows_come_back_as_they_were_written(twins: Twins, points: list[tuple[str, Point]]) -> None:
+def test_rows_round_trip_unchanged(twins: Twins, points: list[tuple[str, Point]]) -> None:
     """Rows read from ClickHouse equal those from SQLite, whose blobs are stored unchanged, and so do their counts."""
     service = f"service-{next(_services)}"
     named = [
@@ -254,7 +254,7 @@ def fail(_: Connection) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_write_that_dies_half_way_is_never_seen_and_goes_away(site: Site) -> None:
+def test_an_incomplete_write_is_never_visible_and_is_deleted(site: Site) -> None:
     """Rows of a failed write stay invisible, and are deleted later together with their intent."""
     points, engine = site.store.points, site.store.engine
     points.apply(engine, writing(NOON - 600))
@@ -271,7 +271,7 @@ def test_a_write_that_dies_half_way_is_never_seen_and_goes_away(site: Site) -> N
     assert (before, retried, (stored(site), held(points)), left) == ((1, 2), (2, 3), (2, 2), 0)
 
 
-def test_a_young_intent_is_left_alone(site: Site) -> None:
+def test_a_recent_intent_is_not_deleted(site: Site) -> None:
     """A recent intent is not deleted, because another process may still be writing."""
     points, engine = site.store.points, site.store.engine
     points_clock = ClickHousePoints(server_of(points), lambda: NOON)
@@ -283,7 +283,7 @@ def test_a_young_intent_is_left_alone(site: Site) -> None:
     assert held(points) == 1
 
 
-def test_a_write_that_was_given_up_does_not_come_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_write_with_a_deleted_intent_fails(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write whose intent was deleted by another process fails and can be repeated."""
     points, engine = site.store.points, site.store.engine
     insert = ClickHouseServer.insert
@@ -302,7 +302,7 @@ def test_a_write_that_was_given_up_does_not_come_back(site: Site, monkeypatch: p
     assert (stored(site), held(points)) == (1, 1)
 
 
-def test_an_insert_that_is_repeated_counts_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_insert_counts_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """An insert that the driver repeats after a lost connection counts once."""
     insert = ClickHouseServer.insert
 
@@ -326,7 +326,7 @@ def test_a_write_without_rows_needs_no_intent(site: Site) -> None:
     assert (points.apply(engine, writing()), points.apply(engine, nothing), held(points)) == (True, False, 0)
 
 
-def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
+def test_a_fully_expired_partition_is_dropped(site: Site) -> None:
     """A partition is dropped, and its disk space freed, when all of its rows have expired; other tiers stay."""
     points, engine = site.store.points, site.store.engine
     width = points.freed_seconds(10)
@@ -349,7 +349,7 @@ def test_a_partition_is_dropped_when_all_of_it_is_past(site: Site) -> None:
     assert 0 < after < before
 
 
-def test_a_service_is_forgotten_with_all_its_rows(site: Site) -> None:
+def test_a_service_is_deleted_with_all_its_rows(site: Site) -> None:
     """The rows of a deleted service disappear from every tier; other services and the counts of the ledger are correct."""
     for name in ("shop", "bench"):
         histogram = Histogram()
@@ -369,7 +369,7 @@ def test_a_service_is_forgotten_with_all_its_rows(site: Site) -> None:
     assert counted == {tier: number // 2 for tier, number in before.items() if number}
 
 
-def test_a_story_from_requests_to_a_page(site: Site) -> None:
+def test_requests_are_written_rolled_up_and_read(site: Site) -> None:
     """Requests are written, rolled up, read from all tiers, and read again after a restart."""
     site.write([Request({"queue": 1000 * n, "infer": 10**6 * n}, at=NOON - 7200 + 7 * n) for n in range(1, 900)])
     finest = site.store.read.breakdown(site.around(), [0.5, 0.99])
@@ -381,7 +381,7 @@ def test_a_story_from_requests_to_a_page(site: Site) -> None:
     assert site.store.read.breakdown(site.around(), [0.5, 0.99]).equals(finest)
 
 
-def test_every_replica_holds_every_row(new_url: Urls, tmp_path: Path) -> None:
+def test_every_replica_has_every_row(new_url: Urls, tmp_path: Path) -> None:
     """On a cluster, every replica has every row."""
     url = make_url(new_url())
     if "cluster" not in url.query:
@@ -401,7 +401,7 @@ def test_every_replica_holds_every_row(new_url: Urls, tmp_path: Path) -> None:
 RETENTION = Retention(seconds_10=timedelta(hours=1), minutes=timedelta(hours=2), hours=timedelta(hours=3))
 
 
-def test_the_time_to_live_is_a_week_after_the_stores_own() -> None:
+def test_the_time_to_live_is_a_week_longer_than_the_retention() -> None:
     """The time to live is a week longer than the retention, because of clock differences and late rollups."""
     assert clickhouse_sql.time_to_live(RETENTION) == (
         "toDateTime(bucket) + toIntervalSecond(transform(tier, [10, 60], [608400, 612000], 615600))"
@@ -430,7 +430,7 @@ def test_the_time_to_live_follows_the_settings(chdb_url: Urls) -> None:
     assert seen == [True, False, False, True, False, False]
 
 
-def test_what_is_past_its_time_to_live_goes_by_itself(chdb_url: Urls, tmp_path: Path) -> None:
+def test_expired_rows_are_removed_automatically(chdb_url: Urls, tmp_path: Path) -> None:
     """Expired rows are removed automatically, tier by tier."""
     site = Site(
         f"sqlite:///{tmp_path}/x.db", {"points_url": chdb_url().replace("&ttl=off", ""), "retention": RETENTION}
@@ -453,7 +453,7 @@ def test_what_is_past_its_time_to_live_goes_by_itself(chdb_url: Urls, tmp_path: 
     assert [tuple(one) for one in left] == [(10, now - now % 10), (60, long_ago)]
 
 
-def test_a_cluster_has_a_table_on_each_node_and_one_over_them() -> None:
+def test_a_cluster_has_replicated_and_distributed_tables() -> None:
     """On a cluster, tables are replicated and sharded by series, and every statement runs on all nodes."""
     place = clickhouse_sql.TableLocation("stage lens", "prod")
     made, local, over = clickhouse_sql.create_statements(place, clickhouse_sql.time_to_live(Retention()))
@@ -472,7 +472,7 @@ def test_a_cluster_has_a_table_on_each_node_and_one_over_them() -> None:
     )
 
 
-def test_a_cluster_the_server_does_not_know_is_said(chdb_url: Urls) -> None:
+def test_an_unknown_cluster_is_an_error(chdb_url: Urls) -> None:
     """An unknown cluster is an error before any table is created."""
     with pytest.raises(
         StoreError, match=r"cannot make the tables of .*: the server knows no such cluster; correct \?cluster="
@@ -505,7 +505,7 @@ def test_the_table_of_another_database_is_refused(chdb_url: Urls, tmp_path: Path
         site.store.close()
 
 
-def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
+def test_an_unavailable_server_is_an_error(tmp_path: Path) -> None:
     """An unavailable server is an error with its address, without its password, and with a hint."""
     url = "clickhousedb://me:secret@127.0.0.1:9/stagelens"
     with pytest.raises(StoreError) as raised:
@@ -518,20 +518,20 @@ def test_a_server_that_is_not_there_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["postgresql://host/database", "no url"])
-def test_a_url_of_something_else_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     """An invalid URL is an error with the valid form."""
     with pytest.raises(StoreError, match="write clickhousedb://user:password@host:8123/database"):
         ClickHousePoints.open(url, Retention())
 
 
-def test_only_what_is_asked_for_costs_memory(directory: Path) -> None:
+def test_the_embedded_engine_is_loaded_on_demand(directory: Path) -> None:
     """The embedded engine, which takes 220 MB, is not loaded for a connection to a server."""
     code = "import sys, stagelens.store.engines.clickhouse; sys.exit('chdb' in sys.modules)"
 
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=directory.parent).returncode == 0
 
 
-def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_driver_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A missing driver is an error with the install command."""
     monkeypatch.delitem(sys.modules, "stagelens.store.engines.clickhouse", raising=False)
     monkeypatch.setitem(sys.modules, "clickhouse_connect", None)

@@ -42,7 +42,7 @@ def points() -> ClickHousePoints:
     return ClickHousePoints(cast(ClickHouseServer, IdleServer()))
 
 
-def test_a_write_that_has_nothing_to_write_inserts_nothing(site: Site, points: ClickHousePoints) -> None:
+def test_an_empty_write_inserts_nothing(site: Site, points: ClickHousePoints) -> None:
     """A skipped write and a write without rows insert nothing; the latter is still finished."""
     finished: list[Connection] = []
 

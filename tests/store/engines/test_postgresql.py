@@ -39,7 +39,7 @@ def server(postgresql_server: Server) -> Generator[Server]:
         yield own
 
 
-def test_partitions_are_made_and_dropped(postgresql_site: Callable[..., Site]) -> None:
+def test_partitions_are_created_and_dropped(postgresql_site: Callable[..., Site]) -> None:
     """Each tier has a partition per period, and expired rows are dropped with their partition."""
     one = postgresql_site(retention=Retention(timedelta(hours=6), timedelta(days=2)))
     seen: list[set[str]] = []
@@ -57,7 +57,7 @@ def test_partitions_are_made_and_dropped(postgresql_site: Callable[..., Site]) -
     assert ledger(one) == counted(one)
 
 
-def test_a_partition_that_is_read_is_dropped_later(postgresql_site: Callable[..., Site]) -> None:
+def test_a_partition_in_use_is_dropped_later(postgresql_site: Callable[..., Site]) -> None:
     """A partition in use by a reader is dropped later: retention neither fails nor waits with the write lock."""
     one = postgresql_site(retention=Retention(timedelta(hours=1), timedelta(days=2)))
     one.write([Request({"forward": 1_000_000}, NOON - 60)] * 3)
@@ -91,7 +91,7 @@ def test_a_new_partition_does_not_wait_for_readers(postgresql_site: Callable[...
     assert requests(one) == 2
 
 
-def test_a_server_that_comes_back_is_used_again(server: Server) -> None:
+def test_a_recovered_server_is_used_again(server: Server) -> None:
     """While the server is down every call raises an error and counts nothing; afterwards the same store works again."""
     one = Site(server.new_database(), {})
     batch = Batch("again", [])
@@ -109,7 +109,7 @@ def test_a_server_that_comes_back_is_used_again(server: Server) -> None:
     one.close()
 
 
-def test_a_server_that_dies_in_the_middle_of_a_write_counts_it_once(server: Server) -> None:
+def test_a_server_failure_during_a_write_counts_it_once(server: Server) -> None:
     """If the server fails at any step of a write, the repeated batch counts once."""
     one = Site(server.new_database(), {})
     one.write([Request({"forward": 1_000_000})])
@@ -134,7 +134,7 @@ def test_a_server_that_dies_in_the_middle_of_a_write_counts_it_once(server: Serv
     one.close()
 
 
-def test_a_writer_that_will_not_let_go_is_named(postgresql_site: Callable[..., Site]) -> None:
+def test_a_long_lock_is_an_error_that_names_it(postgresql_site: Callable[..., Site]) -> None:
     """A lock held for too long is an error that names it; writing works after the lock is released."""
     one = postgresql_site()
     event.listen(
@@ -152,7 +152,7 @@ def test_a_writer_that_will_not_let_go_is_named(postgresql_site: Callable[..., S
     assert one.store.write([Batch("a")]) == [True]
 
 
-def test_rewriting_the_traces_gives_their_room_back(postgresql_site: Callable[..., Site]) -> None:
+def test_rewriting_the_traces_frees_disk_space(postgresql_site: Callable[..., Site]) -> None:
     """After traces are deleted, the table is rewritten once, which frees their disk space."""
     one = postgresql_site()
     spans = [{"name": Random(7).randbytes(500).hex()}]
@@ -172,7 +172,7 @@ def test_rewriting_the_traces_gives_their_room_back(postgresql_site: Callable[..
     assert one.store.read.trace(f"{5:032x}") is not None
 
 
-def test_more_traces_than_a_statement_can_name(postgresql_site: Callable[..., Site]) -> None:
+def test_one_write_stores_more_traces_than_statement_parameters(postgresql_site: Callable[..., Site]) -> None:
     """One write stores a hundred thousand traces, more than a statement has parameters."""
     one = postgresql_site()
     trace = KeptTrace("", "01" * 8, Series("shop"), NOON * NS, 5, "forced", "forward", {"forward": 5})
@@ -202,7 +202,7 @@ def test_a_database_that_cannot_be_opened_is_named(postgresql_server: Server, ur
     assert "secret" not in str(refused.value)
 
 
-def test_an_error_does_not_quote_the_statement(postgresql_site: Callable[..., Site]) -> None:
+def test_an_error_does_not_contain_the_statement(postgresql_site: Callable[..., Site]) -> None:
     """An error text does not contain the SQL statement, because /readyz shows it."""
     one = postgresql_site()
     with one.store.transaction() as connection:

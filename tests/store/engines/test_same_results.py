@@ -50,7 +50,7 @@ KEYS = {
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(batches=deliveries(), seed=st.integers(0, 2**32))
-def test_every_answer_is_that_of_sqlite(
+def test_every_query_result_equals_sqlite(
     site: Callable[..., Site], sqlite_site: Callable[..., Site], batches: list[Delivery], seed: int
 ) -> None:
     """Every query returns the result of SQLite for any data: rolled up, late, in several parts and series."""
@@ -68,7 +68,7 @@ def test_every_answer_is_that_of_sqlite(
     assert {question: said for question, said in actual.items() if said != expected[question]} == {}
 
 
-def test_every_question_is_asked(sqlite_site: Callable[..., Site]) -> None:
+def test_every_query_of_the_reader_is_tested(sqlite_site: Callable[..., Site]) -> None:
     """Every query of the reader is in `questions.py`."""
     one = sqlite_site()
     methods = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction) if not name.startswith("_")}

@@ -23,7 +23,7 @@ def lognormal(n: int, series: Series, *, median: float = 0.05, seed: int = 1) ->
     return [Request({"forward": int(time)}, series=series) for time in times]
 
 
-def test_comparing_names_the_stage_that_grew(sqlite_site: Callable[..., Site]) -> None:
+def test_a_comparison_names_the_slower_stage(sqlite_site: Callable[..., Site]) -> None:
     """The changes of stages are sorted and have shares of the latency change."""
     one = sqlite_site()
     one.write([Request({"forward": 80_000_000, "queue": 20_000_000})] * 20)
@@ -54,7 +54,7 @@ def test_the_ratio_comes_with_its_interval(sqlite_site: Callable[..., Site]) -> 
     assert there["ratio_low"] * back["ratio_high"] == pytest.approx(1.0)
 
 
-def test_nothing_is_claimed_about_nothing(sqlite_site: Callable[..., Site]) -> None:
+def test_without_requests_there_is_no_ratio_or_mix(sqlite_site: Callable[..., Site]) -> None:
     """Without requests on one side there is no ratio and no mix, and the values of the other side are returned."""
     one = sqlite_site()
     one.write(lognormal(50, A))
@@ -87,7 +87,7 @@ def batched(series: Series, sizes: Sequence[int]) -> list[Point]:
     return list(points.values())
 
 
-def test_the_mix_says_what_else_has_changed(sqlite_site: Callable[..., Site]) -> None:
+def test_the_mix_names_changed_dimensions(sqlite_site: Callable[..., Site]) -> None:
     """The mix has for each dimension the value that changed most and a distance, which is small for equal mixes."""
     one = sqlite_site()
     one.write(spread("1", {("/buy", "cpu", "ok"): 800, ("/list", "cpu", "ok"): 150, ("/list", "cpu", "error"): 50}))
@@ -110,7 +110,9 @@ def test_the_mix_says_what_else_has_changed(sqlite_site: Callable[..., Site]) ->
 
 
 @pytest.mark.parametrize(("n", "changed"), [(20, False), (2000, True)])
-def test_a_mix_of_few_requests_differs_by_chance(sqlite_site: Callable[..., Site], n: int, changed: bool) -> None:
+def test_a_mix_difference_of_few_requests_is_not_significant(
+    sqlite_site: Callable[..., Site], n: int, changed: bool
+) -> None:
     """A difference of ten points is significant between thousands of requests, and not between a few; one point never is."""
     one = sqlite_site()
     for version, share in (("1", 0.5), ("2", 0.6), ("3", 0.51)):

@@ -33,7 +33,7 @@ def floored(made: LatencyGroups, floor: float) -> list[float]:
 
 
 @given(made=groups(), floor=st.floats(0, 1e3))
-def test_no_request_is_faster_than_without_the_stage_nor_slower_than_before(made: LatencyGroups, floor: float) -> None:
+def test_the_what_if_is_between_no_stage_and_unchanged_latency(made: LatencyGroups, floor: float) -> None:
     """At every percentile the result is between the latency without the stage and the unchanged latency."""
     before, after = made.quantiles(made.spent, PERCENTILES), floored(made, floor)
     ceiling = floored(made, 0.0)
@@ -64,7 +64,7 @@ def test_a_lower_floor_is_never_slower(made: LatencyGroups, lower: float, higher
 
 
 @given(made=groups(), floor=st.floats(0, 1e3))
-def test_it_is_the_order_statistic_of_moved_requests(made: LatencyGroups, floor: float) -> None:
+def test_the_what_if_is_the_order_statistic_of_changed_requests(made: LatencyGroups, floor: float) -> None:
     """The result is the order statistic of requests that are each changed and then sorted."""
     moved = made.latency - (made.spent - np.minimum(made.spent, floor))
     ordered = np.sort(np.repeat(moved, made.requests))
@@ -73,7 +73,7 @@ def test_it_is_the_order_statistic_of_moved_requests(made: LatencyGroups, floor:
 
 
 @given(made=groups(), data=st.data(), usual=st.floats(0, 1e3))
-def test_what_a_bucket_spends_is_only_divided(made: LatencyGroups, data: st.DataObject, usual: float) -> None:
+def test_stage_time_of_a_bucket_is_split_without_loss(made: LatencyGroups, data: st.DataObject, usual: float) -> None:
     """The stage time of a bucket is split into two parts with an unchanged sum, neither of which exceeds the latency."""
     dominated = np.array([data.draw(st.integers(0, int(n))) for n in made.requests])
     others = made.requests - dominated
@@ -100,7 +100,7 @@ REQUESTS = st.lists(
 
 @settings(max_examples=4, deadline=None)
 @given(requests=REQUESTS, factor=st.floats(0, 1))
-def test_before_is_what_every_page_shows(
+def test_unchanged_percentiles_equal_the_pages(
     sqlite_site: Callable[..., Site], requests: list[Request], factor: float
 ) -> None:
     """The unchanged percentiles equal those of the pages, and a faster stage makes no request slower."""
@@ -127,7 +127,7 @@ def service(n: int) -> list[Request]:
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
-def test_other_requests_move_up_to_be_the_new_percentile(sqlite_site: Callable[..., Site], quantile: float) -> None:
+def test_the_what_if_is_close_to_the_recomputed_percentile(sqlite_site: Callable[..., Site], quantile: float) -> None:
     """The result is close to the recomputed percentile, while subtracting the stage time from p99 is far too optimistic."""
     one, requests = sqlite_site(), service(8000)
     one.write(requests)
@@ -144,7 +144,7 @@ def test_other_requests_move_up_to_be_the_new_percentile(sqlite_site: Callable[.
     assert quantile < 0.99 or subtracted < 0.6 * exact
 
 
-def test_stages_sent_coarser_than_latency_still_count(sqlite_site: Callable[..., Site]) -> None:
+def test_coarser_stage_times_still_count(sqlite_site: Callable[..., Site]) -> None:
     """With stage times at a coarser scale, the shares of a wide bucket apply to the narrow buckets within it."""
     one = sqlite_site()
     one.write([Request({"forward": 10_000_000 * step, "queue": 30_000_000 * step}) for step in range(1, 50)], scale=2)
@@ -155,7 +155,7 @@ def test_stages_sent_coarser_than_latency_still_count(sqlite_site: Callable[...,
     assert frame["after_seconds"].tolist() == frame["ceiling_seconds"].tolist()
 
 
-def test_what_nobody_does_cannot_be_faster(sqlite_site: Callable[..., Site]) -> None:
+def test_a_stage_without_requests_changes_nothing(sqlite_site: Callable[..., Site]) -> None:
     """A stage without requests changes nothing, without requests there are no rows, and zero latencies stay zero."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})] * 5 + [Request({"forward": 0})] * 5)

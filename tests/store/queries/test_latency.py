@@ -46,7 +46,7 @@ def lognormal(n: int, seed: int = 1) -> list[Request]:
 
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, quantile=st.floats(0, 1))
-def test_the_value_is_the_order_statistic_and_the_stages_are_those_of_its_band(
+def test_the_value_is_the_order_statistic_with_the_stages_of_its_bounds(
     sqlite_site: Callable[..., Site], requests: list[Request], quantile: float
 ) -> None:
     """The value is within the histogram's error of the order statistic and equals the sum of its stages.
@@ -86,7 +86,7 @@ def assert_shares(found: object, band: Sequence[Request]) -> None:
     )
 
 
-def test_on_a_real_latency_shape_the_breakdown_is_the_mean_of_its_bucket(sqlite_site: Callable[..., Site]) -> None:
+def test_the_breakdown_of_a_real_latency_shape_is_the_mean_of_its_bucket(sqlite_site: Callable[..., Site]) -> None:
     """With many requests in a bucket, its shares at the median and in the tail equal those of the raw requests."""
     one, requests = sqlite_site(), lognormal(6000)
     one.write(requests)
@@ -179,7 +179,7 @@ def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site
     assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
 
 
-def test_stages_sent_coarser_than_latency_do_not_move_the_value(sqlite_site: Callable[..., Site]) -> None:
+def test_coarser_stage_times_do_not_change_the_value(sqlite_site: Callable[..., Site]) -> None:
     """Stage times at a coarser scale than the counts do not move the percentile."""
     one, requests = sqlite_site(), lognormal(400)
     fine = [point for point in Fold().points(requests) if point.metric.endswith("request.duration")]
@@ -196,7 +196,7 @@ def test_stages_sent_coarser_than_latency_do_not_move_the_value(sqlite_site: Cal
     assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
 
 
-def test_time_nobody_claims_is_overhead(sqlite_site: Callable[..., Site]) -> None:
+def test_time_without_stages_is_unattributed(sqlite_site: Callable[..., Site]) -> None:
     """Latencies without stages are shown as unattributed time."""
     one = sqlite_site()
     points = [point for point in Fold().points(lognormal(50)) if point.metric.endswith("request.duration")]
@@ -207,7 +207,7 @@ def test_time_nobody_claims_is_overhead(sqlite_site: Callable[..., Site]) -> Non
     assert frame["overhead"].item() == frame["value_seconds"].item() > 0
 
 
-def test_requests_that_took_no_time_are_zero_everywhere(sqlite_site: Callable[..., Site]) -> None:
+def test_requests_of_zero_duration_are_zero_everywhere(sqlite_site: Callable[..., Site]) -> None:
     """Durations below a nanosecond are zero, with error bounds of a nanosecond."""
     one = sqlite_site()
     one.write([Request({"forward": 0})] * 5 + [Request({"forward": 1_000_000})] * 5)
@@ -218,7 +218,7 @@ def test_requests_that_took_no_time_are_zero_everywhere(sqlite_site: Callable[..
     assert frame["n"].tolist() == [5, 5]
 
 
-def test_the_stages_stand_in_their_order(sqlite_site: Callable[..., Site]) -> None:
+def test_stages_are_in_chart_order(sqlite_site: Callable[..., Site]) -> None:
     """Columns have the chart order of stages: compute, waiting, custom stages, unattributed time."""
     one = sqlite_site()
     one.write([Request(dict.fromkeys(reversed(STAGES), 1_000_000))])
@@ -232,7 +232,7 @@ def test_the_stages_stand_in_their_order(sqlite_site: Callable[..., Site]) -> No
     ]
 
 
-def test_a_mixture_is_said_to_be_one(sqlite_site: Callable[..., Site]) -> None:
+def test_a_mixture_of_causes_is_reported(sqlite_site: Callable[..., Site]) -> None:
     """If two causes alternate at a percentile, the dominant stages have their shares of requests."""
     one = sqlite_site()
     slow = [Request({"forward": 5_000_000, stage: 95_000_000}) for stage in ("queue", "queue", "queue", "load") * 5]
@@ -266,7 +266,7 @@ def test_heat_counts_every_request_in_its_cell(sqlite_site: Callable[..., Site])
     assert cell["share"] == pytest.approx(inside[cell["dominant"]] / inside.total())
 
 
-def test_a_cell_that_mixes_causes_says_so(sqlite_site: Callable[..., Site]) -> None:
+def test_a_cell_reports_its_mixed_causes(sqlite_site: Callable[..., Site]) -> None:
     """A cell has the stages that dominate most of its requests, with their shares; a single cause has no second one."""
     one = sqlite_site()
     mixed = ["queue"] * 5 + ["load"] * 3 + ["forward"] * 2
@@ -303,7 +303,7 @@ def test_a_stage_of_a_request_has_a_rank_among_all(
     assert rank.low - 1e-9 <= exact <= rank.high + 1e-9
 
 
-def test_stage_latency_is_each_stages_own_distribution(sqlite_site: Callable[..., Site]) -> None:
+def test_stage_latency_is_the_distribution_of_each_stage(sqlite_site: Callable[..., Site]) -> None:
     """Stage latency counts the requests that have the stage, at the scale of each stage."""
     one, requests = sqlite_site(), lognormal(200)
     one.write(requests)

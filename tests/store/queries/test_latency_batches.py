@@ -21,7 +21,7 @@ def points(sizes: tuple[int, ...]) -> list[Point]:
     return [Point(SHOP, metric, key, NOON - 600, histogram) for metric, key, histogram in counts.histograms()]
 
 
-def test_each_band_has_its_histogram(sqlite_site: Callable[..., Site]) -> None:
+def test_each_size_bucket_has_its_histogram(sqlite_site: Callable[..., Site]) -> None:
     """Each size bucket has its histogram, sorted by size, from any tier."""
     one = sqlite_site()
     one.store.write([Batch("a", points(SIZES)), Batch("b", points(SIZES))])
@@ -37,7 +37,7 @@ def test_each_band_has_its_histogram(sqlite_site: Callable[..., Site]) -> None:
     assert one.store.read.batches(one.around(service="bank")) == {}
 
 
-def test_bands_take_no_place_of_the_users_own_stages(sqlite_site: Callable[..., Site]) -> None:
+def test_size_buckets_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
     """Size buckets do not count towards the cap of custom stages."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     one.store.write([Batch("a", points(tuple(2**power for power in range(len(BATCH_SIZES.names)))))])

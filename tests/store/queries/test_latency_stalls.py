@@ -85,7 +85,7 @@ def assert_told(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
 
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, quantile=st.floats(0, 1))
-def test_what_held_requests_up_is_part_of_their_stages(
+def test_stalls_are_parts_of_their_stages(
     sqlite_site: Callable[..., Site], requests: list[HeldUp], quantile: float
 ) -> None:
     """Stalls are parts of their stages at any percentile, for several agents and versions, before and after rollup."""
@@ -113,7 +113,7 @@ def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
         one.store.maintain()
 
 
-def test_where_nothing_held_requests_up_there_is_nothing(sqlite_site: Callable[..., Site]) -> None:
+def test_without_stalls_there_are_no_rows(sqlite_site: Callable[..., Site]) -> None:
     """Without stalls there are no rows, with and without requests."""
     one = sqlite_site()
     one.store.write([batch("a", [HeldUp({"forward": 10**7}, {})])])
@@ -122,7 +122,7 @@ def test_where_nothing_held_requests_up_there_is_nothing(sqlite_site: Callable[.
     assert one.store.read.stalls(one.around(service="bank"), [0.5]).empty
 
 
-def test_what_holds_stages_up_takes_no_place_of_the_users_own(sqlite_site: Callable[..., Site]) -> None:
+def test_stalls_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
     """Stalls do not count towards the cap of custom stages; those of stages beyond the cap are added to the rest."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=1))
     stages = {"forward": 10**7, "rerank": 10**7, "resize": 10**7}

@@ -64,7 +64,7 @@ def as_buckets(index: NDArray[np.int64], amounts: NDArray[np.int64]) -> dict[int
     return {key: n for key, n in zip(index.tolist(), amounts.sum(axis=0).tolist(), strict=True) if n}
 
 
-def test_each_group_has_the_requests_it_has_alone(counted: Site) -> None:
+def test_the_counts_of_a_group_equal_a_separate_query(counted: Site) -> None:
     """The counts of each group equal a separate query, by service, environment and part; coarse clients are excluded."""
     window = counted.between(START, END)
     found = counted.store.read.all_minutes(window.start, window.end)
@@ -83,7 +83,7 @@ def test_each_group_has_the_requests_it_has_alone(counted: Site) -> None:
         assert (alone.own == counts.own).all()
 
 
-def test_every_minute_has_its_own_requests(counted: Site) -> None:
+def test_every_minute_equals_a_separate_query(counted: Site) -> None:
     """A minute in a longer range has the same counts as in a separate query."""
     whole = counted.store.read.minutes(of(counted, SHOP))
     for number in range(0, 121, 20):
@@ -93,7 +93,7 @@ def test_every_minute_has_its_own_requests(counted: Site) -> None:
         assert alone.total.sum() == whole.total[number].sum()
 
 
-def test_the_time_of_requests_is_told_step_by_step(counted: Site) -> None:
+def test_request_time_is_split_by_step(counted: Site) -> None:
     """Stage times add up to the latency of requests, and requests to their count."""
     spent = counted.store.read.spent(of(counted, SHOP), timedelta(minutes=10))
     latency = counted.store.read.latency(of(counted, SHOP))
@@ -103,7 +103,7 @@ def test_the_time_of_requests_is_told_step_by_step(counted: Site) -> None:
     assert spent.seconds.sum() == pytest.approx(latency.sum, rel=1e-3)
 
 
-def test_nothing_is_told_of_nobody(counted: Site) -> None:
+def test_without_requests_minutes_are_zero(counted: Site) -> None:
     """Without requests the minutes have zero counts."""
     nobody = counted.between(START, END, service="nobody")
     counts = counted.store.read.minutes(nobody)
@@ -113,7 +113,7 @@ def test_nothing_is_told_of_nobody(counted: Site) -> None:
     assert counted.store.read.all_minutes(nobody.start - timedelta(days=30), nobody.start - timedelta(days=29)) == {}
 
 
-def test_groups_are_those_that_serve(counted: Site) -> None:
+def test_groups_are_listed_while_they_serve(counted: Site) -> None:
     """Groups have the time of their first request; groups without recent requests are not listed."""
     window = counted.between(START, END)
     groups = counted.store.read.groups(window.start)

@@ -36,7 +36,7 @@ def answers(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], t
     return dict(zip(zip(starts, names, strict=True), zip(found["mean"], found["most"], strict=True), strict=True))
 
 
-def test_means_are_exact_and_nothing_was_more_than_the_most(sqlite_site: Callable[..., Site]) -> None:
+def test_means_are_exact_and_the_maximum_is_an_upper_bound(sqlite_site: Callable[..., Site]) -> None:
     """Means are exact in every tier, and the maximum is at most one bucket too high."""
     one, rng = sqlite_site(), random.Random(1)
     values = [
@@ -57,7 +57,7 @@ def test_means_are_exact_and_nothing_was_more_than_the_most(sqlite_site: Callabl
             assert max(expected[key]) * (1 - 1e-9) <= most <= max(expected[key]) * 1.022
 
 
-def test_it_is_that_of_the_whole_process(sqlite_site: Callable[..., Site]) -> None:
+def test_machine_metrics_are_those_of_the_whole_process(sqlite_site: Callable[..., Site]) -> None:
     """Machine metrics of a selection are those of the whole process, for any route, model or status of its service."""
     one = sqlite_site()
     one.store.write([Batch("a", [observed(0.5, "gpu web-1/gpu0", START)])])
@@ -66,7 +66,7 @@ def test_it_is_that_of_the_whole_process(sqlite_site: Callable[..., Site]) -> No
     assert answers(one, 1, service="bank") == {}
 
 
-def test_an_idle_machine_is_no_request(sqlite_site: Callable[..., Site]) -> None:
+def test_machine_metrics_do_not_count_as_requests(sqlite_site: Callable[..., Site]) -> None:
     """Machine metrics do not count as requests: they change neither the last request nor the retention of an idle service."""
     one = sqlite_site()
     one.write([Request({"forward": 1000}, at=START)])
@@ -78,7 +78,7 @@ def test_an_idle_machine_is_no_request(sqlite_site: Callable[..., Site]) -> None
     assert one.store.read.revision("shop") != revision
 
 
-def test_places_are_bounded_and_bind_nobody_for_long(
+def test_replicas_over_the_cap_are_aggregated_hourly(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replicas beyond the cap are aggregated by metric, use no place of stages, and the cap applies to each hour."""

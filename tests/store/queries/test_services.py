@@ -46,7 +46,7 @@ def test_a_service_is_one_row(one: Site) -> None:
     }
 
 
-def test_a_service_without_requests_in_the_window_is_not_there(one: Site) -> None:
+def test_a_service_without_requests_in_the_window_is_not_listed(one: Site) -> None:
     """Only services with data in the window are listed, with the data of the window."""
     frame = one.store.read.services(utc(NOON - 7300), utc(NOON - 3000))
 
@@ -60,7 +60,7 @@ def test_the_last_bucket_of_a_silent_service_is_exact(one: Site) -> None:
     assert frame["last_seen"].tolist() == [utc(NOON - 3610)]
 
 
-def test_versions_are_those_of_the_whole_history(one: Site) -> None:
+def test_versions_cover_the_whole_history(one: Site) -> None:
     """Versions include releases before the window; requests are those in the window, for any selected version."""
     frame = one.store.read.versions(one.between(NOON - 3000, NOON, service="shop", version="2"))
 
@@ -70,7 +70,7 @@ def test_versions_are_those_of_the_whole_history(one: Site) -> None:
     assert frame["last_seen"].tolist() == [utc(NOON - 7210), utc(NOON - 50)]
 
 
-def test_the_releases_of_all_services_are_one_answer(one: Site) -> None:
+def test_the_releases_of_all_services_are_one_query(one: Site) -> None:
     """Each version of each service has its first and last time, oldest first, with a filter by environment."""
     frame = one.store.read.releases()
     elsewhere = one.store.read.releases("nowhere")
@@ -82,7 +82,7 @@ def test_the_releases_of_all_services_are_one_answer(one: Site) -> None:
     assert elsewhere.empty
 
 
-def test_the_values_of_each_dimension_are_told_most_requests_first(one: Site) -> None:
+def test_dimension_values_are_sorted_by_requests(one: Site) -> None:
     """Values of each dimension are sorted by requests, without unknown values and values without requests."""
     shop = Selection(utc(NOON - 86_400), utc(NOON), service="shop")
     late = Selection(utc(NOON - 3700), utc(NOON), service="shop")
@@ -95,7 +95,7 @@ def test_the_values_of_each_dimension_are_told_most_requests_first(one: Site) ->
     assert one.store.read.dimensions(late)["model"] == {"new": 5}
 
 
-def test_dimensions_select(one: Site) -> None:
+def test_dimensions_filter_requests(one: Site) -> None:
     """A filter by any dimension selects only its requests; a filter without matches selects none."""
     counts = {
         str(wanted): one.store.read.latency(one.around(**wanted)).count
@@ -111,7 +111,7 @@ def test_dimensions_select(one: Site) -> None:
     assert list(counts.values()) == [5, 1, 3, 1, 0]
 
 
-def test_empty_answers_have_their_columns(sqlite_site: Callable[..., Site]) -> None:
+def test_empty_results_have_their_columns(sqlite_site: Callable[..., Site]) -> None:
     """Empty results have all columns and no rows."""
     one = sqlite_site()
     read, chosen, minute = one.store.read, one.around(), timedelta(minutes=1)

@@ -53,7 +53,7 @@ def fleet(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generat
 
 
 @pytest.mark.parametrize("environment", [None, "prod"])
-def test_each_service_has_the_numbers_it_has_alone(fleet: Site, environment: str | None) -> None:
+def test_the_numbers_of_each_service_equal_a_separate_query(fleet: Site, environment: str | None) -> None:
     """Latency, error bounds and stages at every percentile equal those of a separate query, bit for bit, in any tier."""
     read, window = fleet.store.read, fleet.between(START, END)
     told = read.fleet(window.start, window.end, PERCENTILES, environment=environment)
@@ -73,7 +73,7 @@ def _of(environment: str | None) -> dict[str, str]:
     return {} if environment is None else {"environment": environment}
 
 
-def test_the_services_of_an_environment_are_told_alone(fleet: Site) -> None:
+def test_an_environment_filter_selects_its_services(fleet: Site) -> None:
     """A filter by environment gives counts and newest version of that environment."""
     read, window = fleet.store.read, fleet.between(START, END)
     told = read.services(window.start, window.end, environment="prod").set_index("service")
@@ -85,7 +85,7 @@ def test_the_services_of_an_environment_are_told_alone(fleet: Site) -> None:
 
 
 @pytest.mark.parametrize("seconds", [60, 3600])
-def test_the_courses_of_all_services_are_those_of_each(fleet: Site, seconds: int) -> None:
+def test_the_time_series_of_all_services_equal_those_of_each(fleet: Site, seconds: int) -> None:
     """The time series of requests equal those of each service."""
     read, window, step = fleet.store.read, fleet.between(START, END), timedelta(seconds=seconds)
     told = read.fleet_over_time(window.start, window.end, step)
@@ -97,7 +97,7 @@ def test_the_courses_of_all_services_are_those_of_each(fleet: Site, seconds: int
     assert told.attrs["step_seconds"] == seconds
 
 
-def test_a_total_outlives_the_series_it_is_named_by(sqlite_site: Callable[..., Site]) -> None:
+def test_a_total_survives_deletion_of_its_series(sqlite_site: Callable[..., Site]) -> None:
     """The total of a service remains after the series that provides its id is deleted."""
     one = sqlite_site()
     old, new = Series("shop", "1", route="/old"), Series("shop", "1", route="/new")

@@ -30,7 +30,7 @@ REQUESTS = st.lists(
 
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, threshold=st.floats(1e-6, 20))
-def test_the_true_number_of_bad_requests_lies_in_the_band(
+def test_the_true_number_of_bad_requests_is_within_the_bounds(
     sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
 ) -> None:
     """The exact number of failed or slow requests is within the error bounds."""
@@ -69,14 +69,14 @@ def test_without_a_threshold_only_failures_are_bad(sqlite_site: Callable[..., Si
     assert (counts.total, counts.bad, counts.bad_low, counts.bad_high) == (9, 2, 2, 2)
 
 
-def test_no_requests_are_no_requests(sqlite_site: Callable[..., Site]) -> None:
+def test_without_requests_all_counts_are_zero(sqlite_site: Callable[..., Site]) -> None:
     """Without requests all counts are zero, and there is no last time."""
     counts = sqlite_site().store.read.slo_counts(sqlite_site().around(), 0.1)
 
     assert (counts.total, counts.bad, counts.last_at) == (0, 0, None)
 
 
-def test_the_last_bucket_is_told(sqlite_site: Callable[..., Site]) -> None:
+def test_the_time_of_the_last_request_is_returned(sqlite_site: Callable[..., Site]) -> None:
     """The time of the last request is accurate to 10 s."""
     one = sqlite_site()
     one.write([Request({"forward": 5}, NOON - 7000), Request({"forward": 5}, NOON - 33)])
@@ -84,7 +84,7 @@ def test_the_last_bucket_is_told(sqlite_site: Callable[..., Site]) -> None:
     assert one.store.read.slo_counts(one.around(), 0.1).last_at == datetime.fromtimestamp(NOON - 40, UTC)
 
 
-def test_the_stage_that_makes_requests_bad_stands_first(sqlite_site: Callable[..., Site]) -> None:
+def test_the_stage_of_bad_requests_comes_first(sqlite_site: Callable[..., Site]) -> None:
     """Stages are sorted by the difference between mean times of bad and good requests, with their shares."""
     one = sqlite_site()
     good = [Request({"forward": 20_000_000, "queue": 1_000_000})] * 100
@@ -100,7 +100,7 @@ def test_the_stage_that_makes_requests_bad_stands_first(sqlite_site: Callable[..
     assert frame["share"]["queue"] == pytest.approx(0.1592 / 0.1652)
 
 
-def test_a_selection_of_bad_requests_only_has_no_good_mean(sqlite_site: Callable[..., Site]) -> None:
+def test_bad_requests_alone_have_no_good_mean(sqlite_site: Callable[..., Site]) -> None:
     """If one side has no requests, its means are zero."""
     one = sqlite_site()
     one.write([Request({"forward": 200_000_000})] * 5)
@@ -123,7 +123,7 @@ BLAMED = st.lists(
 
 @settings(max_examples=6, deadline=None)
 @given(requests=BLAMED, threshold=st.none() | st.floats(1e-3, 3), minutes=st.sampled_from([1, 5, 30, 600]))
-def test_what_made_requests_bad_adds_up_to_the_bad_ones(
+def test_bad_requests_by_stage_add_up_to_all_bad_requests(
     sqlite_site: Callable[..., Site], requests: list[Request], threshold: float | None, minutes: int
 ) -> None:
     """In every step, bad requests by stage plus unexplained ones equal the bad requests of the series."""
@@ -142,7 +142,7 @@ def test_what_made_requests_bad_adds_up_to_the_bad_ones(
     assert frame.attrs == series.attrs
 
 
-def test_each_step_blames_the_stage_its_bad_requests_spent_more_in(sqlite_site: Callable[..., Site]) -> None:
+def test_each_step_attributes_bad_requests_to_the_largest_excess(sqlite_site: Callable[..., Site]) -> None:
     """Bad requests of each step are attributed to the stage with the larger excess; immediate failures are unexplained."""
     one = sqlite_site()
     good = {"forward": 20_000_000, "queue": 1_000_000, "preprocess": 1_000_000}
@@ -161,7 +161,7 @@ def test_each_step_blames_the_stage_its_bad_requests_spent_more_in(sqlite_site: 
     assert "forward" not in frame
 
 
-def test_nothing_bad_is_an_empty_answer_with_its_columns(sqlite_site: Callable[..., Site]) -> None:
+def test_without_bad_requests_the_result_has_its_columns(sqlite_site: Callable[..., Site]) -> None:
     """Without requests there are no rows; good requests give rows of zeros."""
     one = sqlite_site()
     empty = one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))
@@ -172,7 +172,7 @@ def test_nothing_bad_is_an_empty_answer_with_its_columns(sqlite_site: Callable[.
     assert one.store.read.bad_over_time(one.around(), 0.1, timedelta(minutes=5))["bad"].tolist() == [0]
 
 
-def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
+def test_the_result_does_not_depend_on_the_chunk_size(
     sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The result is the same when rows are read in chunks of three or together, with two scales and several stages."""
@@ -204,7 +204,7 @@ def test_an_answer_does_not_depend_on_the_pieces_it_is_read_in(
     assert answers() == whole
 
 
-def test_what_is_held_does_not_grow_with_time(sqlite_site: Callable[..., Site]) -> None:
+def test_memory_does_not_grow_with_the_window(sqlite_site: Callable[..., Site]) -> None:
     """The number of rows in memory depends on series and stages, and not on the length of the window."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000}, NOON - 10 * step) for step in range(200)])

@@ -51,7 +51,7 @@ def write_tokens(one: Site, metric: str, definition: str, *seconds: float, statu
 
 @settings(max_examples=8, deadline=None)
 @given(requests=REQUESTS, threshold=st.floats(1e-4, 2))
-def test_the_true_number_of_bad_requests_lies_in_the_band(
+def test_the_true_number_of_bad_requests_is_within_the_bounds(
     sqlite_site: Callable[..., Site], requests: list[Request], threshold: float
 ) -> None:
     """For a stage or whole requests, the exact number of bad requests is within the error bounds.
@@ -70,7 +70,7 @@ def test_the_true_number_of_bad_requests_lies_in_the_band(
     assert found.bad_high - found.bad_low <= sum(low < each <= high for each in spent)
 
 
-def test_a_full_bucket_is_split_where_the_threshold_cuts_it(sqlite_site: Callable[..., Site]) -> None:
+def test_a_bucket_is_split_at_the_threshold(sqlite_site: Callable[..., Site]) -> None:
     """Values spread log-linearly in one bucket are split exactly at the threshold, and the bounds cover all of the bucket."""
     one = sqlite_site()
     low, high = bucket_bounds(bucket_index(0.1))
@@ -103,7 +103,7 @@ def test_the_series_adds_up_to_the_tally(
         assert course["bad"].sum() == pytest.approx(found.bad)
 
 
-def test_a_failed_request_is_bad_by_its_stage_only_if_that_was_slow(sqlite_site: Callable[..., Site]) -> None:
+def test_a_failed_request_is_bad_only_if_its_stage_was_slow(sqlite_site: Callable[..., Site]) -> None:
     """A stage objective counts slow stages, and failed requests only if their stage was slow."""
     one = sqlite_site()
     one.write([Request({"queue": 10**8}), Request({"queue": 10**8}, series=ERROR), Request({"forward": 10**9})])
@@ -113,7 +113,7 @@ def test_a_failed_request_is_bad_by_its_stage_only_if_that_was_slow(sqlite_site:
     assert one.store.read.tally(one.around(), Indicator("availability")).bad == 1
 
 
-def test_tokens_are_counted_by_their_definition_or_all_together(sqlite_site: Callable[..., Site]) -> None:
+def test_tokens_are_counted_by_definition_or_together(sqlite_site: Callable[..., Site]) -> None:
     """First tokens are counted by definition or together, including those of requests that failed later."""
     one = sqlite_site()
     write_tokens(one, FIRST_TOKEN, "generate", 0.1, 0.9)
@@ -131,7 +131,7 @@ def test_tokens_are_counted_by_their_definition_or_all_together(sqlite_site: Cal
     assert counted(Indicator("tpot", 0.02)) == (3, 2)
 
 
-def test_coverage_is_the_time_stages_explain(sqlite_site: Callable[..., Site]) -> None:
+def test_coverage_is_the_attributed_time(sqlite_site: Callable[..., Site]) -> None:
     """Coverage counts seconds of requests and unattributed seconds, and the number of requests."""
     one = sqlite_site()
     one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"forward": 3 * 10**9})])
@@ -140,7 +140,7 @@ def test_coverage_is_the_time_stages_explain(sqlite_site: Callable[..., Site]) -
     assert (found.requests, found.total, found.bad) == (2, pytest.approx(4.0), pytest.approx(0.1))
 
 
-def test_coverage_does_not_judge_requests_without_stages(sqlite_site: Callable[..., Site]) -> None:
+def test_coverage_excludes_untimed_requests(sqlite_site: Callable[..., Site]) -> None:
     """Untimed requests count as neither attributed nor unattributed."""
     one = sqlite_site()
     one.write([Request({"forward": 9 * 10**8, "overhead": 10**8}), Request({"untimed": 3 * 10**9})])
@@ -149,7 +149,7 @@ def test_coverage_does_not_judge_requests_without_stages(sqlite_site: Callable[.
     assert (found.requests, found.total, found.bad) == (2, pytest.approx(1.0), pytest.approx(0.1))
 
 
-def test_silence_makes_minutes_stale(sqlite_site: Callable[..., Site]) -> None:
+def test_minutes_without_data_are_stale(sqlite_site: Callable[..., Site]) -> None:
     """Of ten minutes without data, five beyond the threshold are bad; minutes before the first data do not count."""
     one = sqlite_site()
     seen = (*range(NOON - 3600, NOON - 1800, 60), *range(NOON - 1200, NOON, 60))
@@ -162,7 +162,7 @@ def test_silence_makes_minutes_stale(sqlite_site: Callable[..., Site]) -> None:
     assert stale == [-25, -24, -23, -22, -21]
 
 
-def test_what_was_never_seen_is_not_stale(sqlite_site: Callable[..., Site]) -> None:
+def test_a_service_without_data_is_not_stale(sqlite_site: Callable[..., Site]) -> None:
     """Without any data no minute counts; after a long gap every minute is bad."""
     one = sqlite_site()
     hour = one.between(NOON - 3600, NOON)
@@ -178,7 +178,7 @@ def test_what_was_never_seen_is_not_stale(sqlite_site: Callable[..., Site]) -> N
     ("silent_seconds", "maintained", "stale"),
     [(60, False, False), (600, False, True), (600, True, False), (20_000, True, False), (20_000, False, True)],
 )
-def test_a_silent_service_is_told_from_a_dead_collector(
+def test_a_silent_service_differs_from_a_failed_collector(
     sqlite_site: Callable[..., Site], silent_seconds: int, maintained: bool, stale: bool
 ) -> None:
     """A working collector completes rollups without data; a failed one is stale since its last data."""

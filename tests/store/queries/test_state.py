@@ -25,7 +25,7 @@ def steady(hours: int, hourly: float, kept_days: int = 10) -> TierUse:
 
 
 @given(hours=st.integers(1, 24 * 10), hourly=st.floats(1, 1e9), kept_days=st.integers(10, 400))
-def test_a_steady_tier_settles_at_its_rate_times_its_time(hours: int, hourly: float, kept_days: int) -> None:
+def test_the_size_of_a_steady_tier_converges_to_rate_times_retention(hours: int, hourly: float, kept_days: int) -> None:
     """The forecast of a steady tier converges to rate times retention, whatever its age."""
     tier = steady(hours, hourly, kept_days)
 
@@ -35,14 +35,14 @@ def test_a_steady_tier_settles_at_its_rate_times_its_time(hours: int, hourly: fl
     assert tier.bytes_after(kept_days + 1, NOON) == pytest.approx(tier.settled_bytes)
 
 
-def test_a_slot_that_is_not_full_yet_does_not_slow_the_rate() -> None:
+def test_an_incomplete_slot_does_not_lower_the_rate() -> None:
     """The growth in an incomplete slot is divided by its elapsed time."""
     tier = TierUse(DAY, HOUR, NOON, NOON + HOUR // 2, {NOON: 50.0})
 
     assert tier.bytes_per_day == pytest.approx(24 * 100)
 
 
-def test_only_the_last_day_makes_the_rate() -> None:
+def test_the_last_day_determines_the_rate() -> None:
     """Only the last day determines the rate."""
     slots = {NOON - hour * HOUR: 10.0 if hour <= 24 else 100.0 for hour in range(1, 24 * 5 + 1)}
     tier = TierUse(6 * DAY, HOUR, NOON - 5 * DAY, NOON, slots)
@@ -59,7 +59,7 @@ def test_a_store_without_data_does_not_grow() -> None:
     assert days_until_full([tier], 10, 100, NOON) is None
 
 
-def test_the_day_on_which_room_has_to_be_made() -> None:
+def test_the_forecast_names_the_day_of_the_budget_limit() -> None:
     """The store is full at nine tenths of the budget; a budget above the steady size is never reached."""
     tier = steady(24, 100)
 
@@ -69,7 +69,7 @@ def test_the_day_on_which_room_has_to_be_made() -> None:
     assert days_until_full([tier], 0, 30_000, NOON) is None
 
 
-def test_storage_adds_up_to_what_is_used(sqlite_site: Callable[..., Site]) -> None:
+def test_storage_sizes_add_up_to_the_store_size(sqlite_site: Callable[..., Site]) -> None:
     """Sizes of tables add up to the size of the store, tiers to the table of points, and row counts are exact."""
     one = sqlite_site(retention=Retention(budget_bytes=10 * 1024**3))
     for hour in range(3, 0, -1):
@@ -87,7 +87,7 @@ def test_storage_adds_up_to_what_is_used(sqlite_site: Callable[..., Site]) -> No
     assert storage.tiers[0].kept == timedelta(hours=24)
 
 
-def test_what_was_forecast_comes_true(sqlite_site: Callable[..., Site]) -> None:
+def test_the_forecast_equals_the_later_size(sqlite_site: Callable[..., Site]) -> None:
     """The forecast after three hours of steady load equals the size when the retention is reached."""
     one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=12), minutes=timedelta(hours=12)))
     told: list[list[TierStorage]] = []
@@ -113,7 +113,7 @@ def test_an_empty_store_has_a_size_and_no_forecast(sqlite_site: Callable[..., Si
     assert (storage.budget_bytes, storage.full_at) == (None, None)
 
 
-def test_a_budget_that_is_used_up_is_full_today(sqlite_site: Callable[..., Site]) -> None:
+def test_a_used_up_budget_is_full_today(sqlite_site: Callable[..., Site]) -> None:
     """A store at its budget is full today."""
     one = sqlite_site()
     one.write([Request({"forward": 1_000_000})])
@@ -123,7 +123,7 @@ def test_a_budget_that_is_used_up_is_full_today(sqlite_site: Callable[..., Site]
     assert one.store.read.storage().full_at == datetime.fromtimestamp(NOON, UTC)
 
 
-def test_values_past_their_cap_are_told(sqlite_site: Callable[..., Site]) -> None:
+def test_values_over_their_cap_are_reported(sqlite_site: Callable[..., Site]) -> None:
     """Services with values beyond a cap are listed with dimension and cap; other services are not."""
     one = sqlite_site(series_caps=SeriesCaps(services=2, route=3, custom_stages=2))
     for name in ("shop", "desk", "till"):
@@ -138,7 +138,7 @@ def test_values_past_their_cap_are_told(sqlite_site: Callable[..., Site]) -> Non
     ]
 
 
-def test_too_many_combinations_are_told_as_such(sqlite_site: Callable[..., Site]) -> None:
+def test_too_many_combinations_are_reported(sqlite_site: Callable[..., Site]) -> None:
     """Too many combinations are reported as such, because then all fine dimensions are capped."""
     one = sqlite_site(series_caps=SeriesCaps(series=3))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(9)])
@@ -148,7 +148,7 @@ def test_too_many_combinations_are_told_as_such(sqlite_site: Callable[..., Site]
     ]
 
 
-def test_stages_at_their_cap_are_not_past_it(sqlite_site: Callable[..., Site]) -> None:
+def test_stages_at_their_cap_are_not_over_it(sqlite_site: Callable[..., Site]) -> None:
     """A number of stages equal to the cap is not beyond it."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=2))
     one.write([Request({"mine": 1000, "yours": 2000})])
@@ -156,7 +156,7 @@ def test_stages_at_their_cap_are_not_past_it(sqlite_site: Callable[..., Site]) -
     assert one.store.read.folds() == []
 
 
-def test_what_folded_long_ago_is_not_told(sqlite_site: Callable[..., Site]) -> None:
+def test_values_capped_long_ago_are_not_reported(sqlite_site: Callable[..., Site]) -> None:
     """After a day without a capped value it is no longer reported."""
     one = sqlite_site(series_caps=SeriesCaps(route=1))
     one.write([Request({"forward": 1_000_000}, series=Series("shop", "1", route=f"/{n}")) for n in range(3)])

@@ -98,7 +98,9 @@ ANSWERS = st.lists(
 
 @settings(max_examples=3, deadline=None)
 @given(answers=ANSWERS)
-def test_the_steps_of_a_course_are_the_whole(sqlite_site: Callable[..., Site], answers: list[Answer]) -> None:
+def test_the_steps_of_a_time_series_add_up_to_the_window(
+    sqlite_site: Callable[..., Site], answers: list[Answer]
+) -> None:
     """Steps add up to the histogram of the window; one step for all has its quantiles."""
     one = sqlite_site()
     write(one, answers)
@@ -116,7 +118,9 @@ def test_the_steps_of_a_course_are_the_whole(sqlite_site: Callable[..., Site], a
 
 @settings(max_examples=3, deadline=None)
 @given(answers=ANSWERS)
-def test_the_bands_of_the_prompts_are_all_first_tokens(sqlite_site: Callable[..., Site], answers: list[Answer]) -> None:
+def test_prompt_size_buckets_add_up_to_all_first_tokens(
+    sqlite_site: Callable[..., Site], answers: list[Answer]
+) -> None:
     """Size buckets of prompts add up to the histogram of all first tokens."""
     one = sqlite_site()
     write(one, [Answer(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in answers])
@@ -132,7 +136,7 @@ def test_the_bands_of_the_prompts_are_all_first_tokens(sqlite_site: Callable[...
         assert merged.sum == pytest.approx(expected.sum)
 
 
-def test_bands_sort_by_size_and_survive_the_roll_up(sqlite_site: Callable[..., Site]) -> None:
+def test_size_buckets_are_sorted_and_survive_the_rollup(sqlite_site: Callable[..., Site]) -> None:
     """Size buckets are sorted by size, from any tier."""
     one = sqlite_site()
     write(one, [Answer(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
@@ -143,7 +147,7 @@ def test_bands_sort_by_size_and_survive_the_roll_up(sqlite_site: Callable[..., S
     assert one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE) == before
 
 
-def test_bands_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
+def test_size_buckets_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
     """Size buckets of a series with two definitions are excluded from both, because they cannot be separated."""
     one = sqlite_site()
     write(one, [Answer(taken_in=10), Answer(taken_in=1000, series=OTHER_CHAT)])
@@ -154,7 +158,7 @@ def test_bands_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> Non
     assert read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_FIRST_CHUNK) == {}
 
 
-def test_definitions_and_bands_take_no_place_of_the_users_own_stages(sqlite_site: Callable[..., Site]) -> None:
+def test_definitions_and_size_buckets_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
     """Definitions and size buckets do not count towards the cap of custom stages."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
     write(one, [Answer(taken_in=2**power, definition=BY_FIRST_CHUNK) for power in range(len(BANDS.names))])
@@ -165,7 +169,7 @@ def test_definitions_and_bands_take_no_place_of_the_users_own_stages(sqlite_site
     assert tuple(read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_FIRST_CHUNK)) == BANDS.names
 
 
-def test_speed_is_told_by_how_many_decode_together(sqlite_site: Callable[..., Site]) -> None:
+def test_decode_speed_is_grouped_by_concurrency(sqlite_site: Callable[..., Site]) -> None:
     """Load is the decode time per second; steps are grouped by load, in ascending order."""
     one = sqlite_site()
     quiet = [Answer(at=NOON - 60 * minute, gap_ns=20_000_000, put_out=31) for minute in (9, 8) for _ in range(100)]
@@ -182,7 +186,7 @@ def test_speed_is_told_by_how_many_decode_together(sqlite_site: Callable[..., Si
     assert found.attrs == {"step_seconds": 60, "steps": 4, "newest_load": pytest.approx(2)}
 
 
-def test_a_cut_step_says_nothing_about_load(sqlite_site: Callable[..., Site]) -> None:
+def test_a_partial_step_has_no_load(sqlite_site: Callable[..., Site]) -> None:
     """A partial step has no load; without decode, or with one step, there is no result."""
     one = sqlite_site()
     write(one, [Answer(at=NOON - 600), Answer(at=NOON - 540)])

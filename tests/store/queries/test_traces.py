@@ -56,7 +56,7 @@ def numbers(frame: object) -> list[int]:
     return [int(trace_id, 16) for trace_id in frame["trace_id"]]  # type: ignore[index] - pandas' stubs
 
 
-def test_a_trace_comes_back_as_it_was_written(one: Site) -> None:
+def test_a_trace_round_trips_unchanged(one: Site) -> None:
     """A trace is found by its id or a prefix in any case, and equals the written one."""
     read = one.store.read
 
@@ -67,12 +67,12 @@ def test_a_trace_comes_back_as_it_was_written(one: Site) -> None:
 
 
 @pytest.mark.parametrize("asked", ["", "0", "0000000", "%", "g" * 32, "' OR 1=1 --"])
-def test_what_is_no_id_finds_nothing(one: Site, asked: str) -> None:
+def test_an_invalid_id_finds_nothing(one: Site, asked: str) -> None:
     """A prefix of less than eight digits, wildcards and other text find nothing."""
     assert one.store.read.trace(asked) is None
 
 
-def test_a_trace_sent_twice_is_kept_once(one: Site) -> None:
+def test_a_trace_sent_twice_is_stored_once(one: Site) -> None:
     """A trace that arrives again in another batch is stored once."""
     one.store.write([Batch("again", traces=[TRACES[0], TRACES[0], trace(9, 10, "forward")])])
 
@@ -110,7 +110,9 @@ def test_exemplars_are_the_slowest_or_the_newest(one: Site) -> None:
 @pytest.mark.parametrize(
     ("between", "found"), [((0.06, 0.9), [3, 4, 5]), ((0.9, math.inf), [2]), ((-1.0, 0.06), [1]), ((1e30, 1e40), [])]
 )
-def test_exemplars_between_two_latencies(one: Site, between: tuple[float, float], found: list[int]) -> None:
+def test_exemplars_between_two_latencies_are_selected(
+    one: Site, between: tuple[float, float], found: list[int]
+) -> None:
     """Exemplars between two latencies include the lower bound and exclude the upper one."""
     frame = one.store.read.exemplars(one.around(), between_seconds=between)
 
@@ -127,7 +129,7 @@ def test_exemplars_between_two_latencies(one: Site, between: tuple[float, float]
         (("no", ""), 0),
     ],
 )
-def test_exemplars_with_an_attribute(one: Site, attribute: tuple[str, str], found: int) -> None:
+def test_exemplars_are_filtered_by_an_attribute(one: Site, attribute: tuple[str, str], found: int) -> None:
     """Exemplars filter by an attribute of the request or a span; the limit applies after the filter."""
     read = one.store.read
 
@@ -135,7 +137,7 @@ def test_exemplars_with_an_attribute(one: Site, attribute: tuple[str, str], foun
     assert len(read.exemplars(one.around(), attribute=attribute, limit=2)) == min(found, 2)
 
 
-def test_an_exemplar_says_where_it_stands(one: Site) -> None:
+def test_an_exemplar_has_its_rank(one: Site) -> None:
     """The rank of an exemplar is the share of requests that are not slower; None without requests."""
     found = one.store.read.exemplars(one.around(service="shop")).set_index("dominant")
     alone = one.store.read.exemplars(one.around(service="bank"))
@@ -162,7 +164,7 @@ def test_equally_slow_causes_are_ordered_by_trace_id(sqlite_site: Callable[..., 
     assert numbers(one.store.read.one_per_cause(one.around(), 3)) == [7, 8, 9]
 
 
-def test_an_answer_says_why_and_how_long_requests_are_kept(sqlite_site: Callable[..., Site]) -> None:
+def test_the_result_has_the_retention_rule_and_expiry(sqlite_site: Callable[..., Site]) -> None:
     """The result has the retention rule as text, the number of traces by reason, and their expiry."""
     one = sqlite_site(retention=Retention(traces=timedelta(days=3), traces_per_service=500))
     reasons = ["slow", "slow", "error", "uniform"]
@@ -179,7 +181,7 @@ def test_an_answer_says_why_and_how_long_requests_are_kept(sqlite_site: Callable
         assert all(word in rule for word in ("forced", "failed", "slowest", "cold-start", "random"))
 
 
-def test_the_name_of_a_kept_request_never_changes(one: Site) -> None:
+def test_the_url_of_a_retained_request_never_changes(one: Site) -> None:
     """The URL of a retained trace stays valid after rollup, retention and restart."""
     listed = one.store.read.exemplars(one.around())[["trace_id", "span_id"]].to_numpy().tolist()
     one.store.maintain()
