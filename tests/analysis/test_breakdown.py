@@ -38,7 +38,7 @@ def test_stages_add_up_and_stay_between_their_neighbours(shares: list[list[float
     assert (told / total[:, None] >= parts.min(axis=0) - 1e-9).all()
 
 
-def test_a_stage_does_not_jump_where_few_requests_decide() -> None:
+def test_a_stage_is_smoothed_where_few_requests_decide() -> None:
     """One percentile whose eight requests differ from all others around it is no edge of the stack."""
     shares = np.tile([0.6, 0.3, 0.1], (41, 1))
     shares[20] = [0.0, 0.9, 0.1]
@@ -47,7 +47,7 @@ def test_a_stage_does_not_jump_where_few_requests_decide() -> None:
     assert told["queue"].iloc[20] > 0.45
 
 
-def test_what_few_requests_say_gives_way_to_what_many_say() -> None:
+def test_many_requests_outweigh_few_in_smoothing() -> None:
     """A percentile counts by how many requests it is the mean of."""
     frame = frame_of(np.tile([0.6, 0.3, 0.1], (41, 1)), np.ones(41), 1000)
     frame.loc[20, ["n", "queue", "forward"]] = [1, 0.0, 0.9]
@@ -55,7 +55,7 @@ def test_what_few_requests_say_gives_way_to_what_many_say() -> None:
     assert smoothed(frame)["queue"].iloc[20] == pytest.approx(0.6, rel=0.01)
 
 
-def test_many_requests_speak_for_themselves() -> None:
+def test_edges_of_many_requests_are_not_smoothed() -> None:
     """Where thousands of requests agree on an edge, it is one, and is shown."""
     shares = np.tile([0.6, 0.3, 0.1], (41, 1))
     shares[20] = [0.0, 0.9, 0.1]
@@ -63,7 +63,7 @@ def test_many_requests_speak_for_themselves() -> None:
     assert smoothed(frame_of(shares, np.ones(41), 10_000))["queue"].iloc[20] < 0.02
 
 
-def test_no_requests_stay_none() -> None:
+def test_an_empty_breakdown_stays_empty() -> None:
     """An empty breakdown has nothing to smooth."""
     frame = frame_of(np.zeros((0, 3)), np.zeros(0), 0)
 

@@ -42,7 +42,7 @@ def firing(
     )
 
 
-def test_the_tiers_of_a_month_are_the_workbooks() -> None:
+def test_the_tiers_of_a_month_equal_the_workbook() -> None:
     """2 % in 1 h, 5 % in 6 h and 10 % in 3 d of 30 days are burn rates of 14.4, 6 and 1."""
     tiers = burn_rate.policy_tiers(POLICY, MONTH)
     table = [(tier.severity, round(tier.burn, 9), tier.long, tier.short) for tier in tiers]
@@ -64,7 +64,7 @@ def test_a_short_slo_never_alerts_on_a_budget_that_lasts() -> None:
     ("objective", "error_ratio"),
     [(0.999, 1.0), (0.999, 0.1), (0.99, 0.5), (0.99, 0.2), (0.999, 0.0144)],
 )
-def test_the_fast_tier_fires_when_the_formula_says(objective: float, error_ratio: float) -> None:
+def test_the_fast_tier_fires_by_the_formula(objective: float, error_ratio: float) -> None:
     """Detection time is (1 - objective) / error ratio * burn * long window: not a step earlier, not a step later."""
     fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
     expected = burn_rate.time_to_fire(fast, objective, error_ratio)
@@ -125,7 +125,7 @@ def test_a_total_outage_at_low_traffic_pages() -> None:
         (timedelta(hours=6), [timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=6), timedelta(hours=6)]),
     ],
 )
-def test_what_was_not_seen_yet_counts_as_good(seen: timedelta, told: list[timedelta]) -> None:
+def test_unobserved_time_counts_as_good(seen: timedelta, told: list[timedelta]) -> None:
     """A total outage of a new service at 99 % pages when it would have filled a short window enough: 43 of 300 seconds."""
     lengths = burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
     counts = dict.fromkeys(lengths, Counts(100, 100))
@@ -141,7 +141,7 @@ def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None
     assert (found[4], [tier.short for tier in found[5]]) == ([], [timedelta(minutes=5)])
 
 
-def test_what_fires_goes_on_when_its_budget_is_reset() -> None:
+def test_a_firing_tier_continues_after_a_budget_reset() -> None:
     """Then it looks young again, and is not."""
     counts = dict.fromkeys(burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH)), Counts(100, 100))
 
@@ -173,7 +173,7 @@ def test_27_times_pages_within_minutes_where_there_is_traffic() -> None:
     assert firing(0.999, windows_of(1, 0.027, elapsed + timedelta(minutes=1)))[0].burn == pytest.approx(14.4)
 
 
-def test_slow_tiers_forget_what_is_over() -> None:
+def test_slow_tiers_stop_after_an_outage() -> None:
     """An hour's outage that ended an hour ago is in the six-hour window, and fires nothing: the last half hour was good."""
     counts = windows_of(100, 1.0, timedelta(hours=1))
     for length in (timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=1)):
@@ -184,7 +184,7 @@ def test_slow_tiers_forget_what_is_over() -> None:
     assert firing(0.999, counts) == []
 
 
-def test_silence_at_low_traffic_is_not_calm() -> None:
+def test_missing_requests_at_low_traffic_do_not_resolve() -> None:
     """Where half an hour holds five requests, none of them bad means nothing, and the ticket stays."""
     counts = windows_of(10 / 3600, 0.027, timedelta(days=3))
     counts[timedelta(minutes=30)] = Counts(5, 0)
@@ -192,7 +192,7 @@ def test_silence_at_low_traffic_is_not_calm() -> None:
     assert "ticket" in {tier.severity for tier in firing(0.999, counts)}
 
 
-def test_what_fires_goes_on_a_little_below_the_threshold() -> None:
+def test_a_firing_tier_continues_just_below_the_threshold() -> None:
     """A burn rate of 13.5 opens nothing and closes nothing."""
     counts = windows_of(1000, 0.0135, timedelta(hours=1))
     fast = burn_rate.policy_tiers(POLICY, MONTH)[0]
@@ -201,7 +201,7 @@ def test_what_fires_goes_on_a_little_below_the_threshold() -> None:
     assert fast in firing(0.999, counts, already=True)
 
 
-def test_a_tier_that_cannot_be_reached_is_left_out() -> None:
+def test_an_unreachable_tier_is_omitted() -> None:
     """With an objective of 90 % nothing burns 14.4 times too fast; the tier would wait for ever."""
     tiers = burn_rate.policy_tiers(POLICY, MONTH)
 
@@ -253,7 +253,7 @@ def test_budget_and_bad_requests_left_agree(objective: float, total: int, share:
     assert left.left * allowed == pytest.approx(left.bad_left, rel=1e-6, abs=1e-5)
 
 
-def test_a_young_service_is_not_ruined_by_its_first_minutes() -> None:
+def test_the_first_minutes_of_a_service_cost_their_share_of_the_budget() -> None:
     """Ten bad minutes of a service ten minutes old cost what ten minutes of a month cost."""
     counts = Counts(6000, 1800)
     left = burn_rate.remaining_budget(counts, 0.99, covered=timedelta(minutes=10) / MONTH).left
@@ -272,7 +272,7 @@ def test_a_young_service_is_not_ruined_by_its_first_minutes() -> None:
         (1.0, 0.001, None),
     ],
 )
-def test_exhaustion(left: float, rate: float, expected: timedelta | None) -> None:
+def test_the_budget_exhaustion_time_follows_the_burn_rate(left: float, rate: float, expected: timedelta | None) -> None:
     """A whole budget at a burn rate of one lasts the window; spent is spent; what takes decades is never."""
     got = burn_rate.exhausted_in(left, rate, MONTH)
 

@@ -36,7 +36,7 @@ def allowed(rate: np.ndarray, latency: np.ndarray, threshold: float) -> Capacity
 
 @given(st.floats(0.005, 0.5), st.floats(0.3, 3), st.floats(5, 5000), st.floats(0.6, 0.95), st.floats(0.5, 0.95))
 @settings(max_examples=20, deadline=None)
-def test_data_made_by_the_model_gives_its_capacity_back(
+def test_capacity_of_model_data_is_recovered(
     base: float, strength: float, saturation: float, top: float, at: float
 ) -> None:
     """Wherever the objective crosses the curve near the rates seen, it is found within a few percent."""
@@ -47,7 +47,7 @@ def test_data_made_by_the_model_gives_its_capacity_back(
     assert allowed(rate, latency, threshold).rate == pytest.approx(rho * saturation, rel=0.03)
 
 
-def test_scattered_data_gives_the_capacity_back_within_its_interval() -> None:
+def test_capacity_of_noisy_data_is_within_its_interval() -> None:
     """With latencies that scatter by a tenth, the true capacity lies in the interval nearly always, and close by."""
     truth, threshold = 80.0, 0.05 + 0.03 * 0.8 / 0.2
     found = [allowed(*made(0.05, 0.03, 100.0, noise=0.1, seed=seed), threshold) for seed in range(30)]
@@ -58,7 +58,7 @@ def test_scattered_data_gives_the_capacity_back_within_its_interval() -> None:
 
 @given(st.integers(0, 10_000), st.floats(0, 0.5), st.floats(0.02, 2))
 @settings(max_examples=20, deadline=None)
-def test_what_was_served_inside_the_objective_is_never_denied(seed: int, noise: float, threshold: float) -> None:
+def test_a_rate_served_within_the_objective_is_within_the_capacity(seed: int, noise: float, threshold: float) -> None:
     """However the data scatters, the capacity is not below a rate at which five steps in a row stayed inside."""
     rate, latency = made(0.04, 0.05, 200.0, noise=noise, seed=seed)
     curve = fit_curve(rate, latency)
@@ -80,7 +80,7 @@ def test_a_latency_above_the_objective_without_any_load_leaves_no_capacity() -> 
     assert found.rate == 0
 
 
-def test_what_lies_far_beyond_everything_seen_is_called_so() -> None:
+def test_a_capacity_far_beyond_the_data_is_marked_as_extrapolated() -> None:
     """A capacity that no step came near is an extrapolation."""
     rate, latency = made(0.05, 0.03, 100.0, top=0.4)
     found = allowed(rate, latency, 0.05 + 0.03 * 0.9 / 0.1)
@@ -91,7 +91,7 @@ def test_what_lies_far_beyond_everything_seen_is_called_so() -> None:
 
 
 @given(st.floats(0.001, 1), st.floats(0.05, 20))
-def test_the_knee_is_where_most_is_served_for_the_latency(base: float, strength: float) -> None:
+def test_the_knee_maximizes_rate_over_latency(base: float, strength: float) -> None:
     """Rate over latency is nowhere higher than at the knee, and at a half of the saturation in an M/M/1 queue."""
     curve = Curve(base, base * strength, 100.0, 0.0, 90.0, np.zeros((0, 3)))
     rates = np.linspace(0.1, 99.9, 999)
@@ -103,7 +103,7 @@ def test_the_knee_is_where_most_is_served_for_the_latency(base: float, strength:
 
 @given(st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
-def test_a_knee_that_is_told_is_where_it_says(seed: int) -> None:
+def test_a_reported_knee_is_accurate(seed: int) -> None:
     """Steps on both sides of the bend tell it to a tenth or so."""
     curve = fitted(*made(0.05, 0.03, 80.0, top=0.75, noise=0.06, seed=seed))
 
@@ -111,7 +111,7 @@ def test_a_knee_that_is_told_is_where_it_says(seed: int) -> None:
     assert curve.knee == pytest.approx(80 / (1 + 0.6**0.5), rel=0.15)
 
 
-def test_steps_far_below_the_knee_do_not_tell_it() -> None:
+def test_steps_far_below_the_knee_report_none() -> None:
     """They allow nearly any: a knee at twice the true rate is worse than none."""
     found = [fit_curve(*made(0.05, 0.01, 80.0, top=0.5, noise=0.1, seed=seed)) for seed in range(20)]
     told = [each.knee for each in found if isinstance(each, Curve) and each.knee_is_sure]
@@ -121,7 +121,7 @@ def test_steps_far_below_the_knee_do_not_tell_it() -> None:
     assert max(silent) > 2 * 80 / (1 + 0.2**0.5)
 
 
-def test_too_few_steps_are_refused_in_words() -> None:
+def test_too_few_steps_are_refused_with_a_reason() -> None:
     """A handful of steps makes no curve."""
     rate, latency = made(0.05, 0.03, 100.0)
     found = fit_curve(rate[: MIN_STEPS - 1], latency[: MIN_STEPS - 1])
@@ -129,7 +129,7 @@ def test_too_few_steps_are_refused_in_words() -> None:
     assert found == Refusal("19 steps of time have data, and a curve needs 20")
 
 
-def test_rates_that_are_all_alike_are_refused_in_words() -> None:
+def test_equal_rates_are_refused_with_a_reason() -> None:
     """Without a range of rates there is nothing to see of their effect."""
     found = fit_curve(np.linspace(100, 140, STEPS), np.linspace(0.1, 0.2, STEPS))
 
@@ -138,7 +138,7 @@ def test_rates_that_are_all_alike_are_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("slope", [0.0, -0.3])
-def test_a_latency_that_does_not_grow_with_the_rate_is_refused_in_words(slope: float) -> None:
+def test_a_latency_independent_of_the_rate_is_refused_with_a_reason(slope: float) -> None:
     """Noise makes no curve, and neither does a latency that falls."""
     random = np.random.default_rng(4)
     rate = random.uniform(20, 100, STEPS)

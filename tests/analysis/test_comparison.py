@@ -123,7 +123,7 @@ def test_a_certain_change_that_is_too_small_is_the_same() -> None:
     assert compare_quantile(a, b, 0.5).kind == "same"
 
 
-def test_no_requests_on_a_side() -> None:
+def test_a_side_without_requests_has_no_result() -> None:
     """Nothing is known, and nothing raises."""
     found = compare_quantile(Histogram(), histogram([0.1]), 0.99)
 
@@ -140,7 +140,7 @@ def test_requests_without_time_have_no_ratio() -> None:
 
 
 @pytest.mark.parametrize("quantile", [0.01, 0.5, 0.9, 0.99, 0.999])
-def test_requests_needed_for_an_interval(quantile: float) -> None:
+def test_an_interval_needs_a_minimum_of_requests(quantile: float) -> None:
     """With one request less, a bound is unknown."""
     enough, short = (Histogram(buckets={0: requests_needed(quantile) - missing}) for missing in (0, 1))
     found = compare_quantile(enough, enough, quantile)
@@ -182,7 +182,7 @@ def test_no_requests_have_no_mean() -> None:
     assert compare_means(Histogram(), histogram([0.1])) is None
 
 
-def test_blame_orders_stages_by_what_they_added() -> None:
+def test_blame_orders_stages_by_added_time() -> None:
     """The stage that grew most comes first, and its share may exceed one where another got faster."""
     compared = pd.DataFrame(
         {"stage": ["queue", "forward", "preprocess"], "delta_seconds": [0.02, -0.03, 0.11], "share": 0.0}

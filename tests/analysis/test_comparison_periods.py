@@ -16,9 +16,7 @@ lives = st.tuples(st.integers(0, 1000), st.integers(1, 1000)).map(
 
 
 @given(lives, lives, st.integers(0, 100))
-def test_times_lie_in_the_lives_and_are_the_same_or_after_each_other(
-    a: ServingPeriod, b: ServingPeriod, rate: int
-) -> None:
+def test_compared_periods_are_within_version_lifetimes(a: ServingPeriod, b: ServingPeriod, rate: int) -> None:
     """With requests all the time, versions that overlapped for longer than a rollout are compared over that time only."""
 
     def requests(first: ServingPeriod, second: ServingPeriod) -> int:
@@ -38,7 +36,7 @@ def test_times_lie_in_the_lives_and_are_the_same_or_after_each_other(
         assert times.together
 
 
-def test_an_overlap_with_too_few_requests_is_none_where_the_times_after_each_other_have_more() -> None:
+def test_an_overlap_with_too_few_requests_uses_consecutive_periods() -> None:
     """After a rollback the older version answered nothing while the newer one did."""
     a, b = (
         ServingPeriod(START, START + timedelta(hours=3)),

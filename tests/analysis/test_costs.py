@@ -97,14 +97,14 @@ def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None
         ("a: [", "this is not YAML"),
     ],
 )
-def test_a_mistake_is_told_with_its_line_its_key_and_the_cure(file: Path, wrong: str, message: str | None) -> None:
+def test_an_error_is_reported_with_line_key_and_fix(file: Path, wrong: str, message: str | None) -> None:
     """Nobody has to guess what is wrong in a file of prices."""
     told = said(file, wrong)
 
     assert message is None or message in "\n".join(told)
 
 
-def test_a_file_that_breaks_leaves_the_last_good_prices_in_force(file: Path) -> None:
+def test_an_invalid_price_file_leaves_the_last_valid_prices_in_force(file: Path) -> None:
     """Somebody who edits prices while the dashboard runs takes none away by a slip."""
     file.write_text(GOOD, encoding="utf-8")
     found = Costs(file, lambda: NOW)
@@ -118,7 +118,7 @@ def test_a_file_that_breaks_leaves_the_last_good_prices_in_force(file: Path) -> 
     assert found.file.errors == ()
 
 
-def test_a_file_that_was_never_right_prices_nothing(file: Path) -> None:
+def test_a_price_file_never_valid_has_no_prices(file: Path) -> None:
     """Without a price that can be read nothing costs anything known."""
     file.write_text("currency:", encoding="utf-8")
     found = Costs(file, lambda: NOW)
@@ -137,7 +137,7 @@ def test_the_setting_names_a_file_that_exists(file: Path) -> None:
     assert DashboardConfig.from_env({}).prices is None
 
 
-def test_a_request_costs_its_part_of_the_time_that_is_paid_for() -> None:
+def test_a_request_costs_its_share_of_the_paid_time() -> None:
     """Fewer requests in the same time, such as only the good ones, cost more each."""
     assert costs.cost_of_request(12.4, 3600, 1_000_000) == pytest.approx(12.4e-6)
     assert costs.cost_of_request(12.4, 3600, 500_000) == pytest.approx(24.8e-6)
@@ -145,7 +145,7 @@ def test_a_request_costs_its_part_of_the_time_that_is_paid_for() -> None:
 
 
 @given(st.dictionaries(st.sampled_from(["forward", "queue", "overhead", "own"]), st.floats(0, 1e3)), st.floats(0, 1e3))
-def test_the_stages_cost_what_the_request_costs(stages: dict[str, float], cost: float) -> None:
+def test_stage_costs_add_up_to_the_request_cost(stages: dict[str, float], cost: float) -> None:
     """The cost of the busy stages adds up to the whole, and waiting costs nothing."""
     found = costs.cost_by_stage(cost, stages)
 
@@ -162,7 +162,7 @@ def test_money_has_three_digits_and_its_sign() -> None:
     assert money(None, "$") == "\u2013"
 
 
-def test_the_example_is_a_file_of_prices() -> None:
+def test_the_example_is_a_valid_price_file() -> None:
     """What people copy works."""
     found = costs.read_prices(Path(__file__).parents[2] / "examples" / "prices.yaml")
 

@@ -32,7 +32,7 @@ WINDOW = {"block": "2h", "required": [7, 5.5]}
 RAW = {"at": [0.5, "mean"], "windows": [WINDOW, WINDOW], "first": WINDOW, "silence": "30s"}
 
 
-def test_a_policy_is_what_its_file_says() -> None:
+def test_a_policy_equals_its_file() -> None:
     """Parts within parts, lists, durations in both ways of keeping them, and defaults."""
     window = Window(120, (7, 5.5))
 

@@ -13,7 +13,7 @@ async def nothing(_: str) -> None:
     """Do nothing."""
 
 
-def test_one_that_is_stopped_before_it_has_begun_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_stopped_before_its_start_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is stopped before its first step ends, as when a collector stops because its port is in use."""
     told = threading.Event()
     run, join = vars(TaskSupervisor)["_run"], threading.Thread.join

@@ -13,7 +13,7 @@ from stagelens.core.confidence import CONFIDENCE, has_enough_samples, interval, 
 from stagelens.core.histogram import Estimate, Histogram
 
 
-def test_the_interval_holds_the_true_quantile() -> None:
+def test_the_interval_contains_the_true_quantile() -> None:
     """In at least 95 % of samples the true quantile is within the interval, at the median and in the tail."""
     rng = random.Random(5)
     for quantile, true in ((0.5, 0.5), (0.95, 0.95), (0.99, 0.99)):
@@ -47,7 +47,7 @@ def test_the_interval_encloses_the_value(values: list[float], quantile: float) -
     assert surer.high >= found.high
 
 
-def test_the_interval_says_so_where_a_sample_ends() -> None:
+def test_a_bound_beyond_the_sample_is_unknown() -> None:
     """With too few requests on one side of the quantile that bound is unknown; without requests there is no interval."""
     histogram = Histogram()
     for step in range(1, 11):
@@ -60,7 +60,7 @@ def test_the_interval_says_so_where_a_sample_ends() -> None:
     assert interval(Histogram(), 0.5) is None
 
 
-def test_values_of_no_length_have_an_interval_of_none() -> None:
+def test_zero_values_have_zero_bounds() -> None:
     """Values below a nanosecond are zero, also as bounds."""
     histogram = Histogram()
     histogram.record(0.0, 1000)
@@ -72,7 +72,7 @@ def test_values_of_no_length_have_an_interval_of_none() -> None:
 @pytest.mark.stacks
 @given(st.integers(1, 5000), st.floats(0.01, 0.999))
 @settings(deadline=None)
-def test_the_ranks_miss_no_more_than_they_may_and_are_no_wider_than_they_must(count: int, quantile: float) -> None:
+def test_the_ranks_are_the_closest_for_the_confidence(count: int, quantile: float) -> None:
     """The ranks are the closest ones that reach the confidence by the exact binomial distribution of scipy."""
     from scipy.stats import binom  # noqa: PLC0415 - installed only for the second tier of tests
 

@@ -53,7 +53,7 @@ def leads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return set_
 
 
-def test_the_host_keeps_its_name(served: scrape_target.Served, leads: Callable[..., None]) -> None:
+def test_the_host_header_is_unchanged(served: scrape_target.Served, leads: Callable[..., None]) -> None:
     """The connection uses the address, and the Host header contains the host name and port of the URL."""
     leads(["127.0.0.1"])
 
@@ -81,7 +81,7 @@ def test_the_next_address_is_tried(served: scrape_target.Served, leads: Callable
         "http://metadata.google.internal/",
     ],
 )
-def test_no_spelling_of_a_metadata_address_is_called(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_notation_of_a_metadata_address_is_called(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Decimal, hexadecimal, octal, short and mapped notations of a metadata address are refused, as parsed by the C library."""
     real = socket.getaddrinfo
 
@@ -99,9 +99,7 @@ def test_no_spelling_of_a_metadata_address_is_called(url: str, monkeypatch: pyte
         get(url)
 
 
-def test_a_name_that_leads_elsewhere_a_moment_later_is_asked_once(
-    served: scrape_target.Served, leads: Callable[..., None]
-) -> None:
+def test_dns_rebinding_is_prevented_by_one_lookup(served: scrape_target.Served, leads: Callable[..., None]) -> None:
     """Against DNS rebinding, one lookup serves check and connection, and the next request is checked again."""
     leads(["127.0.0.1"], ["169.254.169.254"])
     url = f"http://rebound.example:{served.port}/metrics"
@@ -111,7 +109,7 @@ def test_a_name_that_leads_elsewhere_a_moment_later_is_asked_once(
         get(url)
 
 
-def test_one_bad_address_among_good_ones_is_enough(leads: Callable[..., None]) -> None:
+def test_one_refused_address_refuses_the_host(leads: Callable[..., None]) -> None:
     """A host is refused if one of its addresses is, because the DNS server chooses the order."""
     leads(["127.0.0.1", "169.254.169.254"])
 
@@ -135,7 +133,7 @@ def test_redirects_that_are_followed_are_checked(served: scrape_target.Served) -
 
 
 @pytest.mark.parametrize("host", [f"{'a' * 64}.example", "no.such.host.invalid"])
-def test_a_name_nobody_knows_cannot_be_connected_to(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_host_name_raises_the_httpx_error(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown host name raises the error of httpx, so that callers handle one error."""
     real = socket.getaddrinfo
 
@@ -150,7 +148,7 @@ def test_a_name_nobody_knows_cannot_be_connected_to(host: str, monkeypatch: pyte
         get(f"http://{host}/")
 
 
-def test_a_proxy_calls_for_us(served: scrape_target.Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_proxied_host_is_checked(served: scrape_target.Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a proxy, which resolves names, the host of the URL is still checked."""
     monkeypatch.setenv("http_proxy", served.url.removesuffix("/metrics"))
     monkeypatch.setenv("no_proxy", "inside.example")
@@ -166,7 +164,7 @@ def test_a_proxy_calls_for_us(served: scrape_target.Served, monkeypatch: pytest.
         get("http://far.example/x", listed, proxy=proxy)
 
 
-def test_an_allow_list_closes_this_machine(served: scrape_target.Served) -> None:
+def test_an_allow_list_excludes_the_local_machine(served: scrape_target.Served) -> None:
     """An allow-list without the local machine refuses connections to it."""
     egress_policy = EgressPolicy.from_env({ENV: "hooks.slack.com, 10.0.0.0/8"})
 

@@ -103,7 +103,7 @@ def test_values_that_cannot_be_durations_are_refused(value: float) -> None:
 
 
 @given(SAMPLES, DURATIONS)
-def test_count_above_a_threshold_is_within_its_band(values: list[float], threshold: float) -> None:
+def test_count_above_a_threshold_is_within_its_bounds(values: list[float], threshold: float) -> None:
     """The exact number of slow requests is within the error bounds, which are one bucket wide."""
     exact = sum(value > threshold for value in values)
 
@@ -131,7 +131,7 @@ def test_otlp_form_round_trips(values: list[float]) -> None:
     assert int(point["count"]) == histogram.count
 
 
-def test_a_finer_scale_from_another_client_is_made_ours() -> None:
+def test_a_finer_scale_of_another_client_is_downscaled() -> None:
     """Points of OpenTelemetry SDKs, which start at scale 20, are downscaled and merged."""
     values = [random.Random(1).lognormvariate(-3, 1) for _ in range(100)]
     fine = histogram_of(values, scale=12)

@@ -19,7 +19,7 @@ def bounds(name: str) -> tuple[int, int | None]:
 
 @KINDS
 @given(size=st.integers(1, 2**40))
-def test_a_size_is_in_the_band_that_is_named_by_its_bounds(buckets: SizeBuckets, size: int) -> None:
+def test_a_size_is_in_the_bucket_named_by_its_bounds(buckets: SizeBuckets, size: int) -> None:
     """Every size is in exactly one bucket, whose name contains its bounds."""
     low, high = bounds(buckets.bucket_of(size))
 
@@ -28,7 +28,7 @@ def test_a_size_is_in_the_band_that_is_named_by_its_bounds(buckets: SizeBuckets,
 
 
 @KINDS
-def test_bands_follow_each_other_without_a_gap(buckets: SizeBuckets) -> None:
+def test_size_buckets_have_no_gaps(buckets: SizeBuckets) -> None:
     """Buckets start at one and follow without gaps, and the last one has no upper bound."""
     edges = [bounds(name) for name in buckets.names]
 
@@ -36,7 +36,7 @@ def test_bands_follow_each_other_without_a_gap(buckets: SizeBuckets) -> None:
     assert edges[-1][1] is None
 
 
-def test_bands_sort_by_size() -> None:
+def test_size_buckets_sort_by_size() -> None:
     """Buckets sort by size, and other names come last."""
     assert sorted(["1024+", "8-15", "1", "__other__", "128-255"], key=BATCH_SIZES.position) == [
         "1",

@@ -45,7 +45,7 @@ def objects(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_json_line_has_all_there_is_to_say() -> None:
+def test_a_json_line_has_every_field() -> None:
     """A JSON line has time, level, logger, message, fields and exception; a message of several lines stays one line."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     try:
@@ -79,7 +79,7 @@ def test_whatever_is_logged_is_one_line_of_json(message: str) -> None:
 
 
 @given(st.text())
-def test_nothing_that_is_logged_looks_like_another_record(message: str) -> None:
+def test_a_log_text_cannot_imitate_another_record(message: str) -> None:
     """In text format, continuation lines are indented, and control characters cannot move the cursor of a terminal."""
     stream = logged({"STAGELENS_LOG_FORMAT": "text"})
     LOG.warning("%s", f"{message}\r\n2026-11-26 00:00:00 ERROR forged\x1b[2K")
@@ -131,7 +131,7 @@ def test_no_secret_is_written(form: str) -> None:
         ({"STAGELENS_LOG_FORMAT": "xml"}, "STAGELENS_LOG_FORMAT is 'xml'; write one of text, json"),
     ],
 )
-def test_a_wrong_setting_says_what_is_allowed(env: dict[str, str], said: str) -> None:
+def test_an_invalid_setting_names_the_allowed_values(env: dict[str, str], said: str) -> None:
     """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError) as raised:
         logs.configure_logging(env)
@@ -139,7 +139,7 @@ def test_a_wrong_setting_says_what_is_allowed(env: dict[str, str], said: str) ->
     assert str(raised.value) == said
 
 
-def test_what_a_command_tells_as_it_starts_is_in_the_log_where_that_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_startup_messages_are_json_in_json_format(capsys: pytest.CaptureFixture[str]) -> None:
     """In JSON format, startup messages of a command are also JSON, because container output is one stream."""
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     CommandOutput(is_json=True).print_lines(
@@ -157,7 +157,7 @@ def test_what_a_command_tells_as_it_starts_is_in_the_log_where_that_is_json(caps
     assert capsys.readouterr().out == "stagelens 1.0\n  OTLP/HTTP  http://127.0.0.1:4318\n"
 
 
-def test_a_command_writes_nothing_but_json_from_its_start_to_its_end(tmp_path: Path) -> None:
+def test_a_command_writes_only_json_lines(tmp_path: Path) -> None:
     """Standard output and standard error of a collector together contain only JSON lines."""
     command = [sys.executable, "-m", "stagelens", "collector", "--log-format", "json", "--collector-port", "0"]
     started = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -178,7 +178,7 @@ def test_a_command_writes_nothing_but_json_from_its_start_to_its_end(tmp_path: P
     assert json.loads(lines[-1])["message"] == "stagelens: stopping, finishing what was accepted"
 
 
-def test_an_error_that_ends_a_command_is_json_too(tmp_path: Path) -> None:
+def test_a_fatal_error_is_json(tmp_path: Path) -> None:
     """An error that ends a command is a JSON line, with passwords redacted."""
     command = [sys.executable, "-m", "stagelens", "collector", "--log-format", "json", "--database"]
     url = "postgresql://stagelens:never-to-be-seen@127.0.0.1:1/x"

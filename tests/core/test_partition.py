@@ -90,7 +90,7 @@ def test_the_order_of_recording_does_not_matter(request: list[Interval], rng: ra
 
 
 @given(requests, st.integers(-(2**70), 2**70))
-def test_where_the_clock_started_does_not_matter(request: list[Interval], offset: int) -> None:
+def test_the_clock_origin_does_not_matter(request: list[Interval], offset: int) -> None:
     """Only differences between times count, also for times beyond the precision of a float."""
     moved = [(stage, start + offset, end + offset) for stage, start, end in request]
 
@@ -106,7 +106,7 @@ def test_a_request_without_duration_is_all_zero(request: list[Interval]) -> None
 
 
 @given(requests)
-def test_overhead_is_the_time_in_which_nothing_was_recorded(request: list[Interval]) -> None:
+def test_unattributed_time_is_the_time_without_intervals(request: list[Interval]) -> None:
     """The unattributed time equals the time without any interval."""
     covered = {instant for _, start, end in request for instant in range(max(start, T0), min(end, T1))}
 
@@ -132,7 +132,7 @@ def test_recording_the_same_twice_changes_nothing(request: list[Interval]) -> No
 
 
 @given(requests, st.sampled_from(STAGES))
-def test_a_stage_around_everything_gets_what_was_nobodys(request: list[Interval], around: str) -> None:
+def test_an_outer_stage_gets_the_unattributed_time(request: list[Interval], around: str) -> None:
     """A stage around the whole request gets exactly the unattributed time."""
     # For stages of equal length the order of stages decides.
     assume(not any(start <= T0 and end >= T1 for _, start, end in request))
@@ -142,14 +142,14 @@ def test_a_stage_around_everything_gets_what_was_nobodys(request: list[Interval]
     assert after == {**before, around: before.get(around, 0) + before[OVERHEAD], OVERHEAD: 0}
 
 
-def test_of_two_parallel_stages_the_one_that_ends_last_owns_the_overlap() -> None:
+def test_the_overlap_of_parallel_stages_belongs_to_the_last_to_end() -> None:
     """The overlap of two parallel stages belongs to the one that ends last, because the request waited for it."""
     own = partition([("queue", 10, 25), ("forward", 20, 40)], T0, T1)
 
     assert own == {"overhead": 0, "queue": 10, "forward": 20}
 
 
-def test_a_stage_covered_by_what_runs_inside_it_keeps_nothing_but_its_name() -> None:
+def test_a_fully_covered_stage_has_zero_time() -> None:
     """A stage that is fully covered by an inner stage has zero time."""
     own = partition([("preprocess", 10, 40), ("tokenize", 10, 40), ("tokenize", 10, 30), ("forward", 30, 40)], T0, T1)
 
@@ -157,7 +157,7 @@ def test_a_stage_covered_by_what_runs_inside_it_keeps_nothing_but_its_name() -> 
     assert own["preprocess"] == 0
 
 
-def test_recursion_counts_once() -> None:
+def test_recursive_intervals_count_once() -> None:
     """A nested interval of the same stage adds no time."""
     own = partition([("forward", 10, 40), ("forward", 15, 30), ("forward", 20, 25)], T0, T1)
 
@@ -234,7 +234,7 @@ def operations(times: list[tuple[int, int]], size: int) -> int:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_work_grows_no_faster_than_that_of_a_sort(shape: str) -> None:
+def test_the_work_grows_like_a_sort(shape: str) -> None:
     """Eight times the intervals take about eight times the steps plus a logarithmic factor, for any shape."""
     small, large = 256, 2048
     steps, more_steps = (operations(SHAPES[shape](size), size) for size in (small, large))
@@ -242,7 +242,7 @@ def test_the_work_grows_no_faster_than_that_of_a_sort(shape: str) -> None:
     assert more_steps / steps <= 1.1 * (large * math.log2(large)) / (small * math.log2(small))
 
 
-def test_a_hundred_thousand_intervals_take_no_quadratic_time() -> None:
+def test_a_hundred_thousand_intervals_take_linear_time() -> None:
     """A deep stack and a long sequence take one sweep each; quadratic time would exceed the timeout."""
     deep: list[Interval] = [("forward", start, 200_000 - start) for start in range(100_000)]
     row: list[Interval] = [("queue", 2 * start, 2 * start + 1) for start in range(100_000)]

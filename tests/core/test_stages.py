@@ -14,6 +14,6 @@ def test_sorting_by_position_gives_the_fixed_order() -> None:
     assert ordered == [*keys[:-1], "apple", "zebra", OVERHEAD]
 
 
-def test_a_stage_nobody_knows_is_shown_as_written() -> None:
+def test_an_unknown_stage_is_shown_unchanged() -> None:
     """An unregistered stage is shown with its name."""
     assert label("rerank") == "rerank"

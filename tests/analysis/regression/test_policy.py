@@ -9,14 +9,14 @@ from stagelens.analysis.regression.policy import StageEase, Window, default_tail
 POLICY = default_tail_policy()
 
 
-def test_every_window_says_what_each_statistic_requires() -> None:
+def test_every_window_has_a_requirement_per_statistic() -> None:
     """A window has one requirement for each of the statistics it judges."""
     assert [len(window.required) for window in POLICY.windows] == [len(POLICY.at)] * len(POLICY.windows)
     assert all(len(window.required) == len(POLICY.stage_key.at) for window in POLICY.stage_key.windows)
 
 
 @pytest.mark.parametrize("window", POLICY.windows, ids=[f"{window.length}m" for window in POLICY.windows])
-def test_a_blip_of_ten_minutes_is_outlasted(window: Window) -> None:
+def test_a_short_spike_of_ten_minutes_is_ignored(window: Window) -> None:
     """A blip of ten minutes touches no block that counts, or patience is longer than it."""
     touched = math.ceil(10 / window.block) + (1 if window.block > 2 else 0)
     clean = window.blocks - touched
@@ -24,7 +24,7 @@ def test_a_blip_of_ten_minutes_is_outlasted(window: Window) -> None:
     assert clean >= window.blocks - window.drop or window.patience > 10
 
 
-def test_the_stages_ease_the_score_but_never_below_the_least() -> None:
+def test_stage_changes_lower_the_required_score_within_bounds() -> None:
     """The more a stage moved on its own, the less the whole needs, within bounds."""
     ease = StageEase(start=1.15, by=0.35, least=0.3)
 

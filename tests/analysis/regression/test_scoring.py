@@ -42,7 +42,7 @@ def run(reference: Reference, *parts: MinuteHistograms) -> list[tuple[str, int, 
     return turns
 
 
-def test_a_quiet_day_with_its_rhythm_does_not_fire(make_service: Callable[..., Any]) -> None:
+def test_a_daily_pattern_does_not_fire(make_service: Callable[..., Any]) -> None:
     """Slower at the busy hours, as every day: nothing to say."""
     service = make_service(rate=300, day_swing=0.4, load_swing=0.5)
     days = [service.minutes(day * DAY, DAY) for day in range(4)]
@@ -53,7 +53,7 @@ def test_a_quiet_day_with_its_rhythm_does_not_fire(make_service: Callable[..., A
 
 
 @pytest.mark.parametrize("length", [3, 10])
-def test_a_blip_does_not_fire(service: Any, reference: Reference, length: int) -> None:
+def test_a_short_spike_does_not_fire(service: Any, reference: Reference, length: int) -> None:
     """Everything takes three times as long, for ten minutes at most."""
     slow = dict.fromkeys(("forward", "preprocess", "queue"), 3.0)
     parts = (
@@ -65,7 +65,7 @@ def test_a_blip_does_not_fire(service: Any, reference: Reference, length: int) -
     assert run(reference, *parts) == []
 
 
-def test_half_as_slow_again_in_one_stage_fires_soon_and_names_it(service: Any, reference: Reference) -> None:
+def test_a_stage_slower_by_half_fires_soon_and_is_named(service: Any, reference: Reference) -> None:
     """A forward pass that takes 50 % longer is said within half an hour, with its stage in front."""
     slower = {"forward": 1.5}
     turns = run(reference, service.minutes(NOW, 250), service.minutes(NOW + 250, 40, slower))
@@ -79,7 +79,7 @@ def test_half_as_slow_again_in_one_stage_fires_soon_and_names_it(service: Any, r
     assert found[0].share > 0.8
 
 
-def test_it_is_over_when_it_was_calm_for_long_enough(service: Any, reference: Reference) -> None:
+def test_a_regression_resolves_after_clean_windows(service: Any, reference: Reference) -> None:
     """It fires once, and resolves once after the windows are clean again."""
     parts = (
         service.minutes(NOW, 250),
@@ -110,7 +110,7 @@ def test_the_unit_of_latency_does_not_matter(
     assert other.moved == pytest.approx(one.moved, rel=1e-4)
 
 
-def test_another_process_can_go_on(service: Any, reference: Reference) -> None:
+def test_a_baseline_round_trips_through_json(service: Any, reference: Reference) -> None:
     """What is normal survives as JSON, and judges the same."""
     again = Reference.from_json(reference.to_json())
     window = count_beyond(reference.rows, service.minutes(NOW, 245))
@@ -119,7 +119,7 @@ def test_another_process_can_go_on(service: Any, reference: Reference) -> None:
     assert TailScorer(POLICY, again).score(window) == TailScorer(POLICY, reference).score(window)
 
 
-def test_what_was_learnt_before_peaks_were_told_apart_is_still_good(service: Any, reference: Reference) -> None:
+def test_baselines_without_peak_scatter_are_valid(service: Any, reference: Reference) -> None:
     """An older version wrote no scatter at peaks of the load: whoever goes on with it judges without."""
     raw = json.loads(reference.to_json())
     del raw["model"]["strained"], raw["model"]["peak"]
@@ -129,14 +129,14 @@ def test_what_was_learnt_before_peaks_were_told_apart_is_still_good(service: Any
     assert TailScorer(POLICY, older).score(window).score > 1
 
 
-def test_few_minutes_are_judged_by_the_short_windows(service: Any, reference: Reference) -> None:
+def test_few_minutes_are_evaluated_by_the_short_windows(service: Any, reference: Reference) -> None:
     """A service that has just begun is judged as far as its minutes go."""
     judged = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 65)))
 
     assert [cell is not None for cell in judged.cells] == [window.length <= 65 for window in POLICY.windows]
 
 
-def test_too_few_requests_are_not_judged(make_service: Callable[..., Any], reference: Reference) -> None:
+def test_too_few_requests_are_not_evaluated(make_service: Callable[..., Any], reference: Reference) -> None:
     """Where less than four requests are to be expected beyond the quantile, nothing is said of it."""
     rare = make_service(rate=0.05)
     judged = TailScorer(POLICY, reference).score(count_beyond(reference.rows, rare.minutes(NOW, 245, {"forward": 5.0})))
@@ -144,7 +144,7 @@ def test_too_few_requests_are_not_judged(make_service: Callable[..., Any], refer
     assert all(cell is None or reference.rows[cell.row].at not in (0.95, 0.99, 0.999) for cell in judged.cells)
 
 
-def test_too_little_to_learn_from(three_days: list[MinuteHistograms]) -> None:
+def test_too_little_history_has_no_baseline(three_days: list[MinuteHistograms]) -> None:
     """Less than a day is no reference."""
     short = three_days[0]
     half = MinuteHistograms(0, short.index, short.total[:700], short.stages, short.own[:, :700])
@@ -153,7 +153,7 @@ def test_too_little_to_learn_from(three_days: list[MinuteHistograms]) -> None:
     assert learn_reference_by_day(POLICY, list) is None
 
 
-def test_a_service_without_stages_is_judged_as_a_whole(three_days: list[MinuteHistograms]) -> None:
+def test_a_service_without_stages_is_evaluated_as_a_whole(three_days: list[MinuteHistograms]) -> None:
     """No stages, no key; the rest works."""
     bare = [replace(day, stages=(), own=np.zeros((0, *day.total.shape), int)) for day in three_days]
     reference = learn_reference_by_day(POLICY, lambda: bare)
@@ -163,7 +163,7 @@ def test_a_service_without_stages_is_judged_as_a_whole(three_days: list[MinuteHi
     assert TailScorer(POLICY, reference).score(count_beyond(reference.rows, bare[0]).last(240)).moved == {}
 
 
-def test_a_growth_below_the_floor_is_not_worth_a_word_however_sure(make_service: Callable[..., Any]) -> None:
+def test_a_change_below_the_minimum_is_ignored(make_service: Callable[..., Any]) -> None:
     """With very many requests two percent are certain, and still nothing to wake anybody for."""
     service = make_service(rate=60_000)
     days = [service.minutes(day * DAY, DAY) for day in range(2)]
@@ -178,7 +178,7 @@ def test_a_growth_below_the_floor_is_not_worth_a_word_however_sure(make_service:
     assert judged.score < 1
 
 
-def test_what_happens_every_day_is_rare_no_more(service: Any) -> None:
+def test_a_daily_change_becomes_the_baseline(service: Any) -> None:
     """Half an hour at 30 % more, once a day at no fixed time, is usual: another one says nothing."""
     slower = {"forward": 1.3}
     days: list[MinuteHistograms] = []
@@ -197,7 +197,7 @@ def test_what_happens_every_day_is_rare_no_more(service: Any) -> None:
     assert run(reference, *parts) == []
 
 
-def test_the_stage_key_is_the_stage_that_moved(service: Any, reference: Reference) -> None:
+def test_the_stage_key_is_the_changed_stage(service: Any, reference: Reference) -> None:
     """A slower forward pass moves its own times, and nobody else's."""
     slower = {"forward": 1.3}
     moved = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved

@@ -29,7 +29,7 @@ def go(
     return progress, turns
 
 
-def test_it_fires_after_its_patience_and_once() -> None:
+def test_an_alarm_fires_once_after_its_duration() -> None:
     """A score of one must stay for as long as the window's patience says."""
     patience = POLICY.windows[HOUR].patience
     _, early = go(AlarmState(), patience - 1, judged(1.0))
@@ -39,7 +39,7 @@ def test_it_fires_after_its_patience_and_once() -> None:
     assert turns == [("fired", patience)]
 
 
-def test_one_minute_below_begins_anew() -> None:
+def test_a_minute_below_the_score_restarts_the_duration() -> None:
     """Patience does not add up over gaps."""
     patience = POLICY.windows[HOUR].patience
     progress, _ = go(AlarmState(), patience - 1, judged(1.0))
@@ -49,7 +49,7 @@ def test_one_minute_below_begins_anew() -> None:
     assert turns == []
 
 
-def test_a_stage_of_its_own_eases_the_score_except_where_a_window_decides_alone() -> None:
+def test_an_anomalous_stage_lowers_the_required_score() -> None:
     """With a stage far out of its habit less is enough."""
     alone = next(number for number, window in enumerate(POLICY.windows) if window.alone)
 
@@ -65,7 +65,7 @@ def test_a_lower_score_takes_longer() -> None:
     assert turns == [("fired", POLICY.fire.slow_for)]
 
 
-def test_a_release_eases_it_in_windows_that_began_after_it() -> None:
+def test_a_release_lowers_the_required_score_in_later_windows() -> None:
     """Soon after a release a lower score is enough, but not in a window that reaches back before it."""
     quiet, _ = go(AlarmState(), POLICY.fire.before, judged(0.0))
     begin, length = quiet.at + 1, POLICY.windows[HOUR].length
@@ -75,7 +75,7 @@ def test_a_release_eases_it_in_windows_that_began_after_it() -> None:
     assert go(quiet, 55, judged(POLICY.fire.released))[1] == []
 
 
-def test_a_release_into_trouble_eases_nothing() -> None:
+def test_a_release_during_a_regression_does_not_lower_the_score() -> None:
     """What was slow before the release is not its doing."""
     loud, _ = go(AlarmState(), POLICY.fire.before, judged(0.7))
     _, turns = go(loud, 55, judged(POLICY.fire.released), release_at=loud.at + 1)
@@ -83,7 +83,7 @@ def test_a_release_into_trouble_eases_nothing() -> None:
     assert turns == []
 
 
-def test_it_resolves_when_calm_and_may_fire_again() -> None:
+def test_an_alarm_resolves_and_can_fire_again() -> None:
     """It is over after a calm stretch, and not before."""
     progress, _ = go(AlarmState(), 60, judged(1.0))
     restless, none = go(progress, 100, judged(POLICY.fire.calm))

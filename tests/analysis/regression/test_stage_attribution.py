@@ -42,7 +42,7 @@ def test_the_stages_of_the_slowest_add_up_to_their_latency(counts: list[int], ba
     assert means.sum() == pytest.approx(np.sort(values)[rank - 1 :].mean())
 
 
-def test_nobody_is_to_blame_without_requests() -> None:
+def test_without_requests_no_stage_is_blamed() -> None:
     """An empty window has no slowest requests."""
     habits = learn_stage_baseline(POLICY, [])
 
@@ -74,7 +74,7 @@ def test_a_stage_that_always_moves_is_not_blamed_for_a_large_difference(habits: 
     assert found[0].z == pytest.approx(8)
 
 
-def test_a_queue_that_follows_is_counted_to_the_stage_that_moved(habits: StageBaseline) -> None:
+def test_a_queue_that_follows_is_attributed_to_the_changed_stage(habits: StageBaseline) -> None:
     """A slower forward pass fills the queue, which grows more than the pass itself."""
     found = rank_suspects(POLICY, habits, window(0.010, 0.028, 0.045), {"forward": 1.5, "dependency": 0.1})
 
@@ -90,7 +90,7 @@ def test_a_queue_that_grows_alone_is_blamed(habits: StageBaseline) -> None:
     assert found[0].seconds == pytest.approx(0.040)
 
 
-def test_habits_are_those_of_the_hour(make_service: Callable[..., Any]) -> None:
+def test_stage_baselines_are_hourly(make_service: Callable[..., Any]) -> None:
     """What is usual at four is not what is usual at sixteen."""
     service = make_service()
     nights = [service.spent(day * DAY, 12 * 60) for day in range(3)]
@@ -102,7 +102,7 @@ def test_habits_are_those_of_the_hour(make_service: Callable[..., Any]) -> None:
     assert rank_suspects(POLICY, known, service.spent(780, 60, {"forward": 2.0}), {})[0].z < POLICY.blame.sure
 
 
-def test_a_stage_that_is_mostly_absent_is_not_a_surprise() -> None:
+def test_a_mostly_absent_stage_is_not_anomalous() -> None:
     """A stage whose spread is nought in most blocks takes its spread from those in which it was there."""
     rng = np.random.default_rng(3)
     days: list[StageSeconds] = []
@@ -116,7 +116,7 @@ def test_a_stage_that_is_mostly_absent_is_not_a_surprise() -> None:
     assert known.spread[known.stages.index("load")] > 0.002
 
 
-def test_a_stage_that_was_never_there_is_blamed_for_all_it_takes(habits: StageBaseline) -> None:
+def test_a_new_stage_is_blamed_for_all_its_time(habits: StageBaseline) -> None:
     """No habit explains any of it, however little it is."""
     spent = window(0.010, 0.021, 0.005)
     seconds = np.concatenate((spent.seconds, np.full((1, 1, 1), 100 * 0.004)))
@@ -126,7 +126,7 @@ def test_a_stage_that_was_never_there_is_blamed_for_all_it_takes(habits: StageBa
     assert found[0].z > POLICY.blame.sure
 
 
-def test_a_block_that_is_not_over_is_no_habit_yet() -> None:
+def test_an_incomplete_block_is_not_in_the_baseline() -> None:
     """The minutes after the last whole block are not learnt from."""
     per_block = POLICY.blame.block // 10
     usual, slow = window(0.010, 0.020, 0.005), window(0.010, 0.025, 0.005)
@@ -141,6 +141,6 @@ def test_a_block_that_is_not_over_is_no_habit_yet() -> None:
     assert whole == longer != two
 
 
-def test_habits_survive_a_restart(habits: StageBaseline) -> None:
+def test_stage_baselines_survive_a_restart(habits: StageBaseline) -> None:
     """What is written is what is read."""
     assert StageBaseline.from_json(habits.to_json()) == habits

@@ -61,7 +61,7 @@ def test_a_window_is_the_mean_of_its_smallest_blocks(values: list[float]) -> Non
     assert trimmed_mean(window, np.array(raised)) == pytest.approx(2.0)
 
 
-def test_the_rhythm_of_load_and_day_is_expected(make_service: Callable[..., Any]) -> None:
+def test_the_daily_load_pattern_is_expected(make_service: Callable[..., Any]) -> None:
     """A service that is slower at the busy hours every day has no excess in them."""
     service = make_service(day_swing=0.4, load_swing=0.5)
     rows, whole = counted([service.minutes(day * DAY, DAY) for day in range(4)])
@@ -76,7 +76,7 @@ def test_the_rhythm_of_load_and_day_is_expected(make_service: Callable[..., Any]
     assert left["known"] < 0.4 * left["flat"]
 
 
-def test_counting_scatters_as_much_as_it_is_said_to(service: Any) -> None:
+def test_counting_noise_is_standard_normal(service: Any) -> None:
     """Without any noise but that of counting, blocks are about standard normal."""
     rows, whole = counted([service.minutes(day * DAY, DAY) for day in range(3)])
     model = fit_model(rows, whole, (10,), rhythm=True)
@@ -87,7 +87,7 @@ def test_counting_scatters_as_much_as_it_is_said_to(service: Any) -> None:
     assert expected.mean() == pytest.approx(6000 * rows[0].expected, rel=0.02)
 
 
-def test_at_peaks_of_the_load_more_is_usual() -> None:
+def test_peaks_of_the_load_have_a_wider_baseline() -> None:
     """A service that is unsteady when it is busiest is judged by how unsteady it is there."""
     rng = np.random.default_rng(5)
     minutes = np.arange(7 * DAY)
@@ -106,7 +106,7 @@ def test_at_peaks_of_the_load_more_is_usual() -> None:
     assert float(robust_spread(units[:, busiest[ends - 5]])[0]) == pytest.approx(1.0, abs=0.3)
 
 
-def test_a_silence_is_no_excess(service: Any) -> None:
+def test_blocks_without_requests_have_no_excess(service: Any) -> None:
     """Blocks without requests say nothing."""
     rows, whole = counted([service.minutes(0, DAY)])
     model = fit_model(rows, whole, (10,), rhythm=False)

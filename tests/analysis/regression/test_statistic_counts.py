@@ -41,7 +41,7 @@ def drawn() -> tuple[NDArray[np.float64], MinuteHistograms]:
     return seconds, minutes_of(seconds, seconds / 2)
 
 
-def test_a_row_counts_what_is_beyond_the_edge_of_a_bucket_near_its_quantile(
+def test_a_row_counts_requests_beyond_a_bucket_edge(
     drawn: tuple[NDArray[np.float64], MinuteHistograms],
 ) -> None:
     """The threshold is an edge of a bucket, so that counting is exact, and the share beyond it is known."""
@@ -82,7 +82,7 @@ def test_a_few_cold_starts_do_not_outweigh_the_others(drawn: tuple[NDArray[np.fl
 
 
 @given(cut=st.integers(1, 49))
-def test_parts_join_to_the_whole(drawn: tuple[NDArray[np.float64], MinuteHistograms], cut: int) -> None:
+def test_counts_of_parts_add_up_to_the_whole(drawn: tuple[NDArray[np.float64], MinuteHistograms], cut: int) -> None:
     """Counting day by day, or minute by minute, gives what counting all at once does."""
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
@@ -119,7 +119,7 @@ def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.
     assert np.allclose(join_tallies(one, again).beyond, one.beyond, rtol=1e-12)
 
 
-def test_a_stage_that_a_minute_does_not_have_counts_nothing(
+def test_a_missing_stage_of_a_minute_counts_zero(
     drawn: tuple[NDArray[np.float64], MinuteHistograms],
 ) -> None:
     """A stage that is gone has no requests, and the rest is counted all the same."""
@@ -132,7 +132,7 @@ def test_a_stage_that_a_minute_does_not_have_counts_nothing(
     assert without.requests.sum() == minutes.total.sum()
 
 
-def test_stages_that_follow_others_are_no_questions(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
+def test_dependent_stages_are_not_statistics(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     """The queue proves nothing of its own."""
     _, minutes = drawn
     total, own = total_histograms([minutes])
@@ -143,7 +143,7 @@ def test_stages_that_follow_others_are_no_questions(drawn: tuple[NDArray[np.floa
     }
 
 
-def test_growth_is_known_in_counts(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
+def test_growth_is_expressed_in_counts(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
     """When all take twice as long, so many more are beyond as the reference has beyond half the threshold."""
     seconds, minutes = drawn
     total, own = total_histograms([minutes])
@@ -156,6 +156,6 @@ def test_growth_is_known_in_counts(drawn: tuple[NDArray[np.float64], MinuteHisto
     assert growth_to_count(row, total, 0.0) == pytest.approx(0.0)
 
 
-def test_nothing_recorded_asks_nothing() -> None:
+def test_an_empty_reference_has_no_statistics() -> None:
     """An empty reference has no questions."""
     assert rows_of(POLICY, Histogram(), {}) == ()

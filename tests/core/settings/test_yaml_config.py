@@ -14,7 +14,7 @@ MERGES = "\n".join(
 
 
 @pytest.mark.parametrize("bomb", [LISTS, MERGES], ids=["lists", "merges"])
-def test_aliases_of_aliases_are_not_followed_without_end(bomb: str) -> None:
+def test_nested_aliases_are_refused(bomb: str) -> None:
     """A file with nested aliases, which a server may reload automatically, is an error and does not exhaust the memory."""
     document = parse(bomb)
 
@@ -24,7 +24,7 @@ def test_aliases_of_aliases_are_not_followed_without_end(bomb: str) -> None:
     assert document.value is None
 
 
-def test_aliases_that_people_write_are_read() -> None:
+def test_simple_aliases_are_resolved() -> None:
     """A simple alias is resolved."""
     document = parse("a: &a {x: 1}\nb: [*a, *a]\nc: {<<: *a, y: 2}\n")
 
