@@ -60,7 +60,7 @@ def test_every_block_is_found_with_its_mark(page: Path) -> None:
     ]
 
 
-def test_commands_are_told_from_what_they_print(page: Path) -> None:
+def test_commands_are_distinguished_from_their_output(page: Path) -> None:
     """A command over several lines is one; of a session only what follows the prompt."""
     shell, session, *_ = blocks.blocks(page)
 
@@ -87,6 +87,6 @@ def test_a_command_in_an_indented_block_is_found(page: Path) -> None:
         ('pip install "stagelens[postgres]"', set[str]()),
     ],
 )
-def test_what_a_test_that_runs_a_command_must_have(command: str, words: set[str]) -> None:
+def test_the_required_words_of_a_command_exclude_values(command: str, words: set[str]) -> None:
     """What it does and its options, not its addresses, files and values."""
     assert blocks.distinguishing(command) == words

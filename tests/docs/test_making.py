@@ -19,7 +19,7 @@ TARGETS = sorted(
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_make_knows_every_target_that_a_page_names(target: str) -> None:
+def test_every_make_target_of_a_page_exists(target: str) -> None:
     """It says what it would do; whether that works is the business of who runs it."""
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=False, capture_output=True, text=True)
 

@@ -95,7 +95,7 @@ def schemas_read_once() -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_helm_finds_nothing_to_complain_about(name: str) -> None:
+def test_helm_lint_passes(name: str) -> None:
     """`helm lint --strict`; that it has no icon is of no weight."""
     report = chart.lint(CHART, EXAMPLES[name], strict=True)
 
@@ -104,7 +104,7 @@ def test_helm_finds_nothing_to_complain_about(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_object_is_one_that_kubernetes_takes(manifests: Manifests, name: str) -> None:
+def test_every_object_is_valid_for_kubernetes(manifests: Manifests, name: str) -> None:
     """By the schemas of Kubernetes, strictly, so that a misspelt field is a mistake; and of the two operators."""
     made = manifests(EXAMPLES[name])
 
@@ -118,7 +118,7 @@ def test_every_object_is_one_that_kubernetes_takes(manifests: Manifests, name: s
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_it_renders_as_it_did(rendered: Render, name: str) -> None:
+def test_the_chart_renders_like_the_golden_files(rendered: Render, name: str) -> None:
     """A change of the chart is looked at; `STAGELENS_GOLDENS=accept` then takes it."""
     found = "\n".join(f"# {path}\n{text.strip()}\n" for path, text in sorted(rendered(EXAMPLES[name]).items()))
     golden = GOLDENS / f"{name}.yaml"
@@ -131,12 +131,12 @@ def test_it_renders_as_it_did(rendered: Render, name: str) -> None:
     assert not changed, "\n".join([*changed, "accept it with STAGELENS_GOLDENS=accept"])
 
 
-def test_goldens_are_of_examples_that_exist() -> None:
+def test_golden_files_belong_to_existing_examples() -> None:
     """One of an example that is gone would never be looked at again."""
     assert {path.stem for path in GOLDENS.glob("*.yaml")} == set(EXAMPLES)
 
 
-def test_the_proxy_of_people_takes_no_path_from_a_visitor() -> None:
+def test_the_proxy_removes_forwarded_paths_of_visitors() -> None:
     """With --reverse-proxy a header of theirs says which path is asked for, also where some need no sign-in: CVE-2026-76835."""
     (proxy,) = EXAMPLES["oidc"]["dashboard"]["sidecars"]
     options = {argument.partition("=")[0] for argument in proxy["args"]}
@@ -149,7 +149,7 @@ PAGES = ("../../docs/kubernetes.md", "README.md", "values.yaml", "templates/_che
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_values_that_are_named_exist(page: str) -> None:
+def test_documented_values_exist(page: str) -> None:
     """With the part they belong to: `store.volume.keep`."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     named = re.findall(r"(?<![\w./$-])([a-zA-Z]+(?:\.\w+)+)(?!\w|/|\.\w)", (CHART / page).read_text())

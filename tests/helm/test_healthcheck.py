@@ -51,7 +51,7 @@ def answering(status: int) -> Generator[str]:
         (None, None, 1, "nothing of Stagelens answers here"),
     ],
 )
-def test_the_health_of_a_container_is_that_of_all_that_runs_in_it(
+def test_container_health_covers_all_its_processes(
     collector: int | None, dashboard: int | None, code: int, said: str
 ) -> None:
     """A part that is not there is not missed, as long as there is one."""

@@ -135,14 +135,14 @@ def test_the_dockerfile_is_clean() -> None:
     assert (found.returncode, found.stdout) == (0, "")
 
 
-def test_everything_of_the_package_reaches_the_build() -> None:
+def test_the_build_contains_the_whole_package() -> None:
     """A room that .dockerignore does not let in would be missing in the image."""
     rooms = {name.split(".")[1] for name in PROJECT["tool"]["setuptools"]["packages"] if "." in name}
 
     assert rooms <= set(CONTEXT)
 
 
-def test_the_image_runs_a_command_that_there_is_as_nobody_in_particular() -> None:
+def test_the_image_runs_an_existing_command_as_an_unprivileged_user() -> None:
     """As a user with a number, which Kubernetes can see is not root."""
     server = dict(steps("server"))
 
@@ -151,7 +151,7 @@ def test_the_image_runs_a_command_that_there_is_as_nobody_in_particular() -> Non
     assert server["USER"] == "10001:10001"
 
 
-def test_images_say_which_version_they_are_of() -> None:
+def test_images_have_a_version_label() -> None:
     """The label of both is the package's."""
     versions = [
         rest for stage in ("instrumentation", "server") for _, rest in steps(stage) if rest.startswith("VERSION=")
@@ -160,7 +160,7 @@ def test_images_say_which_version_they_are_of() -> None:
     assert versions == [f"VERSION={PROJECT['project']['version']}"] * 2
 
 
-def test_what_is_pinned_is_what_the_package_needs() -> None:
+def test_pinned_versions_satisfy_the_package_requirements() -> None:
     """All that gets into an image, also what others bring along, has its version, and one that they allow."""
     extras = PROJECT["project"]["optional-dependencies"]
     asked = [*PROJECT["project"]["dependencies"], *extras["server"], *extras["postgres"], *extras["clickhouse"]]
@@ -212,7 +212,7 @@ def test_requests_of_a_plain_service_arrive(
     assert found.count == 5
 
 
-def test_what_a_workload_brings_itself_goes_first(
+def test_packages_of_the_workload_have_priority(
     workload: Callable[..., dict[str, str]], plain_python: str, tmp_path: Path
 ) -> None:
     """Our packages are behind its own, whatever PYTHONPATH says, and its sitecustomize runs as before."""
@@ -226,7 +226,7 @@ def test_what_a_workload_brings_itself_goes_first(
     assert said.stdout.splitlines() == ["theirs", f"True {MOUNT}"]
 
 
-def test_a_workload_that_cannot_bear_it_runs_and_says_so(
+def test_an_incompatible_workload_runs_and_logs_it(
     workload: Callable[..., dict[str, str]], plain_python: str, tmp_path: Path
 ) -> None:
     """Its OpenTelemetry may be too old: once it says that nothing is timed; what it starts keeps quiet."""

@@ -25,7 +25,7 @@ NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_our_own_readers_take_what_pods_are_told(  # noqa: PLR0917 - fixtures
+def test_pod_settings_are_accepted_by_their_readers(  # noqa: PLR0917 - fixtures
     manifests: Manifests,
     name: str,
     tmp_path: Path,

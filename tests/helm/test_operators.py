@@ -22,12 +22,12 @@ def one(made: list[Manifest], kind: str, name: str = "stagelens") -> dict[str, A
     return found
 
 
-def test_the_rules_are_those_the_command_writes() -> None:
+def test_chart_rules_equal_the_exported_rules() -> None:
     """To renew them: stagelens export itself -o helm/stagelens/rules.yaml."""
     assert (CHART / "rules.yaml").read_text() == export.write_self_monitoring_rules()
 
 
-def test_the_rules_link_to_the_runbook_that_is_named(manifests: Manifests) -> None:
+def test_chart_rules_link_to_the_configured_runbook(manifests: Manifests) -> None:
     """As `--runbook` of the command has it."""
     where = "https://docs.example.com/runbook.html"
     found = one(manifests({"prometheusRule": {"enabled": True, "runbook": where}}), "PrometheusRule")
@@ -36,7 +36,7 @@ def test_the_rules_link_to_the_runbook_that_is_named(manifests: Manifests) -> No
 
 
 @pytest.mark.parametrize("mode", [{}, SPLIT])
-def test_prometheus_is_let_in_beside_those_who_send(manifests: Manifests, mode: Values) -> None:
+def test_network_policy_permits_prometheus_and_senders(manifests: Manifests, mode: Values) -> None:
     """The collector's metrics are where exports come in: who may only send there must not keep Prometheus out."""
     values = {"networkPolicy": {"collectorFrom": [INFERENCE], "metricsFrom": [MONITORING]}}
     policy = one(manifests(merged(mode, values)), "NetworkPolicy", f"stagelens-{'collector' if mode else 'single'}")
@@ -45,21 +45,21 @@ def test_prometheus_is_let_in_beside_those_who_send(manifests: Manifests, mode: 
     assert {"ports": [{"port": "otlp-http"}, {"port": "otlp-grpc"}], "from": [INFERENCE]} in policy["ingress"]
 
 
-def test_who_may_send_is_anybody_whoever_may_read_metrics(manifests: Manifests) -> None:
+def test_a_prometheus_selector_does_not_restrict_senders(manifests: Manifests) -> None:
     """Nobody was left out by saying where Prometheus is."""
     policy = one(manifests({"networkPolicy": {"metricsFrom": [MONITORING]}}), "NetworkPolicy", "stagelens-single")
 
     assert all("from" not in door for door in policy["ingress"])
 
 
-def test_prometheus_kept_out_is_said(rendered: Render) -> None:
+def test_a_blocked_prometheus_is_reported(rendered: Render) -> None:
     """It would show as a target that is down, and nothing more."""
     values = {"serviceMonitor": {"enabled": True}, "networkPolicy": {"collectorFrom": [INFERENCE]}}
 
     assert "networkPolicy.metricsFrom" in rendered(values)["NOTES.txt"]
 
 
-def test_workloads_take_the_image_beside_the_servers_and_the_token_of_the_chart(manifests: Manifests) -> None:
+def test_workloads_use_the_chart_image_and_token(manifests: Manifests) -> None:
     """One that is in no registry, or a key without a name, would keep the pods of others from starting."""
     values = {
         "image": {"repository": "registry.example.com/stagelens", "digest": f"sha256:{'0' * 64}"},

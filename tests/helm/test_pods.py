@@ -41,7 +41,7 @@ def containers(made: list[Manifest]) -> Iterator[tuple[Manifest, Manifest]]:
 
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
-def test_pods_have_no_right_they_do_not_need(manifests: Manifests, given_values: Values) -> None:
+def test_pods_have_no_unneeded_privileges(manifests: Manifests, given_values: Values) -> None:
     """What the profile `restricted` of Kubernetes asks for, and more; sidecars, too."""
     for pod, container in containers(manifests(given_values)):
         spec, security = pod["spec"], container["securityContext"]
@@ -60,7 +60,7 @@ def test_pods_have_no_right_they_do_not_need(manifests: Manifests, given_values:
 
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
-def test_what_selects_finds_something(manifests: Manifests, given_values: Values) -> None:
+def test_every_selector_matches_an_object(manifests: Manifests, given_values: Values) -> None:
     """Services, policies and workloads find pods; monitors find a Service that has their ports."""
     made = manifests(given_values)
     labels = [pod["metadata"]["labels"] for pod in pods(made)]
@@ -86,7 +86,7 @@ def test_what_selects_finds_something(manifests: Manifests, given_values: Values
 
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
-def test_what_is_referred_to_is_there(manifests: Manifests, given_values: Values) -> None:
+def test_every_reference_exists(manifests: Manifests, given_values: Values) -> None:
     """Files and volumes of pods, what grows, where an ingress leads; and nothing is made twice."""
     made = manifests(given_values)
     named = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in made}
@@ -108,7 +108,7 @@ def test_what_is_referred_to_is_there(manifests: Manifests, given_values: Values
 
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
-def test_no_secret_is_made_or_told(manifests: Manifests, given_values: Values) -> None:
+def test_no_secret_is_created_or_rendered(manifests: Manifests, given_values: Values) -> None:
     """They are named, and the cluster puts them in; what our settings hold is no address with a password."""
     made = manifests(given_values)
 
@@ -121,7 +121,7 @@ def test_no_secret_is_made_or_told(manifests: Manifests, given_values: Values) -
 
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
-def test_pods_are_told_what_the_code_knows(manifests: Manifests, given_values: Values) -> None:
+def test_pod_environment_variables_exist_in_the_code(manifests: Manifests, given_values: Values) -> None:
     """Each variable is a documented setting, given once, and each command is one of the command line."""
     for _, container in containers(manifests(given_values)):
         if container["name"] != "stagelens":

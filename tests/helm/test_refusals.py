@@ -98,7 +98,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("values", "said"), WRONG)
-def test_wrong_values_are_refused_with_the_cure(rendered: Render, values: Values, said: str) -> None:
+def test_invalid_values_are_refused_with_the_fix(rendered: Render, values: Values, said: str) -> None:
     """Before anything is installed, and no secret is repeated."""
     with pytest.raises(HelmError) as refused:
         rendered(values)

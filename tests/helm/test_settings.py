@@ -34,13 +34,13 @@ def told(manifests: Manifests, values: Values) -> dict[str, str]:
     return {each["name"]: each["value"] for pod in pods for each in pod["containers"][0]["env"] if "value" in each}
 
 
-def test_settings_are_those_of_the_servers() -> None:
+def test_chart_settings_equal_the_server_settings() -> None:
     """One that is new is in the schema, too; one that is gone is not."""
     assert set(LISTED) == {setting.variable for setting in SERVERS}
 
 
 @pytest.mark.parametrize("values", [*EXAMPLES.values(), *chain(*CHOICES)], ids=str)
-def test_what_the_chart_sets_is_not_among_the_settings(manifests: Manifests, values: Values) -> None:
+def test_settings_of_the_chart_are_not_user_settings(manifests: Manifests, values: Values) -> None:
     """It would be there twice; of such a setting the schema says which value it is made of."""
     assert not FREE & told(manifests, values | {"settings": {}}).keys()
 
@@ -54,7 +54,7 @@ def test_what_the_chart_sets_is_not_among_the_settings(manifests: Manifests, val
         ("STAGELENS_STORAGE_BUDGET", "set by the chart, from store.budget"),
     ],
 )
-def test_a_setting_that_would_do_nothing_is_refused(manifests: Manifests, name: str, said: str) -> None:
+def test_an_ineffective_setting_is_refused(manifests: Manifests, name: str, said: str) -> None:
     """A misspelt one, before it is installed, with what to do."""
     with pytest.raises(HelmError) as refused:
         manifests({"settings": {name: "all"}})
@@ -64,14 +64,14 @@ def test_a_setting_that_would_do_nothing_is_refused(manifests: Manifests, name: 
 
 
 @pytest.mark.parametrize(("given", "written"), [(2_000_000, "2000000"), ("64MiB", "64MiB"), (True, "true")])
-def test_a_setting_is_written_as_it_was_given(manifests: Manifests, given: object, written: str) -> None:
+def test_a_setting_is_rendered_unchanged(manifests: Manifests, given: object, written: str) -> None:
     """Helm has floats where numbers were, and would write 2e+06."""
     found = told(manifests, {"settings": {"STAGELENS_QUEUE_BATCHES": given}})
 
     assert found["STAGELENS_QUEUE_BATCHES"] == written
 
 
-def test_a_secret_of_two_parts_in_one_pod_is_there_once(manifests: Manifests) -> None:
+def test_a_secret_used_twice_in_one_pod_is_rendered_once(manifests: Manifests) -> None:
     """Twice the same name is refused by the server-side apply that Helm 4 does."""
     key = {"name": "SHARED_KEY", "secret": "shared", "key": "key"}
     made = manifests({"collector": {"secretEnv": [key]}, "alerts": {"slo": "slos: []", "secretEnv": [key]}})
