@@ -11,7 +11,7 @@ from tests.support.postgresql_server import Server
 pytestmark = pytest.mark.stacks
 
 
-def test_whatever_is_killed_all_is_counted_once_in_a_file() -> None:
+def test_killed_processes_count_every_request_once_in_a_file() -> None:
     """One collector on a file, killed four times among other troubles."""
     with on_sqlite(seed=7) as deployment:
         outcome = run(deployment, Plan(kills=4, longest_seconds=0.3, clients=("agent", "sdk", "raw", "spans")), print)
@@ -20,7 +20,7 @@ def test_whatever_is_killed_all_is_counted_once_in_a_file() -> None:
         _assert_that_it_was_hard(outcome, kills=4)
 
 
-def test_whatever_is_killed_all_is_counted_once_by_two_collectors(postgresql_server: Server) -> None:
+def test_killed_processes_count_every_request_once_with_two_collectors(postgresql_server: Server) -> None:
     """Two collectors behind one address: retries land on the other one, and it knows what the first had committed."""
     with on_postgresql(7, postgresql_server) as deployment:
         outcome = run(deployment, Plan(kills=4, longest_seconds=0.3, clients=("agent", "raw", "grpc_spans")), print)
@@ -35,7 +35,7 @@ def _assert_that_it_was_hard(outcome: Outcome, kills: int) -> None:
     assert all(outcome.sent.requests.values())
 
 
-def test_an_agent_whose_buffer_overflows_says_how_many_requests_that_cost() -> None:
+def test_an_agent_with_a_full_buffer_counts_the_lost_requests() -> None:
     """While the collector is away more comes than may wait: what was sent is what is counted and what is said to be lost."""
     with on_sqlite(seed=8) as deployment:
         # One export of it takes about 2 kB.

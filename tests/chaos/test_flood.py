@@ -27,7 +27,7 @@ def collector(tmp_path: Path) -> Generator[Collector]:
     started.end()
 
 
-def test_a_flood_takes_no_more_than_the_ceiling_and_nothing_that_was_acknowledged(collector: Collector) -> None:
+def test_a_flood_stays_within_the_memory_limit_and_loses_no_acknowledged_data(collector: Collector) -> None:
     """Under floods an honest sender gets through, whoever is refused hears when to come back, and then all is well."""
     with honest(collector) as acknowledged:
         outcomes = [
@@ -44,7 +44,7 @@ def test_a_flood_takes_no_more_than_the_ceiling_and_nothing_that_was_acknowledge
     assert held(collector.url).requests["honest"] == acknowledged["honest"] >= alone > 0
 
 
-def test_requests_that_wait_for_no_answer_are_not_collected(collector: Collector) -> None:
+def test_requests_without_waiting_for_responses_do_not_accumulate(collector: Collector) -> None:
     """A few thousand of the smallest requests in one packet would take a hundred times its size."""
     answers = b""
     # It ends with a reset where the collector has not read all of it.

@@ -111,7 +111,7 @@ def showing(store: Store, reader: AlertsReader) -> Generator[str]:
     dashboard.stop()
 
 
-def test_a_slow_stage_that_is_sent_is_in_the_message_and_on_the_page(tmp_path: Path, browser: Browser) -> None:
+def test_a_slow_stage_appears_in_the_message_and_on_the_page(tmp_path: Path, browser: Browser) -> None:
     """Half an hour of version 1, and five minutes of version 2, whose preprocess takes 400 ms: both name it and its version."""
     now = datetime.now(UTC)
     file = tmp_path / "slo.yaml"

@@ -63,7 +63,7 @@ def running(folder: Path) -> Generator[Server]:
             server.kill()
 
 
-def test_a_second_one_over_the_same_file_says_what_to_do(tmp_path: Path) -> None:
+def test_a_second_server_over_the_same_file_is_refused_with_a_fix(tmp_path: Path) -> None:
     """Two would tell everybody everything twice; it is refused before it opens anything, and a third may follow the first."""
     with running(tmp_path) as first:
         first.url("dashboard")
@@ -161,7 +161,7 @@ sys.exit(main())
 """
 
 
-def test_sigterm_ends_it_whichever_thread_is_given_it(tmp_path: Path) -> None:
+def test_sigterm_ends_the_server_in_any_thread(tmp_path: Path) -> None:
     """The kernel chooses a thread for a signal; Python handles it in the main one, which must not wait for ever."""
     ended = subprocess.run(
         [sys.executable, "-c", ASTRAY, "alerts", "--database", f"sqlite:///{tmp_path / 'store.db'}"],
@@ -174,7 +174,7 @@ def test_sigterm_ends_it_whichever_thread_is_given_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.stacks
-def test_kill_9_under_load_loses_and_doubles_nothing(tmp_path: Path) -> None:
+def test_kill_9_under_load_neither_loses_nor_duplicates(tmp_path: Path) -> None:
     """After two kills every batch that was retried until acknowledged is in the store exactly once."""
     address: list[str] = []
     stop = threading.Event()
@@ -221,7 +221,7 @@ def _until(done: Callable[[], bool]) -> None:
         threading.Event().wait(0.01)
 
 
-def test_up_tells_of_its_alerts_among_its_metrics(tmp_path: Path) -> None:
+def test_up_exposes_alert_metrics(tmp_path: Path) -> None:
     """One address for Prometheus: the collector's own metrics, and on it what the alerts say."""
     with running(tmp_path) as server, urllib.request.urlopen(f"{server.url('OTLP/HTTP')}/metrics") as answer:
         told = answer.read().decode()
@@ -230,7 +230,7 @@ def test_up_tells_of_its_alerts_among_its_metrics(tmp_path: Path) -> None:
     assert 'stagelens_alerts_open_incidents{severity="page"} 0.0' in told
 
 
-def test_the_parts_run_alone_over_one_file(tmp_path: Path) -> None:
+def test_collector_dashboard_and_alerts_run_separately_over_one_file(tmp_path: Path) -> None:
     """Collector, alerts and dashboard started side by side share the file and stop cleanly."""
     collector = Server(tmp_path, "collector")
     status = post(collector.url("OTLP/HTTP"), batch(3), "b:1")

@@ -31,7 +31,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("*.whl"))
 
 
-def test_the_wheel_holds_the_package_and_no_more(wheel: Path) -> None:
+def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     """No tests, no examples; assets, policies, migrations and the autoload hook are there."""
     names = zipfile.ZipFile(wheel).namelist()
 
