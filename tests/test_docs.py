@@ -94,7 +94,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert "Where did the time go" in (tmp_path / "index.html").read_text()
 
 
-def test_the_pages_made_from_the_code_are_what_the_code_says() -> None:
+def test_generated_pages_are_current() -> None:
     """`make docs` writes them; a page cannot drift from the code."""
     spec = importlib.util.spec_from_file_location("stagelens_docs", ROOT / "docs" / "generate.py")
     assert spec is not None
@@ -121,7 +121,7 @@ def test_every_attack_names_a_test_that_tries_it() -> None:
     assert missing == []
 
 
-def test_every_test_that_guards_a_promise_is_there() -> None:
+def test_every_test_named_in_the_documentation_exists() -> None:
     """`docs/architecture.md` names them by promise and tier."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     table = text[text.index("| promise |") : text.index("## Packages")]

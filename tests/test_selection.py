@@ -74,7 +74,7 @@ def test_a_word_is_looked_for_in_the_names_of_files_and_tests(word: str, expecte
     assert names(selection.with_word(word)) == expected
 
 
-def test_what_differs_from_a_branch_is_what_this_one_changed_and_what_is_new(tree: Path) -> None:
+def test_a_branch_difference_includes_changed_and_new_files(tree: Path) -> None:
     """Not what the other branch changed since."""
 
     def git(*words: str) -> None:

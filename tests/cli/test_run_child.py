@@ -40,7 +40,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("code", [0, 1, 126, 255])
-def test_the_exit_code_is_the_commands_own(code: int) -> None:
+def test_the_exit_code_of_the_command_is_passed_through(code: int) -> None:
     """Whoever asks gets what the command says."""
     done = run("sh", "-c", f"exit {code}")
 

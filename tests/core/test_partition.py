@@ -69,7 +69,7 @@ def test_the_parts_add_up_to_the_request_and_none_is_negative(request: list[Inte
 
 
 @given(requests)
-def test_every_instant_belongs_to_the_stage_the_rule_names(request: list[Interval]) -> None:
+def test_every_instant_is_assigned_by_the_partition_rule(request: list[Interval]) -> None:
     """The sweep assigns each instant to the same stage as the definition."""
     expected = {OVERHEAD: 0}
     for stage, start, end in request:

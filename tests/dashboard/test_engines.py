@@ -153,7 +153,7 @@ def test_without_targets_the_page_explains_how_to_add_them(tmp_path: Path) -> No
         480.0,
     ],
 )
-def test_edges_are_shown_as_engines_write_them(edge: float) -> None:
+def test_bucket_edges_are_shown_unrounded(edge: float) -> None:
     """The buckets of Prometheus' clients and of vLLM."""
     assert roundest(*bucket_bounds(bucket_index(edge))) == edge
 

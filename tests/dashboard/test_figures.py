@@ -162,7 +162,7 @@ def test_a_figure_names_colours_by_token_only(name: str) -> None:
     assert all(TOKEN.fullmatch(text) for text in coloured)
 
 
-def test_bands_add_up_to_the_line() -> None:
+def test_stacked_stages_add_up_to_the_line() -> None:
     """The stack's top edge is the latency."""
     figure = percentile_figure(breakdown())
     total = next(
@@ -529,7 +529,7 @@ def test_ticks_are_few_and_inside(high: float, wanted: int) -> None:
     assert all(0 <= value <= high * 1.0001 for value in found["tickvals"])
 
 
-def test_ticks_of_a_logarithmic_axis_stand_at_one_and_three() -> None:
+def test_ticks_of_a_logarithmic_axis_are_at_one_and_three() -> None:
     """They read 30 ms, 100 ms, 300 ms."""
     assert log_ticks(0.02, 0.4)["ticktext"] == ["30\u202fms", "100\u202fms", "300\u202fms"]
 

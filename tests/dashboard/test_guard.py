@@ -155,7 +155,7 @@ def test_a_refusal_escapes_the_host(filled: Store) -> None:
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 @pytest.mark.parametrize("config", [DashboardConfig(), DashboardConfig(host="0.0.0.0", token=TOKEN)])
-def test_probes_are_answered_without_a_token(filled: Store, config: DashboardConfig, path: str) -> None:
+def test_probes_need_no_token(filled: Store, config: DashboardConfig, path: str) -> None:
     """A probe has none, and learns that the store answers and nothing else."""
     answer = client_of(filled, config).get(path)
 

@@ -179,7 +179,7 @@ def test_a_refresh_that_overtakes_a_page_delivers_it(dashboard: Dashboard) -> No
     assert "root" in answer["made"]["data"]
 
 
-def test_a_page_is_sent_again_for_data_of_its_own_service(fresh: Store, traffic: ModuleType) -> None:
+def test_a_page_is_sent_again_for_new_data_of_its_service(fresh: Store, traffic: ModuleType) -> None:
     """Others' data changes what stands beside the page of a service, and the overview, not the page."""
     traffic.fill(fresh, NOW - timedelta(minutes=2), NOW)
     served = Dashboard(DashboardConfig(port=0), fresh, None, clock=NOW.timestamp)
@@ -319,7 +319,7 @@ def test_the_regression_is_named_with_its_stage(source: Source) -> None:
     assert "Preprocess explains" in text
 
 
-def test_stages_stand_in_their_fixed_order(source: Source) -> None:
+def test_stages_have_a_fixed_order(source: Source) -> None:
     """A stack never re-orders."""
     figure = percentile_chart(context_of(at("/s/vision-api"), source))
     colours = [

@@ -105,7 +105,7 @@ def test_stopped_data_is_shown_with_its_age(store: Store, search: str, after: ti
     assert (shown is None) == (not said)
 
 
-def test_the_palette_knows_the_pages() -> None:
+def test_the_palette_lists_the_pages() -> None:
     """Each entry of the navigation, by its name and path."""
     found: Any = layout()["jump"]  # pyright: ignore[reportIndexIssue] - a component finds what is in it by its id
     pages = dict(json.loads(getattr(found, "data-pages")))

@@ -124,7 +124,7 @@ def occupied(dashboard: Dashboard, path: str, *, threads: int, connections: int)
         go_on.set()
 
 
-def test_probes_are_answered_while_all_threads_work(start: Start) -> None:
+def test_probes_respond_while_all_threads_are_busy(start: Start) -> None:
     """An orchestrator would restart a process that is only busy."""
     dashboard = start()
     with occupied(dashboard, "/slow", threads=8, connections=20):

@@ -51,7 +51,7 @@ def test_the_separator_is_optional() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1, 7, 255])
-def test_the_exit_code_is_the_commands_own(code: int) -> None:
+def test_the_exit_code_of_the_command_is_passed_through(code: int) -> None:
     """The command has replaced us."""
     assert stagelens_run("--", "sh", "-c", f"exit {code}").returncode == code
 

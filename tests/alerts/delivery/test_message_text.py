@@ -87,7 +87,7 @@ def test_without_a_release_the_headline_names_none(message: Message, finding: Fi
     assert headline(message).endswith("slow requests spend +180 ms (92 % of the excess) in preprocess")
 
 
-def test_no_stage_stands_out_when_the_excess_is_spread(message: Message, finding: Finding) -> None:
+def test_no_stage_is_named_when_the_excess_is_spread(message: Message, finding: Finding) -> None:
     """A stage with a third of the excess is not named as the cause."""
     spread = tuple(StageGrowth(stage, 0.01, 1 / 3) for stage in ("queue", "forward", "network"))
     message = replace(message, finding=replace(finding, growth=spread, version=""))

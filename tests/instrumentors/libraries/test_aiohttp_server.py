@@ -291,7 +291,7 @@ def test_a_request_that_never_ends_is_closed_in_any_context(finished: Finished) 
     assert len(finished) == 1
 
 
-def test_a_file_is_sent_as_before(finished: Finished, tmp_path: Path) -> None:
+def test_a_file_is_sent_unchanged(finished: Finished, tmp_path: Path) -> None:
     """Sending it is network, and its name is not looked at."""
     (tmp_path / "secret.txt").write_bytes(b"content")
     app = web.Application()

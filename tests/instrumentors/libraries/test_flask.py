@@ -221,7 +221,7 @@ def test_a_client_disconnect_finishes_a_stream_once(finished: Finished, app: Fla
     assert records.current.get() is None
 
 
-def test_a_file_is_sent_as_before(finished: Finished, app: Flask, tmp_path: Path) -> None:
+def test_a_file_is_sent_unchanged(finished: Finished, app: Flask, tmp_path: Path) -> None:
     """It is no stream, and its name is not looked at."""
     (tmp_path / "secret.txt").write_bytes(b"content")
     app.get("/file")(lambda: send_file(tmp_path / "secret.txt"))

@@ -235,7 +235,7 @@ def test_reading_the_body_is_network_by_every_method(finished: Finished) -> None
     assert finished.stages() == ["network"] * 7
 
 
-def test_a_request_without_a_body_keeps_the_servers_stream(finished: Finished) -> None:
+def test_a_request_without_a_body_has_the_stream_of_the_server(finished: Finished) -> None:
     """Nothing will be read: nothing is put in between."""
     stream = io.BytesIO()
     environ = environment(**{"wsgi.input": stream, "CONTENT_LENGTH": ""})

@@ -377,7 +377,7 @@ def test_a_body_read_twice_counts_once(in_a_request: Running, saying: Callable[.
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_a_response_can_be_pickled_as_before(saying: Callable[..., str]) -> None:
+def test_a_response_can_be_pickled(saying: Callable[..., str]) -> None:
     """And holds nothing of ours."""
     response = _get(saying({}, SAID_IN_BODIES["vllm"][0]))
 
