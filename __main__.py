@@ -19,7 +19,7 @@ from .core.errors import StagelensError
 
 if TYPE_CHECKING:
     from .collector.serve import Collector
-    from .instrumentors.run import Keep
+    from .instrumentors.run import RunSaver
     from .store import Store
 
 # Poll interval of the main thread, which handles signals that were delivered to other threads. [seconds]
@@ -113,13 +113,13 @@ def _explained(command: Callable[[], int]) -> int:
 def _run(words: list[str]) -> int:
     from .instrumentors import run  # noqa: PLC0415 - see the module docstring
 
-    return run.main(words, _keeper)
+    return run.main(words, _find_saver)
 
 
 def _doctor(words: list[str]) -> int:
     from .instrumentors import doctor  # noqa: PLC0415
 
-    return doctor.main(words, _keeper)
+    return doctor.main(words, _find_saver)
 
 
 def _bench(words: list[str]) -> int:
@@ -128,7 +128,7 @@ def _bench(words: list[str]) -> int:
     return bench.main(words)
 
 
-def _keeper() -> Keep:
+def _find_saver() -> RunSaver:
     """Return the function that collects and reports a run.
 
     Raises:

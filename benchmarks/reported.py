@@ -21,7 +21,7 @@ from openai.types.chat import ChatCompletionChunk
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries.asgi import with_timing
-from stagelens.instrumentors.libraries.client_common import AnsweredCall, LineStream, TokenStream
+from stagelens.instrumentors.libraries.client_common import LineStream, RespondedCall, TokenStream
 
 TIMES = 20_000
 # A call that took 20 ms.
@@ -87,8 +87,8 @@ def looked_at() -> Iterator[tuple[str, Callable[[], object]]]:
     yield "telling it: Server-Timing of six stages", partial(with_timing, start, marks, 0, 700)
 
 
-def _answered(headers: Any) -> AnsweredCall:
-    return AnsweredCall([records.OPEN, 0, 0], records.clock() - WAIT_NS, headers)
+def _answered(headers: Any) -> RespondedCall:
+    return RespondedCall([records.OPEN, 0, 0], records.clock() - WAIT_NS, headers)
 
 
 def _read(body: bytes) -> None:

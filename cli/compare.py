@@ -45,16 +45,16 @@ class NoRequestsError(StagelensError):
 
 
 @contextmanager
-def sides_from_files(paths: Sequence[Path], asked: Selection) -> Generator[tuple[Reader, Side, Side]]:
+def sides_from_files(paths: Sequence[Path], selection: Selection) -> Generator[tuple[Reader, Side, Side]]:
     """Import two files, of any format that `stagelens import` reads, and yield a reader and both sides.
 
     Args:
         paths: The two files.
-        asked: Requests to compare; its environment is replaced, because each file is imported as an environment of its own.
+        selection: Requests to compare; its environment is replaced, because each file is imported as an environment of its own.
 
     Raises:
         ImportFileError: A file cannot be read.
-        ConfigError: A file contains several services, and *asked* names none of them.
+        ConfigError: A file contains several services, and *selection* names none of them.
         NoRequestsError: A file contains none of the requests.
     """
     retention = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVER, batches=_EVER)
@@ -67,13 +67,13 @@ def sides_from_files(paths: Sequence[Path], asked: Selection) -> Generator[tuple
             found = import_file(path, store, TimeWindow(0, sys.maxsize), keep=_NO_TRACES, environment=name)
             for each in found.broken:
                 print(f"stagelens: {path}: skipped: {each}", file=sys.stderr)
-            service = _choose_service(list(found.services), asked.service, str(path))
-            sides.append(Side(str(path), replace(asked, service=service, environment=name)))
+            service = _choose_service(list(found.services), selection.service, str(path))
+            sides.append(Side(str(path), replace(selection, service=service, environment=name)))
         yield store.read, *_require_requests(store.read, sides)
 
 
 def sides_from_versions(
-    read: Reader, asked: Selection, versions: Sequence[str], window: timedelta
+    read: Reader, selection: Selection, versions: Sequence[str], window: timedelta
 ) -> tuple[Side, Side]:
     """Return the requests of two *versions* in the last *window* in which both served.
 
@@ -83,8 +83,8 @@ def sides_from_versions(
         ConfigError: A version or the service is unknown.
         NoRequestsError: One side has no requests.
     """
-    service = _choose_store_service(read, asked)
-    known = read.releases(environment=asked.environment)
+    service = _choose_store_service(read, selection)
+    known = read.releases(environment=selection.environment)
     of_service = known[known["service"] == service]
     lives: list[ServingPeriod] = []
     for version in versions:
@@ -98,7 +98,9 @@ def sides_from_versions(
 
     def side(version: str, life: ServingPeriod) -> Side:
         start, end = read.whole(max(life.start, life.end - window), life.end)
-        return Side(version, replace(asked, service=service, version=version, start=start, end=end), has_window=True)
+        return Side(
+            version, replace(selection, service=service, version=version, start=start, end=end), has_window=True
+        )
 
     def sides(first: ServingPeriod, second: ServingPeriod) -> list[Side]:
         return [side(version, life) for version, life in zip(versions, (first, second), strict=True)]
@@ -110,18 +112,18 @@ def sides_from_versions(
     return _require_requests(read, sides(times.a, times.b))
 
 
-def sides_from_windows(read: Reader, asked: Selection, windows: Sequence[str]) -> tuple[Side, Side]:
+def sides_from_windows(read: Reader, selection: Selection, windows: Sequence[str]) -> tuple[Side, Side]:
     """Return two time windows, each written as FROM/TO in ISO 8601; UTC if there is no time zone.
 
     Raises:
         ConfigError: A window is invalid, or the service is unknown.
         NoRequestsError: One side has no requests.
     """
-    service = _choose_store_service(read, asked)
+    service = _choose_store_service(read, selection)
     sides: list[Side] = []
     for window in windows:
         start, end = read.whole(*_parse_window(window))
-        sides.append(Side(window, replace(asked, service=service, start=start, end=end), has_window=True))
+        sides.append(Side(window, replace(selection, service=service, start=start, end=end), has_window=True))
     return _require_requests(read, sides)
 
 
@@ -144,20 +146,23 @@ def _parse_window(text: str) -> tuple[datetime, datetime]:
     return start, end
 
 
-def _choose_store_service(read: Reader, asked: Selection) -> str:
-    known = [str(each) for each in read.services(asked.start, asked.end, environment=asked.environment)["service"]]
-    return _choose_service(known, asked.service, "the store")
+def _choose_store_service(read: Reader, selection: Selection) -> str:
+    known = [
+        str(each)
+        for each in read.services(selection.start, selection.end, environment=selection.environment)["service"]
+    ]
+    return _choose_service(known, selection.service, "the store")
 
 
-def _choose_service(known: Sequence[str], asked: str | None, where: str) -> str:
-    if asked in known:
-        return asked or ""
+def _choose_service(known: Sequence[str], name: str | None, where: str) -> str:
+    if name in known:
+        return name or ""
     there = ", ".join(known)
     if not known:
         msg = f"{where} holds no request"
         raise NoRequestsError(msg)
-    if asked is not None:
-        msg = f"{where} has no service {asked!r}; there are {there}"
+    if name is not None:
+        msg = f"{where} has no service {name!r}; there are {there}"
         raise ConfigError(msg)
     if len(known) > 1:
         msg = f"{where} has several services ({there}); choose one with --service"
@@ -293,12 +298,12 @@ def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> 
     if sum(ways) != 1 or len(options.files) not in (0, 2):
         msg = "name two files, or two --versions, or two --windows; `stagelens compare --help` has examples"
         raise ConfigError(msg)
-    asked = all_time_selection(options.service, options.environment, options.route)
+    selection = all_time_selection(options.service, options.environment, options.route)
     if options.files:
         if options.environment:
             msg = "--environment applies to stores only; files are compared as a whole"
             raise ConfigError(msg)
-        with sides_from_files(options.files, asked) as found:
+        with sides_from_files(options.files, selection) as found:
             yield found
         return
     window = parse_duration(options.window, "--window")
@@ -306,9 +311,9 @@ def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> 
     with closing(open_existing(CollectorConfig.from_env({**environment, **given}))) as store:
         read = store.read
         sides = (
-            sides_from_versions(read, asked, options.versions, window)
+            sides_from_versions(read, selection, options.versions, window)
             if options.versions
-            else sides_from_windows(read, asked, options.windows)
+            else sides_from_windows(read, selection, options.windows)
         )
         yield read, *sides
 

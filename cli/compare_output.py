@@ -131,19 +131,19 @@ def _exceeded_text(found: ThresholdResult) -> str:
 
 def warnings(comparison: Comparison) -> Sequence[str]:
     """Return warnings about anything that makes the comparison unreliable."""
-    said = [f"B fails more: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
-    said += [
+    lines = [f"B fails more: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
+    lines += [
         ordinary_spaces(
             f"The requests themselves differ: {dimension} {value or 'none'} is {percent(a)} of A and {percent(b)} of B."
         )
         for dimension, value, a, b in comparison.mixes
-        if not (said and dimension == "status")
+        if not (lines and dimension == "status")
     ]
-    said += [_excluded_text(each) for each in comparison.token_times.values() if any(each.excluded)]
+    lines += [_excluded_text(each) for each in comparison.token_times.values() if any(each.excluded)]
     if comparison.too_few:
         wanted = ordinary_spaces(whole(comparison.min_requests))
-        said.append(f"A side has fewer than {wanted} requests: nothing is evaluated.")
-    return said
+        lines.append(f"A side has fewer than {wanted} requests: nothing is evaluated.")
+    return lines
 
 
 def request_counts(comparison: Comparison) -> tuple[str, str]:
@@ -154,8 +154,8 @@ def request_counts(comparison: Comparison) -> tuple[str, str]:
 
 def _side_summary(side: Side) -> str:
     selection = side.selection
-    said = f"{ordinary_spaces(several(side.requests, 'request'))} of {selection.service}"
-    return f"{said}, {_utc_text(selection.start)} to {_utc_text(selection.end)} UTC" if side.has_window else said
+    text = f"{ordinary_spaces(several(side.requests, 'request'))} of {selection.service}"
+    return f"{text}, {_utc_text(selection.start)} to {_utc_text(selection.end)} UTC" if side.has_window else text
 
 
 def _utc_text(at: datetime) -> str:

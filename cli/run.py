@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from ..instrumentors.config import DEFAULT_ENDPOINT
-from ..instrumentors.run import PID_VARIABLE, Kept, become
+from ..instrumentors.run import PID_VARIABLE, RunOutputs, become
 from .files import check_writable
 
 if TYPE_CHECKING:
@@ -102,14 +102,14 @@ class Child:
             return self._gate.recv(2, socket.MSG_WAITALL) == _STARTED
         return False
 
-    def wait_for_leftovers(self, seconds: float, tell: Callable[[], None]) -> None:
+    def wait_for_children(self, seconds: float, tell: Callable[[], None]) -> None:
         """Wait up to *seconds*, or until a signal, for processes that the command left running; call *tell* first."""
         end, left = time.monotonic() + seconds, seconds
         if _has_children():
             tell()
         while left > 0 and _has_children():
-            heard = signal.sigtimedwait(_SIGNALS, left)
-            left = end - time.monotonic() if heard is None or heard.si_signo == signal.SIGCHLD else 0
+            received = signal.sigtimedwait(_SIGNALS, left)
+            left = end - time.monotonic() if received is None or received.si_signo == signal.SIGCHLD else 0
 
     def release(self) -> None:
         """Discard pending signals and restore the signal mask."""
@@ -146,10 +146,10 @@ def _wait_and_become(become: Callable[[str], int], gate: socket.socket, mask: se
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        said = gate.makefile().readline()
-        if said:
+        line = gate.makefile().readline()
+        if line:
             gate.sendall(_STARTED)
-            code = become(said.strip())
+            code = become(line.strip())
     finally:
         # Reached only if the command could not be executed.
         with contextlib.suppress(OSError):
@@ -160,8 +160,8 @@ def _wait_and_become(become: Callable[[str], int], gate: socket.socket, mask: se
 def _wait_for_signal() -> tuple[int, bool]:
     """Wait for a signal; return its number, and whether the child received the signal too."""
     if hasattr(signal, "sigwaitinfo"):
-        heard = signal.sigwaitinfo(_SIGNALS)
-        return heard.si_signo, heard.si_code == _SI_KERNEL
+        received = signal.sigwaitinfo(_SIGNALS)
+        return received.si_signo, received.si_code == _SI_KERNEL
     number = signal.sigwait(_SIGNALS)
     return number, number in _TERMINAL_SIGNALS
 
@@ -192,13 +192,13 @@ _OVERRIDDEN_VARIABLES = {
     f"OTEL_EXPORTER_OTLP_{signal}_{what}" for signal in ("METRICS", "TRACES") for what in ("ENDPOINT", "PROTOCOL")
 }
 # Export interval of the agents: within this time, processes left running by the command have sent data. [seconds]
-_LEFTOVER_SECONDS = 10.0
+_CHILDREN_SECONDS = 10.0
 _STDERR = 2
-_LEFT_RUNNING = f"waiting {_LEFTOVER_SECONDS:g} s at most for processes left running by the command"
+_WAITING_FOR_CHILDREN = f"waiting {_CHILDREN_SECONDS:g} s at most for processes left running by the command"
 
 
-def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
-    """Run *command* in *env* as a child, collect its telemetry, and write the outputs requested by *kept*.
+def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
+    """Run *command* in *env* as a child, collect its telemetry, and write the outputs requested by *outputs*.
 
     Returns:
         Exit code of the command; 1 if the command succeeded but a requested output could not be written. If a signal
@@ -207,49 +207,51 @@ def main(command: list[str], env: dict[str, str], kept: Kept) -> int:
     Raises:
         StagelensError: A requested output cannot be collected; the command was not started.
     """
-    for option, path in (("--save", kept.save), ("--report", kept.report)):
+    for option, path in (("--save", outputs.save), ("--report", outputs.report)):
         if path is not None:
             check_writable(path, option)
-    if not kept.asked:
+    if not outputs.requested:
         _print_status(
             f"nothing listens on {DEFAULT_ENDPOINT}: this run is summarized when it ends, and sent when a collector listens"
         )
     _open_closed_streams()
     child = Child(lambda endpoint: become(command, _child_environment(endpoint, env)))
     with ExitStack() as stack:
-        here = _start_collector(stack, child, kept)
-        code, made = _run_child(child, command, here, kept)
-    return exit_like(code) or (0 if made or not kept.asked else 1)
+        here = _start_collector(stack, child, outputs)
+        code, made = _run_child(child, command, here, outputs)
+    return exit_like(code) or (0 if made or not outputs.requested else 1)
 
 
-def _start_collector(stack: ExitStack, child: Child, kept: Kept) -> TemporaryCollector | None:
+def _start_collector(stack: ExitStack, child: Child, outputs: RunOutputs) -> TemporaryCollector | None:
     """Return the collector of this run; None if it cannot start and no output was requested."""
     try:
         from .temp_collector import temporary_collector  # noqa: PLC0415 - see the module docstring
 
-        return stack.enter_context(temporary_collector("" if kept.asked else DEFAULT_ENDPOINT))
+        return stack.enter_context(temporary_collector("" if outputs.requested else DEFAULT_ENDPOINT))
     except Exception as error:
-        if kept.asked:
+        if outputs.requested:
             child.cancel()
             raise
         _print_status(f"the run was not saved: {error}")
         return None
 
 
-def _run_child(child: Child, command: list[str], here: TemporaryCollector | None, kept: Kept) -> tuple[int, bool]:
+def _run_child(
+    child: Child, command: list[str], here: TemporaryCollector | None, outputs: RunOutputs
+) -> tuple[int, bool]:
     """Run the command; return its exit code, and whether all requested outputs were written."""
-    begun = datetime.now(UTC)
+    started = datetime.now(UTC)
     child.start(here.endpoint if here else "")
     code = child.wait()
     ended = datetime.now(UTC)
     try:
         if here is None or not child.has_started:
             return code, True
-        child.wait_for_leftovers(_LEFTOVER_SECONDS, lambda: _print_status(_LEFT_RUNNING))
+        child.wait_for_children(_CHILDREN_SECONDS, lambda: _print_status(_WAITING_FOR_CHILDREN))
         child.release()
         from .run_output import Run, write_run_outputs  # noqa: PLC0415 - see the module docstring
 
-        return code, write_run_outputs(here, Run(command, begun, ended, code if code >= 0 else 128 - code), kept)
+        return code, write_run_outputs(here, Run(command, started, ended, code if code >= 0 else 128 - code), outputs)
     except KeyboardInterrupt:
         return code, False
     except Exception as error:  # noqa: BLE001 - the exit code of the command matters more than its report

@@ -11,7 +11,7 @@ from pathlib import Path
 from ..core.errors import StagelensError
 from ..dashboard.web.report import run_report
 from ..instrumentors.config import DEFAULT_ENDPOINT
-from ..instrumentors.run import Kept
+from ..instrumentors.run import RunOutputs
 from ..store import Store
 from .files import open_atomic
 from .run_summary import print_summary, run_window, summarize_run
@@ -25,7 +25,7 @@ __all__ = ["Run", "write_run_outputs"]
 _MAX_NAME_CHARS = 60
 
 
-def write_run_outputs(here: TemporaryCollector, run: Run, kept: Kept) -> bool:
+def write_run_outputs(here: TemporaryCollector, run: Run, outputs: RunOutputs) -> bool:
     """Write the outputs of the finished *run*; return whether all requested ones were written."""
     made = True
     for trouble in here.finish():
@@ -36,7 +36,7 @@ def write_run_outputs(here: TemporaryCollector, run: Run, kept: Kept) -> bool:
         made &= _run_step(lambda: print_summary(found, run))
     if here.send_on():
         print(f"stagelens run: all of it was sent to the collector on {DEFAULT_ENDPOINT}", file=sys.stderr)
-    for path, write in ((kept.report, write_page), (kept.save, save_run)):
+    for path, write in ((outputs.report, write_page), (outputs.save, save_run)):
         if path is not None:
             made &= _run_step(lambda path=path, write=write: write(here.store, path, run), f"wrote {path}")
     return made

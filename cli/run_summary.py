@@ -58,24 +58,24 @@ def waterfall_table(found: KeptTrace) -> Table:
     return made
 
 
-def _ellipsized(said: Text) -> Text:
-    """Return *said* as a single line that is truncated where the table is too narrow."""
-    said.no_wrap, said.overflow = True, "ellipsis"
-    return said
+def _ellipsized(text: Text) -> Text:
+    """Return *text* as a single line that is truncated where the table is too narrow."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
 
 
 def _request_name(found: KeptTrace) -> str:
-    asked = " ".join(str(part) for part in (found.attributes.get(METHOD), found.series.route) if part)
+    request = " ".join(str(part) for part in (found.attributes.get(METHOD), found.series.route) if part)
     failed = "failed" if found.series.status == STATUS_ERROR else ""
-    return "  ".join(part for part in (asked, failed, found.trace_id[:8]) if part)
+    return "  ".join(part for part in (request, failed, found.trace_id[:8]) if part)
 
 
 def _interval_bar(span: Mapping[str, Any], wall: float) -> Text:
     left, width = (each / 100 * _WATERFALL_COLUMNS for each in position_of(span, wall))
     start = min(round(left), _WATERFALL_COLUMNS - 1)
     bar = Text(" " * start).append(FULL * max(round(left + width) - start, 1), stage_colour(str(span["stage"])))
-    said = span_note(span)
-    return bar.append_text(styled(f" {said}", "dim")) if said else bar
+    note = span_note(span)
+    return bar.append_text(styled(f" {note}", "dim")) if note else bar
 
 
 QUANTILES = (0.5, 0.95, 0.99)
@@ -179,14 +179,14 @@ def _service_summary(read: Reader, about: Selection) -> ServiceSummary:
     routes = list(read.dimensions(about)["route"])
     shown = routes[:_MAX_ROUTES] if len(routes) > 1 else []
     typical, tail = _stage_times(read, about, whole.requests)
-    kept = read.exemplars(about, limit=1)
+    exemplars = read.exemplars(about, limit=1)
     return ServiceSummary(
         whole,
         [_request_stats(read, route, replace(about, route=route)) for route in shown],
         len(routes) - len(shown) if shown else 0,
         typical,
         tail,
-        read.trace(trace_name(*kept.iloc[0][["trace_id", "span_id"]])) if len(kept) else None,
+        read.trace(trace_name(*exemplars.iloc[0][["trace_id", "span_id"]])) if len(exemplars) else None,
     )
 
 
@@ -295,8 +295,8 @@ def _stage_time_table(typical: StageTimes, tail: StageTimes | None) -> Table:
             _stage_bar(stage, before / longest, now / longest),
         )
     more = [duration(there.seconds), duration(there.seconds - typical.seconds, sign=True)] if tail else []
-    said = [styled(blame_text(typical, tail))] if tail else []
-    made.add_row("Together", *map(styled, (duration(typical.seconds), *more)), *said, style="bold")
+    blame = [styled(blame_text(typical, tail))] if tail else []
+    made.add_row("Together", *map(styled, (duration(typical.seconds), *more)), *blame, style="bold")
     return made
 
 

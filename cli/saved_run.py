@@ -173,16 +173,16 @@ def _entry(signal: str, resource: Iterable[tuple[str, str]], items: Sequence[Jso
 
 
 def _resource(series: Series) -> tuple[tuple[str, str], ...]:
-    said = (
+    attributes = (
         (names.SERVICE_NAME, series.service),
         (names.SERVICE_VERSION, series.version),
         (names.ENVIRONMENT, series.environment),
     )
-    return tuple((key, value) for key, value in said if value)
+    return tuple((key, value) for key, value in attributes if value)
 
 
 def _dimensions(series: Series) -> dict[str, str]:
-    said = {
+    attributes = {
         names.MODEL: series.model,
         names.MODEL_VERSION: series.model_version,
         names.ROUTE: series.route,
@@ -190,7 +190,7 @@ def _dimensions(series: Series) -> dict[str, str]:
         names.STATUS: series.status,
         names.COLD: "true" if series.cold == COLD else "",
     }
-    return {key: value for key, value in said.items() if value}
+    return {key: value for key, value in attributes.items() if value}
 
 
 def _times(start_ns: int, duration_ns: int) -> Json:

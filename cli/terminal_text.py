@@ -19,14 +19,14 @@ _TOKEN = re.compile(r"--st-(\w+): light-dark\(#\w+, (#\w{6})\)")
 _SPACES = str.maketrans("\u202f\u00a0", "  ")
 
 
-def ordinary_spaces(said: str) -> str:
-    """Return *said* with the special spaces of `dashboard.ui.format` replaced by ordinary ones."""
-    return said.translate(_SPACES)
+def ordinary_spaces(text: str) -> str:
+    """Return *text* with the special spaces of `dashboard.ui.format` replaced by ordinary ones."""
+    return text.translate(_SPACES)
 
 
-def styled(said: str, style: str = "") -> Text:
-    """Return *said*, a text of `dashboard.ui.format`, as styled text for a terminal."""
-    return Text(ordinary_spaces(said), style)
+def styled(text: str, style: str = "") -> Text:
+    """Return *text*, a text of `dashboard.ui.format`, as styled text for a terminal."""
+    return Text(ordinary_spaces(text), style)
 
 
 def plain_table(first: str, *numbers: str) -> Table:

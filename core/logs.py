@@ -144,7 +144,7 @@ class _Json(_Lines):
     """Formatter of records as JSON objects, one a line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        said: dict[str, object] = {
+        document: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC)
             .isoformat(timespec="milliseconds")
             .replace("+00:00", "Z"),
@@ -153,10 +153,10 @@ class _Json(_Lines):
             "message": self._clean(record.getMessage()),
         }
         if fields := {key: self._plain(value) for key, value in vars(record).items() if key not in _OWN}:
-            said["fields"] = fields
+            document["fields"] = fields
         if record.exc_info:
-            said["exception"] = self._clean(self.formatException(record.exc_info))
-        return json.dumps(said, ensure_ascii=False)
+            document["exception"] = self._clean(self.formatException(record.exc_info))
+        return json.dumps(document, ensure_ascii=False)
 
     def _plain(self, value: object) -> object:
         return value if isinstance(value, bool | int | float | None) else self._clean(str(value))

@@ -93,12 +93,12 @@ class StallCause:
     Args:
         key: Name on the wire and in the store.
         label: Label of an affected span.
-        told: Start of a sentence about the stall, followed by a duration.
+        sentence: Start of a sentence about the stall, followed by a duration.
     """
 
     key: str
     label: str
-    told: str
+    sentence: str
 
 
 # A garbage collection stops every thread of the interpreter.

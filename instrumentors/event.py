@@ -34,15 +34,15 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
     headers = {**config.headers, "Content-Type": "application/json"}
     try:
         url, body = f"{base}/v1/events", json.dumps(given).encode()
-        answer = post(url, body, headers, config.timeout_seconds, config.trust.context, proxy=_proxy(url))
+        response = post(url, body, headers, config.timeout_seconds, config.trust.context, proxy=_proxy(url))
     except (OSError, ValueError, http.client.HTTPException) as error:
         msg = (
             f"there is no collector at {base} ({error or type(error).__name__}).\n"
             f"    Start one with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT (default {DEFAULT_ENDPOINT})"
         )
         raise StagelensError(msg) from error
-    if answer.status not in OK_STATUSES:
-        msg = f"the collector at {base} rejected the event ({answer.status}): {_reason(answer.body)}"
+    if response.status not in OK_STATUSES:
+        msg = f"the collector at {base} rejected the event ({response.status}): {_reason(response.body)}"
         raise StagelensError(msg)
     return 0
 

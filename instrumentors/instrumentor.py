@@ -141,12 +141,12 @@ def timed(stage: str) -> Callable[[Any], Any]:
             marks = current.get()
             if marks is None:
                 return original(*args, **options)
-            begun = clock()
+            started = clock()
             try:
                 return original(*args, **options)
             finally:
                 if len(marks) < MAX_MARKS:
-                    marks.extend((stage, begun, clock()))
+                    marks.extend((stage, started, clock()))
 
         return call
 
@@ -161,12 +161,12 @@ def timed_async(stage: str) -> Callable[[Any], Any]:
             marks = current.get()
             if marks is None:
                 return await original(*args, **options)
-            begun = clock()
+            started = clock()
             try:
                 return await original(*args, **options)
             finally:
                 if len(marks) < MAX_MARKS:
-                    marks.extend((stage, begun, clock()))
+                    marks.extend((stage, started, clock()))
 
         return call
 

@@ -104,24 +104,24 @@ class LoadLog:
         """End the phase of *token*; discard the phase if *phase* is empty."""
         thread = self._thread
         inside, inside_work, model = thread.inside_ns, thread.inside_work_ns, model or thread.model
-        begun, before, thread.inside_ns, thread.inside_work_ns, thread.model = token
+        started, before, thread.inside_ns, thread.inside_work_ns, thread.model = token
         ended = clock()
         # Copying, compiling and running count completely as work: measuring them would cost more than most of them take.
-        work = worked() - before if phase == LOAD_READ.key else ended - begun
-        thread.inside_ns += ended - begun if phase else inside
+        work = worked() - before if phase == LOAD_READ.key else ended - started
+        thread.inside_ns += ended - started if phase else inside
         thread.inside_work_ns += work if phase else inside_work
-        own = ended - begun - inside
+        own = ended - started - inside
         waited = _waited(own, work - inside_work) if phase == LOAD_READ.key else own
         if phase and waited:
-            self._keep(LoadRecord(phase, model, shape, begun, ended, waited))
+            self._keep(LoadRecord(phase, model, shape, started, ended, waited))
         if phase and waited < own:
-            self._keep(LoadRecord(LOAD_DESERIALISE.key, model, shape, begun, ended, own - waited))
+            self._keep(LoadRecord(LOAD_DESERIALISE.key, model, shape, started, ended, own - waited))
 
-    def note(self, phase: str, model: str, shape: str, begun: int, ended: int) -> None:
+    def note(self, phase: str, model: str, shape: str, started: int, ended: int) -> None:
         """Record a phase without nested phases."""
-        self._thread.inside_ns += ended - begun
-        self._thread.inside_work_ns += ended - begun
-        self._keep(LoadRecord(phase, model, shape, begun, ended, ended - begun))
+        self._thread.inside_ns += ended - started
+        self._thread.inside_work_ns += ended - started
+        self._keep(LoadRecord(phase, model, shape, started, ended, ended - started))
 
     def _keep(self, load: LoadRecord) -> None:
         if load.own_ns >= MIN_LOAD_NS and self._room > 0:
@@ -152,11 +152,11 @@ def shapes_of(values: Iterable[Any]) -> str:
     """
     try:
         shapes = [getattr(value, "shape", None) for value in values]
-        told = ["x".join(str(int(size)) for size in shape) for shape in shapes if isinstance(shape, tuple) and shape]
+        texts = ["x".join(str(int(size)) for size in shape) for shape in shapes if isinstance(shape, tuple) and shape]
     except Exception:
         # An input of a model may be an object whose attributes raise.
         return ""
-    return ", ".join(told)[:MAX_SHAPE]
+    return ", ".join(texts)[:MAX_SHAPE]
 
 
 def _born() -> int:

@@ -69,10 +69,10 @@ def _subtract_intervals(intervals: Sequence[Interval], taken: Iterable[tuple[int
     free = [(start, end) for stage, start, end in parts if stage == OVERHEAD]
     ends = [end for _, end in free]
     for stage, start, end in intervals:
-        for begun, ended in itertools.islice(free, bisect.bisect_right(ends, start), None):
-            if begun >= end:
+        for started, ended in itertools.islice(free, bisect.bisect_right(ends, start), None):
+            if started >= end:
                 break
-            yield stage, max(begun, start), min(ended, end)
+            yield stage, max(started, start), min(ended, end)
 
 
 def _first(facts: dict[str, Any], key: str, first: Any, _second: Any) -> None:

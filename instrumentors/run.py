@@ -58,30 +58,30 @@ _ENDPOINTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class RunOutputs:
     """Requested outputs of a run that is saved or summarized here.
 
     Args:
-        asked: Whether an option requests the output. If so, the command is not started when the output is impossible.
+        requested: Whether an option requests the output. If so, the command is not started when the output is impossible.
         report: Path of the HTML report, None for no report.
         save: Path of the OTLP/JSON file, None for no file.
     """
 
-    asked: bool = False
+    requested: bool = False
     report: Path | None = None
     save: Path | None = None
 
 
 # Function that runs the command in this environment and saves the run; returns the exit code.
-Keep: TypeAlias = Callable[[list[str], dict[str, str], Kept], int]
+RunSaver: TypeAlias = Callable[[list[str], dict[str, str], RunOutputs], int]
 
 
-def main(argv: list[str], keeper: Callable[[], Keep] | None = None) -> int:
+def main(argv: list[str], find_saver: Callable[[], RunSaver] | None = None) -> int:
     """Execute the command in *argv*, or pass the command to the saver of runs; return only on failure or after a saved run.
 
     Args:
         argv: The arguments after `stagelens run`: options, an optional `--`, the command.
-        keeper: Returns the saver of runs, which needs the server extra.
+        find_saver: Returns the saver of runs, which needs the server extra.
 
     Returns:
         0 after printing the help, 2 for an invalid command line, 126 or 127 as in a shell; for a saved run the exit code of the
@@ -95,16 +95,16 @@ def main(argv: list[str], keeper: Callable[[], Keep] | None = None) -> int:
     if argv[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
         return 0
-    stages, kept, rest = split(argv)
+    stages, outputs, rest = split(argv)
     command = rest[1:] if rest[:1] == ["--"] else rest
     if not command or (command is rest and rest[0].startswith("-")):
         wrong = f"there is no option {rest[0]}" if command else "the command is missing"
         print(f"stagelens run: {wrong}\n\n{USAGE}", end="", file=sys.stderr)
         return 2
     env = environment(os.environ, stages)
-    keep = keeping(keeper, kept) if keeper else None
-    if keep is not None:
-        return keep(command, env, kept)
+    saver = choose_saver(find_saver, outputs) if find_saver else None
+    if saver is not None:
+        return saver(command, env, outputs)
     return become(command, env)
 
 
@@ -119,27 +119,27 @@ def become(command: list[str], env: Mapping[str, str]) -> int:
         return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
 
 
-def keeping(keeper: Callable[[], Keep], kept: Kept) -> Keep | None:
+def choose_saver(find_saver: Callable[[], RunSaver], outputs: RunOutputs) -> RunSaver | None:
     """Return the saver of the run; None if the run is not to be saved, or the saver is missing and not requested.
 
     Args:
-        keeper: Returns the saver of runs.
-        kept: Requested outputs.
+        find_saver: Returns the saver of runs.
+        outputs: Requested outputs.
 
     Raises:
         ModuleNotFoundError: An output is requested, but the saver is not installed.
     """
-    if not kept.asked and not _is_for_nobody_else(os.environ):
+    if not outputs.requested and not _lacks_collector_in_terminal(os.environ):
         return None
     try:
-        return keeper()
+        return find_saver()
     except ModuleNotFoundError:
-        if kept.asked:
+        if outputs.requested:
             raise
         return None
 
 
-def _is_for_nobody_else(env: Mapping[str, str]) -> bool:
+def _lacks_collector_in_terminal(env: Mapping[str, str]) -> bool:
     """Return whether stderr is a terminal and no collector would get the data."""
     if not (sys.stderr and sys.stderr.isatty()) or any(env.get(name, "").strip() for name in _ENDPOINTS):
         return False
@@ -167,21 +167,21 @@ def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[
     """
     theirs = current.get("PYTHONPATH")
     # An empty entry among others means the working directory and is retained.
-    kept = [entry for entry in theirs.split(os.pathsep) if entry != str(AUTOLOAD)] if theirs else []
-    env = {**current, "PYTHONPATH": os.pathsep.join([str(AUTOLOAD), *kept]), PID_VARIABLE: str(os.getpid())}
+    entries = [entry for entry in theirs.split(os.pathsep) if entry != str(AUTOLOAD)] if theirs else []
+    env = {**current, "PYTHONPATH": os.pathsep.join([str(AUTOLOAD), *entries]), PID_VARIABLE: str(os.getpid())}
     if stages:
         env[functions.VARIABLE] = ",".join(filter(None, [current.get(functions.VARIABLE, ""), *stages]))
         functions.parse(env[functions.VARIABLE])
     return env
 
 
-def split(argv: list[str]) -> tuple[list[str], Kept, list[str]]:
+def split(argv: list[str]) -> tuple[list[str], RunOutputs, list[str]]:
     """Return the stages and outputs of the leading options, and the remaining words.
 
     Raises:
         ConfigError: The value of an option is invalid.
     """
-    stages, kept, rest = list[str](), Kept(), argv
+    stages, outputs, rest = list[str](), RunOutputs(), argv
     while rest and (option := rest[0].partition("=")[0]) in _OPTIONS:
         value, used = _value(rest, option)
         rest = rest[used:]
@@ -189,8 +189,8 @@ def split(argv: list[str]) -> tuple[list[str], Kept, list[str]]:
             stages += value
         else:
             files = {option[2:]: Path(value[0])} if value else {}
-            kept = replace(kept, asked=True, **files)
-    return stages, kept, rest
+            outputs = replace(outputs, requested=True, **files)
+    return stages, outputs, rest
 
 
 def _value(words: list[str], option: str) -> tuple[list[str], int]:

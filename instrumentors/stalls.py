@@ -147,11 +147,11 @@ class Stalls:
 
     def _insert(self, stall: Stall) -> None:
         """Insert the parts of *stall* that no earlier stall covers."""
-        begun = stall.start
+        started = stall.start
         for other in [*overlapping(self._ring, stall.start, stall.end), Stall("", stall.end, stall.end)]:
-            if begun < other.start:
-                insort(self._ring, Stall(stall.cause, begun, other.start), key=_END)
-            begun = max(begun, other.end)
+            if started < other.start:
+                insort(self._ring, Stall(stall.cause, started, other.start), key=_END)
+            started = max(started, other.end)
         del self._ring[:-MAX_STALLS]
 
     def _collection(self, phase: str, _: dict[str, Any]) -> None:
@@ -178,10 +178,10 @@ def by_stage(met: Iterable[Stall], intervals: Collection[Interval], start: int, 
     """
     found: dict[tuple[str, str], int] = {}
     parts = segments(intervals, start, end)
-    for cause, begun, ended in met:
-        for stage, first, last in overlapping(parts, begun, ended):
+    for cause, started, ended in met:
+        for stage, first, last in overlapping(parts, started, ended):
             if holds_up(cause, stage):
-                shared = min(last, ended) - max(first, begun)
+                shared = min(last, ended) - max(first, started)
                 found[cause, stage] = found.get((cause, stage), 0) + shared
     return found
 
@@ -196,9 +196,9 @@ def overlaps(met: Sequence[Stall], stage: str, start: int, end: int) -> dict[str
         end: End of the interval. [nanoseconds by `clock`]
     """
     found: dict[str, int] = {}
-    for cause, begun, ended in overlapping(met, start, end):
+    for cause, started, ended in overlapping(met, start, end):
         if holds_up(cause, stage):
-            found[cause] = found.get(cause, 0) + min(end, ended) - max(start, begun)
+            found[cause] = found.get(cause, 0) + min(end, ended) - max(start, started)
     return found
 
 

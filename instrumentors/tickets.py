@@ -65,17 +65,17 @@ class BatchRun:
         try:
             # Device times are available only after a query.
             self.ready()
-            told = [mark for triple in self.told() if {*map(type, triple)} <= _PLAIN for mark in triple]
+            known = [mark for triple in self.stage_facts() if {*map(type, triple)} <= _PLAIN for mark in triple]
         except Exception:
             log_failure("writing down a batch for another process")
-            told = []
-        return BatchRun, ([CLOSED, self.marks[1], 0, *told], self.ended or clock())
+            known = []
+        return BatchRun, ([CLOSED, self.marks[1], 0, *known], self.ended or clock())
 
     def ready(self) -> bool:
         """Return whether the work has ended and all of its marks are known; do not block."""
         return self.ended > 0 and (self._completed or is_ready(self.marks))
 
-    def told(self) -> Iterator[tuple[str, Any, Any]]:
+    def stage_facts(self) -> Iterator[tuple[str, Any, Any]]:
         """Yield the triples that hold for each request of the run."""
         if self.ended and not self._completed:
             self._completed = True
@@ -159,7 +159,7 @@ class Tickets:
             waits.append((ticket.since, min((run.marks[1] for run in own), default=ticket.gone or now)))
         marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])
         for run in runs.values():
-            for triple in run.told():
+            for triple in run.stage_facts():
                 marks += triple
             if len(marks) > MAX_MARKS:
                 break
@@ -303,7 +303,7 @@ class TicketsById:
         """Return the ticket of *uid*, None if no request waits for it."""
         return self._tickets.get(uid)
 
-    def answered(self, uid: Any) -> None:
+    def responded(self, uid: Any) -> None:
         """Add the run that the id of a response carries, if any, to its ticket; never raises."""
         try:
             if isinstance(uid, (TextWithRun, UuidWithRun)):

@@ -85,12 +85,12 @@ def _counts(snapshot: StoreSnapshot) -> Iterator[tuple[tuple[int, str, str], int
 
 def _quantiles(snapshot: StoreSnapshot, service: str) -> tuple[float | None, ...]:
     found = fetch.request_latency(snapshot, Selection(_ALL_TIME.start, _ALL_TIME.end, service=service))
-    return tuple(None if (said := found.quantile(each)) is None else said.value for each in _QUANTILES)
+    return tuple(None if (estimate := found.quantile(each)) is None else estimate.value for each in _QUANTILES)
 
 
 def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint) -> list[str]:
     """Return one sentence for each difference between *actual* and *expected*."""
-    said = [
+    differences = [
         f"{metric} of {service or 'no service'} in the {tier} s tier counts {there}, not {here}"
         for (tier, service, metric) in sorted(expected.counts.keys() | actual.counts.keys())
         if (here := expected.counts.get((tier, service, metric), 0))
@@ -99,8 +99,8 @@ def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint
     for service in sorted(expected.quantiles.keys() | actual.quantiles.keys()):
         here, there = expected.quantiles.get(service), actual.quantiles.get(service)
         if here != there:
-            said.append(f"p50 and p99 of {service} are {there}, not {here} seconds")
-    return said
+            differences.append(f"p50 and p99 of {service} are {there}, not {here} seconds")
+    return differences
 
 
 # Rows held in memory at once. [rows]

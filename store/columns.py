@@ -243,9 +243,9 @@ class Columns:
     def where(self, chosen: NDArray[np.bool_]) -> Columns:
         """Return the points in the mask *chosen*, of shape (n,)."""
         lengths = self.buckets.lengths
-        kept = np.repeat(chosen, lengths)
+        chosen_buckets = np.repeat(chosen, lengths)
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[chosen])))
-        buckets = Buckets(offsets, self.buckets.index[kept], self.buckets.amount[kept])
+        buckets = Buckets(offsets, self.buckets.index[chosen_buckets], self.buckets.amount[chosen_buckets])
         return self._with(chosen, buckets)
 
     def of(self, metric: str) -> Columns:

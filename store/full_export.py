@@ -82,8 +82,8 @@ class StoreExport:
     def dropped(self) -> int:
         """Return the number of requests that agents could not count, within the retention of batch names."""
         batches = schema.batches
-        told = select(batches.c.dropped).where(batches.c.dropped > 0)
-        return sum(self._snapshot.connection.scalars(told))
+        dropped = select(batches.c.dropped).where(batches.c.dropped > 0)
+        return sum(self._snapshot.connection.scalars(dropped))
 
 
 @contextmanager

@@ -185,7 +185,7 @@ class PointRow(NamedTuple):
 
 def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: HistogramArrays) -> list[PointRow]:
     """Return the *histograms* as rows with the keys *keys*."""
-    said = zip(
+    values = zip(
         histograms.scale.tolist(),
         histograms.zero.tolist(),
         histograms.count.tolist(),
@@ -193,7 +193,7 @@ def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: Histo
         encode_buckets(histograms.buckets),
         strict=True,
     )
-    return [PointRow(tier, *key, part, *one) for key, one in zip(keys, said, strict=True)]
+    return [PointRow(tier, *key, part, *one) for key, one in zip(keys, values, strict=True)]
 
 
 def histograms_of(rows: Sequence[PointRow]) -> HistogramArrays:

@@ -198,8 +198,8 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
     forget_loads(connection, now - int(retention.hours.total_seconds()))
     table = schema.batches
     is_imported = table.c.id.startswith(IMPORT_PREFIX)
-    for names, kept in ((~is_imported, retention.batches), (is_imported, retention.hours)):
-        connection.execute(delete(table).where(names, table.c.received < now - int(kept.total_seconds())))
+    for names, age in ((~is_imported, retention.batches), (is_imported, retention.hours)):
+        connection.execute(delete(table).where(names, table.c.received < now - int(age.total_seconds())))
     return _forget_series(connection, read_tiers(connection)[-1].kept_from)
 
 
@@ -240,8 +240,8 @@ def _forget_traces(connection: Connection, retention: Retention, now: int) -> No
 
 def _forget_series(connection: Connection, oldest: int) -> bool:
     series, traces = schema.series, schema.traces
-    kept = select(traces.c.trace_id).where(traces.c.series_id == series.c.id).exists()
-    forgotten = connection.execute(delete(series).where(series.c.last_seen < oldest, ~kept)).rowcount > 0
+    has_traces = select(traces.c.trace_id).where(traces.c.series_id == series.c.id).exists()
+    forgotten = connection.execute(delete(series).where(series.c.last_seen < oldest, ~has_traces)).rowcount > 0
     if forgotten:
         _invalidate_series(connection)
     return forgotten

@@ -423,7 +423,7 @@ def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COA
     return segments
 
 
-def finest_kept(tiers: Sequence[Tier], start: int) -> int:
+def finest_retained(tiers: Sequence[Tier], start: int) -> int:
     """Return the width of the finest buckets that are retained at *start*, in seconds."""
     return next((tier.seconds for tier in tiers if tier.kept_from <= start), tiers[-1].seconds)
 
@@ -433,7 +433,7 @@ def whole_buckets(tiers: Sequence[Tier], start: int, end: int) -> tuple[int, int
 
     A bucket belongs to the stretch in which it starts, so a window that starts within a bucket would miss the whole bucket.
     """
-    return floor_to(start, finest_kept(tiers, start)), ceil_to(end, finest_kept(tiers, end))
+    return floor_to(start, finest_retained(tiers, start)), ceil_to(end, finest_retained(tiers, end))
 
 
 def _cover(start: int, end: int, tiers: Sequence[Tier]) -> list[Segment]:

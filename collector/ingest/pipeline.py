@@ -171,13 +171,13 @@ def _read_traces(  # noqa: PLR0917 - the export and its readers
     number: str, media_type: str, body: bytes, window: TimeWindow, spans: SpanReader, correct: Correction | None
 ) -> tuple[Batch, IngestResult]:
     reader = RetainedTraceReader(window)
-    found, kept = spans.read(media_type, body, window, reader.tally, correct)
-    reader.read(kept)
+    found, retained = spans.read(media_type, body, window, reader.tally, correct)
+    reader.read(retained)
     return Batch(
         id=number,
         traces=reader.traces,
         loads=reader.loads,
-        instance=_instance(item.resource for item in kept),
+        instance=_instance(item.resource for item in retained),
         spans=encode_spans(found) if len(found.rows) else b"",
     ), reader.tally
 

@@ -201,7 +201,7 @@ def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identit
     """Return the points in the mask *good*, at a scale no finer than `SCALE`; other rows of *columns* are not read."""
     buckets = columns.buckets
     finer = np.maximum(columns.scale - SCALE, 0)[good]
-    kept, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
+    in_good, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     start_ns = _starts(columns)
     middle = (start_ns + (columns.time_ns - start_ns) // 2) // NANOSECONDS
@@ -212,7 +212,7 @@ def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identit
             np.minimum(columns.scale, SCALE)[good],
             columns.zero[good].astype(np.int64),
             np.where(timed, columns.sum, 0.0)[good],
-            Buckets(offsets, buckets.index[kept] >> np.repeat(finer, lengths), buckets.amount[kept]),
+            Buckets(offsets, buckets.index[in_good] >> np.repeat(finer, lengths), buckets.amount[in_good]),
         ),
     )
 

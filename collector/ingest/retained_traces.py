@@ -217,9 +217,9 @@ def _child_span(root: RetainedSpan, span: RetainedSpan) -> dict[str, object]:
 
 def _shown_attributes(attributes: Attributes, left_out: set[str] = _COLUMNS) -> dict[str, Scalar]:
     """Return *attributes* without those in *left_out* and without stage times; keys and texts are limited in length."""
-    kept = {
+    shown = {
         printable_text(key): printable_text(value) if isinstance(value, str) or not math.isfinite(value) else value
         for key, value in attributes.items()
         if key not in left_out and not key.startswith(names.STAGE_SELF_PREFIX)
     }
-    return dict(list(kept.items())[:MAX_ATTRIBUTES])
+    return dict(list(shown.items())[:MAX_ATTRIBUTES])

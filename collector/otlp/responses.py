@@ -129,8 +129,8 @@ def failure_response(
         body = failure.status()
     else:
         body = json.dumps({"code": failure.code, "message": failure.message}).encode()
-    said = (headers or {}) | ({} if retry is None else {"Retry-After": str(retry)})
-    return OtlpResponse(status, PROTOBUF if media_type == PROTOBUF else JSON, body, said, failure)
+    all_headers = (headers or {}) | ({} if retry is None else {"Retry-After": str(retry)})
+    return OtlpResponse(status, PROTOBUF if media_type == PROTOBUF else JSON, body, all_headers, failure)
 
 
 def media_type_of(request: Request) -> str:

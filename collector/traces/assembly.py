@@ -227,18 +227,18 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
     rows, here = gathered.rows, np.arange(len(gathered.rows))
     trace = trace_keys(rows)
     twin, parent = _parents(gathered, trace, counted)
-    kept = twin == here
+    is_first = twin == here
     says_request = gathered.of_labels(lambda label: label.request, np.bool_).astype(bool)
     calls = gathered.of_labels(lambda label: label.kind in _CALLS, np.bool_).astype(bool)
     is_local = (parent >= 0) & (gathered.source == gathered.source[parent])
     cut = counted | ~is_local | (says_request & calls[parent])
     up = np.where(cut, -1, parent)
-    tree = _find_roots(up, kept & (counted | says_request | ((parent >= 0) & ~is_local & ~calls)))
+    tree = _find_roots(up, is_first & (counted | says_request | ((parent >= 0) & ~is_local & ~calls)))
     root, top = tree.root, tree.top
     root[tree.circular] = -1
     ended_roots = (root == here) & (rows["end"] > 0)
 
-    lost = kept & (root < 0) & ~tree.circular
+    lost = is_first & (root < 0) & ~tree.circular
     is_detached = lost & (up < 0) & (rows["parent"] != 0) & (parent < 0)
     detached = np.flatnonzero(is_detached)
     if len(detached):
@@ -256,7 +256,7 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
     fate[counted] = Fate.COUNTED
     fate[due & tree.circular] = Fate.ORPHANED
     fate[lost & due & ~is_detached[top]] = Fate.OUTSIDE
-    fate[~kept] = np.where(counted[twin[~kept]], Fate.LATE, Fate.REPEATED)
+    fate[~is_first] = np.where(counted[twin[~is_first]], Fate.LATE, Fate.REPEATED)
     request[fate != Fate.JOINED] = -1
 
     called = np.flatnonzero(ended_roots & (parent >= 0) & (~is_local | calls[parent]))

@@ -167,11 +167,11 @@ class Spans:
 
 def streams_of(found: Mapping[int, StreamMeasurements]) -> Streams:
     """Return the stream measurements, given by row number, as columns."""
-    told = [
+    rows = [
         (row, stream.first_token_ns, stream.tokens_in, stream.tokens_out, stream.gap_ns)
         for row, stream in sorted(found.items())
     ]
-    return np.array(told, STREAM)
+    return np.array(rows, STREAM)
 
 
 def encode_spans(spans: Spans) -> bytes:

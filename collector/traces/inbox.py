@@ -117,42 +117,44 @@ def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator
 
 def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_MetricHistograms]:
     """Yield the histograms of streamed responses and tokens."""
-    answers = requests.answers
-    group = together.of_request[answers.request]
+    responses = requests.responses
+    group = together.of_request[responses.request]
     counted = group >= 0
 
-    def told(  # noqa: PLR0917 - as `_histograms`
+    def histograms(  # noqa: PLR0917 - as `_histograms`
         metric: str, by: Sequence[str], which: Bools, name: Ints, values: Floats, ns: Ints | None = None
     ) -> _MetricHistograms:
         exact = None if ns is None else ns[which]
         return _histograms(metric, by, group[which], name[which], values[which], exact)
 
-    first, definition = answers.first_token, answers.definition
-    timed = counted & (first > 0) & (first <= requests.duration[answers.request])
+    first, definition = responses.first_token, responses.definition
+    timed = counted & (first > 0) & (first <= requests.duration[responses.request])
     if timed.any():
-        yield told(names.FIRST_TOKEN, answers.definitions, timed, definition, first / _NS, first)
-        chosen = answers.request[timed]
+        yield histograms(names.FIRST_TOKEN, responses.definitions, timed, definition, first / _NS, first)
+        chosen = responses.request[timed]
         until = requests.intervals.of(chosen, requests.start[chosen] + first[timed])
         own = split_by_stage(until, requests.stages, len(chosen)).own
         yield _stage_time_histograms(
             names.FIRST_TOKEN_TIME, requests.stages, group[timed], _buckets(first[timed] / _NS), own
         )
-        yield told(
+        yield histograms(
             names.FIRST_TOKEN_BY_INPUT,
             TOKEN_COUNTS.names,
-            timed & (answers.tokens_in > 0),
-            _token_buckets(answers.tokens_in),
+            timed & (responses.tokens_in > 0),
+            _token_buckets(responses.tokens_in),
             first / _NS,
             first,
         )
-        flowed = timed & (answers.tokens_out > 1) & (answers.last > first)
-        mean = (answers.last - first) / np.maximum(answers.tokens_out - 1, 1) / _NS
-        yield told(names.OUTPUT_TOKEN, answers.definitions, flowed, definition, mean)
-        yield told(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.names, flowed, _token_buckets(answers.tokens_out), mean)
-    gap = answers.gap
-    yield told(names.STREAM_GAP, answers.definitions, counted & (gap > 0), definition, gap / _NS, gap)
-    for place, tokens in enumerate((answers.tokens_in, answers.tokens_out)):
-        yield told(
+        flowed = timed & (responses.tokens_out > 1) & (responses.last > first)
+        mean = (responses.last - first) / np.maximum(responses.tokens_out - 1, 1) / _NS
+        yield histograms(names.OUTPUT_TOKEN, responses.definitions, flowed, definition, mean)
+        yield histograms(
+            names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.names, flowed, _token_buckets(responses.tokens_out), mean
+        )
+    gap = responses.gap
+    yield histograms(names.STREAM_GAP, responses.definitions, counted & (gap > 0), definition, gap / _NS, gap)
+    for place, tokens in enumerate((responses.tokens_in, responses.tokens_out)):
+        yield histograms(
             names.TOKENS,
             (names.TOKENS_IN, names.TOKENS_OUT),
             counted & (tokens > 0),

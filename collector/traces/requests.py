@@ -192,7 +192,7 @@ class Requests:
         failed: Whether the request ended in an error.
         series: Index of the series in *kinds*.
         kinds: Distinct series.
-        answers: Streamed responses of the requests.
+        responses: Streamed responses of the requests.
     """
 
     joined: AssembledSpans
@@ -205,7 +205,7 @@ class Requests:
     failed: Bools
     series: Ints
     kinds: Sequence[Series]
-    answers: StreamedResponses
+    responses: StreamedResponses
 
 
 def requests_of(joined: AssembledSpans) -> Requests:
@@ -231,7 +231,7 @@ def requests_of(joined: AssembledSpans) -> Requests:
         failed=failed,
         series=series,
         kinds=kinds,
-        answers=_streamed_responses(joined),
+        responses=_streamed_responses(joined),
     )
 
 
@@ -276,17 +276,17 @@ def _label_values(joined: AssembledSpans, what: Callable[[Label], T | None]) -> 
         -1 if (value := what(label)) is None else values.setdefault(value, len(values))
         for label in joined.gathered.labels
     ]
-    said = np.full(len(joined.roots), -1)
+    values_of_roots = np.full(len(joined.roots), -1)
     if not values:
-        return [], said
+        return [], values_of_roots
     number = np.array(numbers, np.int64)[joined.gathered.label]
     rows = np.flatnonzero((joined.request >= 0) & (number >= 0))
     request, depth = joined.request[rows], joined.depth[rows]
-    top = np.full(len(said), np.iinfo(np.int64).max)
+    top = np.full(len(values_of_roots), np.iinfo(np.int64).max)
     np.minimum.at(top, request, depth)
     rows = rows[depth == top[request]]
-    highest = np.full(len(said), -1)
-    lowest = np.full(len(said), len(values))
+    highest = np.full(len(values_of_roots), -1)
+    lowest = np.full(len(values_of_roots), len(values))
     np.maximum.at(highest, joined.request[rows], number[rows])
     np.minimum.at(lowest, joined.request[rows], number[rows])
     return list(values), np.where(highest == lowest, highest, -1)
@@ -301,23 +301,25 @@ def _streamed_responses(joined: AssembledSpans) -> StreamedResponses:
     np.minimum.at(top, request[there], depth[there])
     topmost = np.flatnonzero(there)
     topmost = topmost[depth[topmost] == top[request[topmost]]]
-    answered, first, number = np.unique(request[topmost], return_index=True, return_inverse=True)
+    streamed, first, number = np.unique(request[topmost], return_index=True, return_inverse=True)
 
-    tokens = np.zeros((len(answered), 2), np.int64)
+    tokens = np.zeros((len(streamed), 2), np.int64)
     np.add.at(tokens, number, np.stack((streams["tokens_in"], streams["tokens_out"]), axis=1)[topmost])
-    told, row = streams[topmost[first]], rows[topmost[first]]
-    alone = np.bincount(number, minlength=len(answered)) == 1
-    began = gathered.rows["start"][joined.roots[answered]]
-    first_token = np.where(told["first_token_ns"] > 0, gathered.rows["start"][row] - began + told["first_token_ns"], 0)
+    first_stream, row = streams[topmost[first]], rows[topmost[first]]
+    alone = np.bincount(number, minlength=len(streamed)) == 1
+    began = gathered.rows["start"][joined.roots[streamed]]
+    first_token = np.where(
+        first_stream["first_token_ns"] > 0, gathered.rows["start"][row] - began + first_stream["first_token_ns"], 0
+    )
     names = {label.definition or OTHER: 0 for label in gathered.labels}
     place = {name: place for place, name in enumerate(names)}
     of_label = np.array([place[label.definition or OTHER] for label in gathered.labels], np.int64)
     return StreamedResponses(
-        request=answered,
+        request=streamed,
         first_token=np.where(alone, first_token, 0),
         tokens_in=tokens[:, 0],
         tokens_out=tokens[:, 1],
-        gap=np.where(alone, told["gap_ns"], 0),
+        gap=np.where(alone, first_stream["gap_ns"], 0),
         last=gathered.rows["end"][row] - began,
         definition=of_label[gathered.label[row]],
         definitions=list(names),

@@ -154,7 +154,7 @@ def decode_protobuf(
         WireError: The body is malformed.
     """
     read = DecodedSpans()
-    kept: list[ResourceSpans] = []
+    retained: list[ResourceSpans] = []
     try:
         request, large = _parsed(body)
         for number, item in enumerate(request.resource_spans):
@@ -167,7 +167,7 @@ def decode_protobuf(
                     # Parsed again, because a map does not keep the order of attributes.
                     large = large or LiteLargeRequest.FromString(body)
                     spans = _chunks(large.resource_spans[number].scope_spans[at].spans, LiteWholeSpan)
-                    kept.append(
+                    retained.append(
                         ResourceSpans(resource, [_protobuf_retained_span(span) for some in spans for span in some])
                     )
                 elif scope.scope.name != names.KEPT_SCOPE:
@@ -180,7 +180,7 @@ def decode_protobuf(
     except (DecodeError, UnicodeDecodeError) as error:
         msg = f"the body is not a valid ExportTraceServiceRequest ({error}); it holds {len(body)} bytes"
         raise WireError(msg) from error
-    return read, kept
+    return read, retained
 
 
 def _parsed(body: bytes) -> tuple[Any, Any]:
@@ -300,7 +300,7 @@ def decode_json(
 ) -> tuple[DecodedSpans, list[ResourceSpans]]:
     """Decode a span export in JSON; arguments, result and errors are those of `decode_protobuf`."""
     read = DecodedSpans()
-    kept: list[ResourceSpans] = []
+    retained: list[ResourceSpans] = []
     for item in objects(load(body), "resourceSpans"):
         resource = attributes(object_at(item, "resource"))
         if correct is not None:
@@ -310,14 +310,14 @@ def decode_json(
             name = string(object_at(scope, "scope"), "name")
             spans = objects(scope, "spans")
             if name == names.SCOPE:
-                kept.append(ResourceSpans(resource, [_json_retained_span(span) for span in spans]))
+                retained.append(ResourceSpans(resource, [_json_retained_span(span) for span in spans]))
             elif name != names.KEPT_SCOPE:
                 place = meanings.place(name, resource)
                 for span in spans:
                     _add_json_span(span, read, meanings, place)
                 read.sources.append(source)
                 read.counts.append(len(spans))
-    return read, kept
+    return read, retained
 
 
 def _add_json_span(node: Object, read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> None:
@@ -325,8 +325,8 @@ def _add_json_span(node: Object, read: DecodedSpans, meanings: RuleCache, place:
     parent = bytes.fromhex(span.parent_id) or NO_SPAN
     shape = meanings.shapes[tuple(values)]
     # 1, 1.0 and true are equal in Python, so the key includes their types.
-    told = tuple((type(values[name]), values[name]) for name in shape.exact)
-    key: Key = (place, span.name.encode(), _enum(node, "kind", _KINDS), parent == NO_SPAN, shape, told)
+    exact = tuple((type(values[name]), values[name]) for name in shape.exact)
+    key: Key = (place, span.name.encode(), _enum(node, "kind", _KINDS), parent == NO_SPAN, shape, exact)
     meaning = meanings.meanings.get(key) or _learn_json(
         meanings, key, _without_none({name: values[name] for name in shape.exact})
     )
@@ -346,8 +346,8 @@ def _add_json_span(node: Object, read: DecodedSpans, meanings: RuleCache, place:
     read.meanings.append(meaning)
 
 
-def _learn_json(meanings: RuleCache, key: Key, said: Attributes) -> SpanMeaning:
-    return meanings.learn(key, said, sum(4 * len(str(value)) for value in said.values()))
+def _learn_json(meanings: RuleCache, key: Key, attributes: Attributes) -> SpanMeaning:
+    return meanings.learn(key, attributes, sum(4 * len(str(value)) for value in attributes.values()))
 
 
 def _values(node: Object) -> dict[str, Scalar | None]:
@@ -389,11 +389,11 @@ class SpanExport(NamedTuple):
 
     Args:
         spans: Spans of all programs.
-        kept: Spans of traces that Stagelens agents retained; their requests are already counted.
+        retained: Spans of traces that Stagelens agents retained; their requests are already counted.
     """
 
     spans: Spans
-    kept: list[ResourceSpans]
+    retained: list[ResourceSpans]
 
 
 class SpanReader:
@@ -427,11 +427,11 @@ class SpanReader:
         """
         read_as = decode_json if media_type == JSON else decode_protobuf
         try:
-            read, kept = read_as(body, self._current(), correct)
+            read, retained = read_as(body, self._current(), correct)
         except RecursionError as error:
             msg = "the body is nested too deeply"
             raise WireError(msg) from error
-        return SpanExport(validate_spans(read, window, tally), kept)
+        return SpanExport(validate_spans(read, window, tally), retained)
 
     def _current(self) -> RuleCache:
         rules = self._own()

@@ -105,13 +105,13 @@ def _where(
 
 def _between(first: str, second: str, events: Sequence[SpanEvent]) -> Iterator[tuple[int, int]]:
     """Yield the times from each event *first* to the next *second*."""
-    begun: int | None = None
+    started: int | None = None
     for name, at in events:
         if name == first:
-            begun = at
-        elif name == second and begun is not None:
-            yield begun, at
-            begun = None
+            started = at
+        elif name == second and started is not None:
+            yield started, at
+            started = None
 
 
 def _stream(
@@ -121,9 +121,9 @@ def _stream(
     if events:
         if not first and stream.first_token_event:
             first = next((at - start for at in _times((stream.first_token_event,), events)), 0)
-        answers = sorted(at for at in _times(stream.answers, events) if start < at <= end)
-        if len(answers) > 1:  # a single event is not a stream
-            first, gap = answers[0] - start, max(later - earlier for earlier, later in pairwise(answers))
+        parts = sorted(at for at in _times(stream.answers, events) if start < at <= end)
+        if len(parts) > 1:  # a single event is not a stream
+            first, gap = parts[0] - start, max(later - earlier for earlier, later in pairwise(parts))
     if not 0 < first <= end - start:
         first = 0
     tokens_in, tokens_out = _tokens(stream.tokens_in, numbers), _tokens(stream.tokens_out, numbers)

@@ -143,12 +143,12 @@ def _latency_ceiling(sides: Sequence[VersionLoad], threshold_seconds: float | No
 def _steps(side: VersionLoad, percentile: str, *, present: bool) -> Trace:
     marker = {"size": 7 if present else 6, "color": _INK if present else f"{_GREY}@.75"}
     marker |= {"line": {"width": 1, "color": "$surface"}}
-    said = [
+    texts = [
         f"{safe(side.name)}: <b>{duration(each)}</b> {percentile} at {count(at)}/s<extra></extra>"
         for at, each in zip(side.rate.tolist(), side.latency.tolist(), strict=True)
     ]
     trace: Trace = {"type": "scatter", "mode": "markers", "x": f4(side.rate), "y": f4(side.latency), "marker": marker}
-    return trace | {"hovertemplate": said}
+    return trace | {"hovertemplate": texts}
 
 
 def _curve(side: VersionLoad, low: float, high: float, top: float, *, present: bool) -> list[Trace]:
@@ -180,7 +180,7 @@ def _capacity_note(side: VersionLoad, *, present: bool) -> Annotation:
 def _knee(curve: Curve) -> Trace:
     at = curve.knee
     marker = {"symbol": "diamond-open", "size": 11, "color": _INK, "line": {"width": 1.6}}
-    said = f"<b>Knee</b> at {count(at)}/s, {duration(float(curve.at(at)))}<br>beyond it latency grows faster than throughput<extra></extra>"  # fmt: skip
+    text = f"<b>Knee</b> at {count(at)}/s, {duration(float(curve.at(at)))}<br>beyond it latency grows faster than throughput<extra></extra>"  # fmt: skip
     trace: Trace = {"type": "scatter", "mode": "markers+text", "x": [at], "y": [float(curve.at(at))], "marker": marker}
     named = {"text": ["knee"], "textposition": "bottom right", "textfont": {"size": 11, "color": "$muted"}}
-    return trace | named | {"hovertemplate": said}
+    return trace | named | {"hovertemplate": text}

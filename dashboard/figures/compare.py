@@ -82,14 +82,14 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
 
 def _delta_words(a: pd.DataFrame, b: pd.DataFrame, change: Mapping[str, np.ndarray], total: np.ndarray) -> list[str]:
     """Return the hover text: the change, its two largest stages, and the number of requests."""
-    said: list[str] = []
+    texts: list[str] = []
     for index, quantile in enumerate(b["percentile"]):
         causes = sorted(change, key=lambda stage: -abs(float(change[stage][index])))[:_CAUSES]
         parts = [f"{safe(label(stage))} {duration(float(change[stage][index]), sign=True)}" for stage in causes]
         head = f"<b>{percentile(float(quantile))}</b> {duration(float(total[index]), sign=True)}"
         counts = f"stages of {int(a['n'].iloc[index])} and {int(b['n'].iloc[index])} requests"
-        said.append("<br>".join([head, ", ".join(parts), counts]))
-    return said
+        texts.append("<br>".join([head, ", ".join(parts), counts]))
+    return texts
 
 
 def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:

@@ -81,8 +81,8 @@ def over_time_figure(
     data: list[Trace] = [
         band(x, _values_at_rows(steps[stage].to_numpy(dtype=float), rows, 0.0), stage) for stage in stages
     ]
-    said = [*_hover_lines(steps, shown, quantile, axis), ""]
-    hover: dict[str, Any] = {"text": [said[row] for row in rows], "hovertemplate": "%{text}<extra></extra>"}
+    texts = [*_hover_lines(steps, shown, quantile, axis), ""]
+    hover: dict[str, Any] = {"text": [texts[row] for row in rows], "hovertemplate": "%{text}<extra></extra>"}
     data.append(line(x, f4(_values_at_rows(drawn, rows, np.nan)), width=0 if part else 1.3, connectgaps=False, **hover))
     strip = {"type": "bar", "x": f8(axis.places(steps["at"])), "y": f4(np.nan_to_num(rate)), "yaxis": "y2"}
     data.append({**strip, "hoverinfo": "none", "marker": {"color": "$deco@.55"}})
@@ -141,16 +141,16 @@ def _hover_lines(steps: pd.DataFrame, stages: Sequence[str], quantile: float | N
     values = zip(
         steps["value_seconds"], steps["n"], has_too_few(steps, quantile), steps[stages].to_numpy(float), strict=True
     )
-    said: list[str] = []
+    texts: list[str] = []
     for at, (value, n, unsure, parts) in zip(steps["at"], values, strict=True):
         if not np.isfinite(value):
-            said.append("")
+            texts.append("")
             continue
         few = f", needs {whole(samples_needed(quantile))}" if unsure and quantile is not None else ""
-        said.append(
+        texts.append(
             f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br><b>{name} {duration(float(value))}</b> · n {count(float(n))}{few}{_dominant_words(stages, parts)}"
         )
-    return said
+    return texts
 
 
 def _dominant_words(stages: Sequence[str], parts: np.ndarray) -> str:
@@ -219,13 +219,13 @@ def _gapped_line(
     """Return a line of *values* over time, with gaps for missing data."""
     steps = gaps_filled(values.rename("value").reset_index(), axis)
     known = steps["value"].to_numpy(dtype=float)
-    said = [
+    texts = [
         f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br>{name} <b>{write(float(value))}</b>"
         if np.isfinite(value)
         else ""
         for at, value in zip(steps["at"], known, strict=True)
     ]
-    look: dict[str, Any] = {"text": said, "hovertemplate": "%{text}<extra></extra>", "yaxis": yaxis}
+    look: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", "yaxis": yaxis}
     return line(f8(axis.places(steps["at"])), f4(known), width=1.3, connectgaps=False, **look)
 
 

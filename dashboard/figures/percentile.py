@@ -207,12 +207,12 @@ def _share_marks(places: np.ndarray, values: Sequence[str], marks: Sequence[int]
 
 def _narrow_notes(notes: list[Annotation]) -> list[Annotation]:
     """Return the annotations for a phone: no side labels, no p90, and a short objective label."""
-    kept = without_side_labels(notes)
+    visible = without_side_labels(notes)
     crowded = {place(0.9, even=False), place(0.9, even=True)}
-    kept = [each for each in kept if each["xref"] == "paper" or each["x"] not in crowded]
+    visible = [each for each in visible if each["xref"] == "paper" or each["x"] not in crowded]
     return [
         {**each, "text": str(each["text"]).split(" · ")[0]} if str(each["text"]).startswith("SLO") else each
-        for each in kept
+        for each in visible
     ]
 
 

@@ -144,8 +144,8 @@ def release_marks(
     reported = reported or {}
     unreported = {at: name for at, name in (versions or {}).items() if name not in reported.values()}
     seen = releases({axis.place(at): name for at, name in unreported.items()})
-    said = releases({axis.place(at): name for at, name in reported.items()}, reported=True)
-    return seen[0] + said[0], seen[1] + said[1]
+    reported_marks = releases({axis.place(at): name for at, name in reported.items()}, reported=True)
+    return seen[0] + reported_marks[0], seen[1] + reported_marks[1]
 
 
 def alert_marks(alerts: Sequence[Alert], axis: TimeAxis) -> tuple[list[Shape], list[Annotation]]:

@@ -235,8 +235,8 @@ class Chart(html.Div):
 
 def _export(title: str) -> Component:
     """Return the button of the export menu that `assets/shell_chart.js` builds."""
-    said = {"data-do": "more", "aria-label": f"Export {title}", "aria-expanded": "false"}
-    return html.Button("\u22ef", type="button", title="Export", className="dots", **attributes(said))
+    named = {"data-do": "more", "aria-label": f"Export {title}", "aria-expanded": "false"}
+    return html.Button("\u22ef", type="button", title="Export", className="dots", **attributes(named))
 
 
 def _tells_numbers(node: Nodes) -> bool:

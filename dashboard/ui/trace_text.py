@@ -50,7 +50,7 @@ def _cause_sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
     most = min(stages, key=lambda stage: (-stages[stage], position(stage)))
     whole, most_of_it = duration(sum(stages.values())), duration(stages[most])
     part = "" if whole == most_of_it else f"{most_of_it} of it "
-    return f"{STALL_CAUSES[cause].told} {whole} of {named}, {part}in {label(most)}."
+    return f"{STALL_CAUSES[cause].sentence} {whole} of {named}, {part}in {label(most)}."
 
 
 def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:

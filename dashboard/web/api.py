@@ -78,8 +78,8 @@ def add_api_routes(server: Flask, source: Source) -> None:
         about = window if found.about_window else {"revision": window["revision"]}
         return _conditional_response(context, lambda: json_response({**about, **found.answer(context, given)}))
 
-    for path, answer in (("view", view), ("services", services), ("names", names), ("query/<question>", query)):
-        server.add_url_rule(f"{_V1}/{path}", f"api {path}", with_json_errors(answer), methods=["GET"])
+    for path, respond in (("view", view), ("services", services), ("names", names), ("query/<question>", query)):
+        server.add_url_rule(f"{_V1}/{path}", f"api {path}", with_json_errors(respond), methods=["GET"])
     methods = ["GET", "POST", "PUT", "PATCH", "DELETE"]
     server.add_url_rule(f"{API_PREFIX}<path:rest>", _NOWHERE, with_json_errors(_unknown_path), methods=methods)
 
@@ -104,14 +104,14 @@ def _context(source: Source, path: str, given: Arguments, service: str | None = 
     return Context(view, source, service) if service else context_of(view, source)
 
 
-def _conditional_response(context: Context, answer: Callable[[], Response]) -> Response:
-    """Return the response of *answer*, or 304 if the ETag of the request is current."""
+def _conditional_response(context: Context, respond: Callable[[], Response]) -> Response:
+    """Return the response of *respond*, or 304 if the ETag of the request is current."""
     tag = _tag(context)
     if request.if_none_match.contains_weak(tag):
         response = Response(status=304)
     else:
         _check_names(context)
-        response = answer()
+        response = respond()
     response.set_etag(tag, weak=True)
     # Browsers may store the response but must revalidate; shared caches must not store it, because access depends on the reader.
     response.headers["Cache-Control"] = "private, no-cache"
@@ -253,8 +253,8 @@ def add_trace_route(server: Flask, source: Source) -> None:
             return error_response(
                 f"the trace {name[:40]} was not retained", "id", "retained traces are listed at /traces", _NO_SUCH
             )
-        said = {"Content-Disposition": f'attachment; filename="trace-{found.trace_id[:8]}.otlp.json"'}
-        return Response(json.dumps(as_otlp(found), indent=1), mimetype="application/json", headers=said)
+        headers = {"Content-Disposition": f'attachment; filename="trace-{found.trace_id[:8]}.otlp.json"'}
+        return Response(json.dumps(as_otlp(found), indent=1), mimetype="application/json", headers=headers)
 
     server.add_url_rule(f"{API_PREFIX}v1/traces/<name>", "api trace", with_json_errors(trace), methods=["GET"])
 

@@ -48,16 +48,16 @@ _TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
 
 def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
     """Compress the responses of *server*; responses under *static_prefixes* are compressed once and cached."""
-    kept: dict[bytes, bytes] = {}
+    compressed: dict[bytes, bytes] = {}
     lock = Lock()
 
     def packed(body: bytes) -> bytes:
         # Not cached by URL: unauthenticated clients can invent any number of URLs of one file.
         key = hashlib.blake2b(body).digest()
         with lock:
-            if key not in kept:
-                kept[key] = gzip.compress(body, _SMALL, mtime=0)
-            return kept[key]
+            if key not in compressed:
+                compressed[key] = gzip.compress(body, _SMALL, mtime=0)
+            return compressed[key]
 
     def after(response: Response) -> Response:
         static = request.path.startswith(static_prefixes) and response.status_code == 200  # noqa: PLR2004 - OK

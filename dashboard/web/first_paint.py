@@ -67,8 +67,8 @@ def _not_found(response: flask.Response) -> flask.Response:
 def _path() -> str:
     """Return the undecoded path of the request; decoded, a slash in a service name would end the name."""
     environ = flask.request.environ
-    asked = str(environ.get("REQUEST_URI") or environ.get("RAW_URI") or "").partition("?")[0]
-    return asked if asked.startswith("/") else quote(flask.request.path)
+    path = str(environ.get("REQUEST_URI") or environ.get("RAW_URI") or "").partition("?")[0]
+    return path if path.startswith("/") else quote(flask.request.path)
 
 
 class Handover:

@@ -64,7 +64,7 @@ def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
 def add_report_route(server: Flask, source: Source) -> None:
     """Add `PATH` to *server*: `?path=/s/x` and the query of the view; `download=1` saves the report as a file."""
 
-    def answer() -> Response:
+    def respond() -> Response:
         given = {key: value for key, value in request.args.items() if key in ORDER}
         view = view_of(source, request.args.get("path"), urlencode(given))
         context = context_of(view, source)
@@ -77,7 +77,7 @@ def add_report_route(server: Flask, source: Source) -> None:
             response.headers["Content-Disposition"] = f'attachment; filename="{file_name(view.parts, "html")}"'
         return response
 
-    server.add_url_rule(PATH, "report", answer, methods=["GET"])
+    server.add_url_rule(PATH, "report", respond, methods=["GET"])
 
 
 @cache
@@ -151,8 +151,8 @@ def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
     body: list[Node] = [*_page_nodes(source, "/", start, end)] if len(names) > 1 else []
     for number, name in enumerate(names[:_MAX_SERVICES]):
         body += _with_unique_names(_page_nodes(source, service_path(name), start, end), number)
-        kept = source.read.one_per_cause(Selection(start, end, service=name), _TRACES).drop_duplicates("dominant")
-        for ids in zip(kept["trace_id"], kept["span_id"], strict=True):
+        exemplars = source.read.one_per_cause(Selection(start, end, service=name), _TRACES).drop_duplicates("dominant")
+        for ids in zip(exemplars["trace_id"], exemplars["span_id"], strict=True):
             # The last card of a trace page lists similar requests, which are listed above already.
             body += _page_nodes(source, trace_path(trace_name(*ids)), start, end)[:-1]
     return body

@@ -137,12 +137,12 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(as_json(value), status, mimetype="application/json")
 
 
-def with_json_errors(answer: Callable[..., Response]) -> Callable[..., Response]:
-    """Wrap the view *answer* so that errors are returned as JSON with the problem, its location and the fix."""
+def with_json_errors(respond: Callable[..., Response]) -> Callable[..., Response]:
+    """Wrap the view *respond* so that errors are returned as JSON with the problem, its location and the fix."""
 
     def safely(**values: str) -> Response:
         try:
-            return answer(**values)
+            return respond(**values)
         except BadRequestError as error:
             return error_response(str(error), error.key, error.fix, error.status)
         except StagelensError as error:

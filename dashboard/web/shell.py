@@ -234,8 +234,8 @@ def _slos_in_trouble(context: Context) -> Node:
     worst = next((state for state in ("burning", "at_risk", "stale") if state in states), None)
     if worst is None:
         return None
-    said = f"{states.count(worst)} {WORDS[worst].lower()}"
-    return html.Span(said, className="cnt bad" if worst == "burning" else "cnt")
+    text = f"{states.count(worst)} {WORDS[worst].lower()}"
+    return html.Span(text, className="cnt bad" if worst == "burning" else "cnt")
 
 
 def _incident_count(context: Context) -> Node:
@@ -291,8 +291,8 @@ def _side_footer(context: Context, state: StoreState) -> Component:
     else:
         age = max(context.source.now() - last, timedelta())
         fresh = age < STALE
-        said: list[Node] = [dot("healthy" if fresh else "at_risk"), "Collector live" if fresh else "No data arrives"]
-        lines.append(link(said, **collectors))
+        nodes: list[Node] = [dot("healthy" if fresh else "at_risk"), "Collector live" if fresh else "No data arrives"]
+        lines.append(link(nodes, **collectors))
         agents = f"{state.instances} agent{'s' * (state.instances != 1)} · " if state.instances else ""
         lines.append(html.Span(f"{agents}data {span(age)} old"))
     if state.dropped:
@@ -306,17 +306,17 @@ def _side_footer(context: Context, state: StoreState) -> Component:
 
 def _store_limits(context: Context, state: StoreState) -> list[Node]:
     """Return notes on data that the store dropped because of its size budget or its cardinality limits."""
-    said = [
+    texts = [
         f"{span(timedelta(seconds=width))} detail goes back to {day(since.astimezone(context.view.zone))} only: "
         f"the store is at its budget of {size(state.budget_bytes)}"
         for width, since in state.shortened.items()
     ]
     folds = context.source.ask(context.source.read.folds)
     own = [fold for fold in folds if fold.service in ("", context.service or fold.service)]
-    said += [f"{fold}: new ones count as {label(OTHER)}" for fold in own[:_MAX_FOLDS]]
+    texts += [f"{fold}: new ones count as {label(OTHER)}" for fold in own[:_MAX_FOLDS]]
     if len(own) > _MAX_FOLDS:
-        said.append(f"and {len(own) - _MAX_FOLDS} more: stagelens storage")
-    return [html.Span(text, className="warn") for text in said]
+        texts.append(f"and {len(own) - _MAX_FOLDS} more: stagelens storage")
+    return [html.Span(text, className="warn") for text in texts]
 
 
 def _skeleton() -> Component:

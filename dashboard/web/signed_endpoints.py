@@ -28,7 +28,7 @@ from ..source import Source
 
 CHART_ENDPOINT = "chart of an incident"
 # Cache time of a chart; short, because an open incident changes. [seconds]
-_KEPT_SECONDS = 60
+_CACHE_SECONDS = 60
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 # Maximum body size; a Slack payload includes the message of the button.
 _MAX_BODY_BYTES = 512 * 1024
@@ -107,7 +107,10 @@ def add_chart_route(server: Flask, care: IncidentActions) -> None:
         png = care.chart(incident, signature)
         if png is None:
             return Response("not found", 404, mimetype="text/plain", headers={"Cache-Control": "no-store"})
-        kept = {"Cache-Control": f"private, max-age={_KEPT_SECONDS}", "Cross-Origin-Resource-Policy": "cross-origin"}
-        return Response(png, mimetype="image/png", headers=kept)
+        headers = {
+            "Cache-Control": f"private, max-age={_CACHE_SECONDS}",
+            "Cross-Origin-Resource-Policy": "cross-origin",
+        }
+        return Response(png, mimetype="image/png", headers=headers)
 
     server.add_url_rule(f"{CHART_PATH}/<incident>/<signature>.png", CHART_ENDPOINT, chart)

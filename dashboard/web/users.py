@@ -99,10 +99,10 @@ def add_user(path: Path, name: str, password: str) -> None:
         msg = f"the password has {len(password)} letters; take at least {_MIN_LETTERS}"
         raise ConfigError(msg)
     old = path.read_text(encoding="utf-8") if path.exists() else ""
-    kept = [line for line in old.splitlines() if not line.startswith(f"{name}:")]
+    other_lines = [line for line in old.splitlines() if not line.startswith(f"{name}:")]
     beside = path.with_name(f"{path.name}.new")
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as out:
-        out.write("\n".join([*kept, f"{name}:{generate_password_hash(password, _METHOD)}"]) + "\n")
+        out.write("\n".join([*other_lines, f"{name}:{generate_password_hash(password, _METHOD)}"]) + "\n")
     beside.replace(path)
 
 

@@ -96,8 +96,8 @@ def storing(otherwise: str) -> Generator[None]:
     try:
         yield
     except StoreError as error:
-        said = f"{error} {error.__cause__}".lower()
-        if any(each in said for each in _READ_ONLY):
+        message = f"{error} {error.__cause__}".lower()
+        if any(each in message for each in _READ_ONLY):
             msg = "the dashboard has read-only access to this database"
             raise BadRequestError(msg, fix=otherwise, status=409) from error
         raise

@@ -272,8 +272,8 @@ def _add_facts(
     if "@batch" in facts:
         _add_batch(counts, to_integer(facts["@batch"]), own)
     for key, metric in _CALLS:
-        for said, spent in facts.get(key, ()):
-            counts.add_stream(metric, to_text(said)[:MAX_STAGE] or OTHER, to_integer(spent) / 1e9)
+        for value, spent in facts.get(key, ()):
+            counts.add_stream(metric, to_text(value)[:MAX_STAGE] or OTHER, to_integer(spent) / 1e9)
 
 
 def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> None:

@@ -56,9 +56,9 @@ class PathCost:
         contextvars.Context().run(self._calibrate)
 
     def _calibrate(self) -> None:
-        begun = clock()
+        started = clock()
         timed = _calibration_request()
-        took = clock() - begun
+        took = clock() - started
         bare, idle = _each_ns(_empty_stage), _each_ns(_timed_empty_stage)
         token = records.current.set([records.OPEN, 0, 0])
         written = _each_ns(_timed_empty_stage)
@@ -80,10 +80,10 @@ class PathCost:
 
 
 def _each_ns(stage: Callable[[], None]) -> float:
-    begun = clock()
+    started = clock()
     for _ in range(IN_A_ROW):
         stage()
-    return (clock() - begun) / IN_A_ROW
+    return (clock() - started) / IN_A_ROW
 
 
 def _empty_stage() -> None:
@@ -137,9 +137,9 @@ def _aggregation_ns(aggregator: Aggregator, record: Any) -> int:
     took = 0
     # Requests are aggregated in bulk; the second run represents this warm state.
     for _ in range(2):
-        begun = time.thread_time_ns()
+        started = time.thread_time_ns()
         aggregator.add(record)
-        took = time.thread_time_ns() - begun
+        took = time.thread_time_ns() - started
         aggregator.take()
     return took
 
@@ -266,17 +266,17 @@ class CpuAccount:
     @contextlib.contextmanager
     def spending(self, work: Work) -> Generator[None]:
         """Add the CPU time inside the context to *work*."""
-        begun = self._now()
+        started = self._now()
         try:
             yield
         finally:
-            self._spent[work] += self._now() - begun
+            self._spent[work] += self._now() - started
 
     def pause(self, seconds: float) -> None:
         """Sleep; exclude the CPU time of other greenlets of this thread meanwhile."""
-        begun = time.thread_time_ns()
+        started = time.thread_time_ns()
         time.sleep(seconds)
-        self._paused_ns += time.thread_time_ns() - begun
+        self._paused_ns += time.thread_time_ns() - started
 
     def spent_ns(self) -> dict[Work, int]:
         """Return the CPU time so far by work; that of the sending thread belongs to `export`."""

@@ -123,8 +123,8 @@ def _host_times() -> tuple[int, int]:
 
 def _throttled_periods() -> tuple[int, int]:
     """Return the number of scheduler periods in which the container was throttled, and the number of all periods."""
-    told = dict(line.split(" ", 1) for line in _read_cgroup("cpu.stat").splitlines())
-    return int(told.get("nr_throttled", 0)), int(told.get("nr_periods", 0))
+    values = dict(line.split(" ", 1) for line in _read_cgroup("cpu.stat").splitlines())
+    return int(values.get("nr_throttled", 0)), int(values.get("nr_periods", 0))
 
 
 def _process_size() -> Iterator[Reading]:
@@ -157,10 +157,10 @@ def torch_memory() -> Iterator[Reading]:
     if cuda is None or not cuda.is_initialized():
         return
     for device in range(cuda.device_count()):
-        told = cuda.memory_stats(device)
-        if told.get("reserved_bytes.all.peak"):
-            yield Reading(TORCH_ALLOCATED, told["allocated_bytes.all.current"], f"cuda:{device}")
-            yield Reading(TORCH_RESERVED, told["reserved_bytes.all.current"], f"cuda:{device}")
+        stats = cuda.memory_stats(device)
+        if stats.get("reserved_bytes.all.peak"):
+            yield Reading(TORCH_ALLOCATED, stats["allocated_bytes.all.current"], f"cuda:{device}")
+            yield Reading(TORCH_RESERVED, stats["reserved_bytes.all.current"], f"cuda:{device}")
 
 
 # Sampling period of the driver: a sixth of a second to a second.

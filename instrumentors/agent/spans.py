@@ -122,7 +122,7 @@ def _root(request: RetainedRequest, reading: RequestFacts, span_id: str, parent_
                 names.ERROR_TYPE: to_text(error_type) or (str(http_status) if failed else ""),
                 names.BATCH_SIZE: to_integer(facts.get("@batch")),
                 names.PROVIDER: to_text(facts.get("@provider")),
-                names.SUSPECT: ", ".join(sorted({to_text(said) for said, _ in facts.get("@suspect", ())})),
+                names.SUSPECT: ", ".join(sorted({to_text(dialect) for dialect, _ in facts.get("@suspect", ())})),
             }
         ),
         names.KEPT_BECAUSE: request.because,
@@ -154,8 +154,8 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
             latest = None
             # Work of other threads after the response does not belong to the request.
             if first <= second and first <= root.end and second >= root.start:
-                said = {names.TIMING if f"@{timing}" in TIMINGS else names.PART: timing} if timing else {}
-                latest = _span(name, max(first, root.start), min(second, root.end), {names.STAGE: name, **said})
+                attributes = {names.TIMING if f"@{timing}" in TIMINGS else names.PART: timing} if timing else {}
+                latest = _span(name, max(first, root.start), min(second, root.end), {names.STAGE: name, **attributes})
                 spans.append(latest)
         elif latest is not None and key in TEXTS:
             latest.attributes[TEXTS[key]] = to_text(first)

@@ -23,7 +23,7 @@ FINE = 0
 INTERRUPTED = 130
 # With fewer rounds no two ranks enclose the median at 95 % (`confidence.ranks`).
 MIN_ROUNDS = 6
-ROUNDS, REQUESTS, CONCURRENCY, WARM_UP, PATIENCE_SECONDS = 12, 200, 4, 50, 300.0
+ROUNDS, REQUESTS, CONCURRENCY, WARM_UP, START_TIMEOUT_SECONDS = 12, 200, 4, 50, 300.0
 EPILOG = """\
 A round is a turn without Stagelens and one with it, in random order. Without --url and --load the command is run to its
 end, which is the load. Nothing is sent anywhere.
@@ -75,9 +75,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--patience",
         type=float,
-        default=PATIENCE_SECONDS,
+        default=START_TIMEOUT_SECONDS,
         metavar="S",
-        help=f"for a start, seconds (default {PATIENCE_SECONDS:g})",
+        help=f"for a start, seconds (default {START_TIMEOUT_SECONDS:g})",
     )
     made.add_argument(
         "--stage", action="append", default=[], metavar="STAGE=MODULE:FUNCTION", help="as `stagelens run` takes it"
@@ -155,7 +155,7 @@ def _read_plan(options: argparse.Namespace, command: list[str], endpoint: str) -
         concurrency=options.concurrency,
         rounds=options.rounds,
         warm_up=options.warm_up,
-        patience_seconds=options.patience,
+        start_timeout_seconds=options.patience,
     )
 
 

@@ -105,7 +105,7 @@ class Plan:
         concurrency: Number of concurrent requests. [count]
         rounds: Number of rounds. [count]
         warm_up: Number of requests after a start that are not measured. [count]
-        patience_seconds: Timeout of a start. [seconds]
+        start_timeout_seconds: Timeout of a start. [seconds]
     """
 
     command: Sequence[str]
@@ -116,7 +116,7 @@ class Plan:
     concurrency: int
     rounds: int
     warm_up: int
-    patience_seconds: float
+    start_timeout_seconds: float
 
 
 def environments(
@@ -182,7 +182,7 @@ def _measure_fresh_service(plan: Plan, asking: RequestSpec, env: Mapping[str, st
 
 
 def _make_ready(service: Session, plan: Plan, asking: RequestSpec) -> None:
-    wait_until_ready(service, asking, plan.patience_seconds)
+    wait_until_ready(service, asking, plan.start_timeout_seconds)
     if plan.load:
         run_load(plan.load)
     elif plan.warm_up:
@@ -191,11 +191,11 @@ def _make_ready(service: Session, plan: Plan, asking: RequestSpec) -> None:
 
 def _measure_load(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
     """Measure one turn of the load on *service*."""
-    cpu_before, begun = service.cpu_seconds(), time.perf_counter()
+    cpu_before, started = service.cpu_seconds(), time.perf_counter()
     latencies = [] if plan.load else burst(asking, plan.requests, plan.concurrency)
     if plan.load:
         run_load(plan.load)
-    took, cpu = time.perf_counter() - begun, service.cpu_seconds()
+    took, cpu = time.perf_counter() - started, service.cpu_seconds()
     turn = {TIME: took} if plan.load else _latency_measures(latencies, took)
     if cpu is not None and cpu_before is not None:
         turn[CPU] = (cpu - cpu_before) / (1 if plan.load else plan.requests)
@@ -204,10 +204,10 @@ def _measure_load(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
 
 def _measure_command(plan: Plan, env: Mapping[str, str]) -> Turn:
     """Measure one turn of a command that is its own load."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     with Session(plan.command, env) as service:
         cpu = service.wait()
-        return {TIME: time.perf_counter() - begun, CPU: cpu}
+        return {TIME: time.perf_counter() - started, CPU: cpu}
 
 
 def _latency_measures(latencies: Sequence[float], took: float) -> dict[str, float]:
@@ -284,7 +284,7 @@ class RequestSpec:
         response = connection.getresponse()
         return response.status, response.read()
 
-    def is_answered(self) -> bool:
+    def responds(self) -> bool:
         """Return whether a response of any status arrives."""
         connection = self.connect()
         try:
@@ -297,14 +297,14 @@ class RequestSpec:
             connection.close()
 
 
-def wait_until_ready(service: Session, asking: RequestSpec, patience_seconds: float) -> None:
+def wait_until_ready(service: Session, asking: RequestSpec, start_timeout_seconds: float) -> None:
     """Wait until *service* responds to *asking*.
 
     Raises:
-        StagelensError: The service exits, or does not respond within *patience_seconds*.
+        StagelensError: The service exits, or does not respond within *start_timeout_seconds*.
     """
-    deadline = time.monotonic() + patience_seconds
-    while not asking.is_answered():
+    deadline = time.monotonic() + start_timeout_seconds
+    while not asking.responds():
         if service.is_over or time.monotonic() > deadline:
             msg = f"{service.failure()}\n    {asking.url} does not respond; --patience sets the time to wait"
             raise StagelensError(msg)
@@ -330,9 +330,9 @@ def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
                 with taken:
                     if next(numbers) >= requests:
                         return latencies
-                begun = time.perf_counter()
+                started = time.perf_counter()
                 status, body = _ask_or_reconnect(asking, connection)
-                latencies.append(time.perf_counter() - begun)
+                latencies.append(time.perf_counter() - started)
                 if status >= _FAILED:
                     msg = f"{asking.url} returns HTTP {status}: {body[:_SHOWN_CHARS].decode(errors='replace')}"
                     raise StagelensError(msg)

@@ -26,7 +26,7 @@ from .inspection import (
     DoctorFinding,
     Inspection,
     LiveRun,
-    ask_interpreter,
+    inspect_interpreter,
     live_findings,
     read_sources,
     run_and_watch,
@@ -83,12 +83,12 @@ exit codes: 0 no problems, 1 problems found, 2 wrong usage
 FINE, IN_THE_WAY, WRONG = 0, 1, 2
 
 
-def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
+def main(words: list[str], find_saver: Callable[[], run.RunSaver] | None = None) -> int:
     """Inspect the command in *words* and print the report.
 
     Args:
         words: Command-line arguments after `stagelens doctor`.
-        keeper: Returns the saver of runs, which needs the server extra.
+        find_saver: Returns the saver of runs, which needs the server extra.
 
     Returns:
         Exit code, documented in `USAGE`.
@@ -98,15 +98,15 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
         return FINE
     try:
         seconds, rest = _take_run_seconds(words)
-        stages, kept, rest = run.split(rest)
+        stages, outputs, rest = run.split(rest)
         env = run.environment(os.environ, stages)
     except ConfigError as error:
         return _usage_error(str(error))
     command = rest[1:] if rest[:1] == ["--"] else rest
     if not command or (command is rest and rest[0].startswith("-")):
         return _usage_error(f"there is no option {rest[0]}" if command else "the command is missing")
-    alone = not kept.asked and keeper is not None and run.keeping(keeper, kept) is not None
-    inspection = replace(inspect_command(command, env), kept_here=kept.asked or alone, alone=alone)
+    alone = not outputs.requested and find_saver is not None and run.choose_saver(find_saver, outputs) is not None
+    inspection = replace(inspect_command(command, env), saved_here=outputs.requested or alone, alone=alone)
     found = list(run_checks(inspection))
     watched = run_and_watch(command, env, seconds) if seconds else None
     found = [*live_findings(watched), *found] if watched else found
@@ -117,7 +117,7 @@ def main(words: list[str], keeper: Callable[[], run.Keep] | None = None) -> int:
 def inspect_command(command: list[str], env: Mapping[str, str]) -> Inspection:
     """Return the inspection of *command* in *env*, the environment that `stagelens run` would set."""
     known = find_target(command, env)
-    interpreter, silence = ask_interpreter(known, env) if known.interpreter and not known.lost else (None, "")
+    interpreter, silence = inspect_interpreter(known, env) if known.interpreter and not known.lost else (None, "")
     return Inspection(
         command=command,
         target=known,
@@ -199,9 +199,9 @@ def timed_libraries(inspection: Inspection) -> Iterator[TimedLibrary]:
         used = {name for name in versions.keys() - ALSO_ALONE if name.replace("-", "_") in imported}
         used |= {name for name in versions if name == main and cls.library.partition(".")[0] in imported}
         if any(name == main or name.startswith(cls.library) for name in versions):
-            told = {name: both for place, (name, both) in enumerate(versions.items()) if place == 0 or name in used}
+            shown = {name: both for place, (name, both) in enumerate(versions.items()) if place == 0 or name in used}
             yield TimedLibrary(
-                cls.title, told if inspection.sources.trees else versions, not inspection.sources.trees or bool(used)
+                cls.title, shown if inspection.sources.trees else versions, not inspection.sources.trees or bool(used)
             )
 
 

@@ -45,7 +45,7 @@ def check_threads(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 def check_temporary_files(inspection: Inspection) -> Iterator[DoctorFinding]:
     """Check that a temporary file can be created, which a run saved by `stagelens run` needs."""
-    if not inspection.kept_here:
+    if not inspection.saved_here:
         return
     try:
         tempfile.TemporaryFile().close()
@@ -224,7 +224,7 @@ def check_collector(inspection: Inspection) -> Iterator[DoctorFinding]:
             "stagelens up",
             hurts=False,
         )
-    if inspection.kept_here or not config.enabled:
+    if inspection.saved_here or not config.enabled:
         return
     # One test per collector, even if it has two URLs.
     addresses = {origin(url): url for url in (config.traces_url, config.metrics_url)}
@@ -256,7 +256,7 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
     """Send an empty export to *url* and return the problem; None if the export is accepted."""
     place = origin(url)
     try:
-        answer = _post_empty_export(config, url)
+        response = _post_empty_export(config, url)
     except ssl.SSLError as error:
         return DoctorFinding(
             f"{place}: TLS verification failed on one side ({_error_reason(error)}).", _tls_fix(place, error)
@@ -270,16 +270,16 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
         room = f"{format_size(config.buffer_bytes)} for each process"
         text = f"No collector at {place} ({_error_reason(error)}): data is buffered, up to {room}, and is lost on exit."
         return DoctorFinding(text, fix)
-    if answer.status in DENIED_STATUSES:
+    if response.status in DENIED_STATUSES:
         fix = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>"
         text = "requires a token" if not config.headers else "rejects the token or certificate"
-        return DoctorFinding(f"{place} {text} (HTTP {answer.status} {explanation(answer.body)}).", fix)
-    if answer.status in OK_STATUSES:
-        return _clock_skew(place, answer.headers.get("Date") or "")
-    text = "accepts no data now" if answer.status in RETRY_STATUSES else "is no OTLP receiver"
-    fix = "" if answer.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
+        return DoctorFinding(f"{place} {text} (HTTP {response.status} {explanation(response.body)}).", fix)
+    if response.status in OK_STATUSES:
+        return _clock_skew(place, response.headers.get("Date") or "")
+    text = "accepts no data now" if response.status in RETRY_STATUSES else "is no OTLP receiver"
+    fix = "" if response.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
     return DoctorFinding(
-        f"{place} {text}: POST {urlsplit(url).path} has HTTP {answer.status} {explanation(answer.body)}.", fix
+        f"{place} {text}: POST {urlsplit(url).path} has HTTP {response.status} {explanation(response.body)}.", fix
     )
 
 

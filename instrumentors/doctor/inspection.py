@@ -1,6 +1,6 @@
 """Inspection of a command: its interpreter and environment, its sources, and optionally a live run.
 
-- Interpreter: `ask_interpreter` starts it, as the command would, with `probe.py`, which prints facts about it.
+- Interpreter: `inspect_interpreter` starts it, as the command would, with `probe.py`, which prints facts about it.
 - Sources: the command's own modules, parsed and never executed: a script or `module:app` in its arguments, and their local
   imports. Conclusions from them are guesses: a name may be something else when the program runs.
 - Live run (`--run`): `run_and_watch` runs the command for a while and observes which of its processes are instrumented.
@@ -94,8 +94,8 @@ class Inspection:
         interpreter: Facts about the interpreter; None if the interpreter was not queried or did not respond.
         silence: Reason why the interpreter did not respond, else "".
         sources: Parsed modules of the command.
-        kept_here: Whether `stagelens run` itself would save the run, so that no collector is needed.
-        alone: Whether *kept_here* holds only because no collector responds and the command runs in a terminal.
+        saved_here: Whether `stagelens run` itself would save the run, so that no collector is needed.
+        alone: Whether *saved_here* holds only because no collector responds and the command runs in a terminal.
     """
 
     command: Sequence[str]
@@ -104,7 +104,7 @@ class Inspection:
     interpreter: Interpreter | None = None
     silence: str = ""
     sources: Sources = field(default_factory=lambda: Sources({}))
-    kept_here: bool = False
+    saved_here: bool = False
     alone: bool = False
 
     def installed(self, distribution: str) -> str:
@@ -129,7 +129,7 @@ Check: TypeAlias = Callable[[Inspection], Iterator[DoctorFinding]]
 
 
 # A start takes about a second on a busy machine, and longer with thousands of packages on a network disk.
-PATIENCE_SECONDS = 60.0
+RESPONSE_TIMEOUT_SECONDS = 60.0
 # Settings that keep wrappers of the interpreter from sending data or changing an environment.
 QUIET = {
     "DD_INSTRUMENTATION_TELEMETRY_ENABLED": "false",
@@ -144,16 +144,16 @@ QUIET = {
 }
 
 
-def ask_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
+def inspect_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[Interpreter | None, str]:
     """Start the interpreter of *target* in *env* and return its facts; None and the reason if it does not respond."""
     command = [*target.prefix, target.interpreter, *target.flags, "-c", Path(probe.__file__).read_text()]
     try:
-        said, problems = _interpreter_output(command, {**env, **QUIET})
+        output, problems = _interpreter_output(command, {**env, **QUIET})
     except OSError as error:
         return None, f"{error.filename or command[0]}: {error.strerror}"
     except subprocess.TimeoutExpired:
-        return None, f"it did not respond within {PATIENCE_SECONDS:g} s"
-    answers = [line.removeprefix(probe.MARK) for line in said.splitlines() if line.startswith(probe.MARK)]
+        return None, f"it did not respond within {RESPONSE_TIMEOUT_SECONDS:g} s"
+    answers = [line.removeprefix(probe.MARK) for line in output.splitlines() if line.startswith(probe.MARK)]
     if not answers:
         return None, problems.strip().splitlines()[-1] if problems.strip() else "it printed nothing"
     facts: dict[str, Any] = json.loads(answers[-1])
@@ -178,7 +178,7 @@ def _interpreter_output(command: list[str], env: Mapping[str, str]) -> tuple[str
         start_new_session=True,
     )
     try:
-        return process.communicate(timeout=PATIENCE_SECONDS)
+        return process.communicate(timeout=RESPONSE_TIMEOUT_SECONDS)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
@@ -355,15 +355,15 @@ def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-doctor-")))
         sink = stack.enter_context(Sink())
         session = stack.enter_context(Session(command, _live_run_environment(env, folder, sink.endpoint)))
-        begun, since, python = time.monotonic(), dict[int, float](), dict[int, str]()
-        while not session.is_over and time.monotonic() < begun + seconds:
+        started, since, python = time.monotonic(), dict[int, float](), dict[int, str]()
+        while not session.is_over and time.monotonic() < started + seconds:
             for process in session.processes():
                 if line := _python_command_line(process.pid):
                     first = since.setdefault(process.pid, time.monotonic())
                     # A process that has just started may not be instrumented yet.
                     python |= {process.pid: line} if time.monotonic() - first > BEGIN_SECONDS else {}
             pause()
-        took = time.monotonic() - begun
+        took = time.monotonic() - started
         seen = {int(path.name): path.read_text().splitlines() for path in folder.iterdir()}
         failure = session.failure() if session.code else ""
     titles = {library.module: library.load().title for library in LIBRARIES}
@@ -391,9 +391,9 @@ def live_findings(watched: LiveRun) -> Iterator[DoctorFinding]:
 
 
 def _live_run_environment(env: Mapping[str, str], folder: Path, endpoint: str) -> dict[str, str]:
-    kept = {name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
+    inherited = {name: value for name, value in env.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
     return {
-        **kept,
+        **inherited,
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
         # Our sitecustomize is the first on the path, and runs the next one.

@@ -258,13 +258,13 @@ class Exporter:
     def _send(self, batch: ExportBatch) -> None:
         """Make one attempt to deliver *batch*; on failure set the delay before the next attempt."""
         try:
-            answer = self._post(batch)
-            if answer.status in RETRY_STATUSES:
-                reason = f"HTTP {answer.status} {explanation(answer.body)}"
+            response = self._post(batch)
+            if response.status in RETRY_STATUSES:
+                reason = f"HTTP {response.status} {explanation(response.body)}"
                 # A collector responded with an explanation, so no fix is suggested.
-                self._failed(batch, reason, _retry_after(answer.headers.get("Retry-After"), time.time()), fix="")
+                self._failed(batch, reason, _retry_after(response.headers.get("Retry-After"), time.time()), fix="")
             else:
-                self._settle(batch, answer)
+                self._settle(batch, response)
         except Exception as error:
             # Unreachable, not HTTP, or unexpected: the thread must continue and the batch must not be lost.
             self._context = None  # reload the files: certificates are short-lived
@@ -303,19 +303,19 @@ class Exporter:
             self._attempts_failed += 1
             self._attempt.notify_all()
 
-    def _settle(self, batch: ExportBatch, answer: HttpResponse) -> None:
-        if answer.status in OK_STATUSES:
+    def _settle(self, batch: ExportBatch, response: HttpResponse) -> None:
+        if response.status in OK_STATUSES:
             self._over("denied")
-            refused = _refused(answer.body)
+            refused = _refused(response.body)
             if refused:
                 self._warn("partial", f"{origin(batch.url)} refused a part of the data: {refused}")
         else:
             self._drop(batch, "rejected")
-            denied = answer.status in DENIED_STATUSES
+            denied = response.status in DENIED_STATUSES
             self._warn(
-                "denied" if denied else f"status {answer.status}",
+                "denied" if denied else f"status {response.status}",
                 f"{origin(batch.url)} {_DENIED if denied else 'refused a batch for good'}: "
-                f"HTTP {answer.status} {explanation(answer.body)}",
+                f"HTTP {response.status} {explanation(response.body)}",
             )
         self._over("unreachable", "left")
         with self._attempt:
@@ -363,8 +363,8 @@ def _retry_after(text: str | None, now: float) -> float | None:
 def _refused(body: bytes) -> str:
     """Return the text of an OTLP partial success, "" for none."""
     partial = _fields(body).get(1)
-    said = _fields(partial) if isinstance(partial, bytes) else {}
-    count, message = said.get(1, 0), said.get(2)
+    fields = _fields(partial) if isinstance(partial, bytes) else {}
+    count, message = fields.get(1, 0), fields.get(2)
     return _printable_text(f"{count} rejected: {_text(message)}") if count or message else ""
 
 

@@ -17,9 +17,9 @@ from email.message import Message
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-MAX_ANSWER_BYTES = 64 * 1024
+MAX_RESPONSE_BYTES = 64 * 1024
 # Limit of all bytes received, headers included: http.client reads any number of 100 Continue responses.
-_MAX_RECEIVED_BYTES = 4 * MAX_ANSWER_BYTES
+_MAX_RECEIVED_BYTES = 4 * MAX_RESPONSE_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class HttpResponse:
     Args:
         status: The HTTP status.
         headers: The headers.
-        body: The first `MAX_ANSWER_BYTES` of the body.
+        body: The first `MAX_RESPONSE_BYTES` of the body.
     """
 
     status: int
@@ -77,8 +77,8 @@ def post(
     try:
         limit_connection(connection, timeout_seconds)
         connection.request("POST", path, body=body, headers=sent)
-        answer = connection.getresponse()
-        return HttpResponse(answer.status, answer.headers, answer.read(MAX_ANSWER_BYTES))
+        response = connection.getresponse()
+        return HttpResponse(response.status, response.headers, response.read(MAX_RESPONSE_BYTES))
     finally:
         connection.close()
 

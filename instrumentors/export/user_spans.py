@@ -76,10 +76,10 @@ def _is_wanted(provider: Any, root: Any) -> bool:
     around = Context()
     if root.parent is not None:
         around = api.set_span_in_context(api.NonRecordingSpan(root.parent), around)
-    answer = provider.sampler.should_sample(
+    result = provider.sampler.should_sample(
         around, root.context.trace_id, root.name, kind=root.kind, attributes=root.attributes
     )
-    return answer.decision.is_sampled()
+    return result.decision.is_sampled()
 
 
 def _readable(provider: Any, trace_id: str, span: Span, anchor_ns: int) -> Any:

@@ -41,12 +41,12 @@ def _predict(original: Any) -> Any:
         marks = current.get()
         if marks is None:  # outside of requests nothing is recorded
             return original(self, *args, **options)
-        begun = clock()
+        started = clock()
         try:
             return original(self, *args, **options)
         finally:
             if len(marks) < MAX_MARKS:
-                marks.extend(("forward", begun, clock()))
+                marks.extend(("forward", started, clock()))
                 try:
                     marks.extend(("@model", self.name, 0))
                 except Exception:  # anything but a plain `extend` may fail, and nothing may reach the user's code

@@ -54,16 +54,16 @@ def _request(original: Any, headers_class: Any) -> Any:
         if marks is None:
             return await original(self, method, str_or_url, **options)
         _add_trace(options, headers_class, self, marks)
-        begun = clock()
+        started = clock()
         response = None
         try:
             response = await original(self, method, str_or_url, **options)
             return response
         finally:
-            record_wait(marks, begun)
+            record_wait(marks, started)
             # After a redirect the server reports only the last call.
             if response is not None and not getattr(response, "history", ()):
-                attach_call(response, response, marks, begun)
+                attach_call(response, response, marks, started)
                 _watch(response)
 
     return _request
@@ -126,10 +126,10 @@ def _wait(original: Any, of_a_client: type) -> Any:
         marks = current.get()
         if marks is None or not isinstance(self._protocol, of_a_client):
             return await original(self, func_name)
-        begun = clock()
+        started = clock()
         try:
             return await original(self, func_name)
         finally:
-            record_read(marks, begun)
+            record_read(marks, started)
 
     return _wait

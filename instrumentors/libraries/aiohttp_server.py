@@ -76,15 +76,15 @@ class AiohttpExchange:
         else:
             self._stream.add(clock())
 
-    def mark_network(self, begun: int, ended: int) -> None:
+    def mark_network(self, started: int, ended: int) -> None:
         """Record a wait for the connection."""
         if len(self.marks) < MAX_MARKS:
-            self.marks.extend(("network", begun, ended))
+            self.marks.extend(("network", started, ended))
 
-    def last_byte(self, begun: int) -> None:
-        """Record the end of the response; *begun* is the start of its last write."""
+    def last_byte(self, started: int) -> None:
+        """Record the end of the response; *started* is the start of its last write."""
         self._ended = clock()
-        self.mark_network(begun, self._ended)
+        self.mark_network(started, self._ended)
 
     def finish(self, response: Any) -> None:
         """Finish the record of the request. *response* is the sent response, None if none was sent completely."""
@@ -232,7 +232,7 @@ def _write(original: Any) -> Any:
         if exchange is None:
             await original(self, data)
             return
-        begun = clock()
+        started = clock()
         try:
             exchange.hand_over(self, len(data))
         except Exception:
@@ -241,8 +241,8 @@ def _write(original: Any) -> Any:
             await original(self, data)
         finally:
             ended = clock()
-            if ended - begun > MIN_CHUNK_NS:
-                exchange.mark_network(begun, ended)
+            if ended - started > MIN_CHUNK_NS:
+                exchange.mark_network(started, ended)
 
     return write
 
@@ -254,11 +254,11 @@ def _write_eof(original: Any) -> Any:
         if exchange is None:
             await original(self, data)
             return
-        begun = clock()
+        started = clock()
         try:
             await original(self, data)
         finally:
-            exchange.last_byte(begun)
+            exchange.last_byte(started)
 
     return write_eof
 
@@ -270,10 +270,10 @@ def _wait(original: Any) -> Any:
         if exchange is None or not exchange.reads(self):
             await original(self, func_name)
             return
-        begun = clock()
+        started = clock()
         try:
             await original(self, func_name)
         finally:
-            exchange.mark_network(begun, clock())
+            exchange.mark_network(started, clock())
 
     return _wait

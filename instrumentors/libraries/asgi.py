@@ -158,31 +158,31 @@ class AsgiExchange:
 
     async def receive(self) -> Message:
         """Receive a message for the application; the wait for the body is `network`, the wait for a disconnect is not."""
-        begun = clock()
+        started = clock()
         try:
             message = await self._receive()
         except BaseException:
             if not self._body_read:
-                self._mark(begun)
+                self._mark(started)
             raise
         try:
-            self._received(message, begun)
+            self._received(message, started)
         except Exception:
             log_failure("timing a request body")
         return message
 
     async def send(self, message: Message) -> None:
         """Send a message for the application as `network`; the last part of the body ends the request."""
-        begun = clock()
+        started = clock()
         if sends_server_timing and message["type"] == "http.response.start":
-            message = with_timing(message, self._marks, self._start, begun)
+            message = with_timing(message, self._marks, self._start, started)
         try:
             await self._send(message)
         except BaseException:
-            self._mark(begun)
+            self._mark(started)
             raise
         try:
-            self._sent(message, begun)
+            self._sent(message, started)
         except Exception:
             log_failure("timing a response")
 
@@ -195,22 +195,22 @@ class AsgiExchange:
             self._status = 500
         self._finish(error_type)
 
-    def _received(self, message: Message, begun: int) -> None:
+    def _received(self, message: Message, started: int) -> None:
         self._disconnected = self._disconnected or message["type"] == "http.disconnect"
         if not self._body_read:
-            self._mark(begun)
+            self._mark(started)
             self._body_read = not message.get("more_body", False)
 
-    def _sent(self, message: Message, begun: int) -> None:
+    def _sent(self, message: Message, started: int) -> None:
         kind, more = message["type"], message.get("more_body", False)
-        if not more or clock() - begun > MIN_CHUNK_NS:
-            self._mark(begun)
+        if not more or clock() - started > MIN_CHUNK_NS:
+            self._mark(started)
         if kind == "http.response.start":
             self._status = message["status"]
             self._headers = message.get("headers", ())
         elif kind in LAST_MESSAGES:
             if message.get("body"):
-                self._chunk(begun, more)
+                self._chunk(started, more)
             if not more:
                 self._last_byte()
 
@@ -244,9 +244,9 @@ class AsgiExchange:
             return []
         return self._stream.facts()
 
-    def _mark(self, begun: int) -> None:
+    def _mark(self, started: int) -> None:
         if len(self._marks) < MAX_MARKS:
-            self._marks.extend(("network", begun, clock()))
+            self._marks.extend(("network", started, clock()))
 
     def _template(self) -> str:
         if self.route:

@@ -49,47 +49,47 @@ _METRIC: Final = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+')
 _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
-class AnsweredCall:
+class RespondedCall:
     """A call whose response headers have arrived.
 
     Args:
         marks: Marks of the request that waits for the response.
-        begun: Start of the call. [nanoseconds by `clock`]
+        started: Start of the call. [nanoseconds by `clock`]
         headers: Case-insensitive mapping of the response headers; `items` yields every value.
     """
 
-    __slots__ = ("_begun", "_headers", "_is_told", "ended", "marks")
+    __slots__ = ("_headers", "_is_reported", "_started", "ended", "marks")
 
-    def __init__(self, marks: Marks, begun: int, headers: Any) -> None:
+    def __init__(self, marks: Marks, started: int, headers: Any) -> None:
         self.marks = marks
-        self._begun = begun
+        self._started = started
         # End of the wait: arrival of the headers, later of the body.
         self.ended = self._headers = clock()
-        self._is_told = record_headers(headers, marks, Wait(begun, self.ended))
+        self._is_reported = record_headers(headers, marks, Wait(started, self.ended))
 
-    def is_said_in(self, part: Any) -> bool:
+    def may_report_in(self, part: Any) -> bool:
         """Return whether *part* of a stream, a pydantic model, may hold a report that the headers did not contain."""
-        if self._is_told:
+        if self._is_reported:
             return False
         usage = getattr(part, "usage", None)
         return any(not _KEYS.isdisjoint(getattr(holder, "model_extra", None) or ()) for holder in (part, usage))
 
     def streamed(self, part: Any, first: int, ended: int) -> None:
         """Record the server's report in the last *part* of a stream whose tokens arrived from *first* to *ended*."""
-        if not self._is_told:
-            self._is_told = record_report(
-                reports_in_body(part), self.marks, Wait(self._begun, ended or self.ended, first)
+        if not self._is_reported:
+            self._is_reported = record_report(
+                reports_in_body(part), self.marks, Wait(self._started, ended or self.ended, first)
             )
 
     def read(self, body: Any) -> None:
         """Record the server's report in the complete *body*, at most once; never raises."""
         try:
-            if self._is_told or not body or self.marks[0] != OPEN or not has_report(body):
+            if self._is_reported or not body or self.marks[0] != OPEN or not has_report(body):
                 return
             # Recorded once, even if the body is read again.
-            self._is_told = True
+            self._is_reported = True
             record_report(
-                reports_in_body(parse_object(body)), self.marks, Wait(self._begun, self.ended, headers=self._headers)
+                reports_in_body(parse_object(body)), self.marks, Wait(self._started, self.ended, headers=self._headers)
             )
         except Exception:
             log_failure("reading server timings of a call")
@@ -113,15 +113,15 @@ def parse_object(body: str | bytes) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
-def attach_call(holder: Any, response: Any, marks: Marks, begun: int) -> None:
+def attach_call(holder: Any, response: Any, marks: Marks, started: int) -> None:
     """Store the call of *response* on *holder*, and record the report in its headers; never raises."""
     try:
-        setattr(holder, CALL, AnsweredCall(marks, begun, response.headers))
+        setattr(holder, CALL, RespondedCall(marks, started, response.headers))
     except Exception:
         log_failure("reading server timings of a call")
 
 
-def call_of(holder: Any) -> AnsweredCall | None:
+def call_of(holder: Any) -> RespondedCall | None:
     """Return the call that is stored on *holder*."""
     return getattr(holder, CALL, None)
 
@@ -196,26 +196,26 @@ TRACEPARENT: Final = "traceparent"
 MAX_GAP_NS: Final = 50_000
 
 
-def record_wait(marks: Marks, begun: int) -> None:
-    """Record the wait for the headers since *begun* by `clock`, whether or not they arrived."""
+def record_wait(marks: Marks, started: int) -> None:
+    """Record the wait for the headers since *started* by `clock`, whether or not they arrived."""
     if len(marks) < MAX_MARKS:
-        marks.extend((DEPENDENCY, begun, clock()))
+        marks.extend((DEPENDENCY, started, clock()))
 
 
-def record_read(marks: Marks, begun: int) -> None:
-    """Record the wait for a part of a body since *begun* by `clock`, whether or not it arrived."""
+def record_read(marks: Marks, started: int) -> None:
+    """Record the wait for a part of a body since *started* by `clock`, whether or not it arrived."""
     ended = clock()
     # A fixed index, so that concurrent appends of other threads are not overwritten.
     size = len(marks)
     try:
-        if marks[size - 3] == BODY and marks[size - 2] <= begun < marks[size - 1] + MAX_GAP_NS:
+        if marks[size - 3] == BODY and marks[size - 2] <= started < marks[size - 1] + MAX_GAP_NS:
             marks[size - 1] = ended
             return
     except IndexError:
         # Another thread has compacted a full list meanwhile.
         pass
     if size < MAX_MARKS:
-        marks.extend((BODY, begun, ended))
+        marks.extend((BODY, started, ended))
 
 
 def traceparent(marks: Marks) -> str:
@@ -267,9 +267,9 @@ class TokenStream:
         call: The call of the response, None if unknown.
     """
 
-    __slots__ = ("_call", "_first", "_gap", "_item", "_last", "_marks", "_reasoned", "_saying", "_several", "_usage")
+    __slots__ = ("_call", "_first", "_gap", "_item", "_last", "_marks", "_reasoned", "_report", "_several", "_usage")
 
-    def __init__(self, marks: Marks, call: AnsweredCall | None) -> None:
+    def __init__(self, marks: Marks, call: RespondedCall | None) -> None:
         self._marks = marks
         self._call = call
         # Arrival of the first and last content by `clock`, and the longest gap between two parts.
@@ -280,7 +280,7 @@ class TokenStream:
         self._reasoned = self._several = False
         # The last parts with token counts and with times: some servers report them in every part.
         self._usage: Any = None
-        self._saying: Any = None
+        self._report: Any = None
 
     def part(self, part: Any) -> None:
         """Record a *part* that has just arrived: of a chat or a completion, or an event of the other APIs."""
@@ -293,19 +293,19 @@ class TokenStream:
         if came:
             self._came(now)
         self._usage = getattr(holder, "usage", None) or self._usage
-        if self._call is not None and self._call.is_said_in(part):
-            self._saying = part
+        if self._call is not None and self._call.may_report_in(part):
+            self._report = part
 
     def end(self) -> None:
         """Record the end of the stream; repeated calls have no effect."""
-        usage, saying, self._usage, self._saying = self._usage, self._saying, None, None
+        usage, report, self._usage, self._report = self._usage, self._report, None, None
         if not self._has_room():
             return
         if usage is not None:
             spent = 0 if self._several else self._last - self._first
             record_tokens(self._marks, usage, spent, reasoned=self._reasoned)
-        if saying is not None and self._call is not None:
-            self._call.streamed(saying, self._first, self._last)
+        if report is not None and self._call is not None:
+            self._call.streamed(report, self._first, self._last)
 
     def _has_room(self) -> bool:
         return len(self._marks) < MAX_MARKS and self._marks[0] == OPEN
@@ -400,17 +400,17 @@ class LineStream:
         call: The call of the response.
     """
 
-    __slots__ = ("__weakref__", "_call", "_first", "_gap", "_last", "_reasoned", "_saying", "_several", "_told_at")
+    __slots__ = ("__weakref__", "_call", "_first", "_gap", "_last", "_reasoned", "_report", "_reported_at", "_several")
 
-    def __init__(self, call: AnsweredCall) -> None:
+    def __init__(self, call: RespondedCall) -> None:
         self._call = call
         # Arrival of the first and last content by `clock`, and the longest gap between two lines.
         self._first = self._last = self._gap = 0
         # Whether the content had reasoning, and whether there were several choices.
         self._reasoned = self._several = False
         # The last line with a report and its arrival: some servers report in every line.
-        self._saying: str | bytes = ""
-        self._told_at = 0
+        self._report: str | bytes = ""
+        self._reported_at = 0
 
     def line(self, line: str | bytes) -> None:
         """Record a *line* that has just arrived."""
@@ -424,18 +424,18 @@ class LineStream:
                 self._reasoned = self._reasoned or _REASONING_PATTERN.search(head) is not None
                 self._several = self._several or _SEVERAL.search(head) is not None
             if has_report(line):
-                self._saying, self._told_at = line, now
+                self._report, self._reported_at = line, now
         except Exception:
             log_failure("reading the lines of a response")
 
     def end(self) -> None:
         """Record the end of the response; repeated calls have no effect."""
         try:
-            saying, self._saying = self._saying, ""
-            part = parse_object(_decode_line(saying).removeprefix(_EVENT)) if saying else None
+            report, self._report = self._report, ""
+            part = parse_object(_decode_line(report).removeprefix(_EVENT)) if report else None
             marks = self._call.marks
             if any(reports_in_body(part)) and len(marks) < MAX_MARKS and marks[0] == OPEN:
-                self._call.streamed(part, self._first, self._told_at)
+                self._call.streamed(part, self._first, self._reported_at)
                 self._count(part)
         except Exception:
             log_failure("reading the lines of a response")
@@ -456,7 +456,7 @@ def _decode_line(line: str | bytes) -> str:
     return line if isinstance(line, str) else line.decode("utf-8", "replace")
 
 
-def note_lines(lines: Iterator[Any], call: AnsweredCall) -> Iterator[Any]:
+def note_lines(lines: Iterator[Any], call: RespondedCall) -> Iterator[Any]:
     """Yield *lines*, and record each of them."""
     stream = LineStream(call)
     try:
@@ -467,7 +467,7 @@ def note_lines(lines: Iterator[Any], call: AnsweredCall) -> Iterator[Any]:
         stream.end()
 
 
-async def note_lines_async(lines: AsyncIterator[Any], call: AnsweredCall) -> AsyncGenerator[Any]:
+async def note_lines_async(lines: AsyncIterator[Any], call: RespondedCall) -> AsyncGenerator[Any]:
     """Yield the *lines* of an async client, and record each of them."""
     stream = LineStream(call)
     try:

@@ -102,12 +102,12 @@ def _get_json(original: Any) -> Any:
         # Repeated calls of a view return the cached value.
         if marks is None or "_cached_json" in vars(self):
             return original(self, force, silent, cache)
-        begun = clock()
+        started = clock()
         try:
             return original(self, force, silent, cache)
         finally:
             if len(marks) < MAX_MARKS:
-                marks.extend(("serialize", begun, clock()))
+                marks.extend(("serialize", started, clock()))
 
     return get_json
 

@@ -61,11 +61,11 @@ def _blocking(original: Any) -> Any:
         if marks is None:
             return original(self, *args, **options)
         args = _with_trace(args, options, marks)
-        begun = clock()
+        started = clock()
         try:
             return original(self, *args, **options)
         finally:
-            record_wait(marks, begun)
+            record_wait(marks, started)
 
     return call
 
@@ -76,14 +76,14 @@ def _future(original: Any) -> Any:
         if marks is None:
             return original(self, *args, **options)
         args = _with_trace(args, options, marks)
-        begun = clock()
+        started = clock()
         try:
             call = original(self, *args, **options)
         except BaseException:
-            record_wait(marks, begun)
+            record_wait(marks, started)
             raise
         try:
-            _when_done(call, lambda: record_wait(marks, begun))
+            _when_done(call, lambda: record_wait(marks, started))
         except Exception:
             log_failure("timing a future of gRPC")
         return call
@@ -107,11 +107,11 @@ def _next(original: Any) -> Any:
         if marks is None:
             return original(self)
         write = record_wait if getattr(self._state, "initial_metadata", None) is None else record_read
-        begun = clock()
+        started = clock()
         try:
             return original(self)
         finally:
-            write(marks, begun)
+            write(marks, started)
 
     return _next
 
@@ -122,11 +122,11 @@ def _init(original: Any, unary: type) -> Any:
         if marks is None:
             original(self, cython_call, metadata, *args, **options)
             return
-        begun = clock()
+        started = clock()
         original(self, cython_call, _carrying(metadata, marks), *args, **options)
         if isinstance(self, unary):
             try:
-                cython_call.add_done_callback(lambda: record_wait(marks, begun))
+                cython_call.add_done_callback(lambda: record_wait(marks, started))
             except Exception:
                 log_failure("timing a call of gRPC")
 
@@ -139,11 +139,11 @@ def _read(original: Any) -> Any:
         if marks is None:
             return await original(self)
         write = record_wait if getattr(self._cython_call, "_initial_metadata", None) is None else record_read
-        begun = clock()
+        started = clock()
         try:
             return await original(self)
         finally:
-            write(marks, begun)
+            write(marks, started)
 
     return _read
 

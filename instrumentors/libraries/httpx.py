@@ -17,7 +17,7 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..records import Marks, clock, current
 from .client_common import (
     DEPENDENCY,
-    AnsweredCall,
+    RespondedCall,
     attach_call,
     call_of,
     note_lines,
@@ -66,13 +66,13 @@ def _send_single_request(original: Any) -> Any:
         if marks is None:
             return original(self, request)
         sent = _with_trace(request, marks)
-        begun = clock()
+        started = clock()
         try:
             response = original(self, sent)
         except Exception as error:
             _give_back(error, sent, request)
             raise
-        attach_call(_stream_of(response), response, marks, begun)
+        attach_call(_stream_of(response), response, marks, started)
         _give_back(response, sent, request)
         return response
 
@@ -85,13 +85,13 @@ def _send_single_request_async(original: Any) -> Any:
         if marks is None:
             return await original(self, request)
         sent = _with_trace(request, marks)
-        begun = clock()
+        started = clock()
         try:
             response = await original(self, sent)
         except Exception as error:
             _give_back(error, sent, request)
             raise
-        attach_call(_stream_of(response), response, marks, begun)
+        attach_call(_stream_of(response), response, marks, started)
         _give_back(response, sent, request)
         return response
 
@@ -190,18 +190,18 @@ class _Reads(Generator[bytes, None, None]):
 
     __slots__ = ("_call", "_marks", "_parts")
 
-    def __init__(self, parts: Generator[bytes, None, None], marks: Marks, call: AnsweredCall | None) -> None:
+    def __init__(self, parts: Generator[bytes, None, None], marks: Marks, call: RespondedCall | None) -> None:
         self._parts = parts
         self._marks = marks
         self._call = call
 
     def send(self, value: Any) -> bytes:
         """Return the next part of the body and record the wait."""
-        begun = clock()
+        started = clock()
         try:
             return self._parts.send(value)
         finally:
-            record_read(self._marks, begun)
+            record_read(self._marks, started)
             if self._call is not None:
                 self._call.ended = clock()
 
@@ -219,18 +219,18 @@ class _AsyncReads(AsyncGenerator[bytes, None]):
 
     __slots__ = ("_call", "_marks", "_parts")
 
-    def __init__(self, parts: AsyncGenerator[bytes, None], marks: Marks, call: AnsweredCall | None) -> None:
+    def __init__(self, parts: AsyncGenerator[bytes, None], marks: Marks, call: RespondedCall | None) -> None:
         self._parts = parts
         self._marks = marks
         self._call = call
 
     async def asend(self, value: Any) -> bytes:
         """Return the next part of the body and record the wait."""
-        begun = clock()
+        started = clock()
         try:
             return await self._parts.asend(value)
         finally:
-            record_read(self._marks, begun)
+            record_read(self._marks, started)
             if self._call is not None:
                 self._call.ended = clock()
 

@@ -130,7 +130,7 @@ def _receive(original: Any) -> Any:
     async def receive(self: Any, *args: Any, **options: Any) -> Any:
         result = await original(self, *args, **options)
         if type(result) is tuple:
-            _waiting.answered(result[0])
+            _waiting.responded(result[0])
         return result
 
     return receive

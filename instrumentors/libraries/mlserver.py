@@ -104,7 +104,7 @@ def _dispatch(original: Any) -> Any:
 
 def _resolve(original: Any) -> Any:
     def resolve(self: Any, response: Any) -> Any:
-        _waiting.answered(getattr(response, "id", None))
+        _waiting.responded(getattr(response, "id", None))
         return original(self, response)
 
     return resolve

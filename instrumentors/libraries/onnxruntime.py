@@ -152,23 +152,23 @@ def _time(marks: Marks | None, known: KnownSession, feed: Any, run_options: Any,
     if marks is not None and marks[0] != OPEN:
         # A task that outlives its request: its model runs do not count for the request.
         marks = None
-    begun = clock()
+    started = clock()
     try:
         results = original(*args)
     except BaseException:
         # A failed run does not count as warm-up, and its inputs may be invalid.
-        _mark(marks, stage, begun, known, NOTHING)
+        _mark(marks, stage, started, known, NOTHING)
         raise
-    _mark(marks, stage, begun, known, feed)
+    _mark(marks, stage, started, known, feed)
     if unseen is not None:
-        _warmed_up(known, unseen, feed, begun)
+        _warmed_up(known, unseen, feed, started)
     return results
 
 
-def _warmed_up(known: KnownSession, unseen: tuple[Any, ...], feed: Mapping[str, Any], begun: int) -> None:
+def _warmed_up(known: KnownSession, unseen: tuple[Any, ...], feed: Mapping[str, Any], started: int) -> None:
     known.learn(unseen)
     model = known.facts[1] if known.facts else ""
-    loads.note(LOAD_FIRST_RUN.key, model, shapes_of([*feed.values()]), begun, clock())
+    loads.note(LOAD_FIRST_RUN.key, model, shapes_of([*feed.values()]), started, clock())
 
 
 def _run_async(original: Any) -> Any:
@@ -190,12 +190,12 @@ def _done(
     """Return *callback* wrapped for a thread of ONNX Runtime, which does not have the context of the request."""
     unseen = known.unseen(feed)
     stage = known.stage(unseen, run_options)
-    begun = clock()
+    started = clock()
 
     def done(results: Any, user_data: Any, error: Any) -> None:
-        _mark(marks, stage, begun, known, NOTHING if error else feed)
+        _mark(marks, stage, started, known, NOTHING if error else feed)
         if unseen is not None and not error:
-            _warmed_up(known, unseen, feed, begun)
+            _warmed_up(known, unseen, feed, started)
         token = current.set(marks)
         try:
             callback(results, user_data, error)
@@ -207,18 +207,18 @@ def _done(
 
 # Request, session and batch size of the last recorded facts, which are recorded once even for a thousand runs. A request
 # is identified by the object of its start time.
-_told: list[tuple[Any, KnownSession | None, int]] = [(None, None, 0)]
+_last_recorded: list[tuple[Any, KnownSession | None, int]] = [(None, None, 0)]
 
 
-def _mark(marks: Marks | None, stage: str, begun: int, known: KnownSession, feed: Mapping[str, Any]) -> None:
+def _mark(marks: Marks | None, stage: str, started: int, known: KnownSession, feed: Mapping[str, Any]) -> None:
     if marks is None or not has_room(marks):
         return
-    marks.extend((stage, begun, clock()))
+    marks.extend((stage, started, clock()))
     try:
         batch = known.batch(feed)
-        request, session, size = _told[0]
+        request, session, size = _last_recorded[0]
         if request is not marks[1] or session is not known or size != batch:
-            _told[0] = marks[1], known, batch
+            _last_recorded[0] = marks[1], known, batch
             marks.extend(known.facts)
             if batch:
                 marks.extend(("@batch", batch, 0))

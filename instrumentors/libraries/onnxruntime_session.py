@@ -227,12 +227,12 @@ def copying(stage_of: Callable[..., str]) -> Callable[[Any], Any]:
             stage = "" if marks is None else _copy_stage(stage_of, args, options)
             if marks is None or not stage:
                 return original(*args, **options)
-            begun = clock()
+            started = clock()
             try:
                 return original(*args, **options)
             finally:
                 if len(marks) < MAX_MARKS:
-                    marks.extend((stage, begun, clock()))
+                    marks.extend((stage, started, clock()))
 
         return call
 

@@ -114,11 +114,11 @@ def _answer(original: Any) -> Any:
         marks = current.get()
         if marks is None:
             return (yield from original(self))
-        begun = clock()
+        started = clock()
         try:
             return (yield from original(self))
         finally:
-            record_wait(marks, begun)
+            record_wait(marks, started)
 
     return __await__
 

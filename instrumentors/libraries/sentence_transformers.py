@@ -78,14 +78,14 @@ def _inference(original: Any) -> Any:
             return original(self, *args, **options)
         _thread.inside = True
         _thread.prepared = 0
-        begun = clock()
+        started = clock()
         try:
             return original(self, *args, **options)
         finally:
             _thread.inside = False
             if len(marks) < MAX_MARKS:
-                prepared = _thread.prepared or begun
-                marks.extend(("preprocess", begun, prepared, "postprocess", prepared, clock()))
+                prepared = _thread.prepared or started
+                marks.extend(("preprocess", started, prepared, "postprocess", prepared, clock()))
                 _describe(marks, self, args, options)
 
     return call
@@ -97,7 +97,7 @@ def _preparation(original: Any) -> Any:
         if marks is None or _thread.preparing:
             return original(*args, **options)
         _thread.preparing = True
-        begun = clock()
+        started = clock()
         try:
             return original(*args, **options)
         finally:
@@ -105,7 +105,7 @@ def _preparation(original: Any) -> Any:
             _thread.preparing = False
             _thread.prepared = _thread.prepared or ended
             if len(marks) < MAX_MARKS:
-                marks.extend(("preprocess", begun, ended))
+                marks.extend(("preprocess", started, ended))
 
     return call
 

@@ -247,23 +247,23 @@ class Wait(NamedTuple):
     """Times of the wait for a response.
 
     Args:
-        begun: Start of the call. [nanoseconds]
+        started: Start of the call. [nanoseconds]
         ended: Arrival of the last data that the report covers. [nanoseconds]
         first: Arrival of the first token; 0 for a response that is not streamed. [nanoseconds]
         headers: Arrival of the headers, if earlier: a server that does not stream has finished by then. [nanoseconds]
     """
 
-    begun: int
+    started: int
     ended: int
     first: int = 0
     headers: int = 0
 
 
-def record_report(said: Iterable[tuple[ReportDialect, Mapping[str, Any]]], marks: Marks, wait: Wait) -> bool:
-    """Record the first plausible report in *said*, and each implausible one before it as suspect; return whether one is plausible."""
-    for dialect, values in said:
+def record_report(reports: Iterable[tuple[ReportDialect, Mapping[str, Any]]], marks: Marks, wait: Wait) -> bool:
+    """Record the first plausible report in *reports*, and each implausible one before it as suspect; return whether one is plausible."""
+    for dialect, values in reports:
         parts = parse_stages(dialect, values)
-        if parts is not None and is_plausible(dialect, parts, wait.ended - wait.begun):
+        if parts is not None and is_plausible(dialect, parts, wait.ended - wait.started):
             if len(marks) < MAX_MARKS:
                 marks.extend(divide_wait(parts, wait))
             return True
@@ -273,7 +273,7 @@ def record_report(said: Iterable[tuple[ReportDialect, Mapping[str, Any]]], marks
 
 def _record_suspect(dialect: ReportDialect, marks: Marks, wait: Wait) -> None:
     if len(marks) < MAX_MARKS:
-        marks.extend(("@suspect", dialect.name, wait.ended - wait.begun))
+        marks.extend(("@suspect", dialect.name, wait.ended - wait.started))
     if dialect not in _warned:
         _warned.add(dialect)
         _logger.warning(
@@ -346,21 +346,21 @@ def divide_wait(parts: Parts, wait: Wait) -> Marks:
     >>> divide_wait([("queue", 20), ("prefill", 40)], Wait(100, 200))
     ['network@rest', 100, 120, 'queue@reported', 120, 140, 'prefill@reported', 140, 180, 'network@rest', 180, 200]
     """
-    begun, ended, first, headers = wait
+    started, ended, first, headers = wait
     total = sum(spent for _, spent in parts)
-    if total <= headers - begun:
+    if total <= headers - started:
         ended = headers
-    if total > ended - begun:
+    if total > ended - started:
         # Exceeds the wait by at most the rounding error.
-        parts = [(stage, spent * (ended - begun) // total) for stage, spent in parts]
+        parts = [(stage, spent * (ended - started) // total) for stage, spent in parts]
         total = sum(spent for _, spent in parts)
     lead = sum(spent for stage, spent in parts if stage != _AFTER) if first else total
-    at = min(begun + max(0, (first or ended) - begun - lead) // 2, ended - total)
+    at = min(started + max(0, (first or ended) - started - lead) // 2, ended - total)
     marks: Marks = []
     for stage, until in ((_REST, at), *_ends(parts, at), *(() if first else ((_REST, ended),))):
-        if until > begun:
-            marks += (stage, begun, until)
-            begun = until
+        if until > started:
+            marks += (stage, started, until)
+            started = until
     return marks
 
 

@@ -57,13 +57,13 @@ def wrap_stage(stage: str) -> Callable[[Any], Any]:
             if marks is None or thread_state.inside:
                 return original(*args, **options)
             hidden = suppress()
-            begun = clock()
+            started = clock()
             try:
                 return original(*args, **options)
             finally:
                 end(hidden)
                 if len(marks) < MAX_MARKS:
-                    marks.extend((stage, begun, clock()))
+                    marks.extend((stage, started, clock()))
 
         return call
 
@@ -124,7 +124,7 @@ class _ItemState(threading.local):
     """State of a thread: its current item, and start and end of the last `forward` by `clock` (0 before it)."""
 
     inside_item = inside_forward = False
-    begun = ended = 0
+    started = ended = 0
 
 
 _item_state = _ItemState()
@@ -138,10 +138,10 @@ def wrap_item(original: Any) -> Any:
         if marks is None or marks[0] != OPEN or _item_state.inside_item:
             return original(self, *args, **options)
         _item_state.inside_item = True
-        _item_state.begun = _item_state.ended = 0
+        _item_state.started = _item_state.ended = 0
         # Stage of an item without a `forward`: `preprocess` if it failed before, `postprocess` if the batch was already done.
         alone = "preprocess"
-        begun = clock()
+        started = clock()
         try:
             result = original(self, *args, **options)
             alone = "postprocess"
@@ -151,7 +151,7 @@ def wrap_item(original: Any) -> Any:
             raise
         finally:
             _item_state.inside_item = False
-            _mark_item(marks, begun, alone)
+            _mark_item(marks, started, alone)
 
     return call
 
@@ -164,14 +164,14 @@ def wrap_forward(original: Any) -> Any:
         if marks is None or marks[0] != OPEN or _item_state.inside_forward:
             return original(self, model_inputs, **options)
         _item_state.inside_forward = True
-        begun = _item_state.begun = clock()
+        started = _item_state.started = clock()
         try:
             return original(self, model_inputs, **options)
         finally:
             ended = _item_state.ended = clock()
             _item_state.inside_forward = False
             if len(marks) < MAX_MARKS:
-                marks.extend(("forward", begun, ended))
+                marks.extend(("forward", started, ended))
                 _describe_pipeline(marks, self)
 
     return forward
@@ -189,13 +189,13 @@ def wrap_get_iterator(original: Any) -> Any:
     return get_iterator
 
 
-def _mark_item(marks: Marks, begun: int, alone: str) -> None:
+def _mark_item(marks: Marks, started: int, alone: str) -> None:
     if len(marks) >= MAX_MARKS:
         return
     if _item_state.ended:
-        marks.extend(("preprocess", begun, _item_state.begun, "postprocess", _item_state.ended, clock()))
+        marks.extend(("preprocess", started, _item_state.started, "postprocess", _item_state.ended, clock()))
     elif alone:
-        marks.extend((alone, begun, clock()))
+        marks.extend((alone, started, clock()))
 
 
 def _describe_pipeline(marks: Marks, pipeline: Any) -> None:
@@ -259,7 +259,7 @@ def wrap_generate(original: Any) -> Any:
         run = _generate_state.run = GenerateCall()
         outside, thread_state.inside = thread_state.inside, True
         result = None
-        begun = clock()
+        started = clock()
         try:
             result = original(self, *args, **options)
             return result
@@ -270,10 +270,10 @@ def wrap_generate(original: Any) -> Any:
             if len(marks) < MAX_MARKS:
                 try:
                     stage = _first_stage(self, result)
-                    _mark_generate(marks, run, stage, begun, ended)
+                    _mark_generate(marks, run, stage, started, ended)
                     if stage == "load":
                         shape = shapes_of([*args, *options.values()])
-                        loads.note(LOAD_FIRST_RUN.key, describe(self)[1], shape, begun, run.first or ended)
+                        loads.note(LOAD_FIRST_RUN.key, describe(self)[1], shape, started, run.first or ended)
                     _describe_generate(marks, self, args, options)
                     _count_tokens(marks, run, options, result)
                 except Exception:
@@ -290,9 +290,9 @@ def wrap_has_unfinished_sequences(original: Any) -> Any:
         if run is None:
             return original(self, *args, **options)
         # The result may be on the device: the step ends when it arrives.
-        answer = original(self, *args, **options)
+        result = original(self, *args, **options)
         run.step()
-        return answer
+        return result
 
     return _has_unfinished_sequences
 
@@ -334,13 +334,13 @@ def _first_stage(model: Any, result: Any) -> str:
     return "load"
 
 
-def _mark_generate(marks: Marks, run: GenerateCall, stage: str, begun: int, ended: int) -> None:
+def _mark_generate(marks: Marks, run: GenerateCall, stage: str, started: int, ended: int) -> None:
     if run.steps < 0 <= run.prompt:
-        marks.extend(("decode", begun, ended))
+        marks.extend(("decode", started, ended))
     elif run.steps < 2:  # noqa: PLR2004 - one token only, or an exception
-        marks.extend((stage, begun, ended))
+        marks.extend((stage, started, ended))
     else:
-        marks.extend((stage, begun, run.first, "decode", run.first, ended))
+        marks.extend((stage, started, run.first, "decode", run.first, ended))
     if run.first:
         marks.extend(("@first_token", run.first, BY_GENERATE))
 

@@ -59,16 +59,16 @@ def _urlopen(original: Any) -> Any:
             return original(self, method, url, body, headers, *args, **options)
         headers = with_traceparent(self.headers if headers is None else headers, marks)
         token = _inside.set(True)
-        begun = clock()
+        started = clock()
         response = None
         try:
             response = original(self, method, url, body, headers, *args, **options)
             return response
         finally:
-            record_wait(marks, begun)
+            record_wait(marks, started)
             _inside.reset(token)
             if response is not None and not _is_repeated(response):
-                attach_call(response, response, marks, begun)
+                attach_call(response, response, marks, started)
 
     return urlopen
 
@@ -83,11 +83,11 @@ def _reading(original: Any) -> Any:
         marks = current.get()
         if marks is None:
             return original(self, *args, **options)
-        begun = clock()
+        started = clock()
         try:
             return original(self, *args, **options)
         finally:
-            record_read(marks, begun)
+            record_read(marks, started)
             call = call_of(self)
             if call is not None:
                 call.ended = clock()

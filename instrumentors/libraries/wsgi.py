@@ -84,9 +84,9 @@ class WsgiExchange:
 
     def wrote(self, now: int) -> None:
         """Record that the server has finished writing the previous part."""
-        begun, self._written = self._written, 0
-        if begun and now - begun > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
-            self.marks.extend(("network", begun, now))
+        started, self._written = self._written, 0
+        if started and now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
+            self.marks.extend(("network", started, now))
 
     def hand_over(self, size: int) -> None:
         """Record that a part of *size* bytes was passed to the server."""
@@ -111,9 +111,9 @@ class WsgiExchange:
             log_failure("describing a request")
         # The server sends an error response for an application that sends none.
         status = self._status or FAILED
-        finish(self.marks, self._start, ended, self.route, error_type or self._answered(status), status)
+        finish(self.marks, self._start, ended, self.route, error_type or self._error_type_of(status), status)
 
-    def _answered(self, status: int) -> str:
+    def _error_type_of(self, status: int) -> str:
         return self.error_type if status >= FAILED else ""
 
     def _stream_facts(self) -> Marks:
@@ -240,12 +240,12 @@ class Input:
 
 
 def _read(marks: Marks, read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-    begun = clock()
+    started = clock()
     try:
         return read(*arguments, **options)
     finally:
         if len(marks) < MAX_MARKS:
-            marks.extend(("network", begun, clock()))
+            marks.extend(("network", started, clock()))
 
 
 def serve(application: Application, app: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:

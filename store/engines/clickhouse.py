@@ -39,7 +39,7 @@ except ModuleNotFoundError as missing:
 
 _URL_FORM = "clickhousedb://user:password@host:8123/database, with ?cluster=NAME for a cluster"
 _DATABASE = "stagelens"
-_CONNECT_SECONDS, _ANSWER_SECONDS = 10, 60
+_CONNECT_SECONDS, _RESPONSE_SECONDS = 10, 60
 
 # Parts of error messages, in lower case, and the fix for each.
 _FIXES = (
@@ -194,7 +194,7 @@ def _client(url: URL, options: dict[str, str], settings: dict[str, Any]) -> Clie
         settings=settings,
         client_name="stagelens",
         connect_timeout=_CONNECT_SECONDS,
-        send_receive_timeout=_ANSWER_SECONDS,
+        send_receive_timeout=_RESPONSE_SECONDS,
         # Threads query concurrently, which one session does not allow.
         autogenerate_session_id=False,
     )
@@ -206,9 +206,9 @@ def _explain_errors(url: URL, doing: str) -> Generator[None]:
     try:
         yield
     except (ClickHouseError, ImportError) as error:
-        said = " ".join(str(error).split())
-        fix = next((fix for sign, fix in _FIXES if sign in said.lower()), "see the error of the server")
-        msg = f"{doing} {_location(url)}: {fix} ({said})"
+        text = " ".join(str(error).split())
+        fix = next((fix for sign, fix in _FIXES if sign in text.lower()), "see the error of the server")
+        msg = f"{doing} {_location(url)}: {fix} ({text})"
         raise StoreError(msg) from error
 
 

@@ -335,16 +335,16 @@ def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None
     return select_query("*", f"({buckets} UNION ALL {heads})", then=f"ORDER BY {group}, index")
 
 
-def columns_of_result(answer: Mapping[str, Array], stages: Sequence[str]) -> Columns:
+def columns_of_result(result: Mapping[str, Array], stages: Sequence[str]) -> Columns:
     """Return the result of `sum_query`, which has at least one point, as columns sorted by time."""
-    index = answer["index"]
+    index = result["index"]
     heads = np.flatnonzero(index == _HEAD)
     lengths = np.diff(heads, append=len(index)) - 1
-    order = np.argsort(answer["last"][heads], kind="stable")
+    order = np.argsort(result["last"][heads], kind="stable")
     heads, lengths = heads[order], lengths[order]
     offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     filled = np.arange(offsets[-1]) + np.repeat(heads + 1 - offsets[:-1], lengths)
-    points = {name: column[heads] for name, column in answer.items()}
+    points = {name: column[heads] for name, column in result.items()}
     return Columns(
         times=points["last"].astype(np.int64),
         series=points["owner"].astype(np.int64),
@@ -354,5 +354,5 @@ def columns_of_result(answer: Mapping[str, Array], stages: Sequence[str]) -> Col
         scale=points["scale"].astype(np.int64),
         zero=points["held"].astype(np.int64),
         sum=points["total"].astype(np.float64),
-        buckets=Buckets(offsets, index[filled].astype(np.int64), answer["held"][filled].astype(np.int64)),
+        buckets=Buckets(offsets, index[filled].astype(np.int64), result["held"][filled].astype(np.int64)),
     )

@@ -156,11 +156,11 @@ def explain_errors(engine: Engine, doing: str) -> Generator[None]:
         yield
     # The driver's own cursors, used for points, raise the driver's own errors.
     except (SQLAlchemyError, engine.dialect.loaded_dbapi.Error) as error:
-        said = str(error.orig if isinstance(error, DBAPIError) else error).strip()
+        text = str(error.orig if isinstance(error, DBAPIError) else error).strip()
         # PostgreSQL quotes the statement below the error; operators and clients of /readyz do not need it.
-        said = said.partition("\nLINE ")[0]
-        fix = next((fix for sign, fix in dialect(engine.url).FIXES if sign in said.lower()), _DEFAULT_FIX)
-        msg = f"{doing} {location(engine.url)}: {fix} ({said})"
+        text = text.partition("\nLINE ")[0]
+        fix = next((fix for sign, fix in dialect(engine.url).FIXES if sign in text.lower()), _DEFAULT_FIX)
+        msg = f"{doing} {location(engine.url)}: {fix} ({text})"
         raise StoreError(msg) from error
 
 

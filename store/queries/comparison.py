@@ -207,15 +207,15 @@ MIN_STANDARD_ERRORS = 3.0
 
 def _compare(snapshot: StoreSnapshot, a: Selection, b: Selection, quantile: float) -> pd.DataFrame:
     before, after = fetch_mixture(snapshot, a), fetch_mixture(snapshot, b)
-    judged = _latency_ratio(before, after, quantile)
-    change = (judged["b_value"] or 0.0) - (judged["a_value"] or 0.0)
+    ratio = _latency_ratio(before, after, quantile)
+    change = (ratio["b_value"] or 0.0) - (ratio["a_value"] or 0.0)
     a_seconds, b_seconds = _stage_seconds(before, quantile), _stage_seconds(after, quantile)
     rows = [
         _stage_row(stage, a_seconds.get(stage, 0.0), b_seconds.get(stage, 0.0), change)
         for stage in a_seconds | b_seconds
     ]
     made = frame(STAGE_COLUMNS, rows).sort_values("delta_seconds", ascending=False, ignore_index=True)
-    made.attrs.update(judged)
+    made.attrs.update(ratio)
     return made
 
 

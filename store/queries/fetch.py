@@ -229,7 +229,7 @@ def _fetch_segments(
 def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> int | None:
     start, end = question.selection.seconds
     known = schema.read_tiers(snapshot.connection)
-    width = max(wanted, schema.finest_kept(known, start))
+    width = max(wanted, schema.finest_retained(known, start))
     widest = max(tier for tier in schema.TIERS if tier <= width)
     while widest != schema.COARSEST and width < end - start and _estimated_rows(snapshot, question, widest) > MAX_ROWS:
         widest = schema.TIERS[schema.TIERS.index(widest) + 1]

@@ -64,13 +64,13 @@ class ReplicaQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return _engines(snapshot, selection)
 
-    def stale_since(self, now: datetime, patience: timedelta) -> datetime | None:
-        """Return the time of the last data if the collector has been inactive for *patience*; None if it is active."""
+    def stale_since(self, now: datetime, timeout: timedelta) -> datetime | None:
+        """Return the time of the last data if the collector has been inactive for *timeout*; None if it is active."""
         with self._snapshot() as snapshot:
-            return _stale_since(snapshot, int(now.timestamp()), patience)
+            return _stale_since(snapshot, int(now.timestamp()), timeout)
 
 
-def _stale_since(snapshot: StoreSnapshot, now: int, patience: timedelta) -> datetime | None:
+def _stale_since(snapshot: StoreSnapshot, now: int, timeout: timedelta) -> datetime | None:
     """Return the time of the last data if the collector has stopped; *now* is in Unix seconds.
 
     A running collector rolls up complete buckets even if no data arrive, until some time after the newest data.
@@ -79,7 +79,7 @@ def _stale_since(snapshot: StoreSnapshot, now: int, patience: timedelta) -> date
     rolled_up = schema.read_tiers(snapshot.connection)[1].watermark
     if newest is None or not rolled_up:
         return None
-    waited = int(patience.total_seconds())
+    waited = int(timeout.total_seconds())
     silent = newest + schema.FINEST
     due = store_time(snapshot.connection, now).settled - SETTLE_SECONDS - waited
     return moment(silent) if now - silent > waited and rolled_up < due else None
@@ -181,12 +181,12 @@ def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, heard
     if environment is not None:
         wanted = wanted.where(table.c.environment == storable_name(environment))
     found = pd.DataFrame([tuple(row) for row in snapshot.connection.execute(wanted)], columns=list(LOAD_COLUMNS))
-    heard = (
+    received = (
         select(batches.c.instance, func.max(batches.c.received))
         .where(batches.c.received >= heard_since, batches.c.instance != "")
         .group_by(batches.c.instance)
     )
-    last = {instance: at for instance, at in snapshot.connection.execute(heard)}  # noqa: C416 - rows are no tuples to types
+    last = {instance: at for instance, at in snapshot.connection.execute(received)}  # noqa: C416 - rows are no tuples to types
     return found.assign(
         started=pd.to_datetime(found["started"].astype("int64"), unit="ns", utc=True),
         ended=pd.to_datetime(found["ended"].astype("int64"), unit="ns", utc=True),
@@ -204,7 +204,7 @@ def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) ->
     # A machine serves all models and routes, and also failed requests.
     whole = replace(selection, model=None, route=None, status=None)
     columns, steps = fetch_steps(snapshot, PointQuery(whole, (HARDWARE,)), step)
-    told = {
+    values = {
         "at": steps.of(columns.times),
         "name": np.array(columns.stages, object)[columns.stage],
         "n": columns.counts,
@@ -212,7 +212,7 @@ def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) ->
         "most": _maximum(columns),
     }
     added = {"n": "sum", "sum": "sum", "most": "max"}
-    found = pd.DataFrame(told).groupby(["at", "name"], sort=True).agg(added).reset_index()
+    found = pd.DataFrame(values).groupby(["at", "name"], sort=True).agg(added).reset_index()
     names = [split_hardware_key(name) for name in found["name"]]
     made = found.assign(
         measure=[measure for measure, _ in names], place=[place for _, place in names], mean=found["sum"] / found["n"]

@@ -176,8 +176,8 @@ def _fleet(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[
 def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     names, owned = _with_service_numbers(snapshot, selection, columns)
-    told = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
-    made = pd.DataFrame(told).groupby(["service", "at"])["n"].sum().reset_index()
+    values = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
+    made = pd.DataFrame(values).groupby(["service", "at"])["n"].sum().reset_index()
     made["service"] = [names[each] for each in made["service"]]
     return with_step_times(made, steps, selection)
 

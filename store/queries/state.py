@@ -92,10 +92,10 @@ def _folded_dimensions(snapshot: StoreSnapshot, caps: SeriesCaps, now: int) -> l
 
 def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str, str]]:
     table = schema.series
-    told = ("service", *_CAPPED_DIMENSIONS)
+    dimensions = ("service", *_CAPPED_DIMENSIONS)
     statement = (
-        select(*(table.c[name] for name in told))
-        .where(table.c.last_seen >= since, or_(*(table.c[name] == OTHER for name in told)))
+        select(*(table.c[name] for name in dimensions))
+        .where(table.c.last_seen >= since, or_(*(table.c[name] == OTHER for name in dimensions)))
         .distinct()
     )
     for row in connection.execute(statement).mappings():
@@ -139,14 +139,14 @@ class TierUse:
     """Contents of a tier, for the growth forecast.
 
     Args:
-        kept_seconds: Retention of the rows. [seconds]
+        retention_seconds: Retention of the rows. [seconds]
         slot_seconds: Length of a slot. [seconds]
         first: Start of the oldest data. [Unix seconds]
         complete: Time before which all data are in the tier. [Unix seconds]
         slots: Size of each slot in bytes, by its start in Unix seconds.
     """
 
-    kept_seconds: int
+    retention_seconds: int
     slot_seconds: int
     first: int
     complete: int
@@ -165,13 +165,13 @@ class TierUse:
     @property
     def settled_bytes(self) -> float:
         """Size at which deletion balances growth, in bytes."""
-        return self.bytes_per_day * self.kept_seconds / _DAY_SECONDS
+        return self.bytes_per_day * self.retention_seconds / _DAY_SECONDS
 
     def bytes_after(self, days: float, now: int) -> float:
         """Return the size of the tier in *days* days: the present data without deletions, and the growth, in bytes."""
-        oldest = now + days * _DAY_SECONDS - self.kept_seconds
+        oldest = now + days * _DAY_SECONDS - self.retention_seconds
         left = sum(size for at, size in self.slots.items() if at + self.slot_seconds > oldest)
-        return left + self.bytes_per_day * min(days, self.kept_seconds / _DAY_SECONDS)
+        return left + self.bytes_per_day * min(days, self.retention_seconds / _DAY_SECONDS)
 
 
 def days_until_full(tiers: Sequence[TierUse], rest_bytes: float, budget_bytes: int, now: int) -> int | None:
@@ -183,7 +183,7 @@ def days_until_full(tiers: Sequence[TierUse], rest_bytes: float, budget_bytes: i
         budget_bytes: Maximum size of the store.
         now: Current time. [Unix seconds]
     """
-    horizon = max(math.ceil(tier.kept_seconds / _DAY_SECONDS) for tier in tiers) + 1
+    horizon = max(math.ceil(tier.retention_seconds / _DAY_SECONDS) for tier in tiers) + 1
     for days in range(horizon + 1):
         if rest_bytes + sum(tier.bytes_after(days, now) for tier in tiers) > budget_bytes * FULL_SHARE:
             return days
@@ -292,11 +292,11 @@ def _tier_use(
     connection: Connection, points: Points, tier: Tier, retention: Retention, span: tuple[int, int]
 ) -> TierUse:
     first, now = span
-    kept, slot = int(retention.of_tier(tier.seconds).total_seconds()), schema.SLOT_SECONDS[tier.seconds]
+    seconds, slot = int(retention.of_tier(tier.seconds).total_seconds()), schema.SLOT_SECONDS[tier.seconds]
     table = schema.ledger
     rows = connection.execute(select(table.c.slot, table.c.rows, table.c.bytes).where(table.c.tier == tier.seconds))
     return TierUse(
-        kept_seconds=kept + points.freed_seconds(tier.seconds),
+        retention_seconds=seconds + points.freed_seconds(tier.seconds),
         slot_seconds=slot,
         first=max(first, tier.kept_from),
         complete=now if tier.seconds == schema.FINEST else tier.watermark,
@@ -349,8 +349,8 @@ def _state(snapshot: StoreSnapshot, retention: Retention, now: int) -> StoreStat
     batches, series = schema.batches, schema.series
     last = connection.execute(select(func.max(batches.c.received))).scalar()
     # A literal: with a parameter SQLite would not use the partial index.
-    told = batches.c.dropped > literal_column("0")
-    dropped = connection.execute(select(func.sum(batches.c.dropped)).where(told)).scalar()
+    has_dropped = batches.c.dropped > literal_column("0")
+    dropped = connection.execute(select(func.sum(batches.c.dropped)).where(has_dropped)).scalar()
     agent = batches.c.instance != literal_column("''")
     live = select(func.count(batches.c.instance.distinct())).where(batches.c.received > now - _LIVE_SECONDS, agent)
     oldest = connection.execute(select(func.min(series.c.first_seen))).scalar()

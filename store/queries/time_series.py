@@ -52,8 +52,8 @@ class StepMixtures:
         """Yield a row for each step: start, number of requests, and latency at *quantile* (None: mean) in total and by stage."""
         value, spent = self._mean() if quantile is None else self._at(quantile)
         seconds = spent / np.maximum(spent.sum(axis=1), 1)[:, None] * value[:, None]
-        told = zip(self.latency.starts.tolist(), self.latency.total.tolist(), value.tolist(), strict=True)
-        for (at, n, whole), some, by_stage in zip(told, spent.tolist(), seconds.tolist(), strict=True):
+        totals = zip(self.latency.starts.tolist(), self.latency.total.tolist(), value.tolist(), strict=True)
+        for (at, n, whole), some, by_stage in zip(totals, spent.tolist(), seconds.tolist(), strict=True):
             named = zip(self.stages, some, by_stage, strict=True)
             # Requests without stage times, as from a client without stages, are overhead.
             known = {stage: each for stage, any_of_it, each in named if any_of_it} or {OVERHEAD: whole}
@@ -168,8 +168,8 @@ def quantiles_of_steps(columns: Columns, steps: Steps, quantiles: Sequence[float
     for counts in add_up_steps(columns, steps):
         values = (counts.values_at(quantile).tolist() for quantile in quantiles)
         sums = counts.sum.sum(axis=1).tolist()
-        told = zip(counts.starts.tolist(), counts.total.tolist(), sums, *values, strict=True)
-        rows += [dict(zip(names, each, strict=True)) for each in told]
+        values_by_step = zip(counts.starts.tolist(), counts.total.tolist(), sums, *values, strict=True)
+        rows += [dict(zip(names, each, strict=True)) for each in values_by_step]
     return frame(names, rows)
 
 

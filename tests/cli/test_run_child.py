@@ -21,7 +21,7 @@ PARENT = script(
     child = Child(lambda endpoint: os.execvp(sys.argv[1], sys.argv[1:]))
     child.start("http://127.0.0.1:1")
     code = child.wait()
-    child.wait_for_leftovers(60, lambda: print("waiting", flush=True))
+    child.wait_for_children(60, lambda: print("waiting", flush=True))
     child.release()
     print("begun" if child.has_started else "not begun", flush=True)
     sys.exit(exit_like(code))

@@ -41,12 +41,12 @@ def test_a_result_with_a_uid_is_delivered_once(uid: Any) -> None:
         waiting.add("another", other)
         with batch([]) as run:
             pass
-        waiting.answered(uid)
+        waiting.responded(uid)
 
         assert not own.runs()
 
         for _ in range(2):
-            waiting.answered(pickle.loads(pickle.dumps(with_run(uid, run))))  # noqa: S301 - our own
+            waiting.responded(pickle.loads(pickle.dumps(with_run(uid, run))))  # noqa: S301 - our own
 
         assert (len(own.runs()), len(other.runs())) == (1, 0)
 

@@ -83,7 +83,7 @@ def compiling(original: Any) -> Any:
     def install_callbacks(*args: Any, **options: Any) -> Generator[None]:
         marks = current.get()
         loading = loads.begin()
-        begun = loading[0]
+        started = loading[0]
         thread_state.compiling += 1
         try:
             with methods.away(), original(*args, **options):
@@ -93,9 +93,9 @@ def compiling(original: Any) -> Any:
             loads.end(loading, LOAD_COMPILE.key)
             ended = clock()
             if not thread_state.compiling:
-                stalls.note(STALL_COMPILE.key, begun, ended)
+                stalls.note(STALL_COMPILE.key, started, ended)
             if marks is not None and len(marks) < MAX_MARKS:
-                marks.extend(("load", begun, ended))
+                marks.extend(("load", started, ended))
 
     return install_callbacks
 
@@ -115,7 +115,7 @@ def with_originals(original: Any) -> Any:
 # The only names that `nn.Module.__call__` uses, at least in torch 2.1 to 2.13.
 DISPATCH = ("_compiled_call_impl", "_call_impl")
 # Up to this number of marks every forward records its model; later ones only a change, because of loops of thousands.
-TELL_ALWAYS = MAX_MARKS // 4
+RECORD_ALWAYS = MAX_MARKS // 4
 # Methods of `nn.Module` that may move it.
 MOVING = ("to", "cuda", "xpu", "cpu", "to_empty")
 
@@ -230,7 +230,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
     loading = loads.begin(model.name) if stage == "load" else None
     phase = ""
     _busy.inside = True
-    begun = clock()
+    started = clock()
     try:
         result = original(module, *args, **options)
         # Calls that started before the end of the first one waited for it, so they are cold too.
@@ -245,7 +245,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
         if loading is not None:
             loads.end(loading, phase, shape=shapes_of([*args, *options.values()]))
         if marks is not None:
-            _mark(marks, stage, begun, model, work)
+            _mark(marks, stage, started, model, work)
 
 
 def _unseen(model: TorchModel, args: Any) -> Any:
@@ -266,12 +266,12 @@ def _begin(model: TorchModel, args: Any, marks: Marks) -> Begun:
     return None if device is None else devices.begin(device, marks)
 
 
-def _mark(marks: Marks, stage: str, begun: int, model: TorchModel, work: DeviceWork | None) -> None:
+def _mark(marks: Marks, stage: str, started: int, model: TorchModel, work: DeviceWork | None) -> None:
     ended = clock()
     if not has_room(marks):
         return
-    marks.extend((stage if model.at is None and work is None else f"{stage}@launch", begun, ended))
-    if len(marks) < TELL_ALWAYS or _busy.model is not model or _busy.marks is not marks:
+    marks.extend((stage if model.at is None and work is None else f"{stage}@launch", started, ended))
+    if len(marks) < RECORD_ALWAYS or _busy.model is not model or _busy.marks is not marks:
         _record_model_facts(marks, model)
     if work is not None:
         devices.finish(work, stage, marks)
@@ -313,10 +313,10 @@ def _loaded(args: Any) -> str:
     return path_name(first) or (type(first).__name__ if isinstance(first, devices.torch.nn.Module) else "")
 
 
-def _mark_load(begun: int) -> None:
+def _mark_load(started: int) -> None:
     marks = current.get()
     if marks is not None and len(marks) < MAX_MARKS:
-        marks.extend(("load", begun, clock()))
+        marks.extend(("load", started, clock()))
 
 
 def _moving(original: Any, is_traced: Callable[[], bool]) -> Any:

@@ -55,11 +55,11 @@ def to(original: Any) -> Method:
             stage, device = _crossing(self, _target(args, options))
             return _copy(original, stage, device, marks, (self, *args), options)
         # No device was used yet, so no event can be recorded, and a check after the call is cheaper.
-        begun = clock()
+        started = clock()
         out = original(self, *args, **options)
         if out is not self and not devices.in_use and not _alike(self, out):
             devices.in_use = True
-            _mark(marks, _crossing(self, _device(out))[0], begun)
+            _mark(marks, _crossing(self, _device(out))[0], started)
         return out
 
     return Method(method, original)
@@ -90,7 +90,7 @@ def _copy(  # noqa: PLR0917 - by position, because keywords cost the request pat
     work = devices.begin(device, marks)
     if work is CAPTURING:
         return original(*args, **options)
-    begun = clock()
+    started = clock()
     # A tensor subclass receives our method and calls it again.
     thread_state.inside = True
     try:
@@ -98,15 +98,15 @@ def _copy(  # noqa: PLR0917 - by position, because keywords cost the request pat
     finally:
         thread_state.inside = False
     if work is None:
-        _mark(marks, stage, begun)
+        _mark(marks, stage, started)
     else:
         devices.finish(work, stage, marks)
     return out
 
 
-def _mark(marks: Marks, stage: str, begun: int) -> None:
+def _mark(marks: Marks, stage: str, started: int) -> None:
     if stage and len(marks) < MAX_MARKS:
-        marks.extend((f"{stage}@launch", begun, clock()))
+        marks.extend((f"{stage}@launch", started, clock()))
 
 
 # A tensor subclass may run its own code when its device is read, and that code may fail.

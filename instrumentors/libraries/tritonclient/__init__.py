@@ -131,8 +131,8 @@ class StreamedCall(Call):
     def __init__(self, marks: Marks, client: Any, model: str, version: str) -> None:
         super().__init__(marks, client, model, version)
         self._parts = 0
-        self._last = self.begun
-        self._wait = MutableMark(marks, "network", self.begun, self.begun)
+        self._last = self.started
+        self._wait = MutableMark(marks, "network", self.started, self.started)
         self._gap: MutableMark | None = None
         # Number of inferences in a stream of asyncio, which is recorded as one call.
         self.inferences = 1
@@ -280,7 +280,7 @@ class CallStream:
             while self._calls:
                 self._calls.popitem()[1].end(error)
 
-    def answered(self, result: Any, error: Any) -> None:
+    def on_response(self, result: Any, error: Any) -> None:
         """Pass a part to the user's callback, which runs in the context of the request."""
         call = None
         try:
@@ -326,13 +326,13 @@ def start_stream(original: Any) -> Any:
         stream = CallStream(callback)
         marks = current.get()
         if marks is None:
-            original(self, stream.answered, stream_timeout, headers, compression_algorithm)
+            original(self, stream.on_response, stream_timeout, headers, compression_algorithm)
         else:
             call = Call(marks, self, "", "")
             headers = headers_for(call, headers)
             tokens = enter(call)
             try:
-                original(self, stream.answered, stream_timeout, headers, compression_algorithm)
+                original(self, stream.on_response, stream_timeout, headers, compression_algorithm)
             finally:
                 leave(tokens)
         setattr(self, STREAM, stream)

@@ -42,23 +42,23 @@ class Call:
         version: Requested version, "" for none.
     """
 
-    __slots__ = ("_ended", "begun", "deferred", "marks", "model", "sent", "server", "version")
+    __slots__ = ("_ended", "deferred", "marks", "model", "sent", "server", "started", "version")
 
     def __init__(self, marks: Marks, client: Any, model: str, version: str) -> None:
         self.marks = marks
         self.server: Server | None = getattr(client, SERVER, None)
         self.model = model
         self.version = version
-        self.begun = self.sent = clock()
+        self.started = self.sent = clock()
         # Whether the response arrives later, in a greenlet.
         self.deferred = False
         self._ended = False
 
-    def serialized(self, begun: int) -> None:
-        """Record the serialization of the request since *begun*; then the request is sent."""
+    def serialized(self, started: int) -> None:
+        """Record the serialization of the request since *started*; then the request is sent."""
         self.sent = clock()
         if len(self.marks) < MAX_MARKS:
-            self.marks.extend(("serialize", begun, self.sent))
+            self.marks.extend(("serialize", started, self.sent))
 
     def end(self, error: BaseException | None, status: str = "") -> None:
         """Record the wait and the outcome once; an *error* or a failure *status* marks the call as failed."""
@@ -67,7 +67,7 @@ class Call:
             return
         self._ended = True
         try:
-            self.marks.extend(("network", self.begun, arrived))
+            self.marks.extend(("network", self.started, arrived))
             self.settle(arrived, error, status)
         except Exception:
             log_failure("timing a call of tritonclient")
@@ -78,7 +78,7 @@ class Call:
         if self.version:
             self.marks.extend(("@model_version", self.version, 0))
         if error is not None or status:
-            self.marks.extend(("@failed", f"triton:{outcome(error, status)}", arrived - self.begun))
+            self.marks.extend(("@failed", f"triton:{outcome(error, status)}", arrived - self.started))
         elif self.server is not None:
             late = Averaged(self.server, self.model, self.version, self.sent, arrived)
             self.marks.extend(("@late", late, 0))
@@ -268,23 +268,23 @@ def get_result(original: Any) -> Any:
         marks = current.get()
         if marks is None:
             return original(self, block, timeout)
-        begun = clock()
+        started = clock()
         try:
             return original(self, block, timeout)
         except BaseException:
-            _gave_up(marks, self, begun)
+            _gave_up(marks, self, started)
             raise
         finally:
             if len(marks) < MAX_MARKS:
-                marks.extend(("network", begun, clock()))
+                marks.extend(("network", started, clock()))
 
     return get_result
 
 
-def _gave_up(marks: Marks, handle: Any, begun: int) -> None:
+def _gave_up(marks: Marks, handle: Any, started: int) -> None:
     try:
         if not handle._greenlet.ready() and len(marks) < MAX_MARKS:  # noqa: SLF001 - there is no public name for it
-            marks.extend(("@failed", "triton:timeout", clock() - begun))
+            marks.extend(("@failed", "triton:timeout", clock() - started))
     except Exception:
         log_failure("checking whether a call of tritonclient is done")
 
@@ -337,10 +337,10 @@ def building(original: Any) -> Any:
         call = calling.get()
         if call is None:
             return original(*args, **options)
-        begun = clock()
+        started = clock()
         try:
             return original(*args, **options)
         finally:
-            call.serialized(begun)
+            call.serialized(started)
 
     return _get_inference_request

@@ -119,7 +119,7 @@ def _grpc(server: Server, model: str, version: str) -> list[Totals]:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(_channel(server, os.getpid()))
         messages: Any = service_pb2  # its attributes are created on import
         request = messages.ModelStatisticsRequest(name=model, version=version)
-        answer = stub.ModelStatistics(request, timeout=TIMEOUT_SECONDS)
+        response = stub.ModelStatistics(request, timeout=TIMEOUT_SECONDS)
     return [
         Totals(
             counted.success.count,
@@ -128,7 +128,7 @@ def _grpc(server: Server, model: str, version: str) -> list[Totals]:
             counted.compute_infer.ns,
             counted.compute_output.ns,
         )
-        for counted in (each.inference_stats for each in answer.model_stats)
+        for counted in (each.inference_stats for each in response.model_stats)
     ]
 
 

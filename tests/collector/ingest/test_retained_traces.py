@@ -25,7 +25,7 @@ def read(body: dict[str, Any]) -> RetainedTraceReader:
     """Parse *body* with the default time window."""
     now = int(time.time())
     reader = RetainedTraceReader(TimeWindow(now - 86_400, now + 86_400))
-    reader.read(SPANS.read(JSON, json.dumps(body).encode(), reader.window, reader.tally).kept)
+    reader.read(SPANS.read(JSON, json.dumps(body).encode(), reader.window, reader.tally).retained)
     return reader
 
 

@@ -565,7 +565,7 @@ def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> Non
             )
         )
         body = gzip.decompress(encoder.traces([trace], 0))
-        spans.read(SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), spans.tally).kept)
+        spans.read(SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), spans.tally).retained)
 
         assert delta.counts.requests == 1
         assert len(spans.traces) == 1

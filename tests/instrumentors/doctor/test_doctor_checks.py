@@ -41,7 +41,7 @@ def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection
     trees = {Path("serve.py"): ast.parse(code)} if code else {}
     # No program of that name need be there.
     found = replace(find_target(words, {"PATH": os.defpath}), lost="")
-    return Inspection(words, found, env, interpreter, sources=Sources(trees), kept_here=True)
+    return Inspection(words, found, env, interpreter, sources=Sources(trees), saved_here=True)
 
 
 def asked(inspection: Inspection, **facts: Any) -> Inspection:
@@ -254,7 +254,7 @@ def test_a_local_run_needs_a_temporary_directory(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(checks.tempfile, "tempdir", str(tmp_path / "nosuch"))
 
     assert [finding.fix.partition("=")[0] for finding in checks.check_temporary_files(HEALTHY)] == ["TMPDIR"]
-    assert list(checks.check_temporary_files(replace(HEALTHY, kept_here=False))) == []
+    assert list(checks.check_temporary_files(replace(HEALTHY, saved_here=False))) == []
 
 
 def test_a_gpu_without_nvml_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

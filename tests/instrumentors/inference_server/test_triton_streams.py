@@ -227,7 +227,7 @@ class Sharing:
         """Have a part come."""
         response = messages.ModelInferResponse(id=request_id)
         response.parameters[triton_client.FINAL].bool_param = last
-        self.stream.answered(SimpleNamespace(get_response=lambda: response), None)
+        self.stream.on_response(SimpleNamespace(get_response=lambda: response), None)
 
 
 def test_two_simultaneous_calls_are_distinguished() -> None:

@@ -21,7 +21,7 @@ from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
-from stagelens.instrumentors.libraries.client_common import AnsweredCall, LineStream
+from stagelens.instrumentors.libraries.client_common import LineStream, RespondedCall
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.urllib3 import Urllib3Instrumentor
@@ -216,7 +216,7 @@ def played(
 ) -> dict[str, list[tuple[Any, Any]]]:
     """Return what is noted of *lines* that come each *wait* nanoseconds after the last."""
     marks: records.Marks = [records.OPEN, 0, 0]
-    call = AnsweredCall(marks, 0, {})
+    call = RespondedCall(marks, 0, {})
     monkeypatch.setattr(client_common, "clock", itertools.count(wait, wait).__next__)
     stream = LineStream(call)
     for line in lines:

@@ -19,7 +19,7 @@ from stagelens.core.partition import partition
 from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import instrumentor, records
 from stagelens.instrumentors.libraries import client_common
-from stagelens.instrumentors.libraries.client_common import AnsweredCall, LineStream, TokenStream, record_headers
+from stagelens.instrumentors.libraries.client_common import LineStream, RespondedCall, TokenStream, record_headers
 from stagelens.instrumentors.libraries.server_reports import (
     BODIES,
     HEADERS,
@@ -67,12 +67,12 @@ def nothing_reported() -> Generator[None]:
     assert places == set()
 
 
-def a_call(wall: int = WALL) -> tuple[AnsweredCall, records.Marks]:
+def a_call(wall: int = WALL) -> tuple[RespondedCall, records.Marks]:
     """Return a call that took *wall*, and the marks of its request."""
     marks: records.Marks = [records.OPEN, BEGUN, 0, "dependency", BEGUN, BEGUN + wall]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(client_common, "clock", lambda: BEGUN + wall // 2)
-        call = AnsweredCall(marks, BEGUN, {})
+        call = RespondedCall(marks, BEGUN, {})
     call.ended = BEGUN + wall
     return call, marks
 

@@ -27,7 +27,7 @@ from stagelens.core.stages import BY_KEY
 from stagelens.instrumentors import records
 from stagelens.instrumentors.libraries import server_reports as module
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
-from stagelens.instrumentors.libraries.client_common import AnsweredCall, record_headers, reports_in_body
+from stagelens.instrumentors.libraries.client_common import RespondedCall, record_headers, reports_in_body
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
 from stagelens.instrumentors.libraries.requests import RequestsInstrumentor
 from stagelens.instrumentors.libraries.server_reports import BODIES, HEADERS, SERVER_TIMING, Wait
@@ -428,7 +428,7 @@ def test_only_the_fields_of_a_dialect_are_read() -> None:
 def test_a_body_of_another_format_is_ignored(body: Any) -> None:
     """Whatever stands where a dialect has its numbers."""
     marks: records.Marks = [records.OPEN, 0, 0]
-    AnsweredCall(marks, 0, {}).read(json.dumps(body).encode())
+    RespondedCall(marks, 0, {}).read(json.dumps(body).encode())
 
     assert len(marks) == 3
 
