@@ -78,7 +78,7 @@ def started(stack: Stack, name: str, collector: str) -> Generator[int]:
         yield port
 
 
-def judge(scenario: Scenario, name: str, asked: list[Asked], books: Books) -> bool:
+def evaluate(scenario: Scenario, name: str, asked: list[Asked], books: Books) -> bool:
     """Print what was planted and reported in *scenario* of service *name*, and say whether all gated goals are met."""
     reported = books.read(len(asked), service=name, route=scenario.path)
     compared = [compare(stage, asked, reported, averaged=stage in scenario.averaged) for stage in scenario.compared]
@@ -104,7 +104,7 @@ def measure(name: str, options: argparse.Namespace, books: Books) -> bool:
         for scenario in stack.scenarios:
             clients = Clients(scenario, port, options.seed)
             asked = clients.ask(options.requests, scenario.clients or options.concurrency)
-            good = judge(scenario, name, asked, books) and good
+            good = evaluate(scenario, name, asked, books) and good
     return good
 
 

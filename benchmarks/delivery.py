@@ -60,7 +60,7 @@ DEADLINE_SECONDS = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ReceivedMessages:
     """What a receiver knows in the end.
 
     Args:
@@ -120,8 +120,10 @@ def _run(store: Store, database: str, receivers: dict[str, Receiver | MailServer
     processes = AlertProcesses(quiet=True)
     senders = [processes.start(database, addresses, LEASE_SECONDS, TIMEOUT_SECONDS) for _ in range(SENDERS)]
     dice, done, killed = random.Random(options.seed), threading.Event(), 0
-    telling = threading.Thread(target=_tell, args=(store, tuple(receivers), options.incidents, done), daemon=True)
-    telling.start()
+    opening = threading.Thread(
+        target=_open_incidents, args=(store, tuple(receivers), options.incidents, done), daemon=True
+    )
+    opening.start()
     end = time.monotonic() + DEADLINE_SECONDS
     while not done.is_set() and time.monotonic() < end:
         done.wait(dice.uniform(*LIFE_SECONDS) / SENDERS)
@@ -134,7 +136,7 @@ def _run(store: Store, database: str, receivers: dict[str, Receiver | MailServer
     return killed
 
 
-def _tell(store: Store, channels: Sequence[str], number: int, done: threading.Event) -> None:
+def _open_incidents(store: Store, channels: Sequence[str], number: int, done: threading.Event) -> None:
     """Open incidents and resolve each when all have heard of it, a few at a time."""
     waiting = [_first(index) for index in range(number)]
     going: dict[str, Message] = {}
@@ -192,7 +194,7 @@ def _heard(store: Store, going: dict[str, Message]) -> list[str]:
     return [incident for incident in going if incident not in open_ones]
 
 
-def _told(receiver: Receiver | MailServer) -> Told:
+def _received(receiver: Receiver | MailServer) -> ReceivedMessages:
     """Return what people see at *receiver*."""
     match receiver:
         case SlackHook() | SignedHook():
@@ -210,19 +212,20 @@ def _told(receiver: Receiver | MailServer) -> Told:
         case _:
             raise TypeError(receiver)
     parts = [name.rpartition(":") for name in names]
-    return Told([(incident, int(sequence)) for incident, _, sequence in parts])
+    return ReceivedMessages([(incident, int(sequence)) for incident, _, sequence in parts])
 
 
 def _report(receivers: dict[str, Receiver | MailServer], number: int, killed: int, seconds: float) -> None:
     title = f"{number} incidents, {killed} kills, {seconds:.0f} s"
     table = Table(title, "opened", "resolved", "twice", "lost", "disorder", "requests", "failed")
     for kind, receiver in receivers.items():
-        told = _told(receiver)
-        opened, resolved = told.seen(1), told.seen(2)
+        received = _received(receiver)
+        opened, resolved = received.seen(1), received.seen(2)
         twice = sum(opened.values()) + sum(resolved.values()) - len(opened) - len(resolved)
         lost = 2 * number - len(opened) - len(resolved)
         disorder = sum(
-            told.names.index((name, 2)) < told.names.index((name, 1)) for name in opened.keys() & resolved.keys()
+            received.names.index((name, 2)) < received.names.index((name, 1))
+            for name in opened.keys() & resolved.keys()
         )
         row = (len(opened), len(resolved), twice, lost, disorder, receiver.requests, receiver.refused)
         table.row(kind, *(str(cell) for cell in row))

@@ -47,7 +47,7 @@ DEFAULT_BOUNDS = [bound for bound in ClientHistogram.DEFAULT_BUCKETS if bound !=
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StorageSize:
     """What is kept of an hour of one series.
 
     Args:
@@ -113,7 +113,7 @@ def in_routes(case: Case) -> list[Point]:
     ]
 
 
-def ours(case: Case) -> tuple[Histogram, Kept]:
+def ours(case: Case) -> tuple[Histogram, StorageSize]:
     """Return what our store says of *case* once it is rolled up, and what an hour at 10 s took before."""
     points = in_routes(case)
     with tempfile.TemporaryDirectory() as folder:
@@ -130,17 +130,17 @@ def ours(case: Case) -> tuple[Histogram, Kept]:
         site.store.maintain()
         found = site.store.read.latency(site.between(START, END, route="/0"))
         site.store.close()
-    return found, Kept(len(found.buckets), size)
+    return found, StorageSize(len(found.buckets), size)
 
 
-def feed(case: Case, folder: Path) -> dict[str, Kept]:
+def feed(case: Case, folder: Path) -> dict[str, StorageSize]:
     """Write *case* into the data of a Prometheus, once with each kind of buckets, and return what they took."""
     requests = case.requests
-    kept: dict[str, Kept] = {}
+    sizes: dict[str, StorageSize] = {}
     for buckets, bounds in (("default", DEFAULT_BOUNDS), ("chosen", case.chosen_bounds)):
         size = prometheus_server.write(folder, case.metric(buckets), bounds, requests, scraped(START, END))
-        kept[buckets] = Kept(len(bounds) + 1, size)
-    return kept
+        sizes[buckets] = StorageSize(len(bounds) + 1, size)
+    return sizes
 
 
 def errors(case: Case, latency: Histogram, prometheus: Prometheus, table: Table) -> None:
@@ -174,8 +174,8 @@ def main() -> int:
             table.print()
     table = Table("buckets, and bytes of an hour at 10 s, of one series", "Stagelens", "default", "chosen")
     for case in every:
-        kept = (mine[case.name][1], theirs[case.name]["default"], theirs[case.name]["chosen"])
-        table.row(case.name, *(f"{each.buckets}: {each.size_bytes / 1000:.0f} kB" for each in kept))
+        sizes = (mine[case.name][1], theirs[case.name]["default"], theirs[case.name]["chosen"])
+        table.row(case.name, *(f"{each.buckets}: {each.size_bytes / 1000:.0f} kB" for each in sizes))
     table.print()
     return 0
 

@@ -129,10 +129,10 @@ def ours(steps: Sequence[Step], x: Any) -> dict[str, float]:
     with stagelens.request("gpu"):
         for _, call in steps:
             x = call(x)
-    return told()
+    return device_stages()
 
 
-def told() -> dict[str, float]:
+def device_stages() -> dict[str, float]:
     """Return the stages of the request that has just ended, once the device has told, in ms."""
     marks, start, end, *_ = recorder.pending.pop()
     for late in [late for key, late in zip(marks[::3], marks[1::3], strict=True) if key == "@late"]:
@@ -188,7 +188,7 @@ def forward_us(device: torch.device) -> tuple[float, float]:
                     net(x)
                 took[with_us].append((time.perf_counter_ns() - begun) / CALLS / 1e3)
             # Its events are used again from here on, as in a service.
-            told()
+            device_stages()
     return statistics.median(took[False]), statistics.median(took[True])
 
 
@@ -219,7 +219,7 @@ def main() -> int:
     print(machine())
     TorchInstrumentor().instrument()
     OnnxRuntimeInstrumentor().instrument()
-    # Requests stay in the queue for `told`.
+    # Requests stay in the queue for `device_stages`.
     recorder.background.wake_at = sys.maxsize
     table = Table(f"medians of {options.requests} requests", "ours, ms", "truth, ms", "off", "")
     with torch.inference_mode():

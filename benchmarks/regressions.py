@@ -15,7 +15,7 @@ is learnt from. In the second
 
 Recall is within five hours (three in a canary), delays are from the beginning of the regression, the median over all of
 them. Others on the same data: apache-otava's change points on p99 (its defaults; where it is installed), and p99 of half
-an hour against the same half hour a day before. The policy was chosen on seeds from 1000 on; judge by others.
+an hour against the same half hour a day before. The policy was chosen on seeds from 1000 on; evaluate by others.
 
 Goals: at most 0.05 false alarms a series and week, no harmless episode, recall 95 % from +15 % on, median delay 45 min at
 +20 %, 15 min at +100 % and in a canary, the right stage 98 %, at most 1 % of a core for 1,000 series.
@@ -28,7 +28,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from traffic.episodes import World
-from traffic.judging import Outcome, judge
+from traffic.judging import Outcome, evaluate
 from traffic.report import report
 from traffic.service import rate_of
 
@@ -51,8 +51,8 @@ def arguments() -> argparse.Namespace:
 
 
 def measure(seed: int, regressions: int, canaries: int) -> Outcome:
-    """Simulate and judge one series."""
-    return judge(default_tail_policy(), World(seed), regressions, canaries)
+    """Simulate and evaluate one series."""
+    return evaluate(default_tail_policy(), World(seed), regressions, canaries)
 
 
 def main() -> int:

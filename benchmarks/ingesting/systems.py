@@ -21,7 +21,7 @@ Url = str
 Start = Callable[[Url, Path, int], Process]
 
 _REQUESTS = "SELECT coalesce(sum(count), 0) FROM points WHERE tier = 10 AND metric = 1"
-_KEPT = "SELECT count(*) FROM traces"
+_RETAINED = "SELECT count(*) FROM traces"
 _SPANS = "SELECT count(*) FROM spans"
 
 
@@ -137,9 +137,11 @@ def ours(engine: str, *, every: bool) -> System:
         }
         return Process([sys.executable, "-m", "stagelens", "collector"], env, folder, port)
 
-    kept = "every span kept" if every else "tail kept"
-    held = _KEPT if every else _REQUESTS
-    return System(f"stagelens, {engine}, {kept}", start, held, SPANS_A_REQUEST, engine=engine, quick=True, every=every)
+    coverage = "every span kept" if every else "tail kept"
+    held = _RETAINED if every else _REQUESTS
+    return System(
+        f"stagelens, {engine}, {coverage}", start, held, SPANS_A_REQUEST, engine=engine, quick=True, every=every
+    )
 
 
 def phoenix(programs: Path, engine: str) -> System:

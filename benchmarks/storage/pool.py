@@ -82,10 +82,10 @@ def _finest(random: np.random.Generator) -> Pool:
         entries.append((whole, np.rint(spent * _US).astype(np.int64), row, np.zeros_like(whole)))
     value, amount, row, total = (np.concatenate([entry[at].ravel() for entry in entries]) for at in range(4))
     index = np.ceil(np.log2(value) * 2**SCALE).astype(np.int64) - 1
-    kept = amount > 0
-    single = Buckets(np.arange(int(kept.sum()) + 1), index[kept], amount[kept])
+    is_used = amount > 0
+    single = Buckets(np.arange(int(is_used.sum()) + 1), index[is_used], amount[is_used])
     rows = draws * len(KINDS)
-    merged = merge_buckets(single, row[kept], np.zeros(int(kept.sum()), np.int64), rows)
+    merged = merge_buckets(single, row[is_used], np.zeros(int(is_used.sum()), np.int64), rows)
     return _pool(merged, np.bincount(row, total, rows).astype(np.float64), np.zeros((draws, 0), np.int64))
 
 

@@ -10,11 +10,20 @@ import numpy as np
 
 from stagelens.analysis.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
 
-from .service import DAY, Service, Weather, drift_of_a_replica, make_service, make_weather, with_blip, with_cold_start
+from .service import (
+    DAY,
+    Conditions,
+    Service,
+    drift_of_a_replica,
+    make_conditions,
+    make_service,
+    with_blip,
+    with_cold_start,
+)
 from .simulate import Change, simulate
 
-REFERENCE_DAYS, JUDGED_DAYS = 7, 7
-DAYS = REFERENCE_DAYS + JUDGED_DAYS
+REFERENCE_DAYS, EVALUATED_DAYS = 7, 7
+DAYS = REFERENCE_DAYS + EVALUATED_DAYS
 SIZES = (0.10, 0.15, 0.20, 0.30, 0.50, 1.00)
 # How long a regression is watched, and over what its true size holds. [minutes]
 WATCHED, TRUE_FOR = 300, 120
@@ -70,13 +79,13 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.service: Service = make_service(seed)
-        self.weather: Weather = make_weather(self.service, DAYS * DAY)
+        self.conditions: Conditions = make_conditions(self.service, DAYS * DAY)
         self.day = functools.cache(self._day)
 
     def _day(self, number: int) -> tuple[MinuteHistograms, StageSeconds]:
         """Return one day without any change."""
         start = number * DAY
-        minutes, spent = simulate(self.service, self.weather.between(start, start + DAY), start, seed=0)
+        minutes, spent = simulate(self.service, self.conditions.between(start, start + DAY), start, seed=0)
         small = replace(minutes, total=minutes.total.astype(np.uint16), own=minutes.own.astype(np.uint16))
         return small, spent
 
@@ -88,7 +97,7 @@ class World:
             at = _moment(rng)
             change = self._change(rng, at, size, queue=True)
             minutes, spent = simulate(
-                self.service, self.weather.between(at, at + WATCHED), at, seed=100 + number, change=change
+                self.service, self.conditions.between(at, at + WATCHED), at, seed=100 + number, change=change
             )
             what = f"{change.kind} {change.stage} {change.size:+.2f}"
             yield Episode(at, minutes, spent, bool(rng.random() < 0.5), size, change.stage, what)
@@ -98,13 +107,13 @@ class World:
         rng = np.random.default_rng((self.service.seed, 11))
         for number in range(BLIPS):
             at, length, times = _moment(rng), int(rng.integers(3, 11)), float(rng.uniform(1.5, 6))
-            weather = with_blip(self.weather, at, length, times)
-            yield self._harmless(weather, at, 200 + number, f"{length} min at {times:.1f}x", release=False)
+            conditions = with_blip(self.conditions, at, length, times)
+            yield self._harmless(conditions, at, 200 + number, f"{length} min at {times:.1f}x", release=False)
         for number in range(RELEASES):
             at, length, share = _moment(rng), int(rng.integers(2, 6)), float(rng.uniform(0.05, 0.3))
-            weather = with_cold_start(self.weather, at, length, share)
+            conditions = with_cold_start(self.conditions, at, length, share)
             yield self._harmless(
-                weather, at, 300 + number, f"release, {length} min with {share:.0%} cold", release=True
+                conditions, at, 300 + number, f"release, {length} min with {share:.0%} cold", release=True
             )
 
     def canaries(self, count: int) -> Iterator[Canary]:
@@ -116,45 +125,45 @@ class World:
             size = 0.0 if harmless else SIZES[(number + self.service.seed) % len(SIZES)]
             change = None if harmless else self._change(rng, at, size, queue=False)
             share = float(rng.choice(CANARY_SHARES))
-            weather = self.weather.between(at, at + CANARY_WATCHED)
-            old = simulate(self.service, weather, at, seed=400 + number, share=1 - share)
-            own = self._of_a_replica(weather, rng)
+            conditions = self.conditions.between(at, at + CANARY_WATCHED)
+            old = simulate(self.service, conditions, at, seed=400 + number, share=1 - share)
+            own = self._of_a_replica(conditions, rng)
             new = simulate(self.service, own, at, seed=500 + number, change=change, share=share)
             yield Canary(at, old, new, size, change.stage if change else "")
 
-    def _harmless(self, weather: Weather, at: int, seed: int, what: str, *, release: bool) -> Episode:
-        minutes, spent = simulate(self.service, weather.between(at, at + WATCHED), at, seed=seed)
+    def _harmless(self, conditions: Conditions, at: int, seed: int, what: str, *, release: bool) -> Episode:
+        minutes, spent = simulate(self.service, conditions.between(at, at + WATCHED), at, seed=seed)
         return Episode(at, minutes, spent, release, 0.0, "", what)
 
-    def _of_a_replica(self, weather: Weather, rng: np.random.Generator) -> Weather:
-        """Return *weather* as the few replicas of a canary see it: cold at first, with neighbours of their own."""
-        cold = weather.cold.copy()
+    def _of_a_replica(self, conditions: Conditions, rng: np.random.Generator) -> Conditions:
+        """Return *conditions* as the few replicas of a canary see it: cold at first, with neighbours of their own."""
+        cold = conditions.cold.copy()
         cold[:3] = 0.2
-        share = (weather.share > 0) * float(rng.random() < 1 / self.service.replicas)
-        return replace(weather, cold=cold, share=share, drift=weather.drift + drift_of_a_replica(rng, len(share)))
+        share = (conditions.share > 0) * float(rng.random() < 1 / self.service.replicas)
+        return replace(conditions, cold=cold, share=share, drift=conditions.drift + drift_of_a_replica(rng, len(share)))
 
     def _change(self, rng: np.random.Generator, at: int, size: float, *, queue: bool) -> Change:
         """Return a change of some stage that makes p95 or p99 truly grow by *size* in the hours after *at*."""
         stages = [*(stage for stage in self.service.shapes if stage != "overhead"), *(["queue"] if queue else [])]
-        weather = self.weather.between(at, at + TRUE_FOR)
+        conditions = self.conditions.between(at, at + TRUE_FOR)
         while True:
             stage = stages[int(rng.integers(len(stages)))]
             kind = "scale" if stage == "queue" else KINDS[int(rng.integers(len(KINDS)))]
-            change = _search(self.service, weather, Change(stage, kind, 0.0), size)
+            change = _search(self.service, conditions, Change(stage, kind, 0.0), size)
             if change is not None:
                 return change
 
 
-def _search(service: Service, weather: Weather, change: Change, size: float) -> Change | None:
-    before = _tail(service, weather, None)
+def _search(service: Service, conditions: Conditions, change: Change, size: float) -> Change | None:
+    before = _tail(service, conditions, None)
     low, high = 0.0, 0.25
-    while _growth(before, _tail(service, weather, replace(change, size=high))) < size:
+    while _growth(before, _tail(service, conditions, replace(change, size=high))) < size:
         low, high = high, high * 2
         if low > LARGEST:
             return None
     for _ in range(6):
         middle = (low + high) / 2
-        enough = _growth(before, _tail(service, weather, replace(change, size=middle))) >= size
+        enough = _growth(before, _tail(service, conditions, replace(change, size=middle))) >= size
         low, high = (low, middle) if enough else (middle, high)
     return replace(change, size=(low + high) / 2)
 
@@ -164,10 +173,10 @@ def _growth(before: tuple[float, float], after: tuple[float, float]) -> float:
     return max(b / a - 1 for a, b in zip(before, after, strict=True))
 
 
-def _tail(service: Service, weather: Weather, change: Change | None) -> tuple[float, float]:
+def _tail(service: Service, conditions: Conditions, change: Change | None) -> tuple[float, float]:
     """Return the true p95 and p99 in seconds, read from very many requests."""
-    share = TRUTH_REQUESTS / float((weather.rate * 60).sum())
-    minutes, _ = simulate(service, weather, 0, seed=1, change=change, share=share)
+    share = TRUTH_REQUESTS / float((conditions.rate * 60).sum())
+    minutes, _ = simulate(service, conditions, 0, seed=1, change=change, share=share)
     return quantile(minutes, 0.95), quantile(minutes, 0.99)
 
 

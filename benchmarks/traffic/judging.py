@@ -52,7 +52,7 @@ class Outcome:
         harmless: Its harmless episodes.
         canaries: Its canaries.
         learning: Processor seconds to learn the reference once.
-        judging: Processor seconds to count and judge one minute.
+        judging: Processor seconds to count and evaluate one minute.
         state: Bytes of the reference as JSON.
     """
 
@@ -68,16 +68,16 @@ class Outcome:
     state: int = 0
 
 
-def judge(policy: TailPolicy, world: World, regressions: int, canaries: int) -> Outcome:
-    """Simulate and judge all that happens to *world*."""
+def evaluate(policy: TailPolicy, world: World, regressions: int, canaries: int) -> Outcome:
+    """Simulate and evaluate all that happens to *world*."""
     ours, rate = Ours(policy, world), world.service.rate
     outcome = Outcome(world.service.seed, rate)
     quiet = np.concatenate([peers.p99(world.day(number)[0]) for number in range(DAYS)])
     _quiet_week(ours, world, quiet, outcome)
-    outcome.found = [_judge_episode(ours, quiet, rate, episode) for episode in world.regressions(regressions)]
-    outcome.harmless = [_judge_episode(ours, quiet, rate, episode) for episode in world.harmless()]
+    outcome.found = [_evaluate_episode(ours, quiet, rate, episode) for episode in world.regressions(regressions)]
+    outcome.harmless = [_evaluate_episode(ours, quiet, rate, episode) for episode in world.harmless()]
     for pair in world.canaries(canaries):
-        alarm = ours.judge_canary(pair)
+        alarm = ours.evaluate_canary(pair)
         found = Found(pair.size, pair.stage, rate, {OURS: alarm and alarm.after}, alarm.stages if alarm else ())
         outcome.canaries.append(found)
     outcome.learning, outcome.judging, outcome.state = ours.cost(MEASURED)
@@ -87,14 +87,14 @@ def judge(policy: TailPolicy, world: World, regressions: int, canaries: int) -> 
 def _quiet_week(ours: Ours, world: World, quiet: np.ndarray, outcome: Outcome) -> None:
     fired = ours.quiet_week()
     outcome.false[OURS] = len(fired)
-    outcome.in_episodes = sum(bool(world.weather.neighbours[at - 40 : at + 1].any()) for at in fired)
+    outcome.in_episodes = sum(bool(world.conditions.neighbours[at - 40 : at + 1].any()) for at in fired)
     week = range(REFERENCE_DAYS * DAY // peers.STEP, DAYS * DAY // peers.STEP)
     for name, peer in peers.peers().items():
         outcome.false[name] = peers.alarms(peer(quiet, week))
 
 
-def _judge_episode(ours: Ours, quiet: np.ndarray, rate: float, episode: Episode) -> Found:
-    found = ours.judge(episode)
+def _evaluate_episode(ours: Ours, quiet: np.ndarray, rate: float, episode: Episode) -> Found:
+    found = ours.evaluate(episode)
     alarm: dict[str, int | None] = {OURS: found.after if found else None}
     first = -(-episode.at // peers.STEP)
     series = np.concatenate((quiet[:first], peers.p99(episode.minutes)))

@@ -1,4 +1,4 @@
-"""Algorithm TR over a simulated series, as the alerts run it: learnt anew each day, judged each minute."""
+"""Algorithm TR over a simulated series, as the alerts run it: learnt anew each day, evaluated each minute."""
 
 from __future__ import annotations
 
@@ -58,42 +58,42 @@ class Ours:
                 self._before(day * DAY, reference), count_beyond(reference.rows, self.world.day(day)[0])
             )
             for at in range(day * DAY + 1, (day + 1) * DAY + 1):
-                judged = scorer.score(until(counted, at))
-                progress, turn = scoring.advance_alarm(self._rules, progress, at, judged)
+                score = scorer.score(until(counted, at))
+                progress, turn = scoring.advance_alarm(self._rules, progress, at, score)
                 fired += [at] if turn == "fired" else []
         return fired
 
-    def judge(self, episode: Episode) -> Alarm | None:
+    def evaluate(self, episode: Episode) -> Alarm | None:
         """Return when it fires in *episode* and whom it blames; None when it does not."""
         reference, known = self._learnt(episode.at // DAY)
         counted = join_tallies(self._before(episode.at, reference), count_beyond(reference.rows, episode.minutes))
         scorer = TailScorer(self.policy, reference)
         progress = scoring.AlarmState(quiet=self.policy.fire.before)
         for at in range(episode.at + 1, counted.end + 1):
-            judged = scorer.score(until(counted, at))
+            score = scorer.score(until(counted, at))
             release = episode.release and at == episode.at + 1
-            progress, turn = scoring.advance_alarm(self._rules, progress, at, judged, release=release)
+            progress, turn = scoring.advance_alarm(self._rules, progress, at, score, release=release)
             if turn == "fired":
-                return Alarm(at - episode.at, self._blame(known, episode.spent, at, judged))
+                return Alarm(at - episode.at, self._blame(known, episode.spent, at, score))
         return None
 
-    def judge_canary(self, pair: Canary) -> Alarm | None:
+    def evaluate_canary(self, pair: Canary) -> Alarm | None:
         """Return when it fires in a canary."""
         reference, known = self._learnt(pair.at // DAY)
         old, new = (count_beyond(reference.rows, minutes) for minutes, _ in (pair.old, pair.new))
         progress = scoring.AlarmState()
         rules = scoring.AlarmRules(self.policy.canary.windows, self.policy.fire, self.policy.stage_key.ease)
         for at in range(pair.at + 1, old.end + 1):
-            judged = canary.compare_versions(self.policy, reference.rows, until(old, at), until(new, at))
-            progress, turn = scoring.advance_alarm(rules, progress, at, judged)
+            score = canary.compare_versions(self.policy, reference.rows, until(old, at), until(new, at))
+            progress, turn = scoring.advance_alarm(rules, progress, at, score)
             if turn == "fired":
                 a, b = (spent.between(pair.at, at) for _, spent in (pair.old, pair.new))
-                blamed = canary.rank_canary_suspects(self.policy, known, a, b, judged.moved)
+                blamed = canary.rank_canary_suspects(self.policy, known, a, b, score.moved)
                 return Alarm(at - pair.at, tuple(one.stage for one in blamed))
         return None
 
     def cost(self, minutes: int) -> tuple[float, float, int]:
-        """Return processor seconds to learn a reference, those to count and judge one minute, and bytes of the state."""
+        """Return processor seconds to learn a reference, those to count and evaluate one minute, and bytes of the state."""
         began = time.process_time()
         reference, _ = self._learn(REFERENCE_DAYS)
         learnt = time.process_time()
@@ -104,16 +104,16 @@ class Ours:
         started = time.process_time()
         for minute in parts:
             recent = join_tallies(recent, count_beyond(reference.rows, minute)).last(BEFORE)
-            judged = scorer.score(recent)
-            progress, _ = scoring.advance_alarm(self._rules, progress, recent.end, judged)
+            score = scorer.score(recent)
+            progress, _ = scoring.advance_alarm(self._rules, progress, recent.end, score)
         judging = (time.process_time() - started) / minutes
         return learnt - began, judging, len(reference.to_json())
 
     def _blame(
-        self, known: stage_attribution.StageBaseline, spent: StageSeconds, at: int, judged: TailScore
+        self, known: stage_attribution.StageBaseline, spent: StageSeconds, at: int, score: TailScore
     ) -> tuple[str, ...]:
         window = spent.between(at - BLAMED, at)
-        return tuple(one.stage for one in stage_attribution.rank_suspects(self.policy, known, window, judged.moved))
+        return tuple(one.stage for one in stage_attribution.rank_suspects(self.policy, known, window, score.moved))
 
     def _learn(self, day: int) -> tuple[Reference, stage_attribution.StageBaseline]:
         past = [self.world.day(number) for number in range(day - REFERENCE_DAYS, day)]

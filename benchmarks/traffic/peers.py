@@ -25,7 +25,7 @@ YOUNG = 240 // STEP
 ONE_ALARM = 60
 
 # p99 in steps (from the first on), which steps to judge; the steps that alarm.
-Judge = Callable[[Floats, range], list[int]]
+Detector = Callable[[Floats, range], list[int]]
 
 
 def p99(minutes: MinuteHistograms) -> Floats:
@@ -52,7 +52,7 @@ def otava(series: Floats, steps: range) -> list[int]:
     from otava.analysis import compute_change_points  # noqa: PLC0415  # pyright: ignore - optional
 
     found: list[int] = []
-    told: list[int] = []
+    reported: list[int] = []
     for step in steps[::EVERY]:
         points, _ = compute_change_points(list(series[step - POINTS : step]), min_magnitude=MAGNITUDE)
         news = [
@@ -60,15 +60,15 @@ def otava(series: Floats, steps: range) -> list[int]:
             for point in points
             if point.stats.forward_rel_change() > 0 and point.index > POINTS - YOUNG
         ]
-        if any(all(abs(place - other) > YOUNG for other in told) for place in news):
+        if any(all(abs(place - other) > YOUNG for other in reported) for place in news):
             found.append(step)
-        told += news
+        reported += news
     return found
 
 
-def peers() -> dict[str, Judge]:
+def peers() -> dict[str, Detector]:
     """Return those that can run here."""
-    found: dict[str, Judge] = {"+20 % over the day before": threshold}
+    found: dict[str, Detector] = {"+20 % over the day before": threshold}
     if find_spec("otava") is not None:
         found["apache-otava"] = otava
     return found

@@ -75,7 +75,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
+class Conditions:
     """What moves by itself, minute by minute.
 
     Args:
@@ -96,10 +96,10 @@ class Weather:
     blip: Floats
     neighbours: NDArray[np.bool_]
 
-    def between(self, start: int, end: int) -> Weather:
+    def between(self, start: int, end: int) -> Conditions:
         """Return the minutes of [start, end)."""
         part = slice(start, end)
-        return Weather(
+        return Conditions(
             self.rate[part],
             self.drift[:, part],
             self.share[part],
@@ -131,7 +131,7 @@ def make_service(seed: int) -> Service:
     )
 
 
-def make_weather(service: Service, minutes: int) -> Weather:
+def make_conditions(service: Service, minutes: int) -> Conditions:
     """Return what happens to *service* in so many minutes from midnight on."""
     rng = np.random.default_rng((service.seed, 2))
     drift = np.stack([_drift(rng, minutes) for _ in service.shapes]) + _drift(rng, minutes) * 0.7
@@ -145,21 +145,21 @@ def make_weather(service: Service, minutes: int) -> Weather:
     cold = np.zeros(minutes)
     for start in _moments(rng, minutes, rng.uniform(1, 4)):
         cold[start : start + int(rng.integers(2, 5))] = rng.uniform(0.01, 0.06)
-    return Weather(_rate(service, rng, minutes), drift, share, factor, cold, np.zeros(minutes), neighbours)
+    return Conditions(_rate(service, rng, minutes), drift, share, factor, cold, np.zeros(minutes), neighbours)
 
 
-def with_blip(weather: Weather, start: int, length: int, times: float) -> Weather:
-    """Return *weather* with everything *times* as slow for so many minutes."""
-    blip = weather.blip.copy()
+def with_blip(conditions: Conditions, start: int, length: int, times: float) -> Conditions:
+    """Return *conditions* with everything *times* as slow for so many minutes."""
+    blip = conditions.blip.copy()
     blip[start : start + length] = math.log(times)
-    return replace(weather, blip=blip)
+    return replace(conditions, blip=blip)
 
 
-def with_cold_start(weather: Weather, start: int, length: int, share: float) -> Weather:
-    """Return *weather* with cold replicas, as a release brings them."""
-    cold = weather.cold.copy()
+def with_cold_start(conditions: Conditions, start: int, length: int, share: float) -> Conditions:
+    """Return *conditions* with cold replicas, as a release brings them."""
+    cold = conditions.cold.copy()
     cold[start : start + length] = share
-    return replace(weather, cold=cold)
+    return replace(conditions, cold=cold)
 
 
 def _rate(service: Service, rng: np.random.Generator, minutes: int) -> Floats:

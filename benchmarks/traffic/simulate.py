@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from stagelens.analysis.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
 
-from .service import ON_CPU, Service, Weather
+from .service import ON_CPU, Conditions, Service
 
 LOW, HIGH = -450, 180  # 58 µs to 49 s
 STEP = 10  # minutes
@@ -40,33 +40,33 @@ class Change:
 
 
 def simulate(
-    service: Service, weather: Weather, start: int, *, seed: int, change: Change | None = None, share: float = 1.0
+    service: Service, conditions: Conditions, start: int, *, seed: int, change: Change | None = None, share: float = 1.0
 ) -> tuple[MinuteHistograms, StageSeconds]:
-    """Return the minutes that *weather* has, from minute *start* on, and where their time went.
+    """Return the minutes that *conditions* has, from minute *start* on, and where their time went.
 
     Args:
         service: Whose.
-        weather: What happens in them.
+        conditions: What happens in them.
         start: The first minute.
         seed: Of the requests.
         change: What is slower, in all of them.
         share: Of the traffic that is drawn. [0..1]
     """
     rng = np.random.default_rng((service.seed, 3, start, seed))
-    counts = rng.poisson(weather.rate * 60 * share)
+    counts = rng.poisson(conditions.rate * 60 * share)
     n_minutes, width = len(counts), HIGH - LOW
     total = np.zeros((n_minutes, width), np.int32)
     own = np.zeros((len(service.stages), n_minutes, width), np.int32)
     steps = -(-n_minutes // STEP)
     spent = np.zeros((len(service.stages), steps, width))
-    waiting = _waiting(service, weather, change)
+    waiting = _waiting(service, conditions, change)
     first = 0
     while first < n_minutes:
         last = first + max(1, int(np.searchsorted(np.cumsum(counts[first:]), CHUNK)))
         part = slice(first, last)
         minute = np.repeat(np.arange(len(counts[part])), counts[part])
         waits = [wait[part] for wait in waiting]
-        taken = _draw(service, weather.between(first, last), minute, rng, change=change, waits=waits)
+        taken = _draw(service, conditions.between(first, last), minute, rng, change=change, waits=waits)
         _count(taken, minute, total[part], own[:, part])
         _add_up(taken, (minute + first) // STEP, spent)
         first = last
@@ -82,7 +82,7 @@ def simulate(
 
 def _draw(
     service: Service,
-    weather: Weather,
+    conditions: Conditions,
     minute: Ints,
     rng: np.random.Generator,
     *,
@@ -92,13 +92,13 @@ def _draw(
     """Return the seconds each request takes in each stage; requests by minute."""
     n = len(minute)
     size = rng.standard_normal(n, np.float32)
-    touched = rng.random(n, np.float32) < weather.share[minute]
-    episode = np.where(touched, weather.factor[minute], 0).astype(np.float32)
-    blip = weather.blip.astype(np.float32)
-    load = np.log(weather.rate / service.rate)
+    touched = rng.random(n, np.float32) < conditions.share[minute]
+    episode = np.where(touched, conditions.factor[minute], 0).astype(np.float32)
+    blip = conditions.blip.astype(np.float32)
+    load = np.log(conditions.rate / service.rate)
     taken: list[Singles] = []
     for number, (stage, (median, spread, long_tail, _)) in enumerate(service.shapes.items()):
-        moved = (weather.drift[number] + (service.batching * load if stage == "forward" else 0)).astype(
+        moved = (conditions.drift[number] + (service.batching * load if stage == "forward" else 0)).astype(
             np.float32
         ) + blip
         noise = rng.standard_normal(n, np.float32) * np.float32(0.8) + size * np.float32(0.6)
@@ -118,7 +118,7 @@ def _draw(
         np.float32
     )
     taken.append(queue * np.exp(blip[minute]))
-    cold = rng.random(n, np.float32) < weather.cold[minute]
+    cold = rng.random(n, np.float32) < conditions.cold[minute]
     taken.append((cold * rng.exponential(COLD_SECONDS, n)).astype(np.float32))
     return taken
 
@@ -134,17 +134,17 @@ def _changed(stage: str, median: float, seconds: Singles, rng: np.random.Generat
     return seconds * np.where(hit, 1 + 4 * change.size, 1).astype(np.float32)
 
 
-def _waiting(service: Service, weather: Weather, change: Change | None) -> list[NDArray[np.float64]]:
+def _waiting(service: Service, conditions: Conditions, change: Change | None) -> list[NDArray[np.float64]]:
     """Return how many requests wait and how long in the mean, minute by minute: an approximation of M/G/c."""
-    work = np.zeros(len(weather.rate))
+    work = np.zeros(len(conditions.rate))
     at_rest = 0.0
     for number, (stage, (median, spread, _, held)) in enumerate(service.shapes.items()):
         mean = held * median / 1e3 * math.exp(spread**2 / 2)
         at_rest += mean
         grown = 1 + _growth(change) if change is not None and change.stage == stage else 1
-        work += mean * grown * np.exp(weather.drift[number] + weather.blip)
+        work += mean * grown * np.exp(conditions.drift[number] + conditions.blip)
     lost = 1 + change.size if change is not None and change.stage == "queue" else 1.0
-    busy = np.minimum(weather.rate / service.rate * service.busy * lost * work / at_rest, 0.97)
+    busy = np.minimum(conditions.rate / service.rate * service.busy * lost * work / at_rest, 0.97)
     waiting = busy ** (math.sqrt(2 * (service.workers + 1)))
     return [waiting, work / service.workers / (1 - busy)]
 

@@ -75,31 +75,31 @@ def compare(stage: str, asked: Sequence[Asked], reported: Reported, *, averaged:
     planted = {each.trace_id: each.truth[stage] / 1e9 for each in asked if stage in each.truth}
     histogram = reported.histograms.get(stage, Histogram())
     # A request without the stage is told of by its absence.
-    kept = {trace: stages.get(stage, 0.0) for trace, stages in reported.traces.items() if trace in planted}
-    in_traces = any(kept.values())
+    retained = {trace: stages.get(stage, 0.0) for trace, stages in reported.traces.items() if trace in planted}
+    in_traces = any(retained.values())
     return Compared(
         stage=stage,
         requests=len(planted),
         counted=histogram.count,
         mean=Pair(statistics.fmean(planted.values()), histogram.sum / max(1, histogram.count)),
-        quantiles=tuple(Pair(_quantile(planted.values(), at), _told(histogram, at)) for at in QUANTILES),
-        exact=_exact(planted, kept) if in_traces else None,
-        single=_single(planted, kept) if in_traces else None,
+        quantiles=tuple(Pair(_quantile(planted.values(), at), _quantile_of(histogram, at)) for at in QUANTILES),
+        exact=_exact(planted, retained) if in_traces else None,
+        single=_single(planted, retained) if in_traces else None,
         averaged=averaged,
     )
 
 
-def _exact(planted: Mapping[str, float], kept: Mapping[str, float]) -> tuple[Pair, ...]:
-    of_kept = [planted[trace] for trace in kept]
-    return tuple(Pair(_quantile(of_kept, at), _quantile(kept.values(), at)) for at in QUANTILES)
+def _exact(planted: Mapping[str, float], retained: Mapping[str, float]) -> tuple[Pair, ...]:
+    of_retained = [planted[trace] for trace in retained]
+    return tuple(Pair(_quantile(of_retained, at), _quantile(retained.values(), at)) for at in QUANTILES)
 
 
-def _single(planted: Mapping[str, float], kept: Mapping[str, float]) -> tuple[float, ...]:
-    errors = [abs(spent - planted[trace]) for trace, spent in kept.items()]
+def _single(planted: Mapping[str, float], retained: Mapping[str, float]) -> tuple[float, ...]:
+    errors = [abs(spent - planted[trace]) for trace, spent in retained.items()]
     return tuple(_quantile(errors, at) for at in QUANTILES)
 
 
-def _told(histogram: Histogram, at: float) -> float:
+def _quantile_of(histogram: Histogram, at: float) -> float:
     estimate = histogram.quantile(at)
     return 0.0 if estimate is None else estimate.value
 

@@ -67,14 +67,17 @@ class Books:
         read = self._store.read
         latency = read.latency(selection)
         streams = {key: read.streams(selection, metric) for key, metric in STREAMS.items()}
-        histograms = {**read.stage_latency(selection), **{key: only(told) for key, told in streams.items() if told}}
+        histograms = {
+            **read.stage_latency(selection),
+            **{key: only(reported) for key, reported in streams.items() if reported},
+        }
         at_median = read.breakdown(selection, [0.5]).iloc[0]
-        kept = read.exemplars(selection, limit=10 * requests)
+        retained = read.exemplars(selection, limit=10 * requests)
         return Reported(
             requests=latency.count,
             mean=latency.sum / latency.count,
             histograms=histograms,
-            traces=dict(zip(kept["trace_id"], kept["stages"], strict=True)),
+            traces=dict(zip(retained["trace_id"], retained["stages"], strict=True)),
             covered=1 - at_median[OVERHEAD] / at_median["value_seconds"],
             overhead=at_median[OVERHEAD],
         )
