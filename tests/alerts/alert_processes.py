@@ -80,15 +80,15 @@ class AlertProcesses:
             "lease_seconds": lease_seconds,
             "timeout_seconds": timeout_seconds,
         }
-        return int(self._ask(f"deliver {json.dumps(order)}"))
+        return int(self._send_command(f"deliver {json.dumps(order)}"))
 
     def watch(self, environment: Mapping[str, str]) -> int:
         """Start `stagelens alerts` with *environment*, and return the process id."""
-        return int(self._ask(f"watch {json.dumps(dict(environment))}"))
+        return int(self._send_command(f"watch {json.dumps(dict(environment))}"))
 
     def kill(self, process: int) -> None:
         """Kill a process with SIGKILL, and return when it is dead."""
-        self._ask(f"kill {process}")
+        self._send_command(f"kill {process}")
 
     def close(self) -> None:
         """Kill all processes."""
@@ -98,7 +98,7 @@ class AlertProcesses:
         self._process.wait()
         self._process.stdout.close()
 
-    def _ask(self, command: str) -> str:
+    def _send_command(self, command: str) -> str:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(command + "\n")

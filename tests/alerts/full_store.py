@@ -128,7 +128,7 @@ def rows(store: Store) -> dict[str, list[str]]:
         }
 
 
-def said(store: Store) -> dict[str, str]:
+def results_of(store: Store) -> dict[str, str]:
     """Return the results of the store and of the alerts, in a form that can be stored as JSON."""
     read, step = store.read, timedelta(minutes=10)
     around = Selection(NOW - timedelta(hours=6), NOW + timedelta(minutes=1), service="shop")
@@ -167,7 +167,7 @@ def said(store: Store) -> dict[str, str]:
     # Versions before schema 0012 have no cold requests, so all of their requests are warm.
     warm = (", cold='0'", ", 'cold': {'0': 720}")
     return {
-        question: reduce(lambda said, new: said.replace(new, ""), warm, _words(answer))
+        question: reduce(lambda results_of, new: results_of.replace(new, ""), warm, _words(answer))
         for question, answer in told.items()
     }
 
@@ -184,7 +184,7 @@ def write_down(folder: Path) -> None:
         file = Path(scratch) / "stagelens.db"
         store = Store.open(f"sqlite:///{file}", clock=clock)
         fill(store)
-        answers: Mapping[str, str] = said(store)
+        answers: Mapping[str, str] = results_of(store)
         with store.engine.connect() as connection:
             revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
         store.close()

@@ -109,7 +109,7 @@ class _Talk:
         try:
             if self._server.implicit and self._server.context is not None:
                 self._shield(self._server.context)
-            self._say("220 mail.example")
+            self._reply("220 mail.example")
             while True:
                 line = self._file.readline()
                 if not line or not self._obey(line.decode("ascii", "replace").strip()):
@@ -124,7 +124,7 @@ class _Talk:
     def _obey(self, line: str) -> bool:
         verb = line.partition(" ")[0].upper()
         if verb in self._server.answers:
-            self._say(self._server.answers[verb])
+            self._reply(self._server.answers[verb])
         elif verb == "EHLO":
             self._hello()
         elif verb == "STARTTLS" and self._server.context is not None:
@@ -136,10 +136,10 @@ class _Talk:
         elif verb == "DATA":
             self._data()
         elif verb == "QUIT":
-            self._say("221 bye")
+            self._reply("221 bye")
             return False
         else:
-            self._say("250 ok" if verb in {"RSET", "NOOP"} else "502 not known")
+            self._reply("250 ok" if verb in {"RSET", "NOOP"} else "502 not known")
         return True
 
     def _hello(self) -> None:
@@ -147,10 +147,10 @@ class _Talk:
         if self._server.context is not None and not isinstance(self._connection, ssl.SSLSocket):
             offers.append("250-STARTTLS")
         for offer in [*offers, "250 AUTH PLAIN"]:
-            self._say(offer)
+            self._reply(offer)
 
     def _encrypt(self, context: ssl.SSLContext) -> None:
-        self._say("220 go ahead")
+        self._reply("220 go ahead")
         self._shield(context)
 
     def _shield(self, context: ssl.SSLContext) -> None:
@@ -160,17 +160,17 @@ class _Talk:
     def _sign_in(self, line: str) -> None:
         given = base64.b64decode(line.split(" ")[2])
         self._signed_in = given == f"\0stagelens\0{self._server.password}".encode()
-        self._say("235 welcome" if self._signed_in else f"535 {self._server.password} is not it")
+        self._reply("235 welcome" if self._signed_in else f"535 {self._server.password} is not it")
 
     def _data(self) -> None:
-        self._say("354 go on")
+        self._reply("354 go on")
         lines: list[bytes] = []
         while (line := self._file.readline()) != b".\r\n":
             if not line:
                 raise _HangsUpError
             lines.append(line[1:] if line.startswith(b"..") else line)
         if "." in self._server.answers:
-            return self._say(self._server.answers["."])
+            return self._reply(self._server.answers["."])
         fate = self._server.random.random()
         if fate >= self._server.moods.failing or self._server.moods.after:
             self._server.take(b"".join(lines))
@@ -181,14 +181,14 @@ class _Talk:
         failing = self._server.moods.failing
         chance = self._server.random.random() * 4 if fate is None else fate
         if chance >= failing:
-            self._say(text)
+            self._reply(text)
             return
         self._server.refused += 1
         if chance < failing / 2:
             raise _HangsUpError
-        self._say("451 not now")
+        self._reply("451 not now")
 
-    def _say(self, text: str) -> None:
+    def _reply(self, text: str) -> None:
         if not text:
             raise _HangsUpError
         self._connection.sendall(text.encode() + b"\r\n")

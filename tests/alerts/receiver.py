@@ -67,7 +67,7 @@ class Receiver:
     def check(self, path: str, headers: Any, body: bytes) -> None:
         """Raise AssertionError if the request violates a rule, without accepting it."""
 
-    def _answer(self, handler: BaseHTTPRequestHandler) -> None:
+    def _respond(self, handler: BaseHTTPRequestHandler) -> None:
         length = int(handler.headers.get("Content-Length", 0))
         body = handler.rfile.read(length)
         if len(body) < length:
@@ -123,11 +123,11 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 """Handle a POST request."""
-                receiver._answer(self)
+                receiver._respond(self)
 
             def do_GET(self) -> None:
                 """Handle a GET request."""
-                receiver._answer(self)
+                receiver._respond(self)
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by
                 """Log nothing."""

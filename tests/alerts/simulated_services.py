@@ -148,9 +148,9 @@ class Simulation:
         """Advance the time and evaluate every minute."""
         for _ in range(minutes):
             self.write(1, slower, **more)
-            self.look()
+            self.evaluate()
 
-    def look(self, times: int = 1) -> None:
+    def evaluate(self, times: int = 1) -> None:
         """Evaluate half a minute after the end of the last minute."""
         for _ in range(times):
             happened = self.evaluator.tick(WATCHED, self.at + MINUTE / 2)
@@ -159,7 +159,7 @@ class Simulation:
     def restart(self) -> None:
         """Continue with a new evaluator, like a restarted process."""
         self.evaluator = evaluator(self.store)
-        self.look(12)
+        self.evaluate(12)
 
     @property
     def at(self) -> datetime:
@@ -183,7 +183,7 @@ def watched(history: Path, path: Path, looks: int = 2) -> Generator[Simulation]:
     clock = Clock()
     store = Store.open(f"sqlite:///{path}", clock=clock)
     found = Simulation(store, evaluator(store), clock)
-    found.look(looks)
+    found.evaluate(looks)
     yield found
     store.close()
 

@@ -105,9 +105,9 @@ class SlackWorkspace(Receiver):
         method = path.removeprefix("/api/")
         self.calls.append(method)
         if method in self.refuse:
-            return _answer(ok=False, error=self.refuse[method])
+            return _ok_response(ok=False, error=self.refuse[method])
         if self.refuse_once:
-            return _answer(ok=False, error=self.refuse_once.pop(0))
+            return _ok_response(ok=False, error=self.refuse_once.pop(0))
         if method in _FORMS:
             return self._read(method, _form(body)) if method in _READS else self._offer(_form(body))
         said = json.loads(body)
@@ -115,21 +115,21 @@ class SlackWorkspace(Receiver):
 
     def _show(self, method: str, said: dict[str, Any]) -> tuple[int, bytes]:
         if said["channel"] != CHANNEL:
-            return _answer(ok=False, error="channel_not_found")
+            return _ok_response(ok=False, error="channel_not_found")
         if not self._shows(said.get("blocks", [])):
-            return _answer(ok=False, error="invalid_blocks", errors=["invalid slack file"])
+            return _ok_response(ok=False, error="invalid_blocks", errors=["invalid slack file"])
         return self._post(said) if method == "chat.postMessage" else self._update(said)
 
     def _offer(self, wanted: dict[str, str]) -> tuple[int, bytes]:
         if "files:write" not in self.scopes:
-            return _answer(ok=False, error="missing_scope", needed="files:write")
+            return _ok_response(ok=False, error="missing_scope", needed="files:write")
         if int(wanted.get("length", 0)) <= 0 or not wanted.get("filename"):
-            return _answer(ok=False, error="missing_argument")
+            return _ok_response(ok=False, error="missing_argument")
         if len(wanted.get("alt_txt", "")) > 1000:
-            return _answer(ok=False, error="alt_txt_too_large")
+            return _ok_response(ok=False, error="alt_txt_too_large")
         name = f"F{len(self.files):09}"
         self.files[name] = File(int(wanted["length"]), wanted.get("alt_txt", ""))
-        return _answer(ok=True, file_id=name, upload_url=f"{self.url}{_UPLOAD}{name}")
+        return _ok_response(ok=True, file_id=name, upload_url=f"{self.url}{_UPLOAD}{name}")
 
     def _receive(self, name: str, body: bytes) -> tuple[int, bytes]:
         if name not in self.files or len(body) != self.files[name].length:
@@ -141,10 +141,10 @@ class SlackWorkspace(Receiver):
         names = [each["id"] for each in wanted]
         found = [self.files[name] for name in names if name in self.files and self.files[name].png]
         if len(found) < len(names) or any(file.complete for file in found):
-            return _answer(ok=False, error="file_not_found")
+            return _ok_response(ok=False, error="file_not_found")
         for file in found:
             file.complete = True
-        return _answer(ok=True, files=[{"id": name} for name in names])
+        return _ok_response(ok=True, files=[{"id": name} for name in names])
 
     def _shows(self, blocks: list[dict[str, Any]]) -> bool:
         """Return whether the files in *blocks* can be shown."""
@@ -158,18 +158,18 @@ class SlackWorkspace(Receiver):
     def _post(self, said: dict[str, Any]) -> tuple[int, bytes]:
         stamp = f"1795143840.{len(self.messages):06}"
         self.messages.append({"ts": stamp, "thread_ts": said.get("thread_ts"), "said": [said]})
-        return _answer(ok=True, channel=CHANNEL, ts=stamp)
+        return _ok_response(ok=True, channel=CHANNEL, ts=stamp)
 
     def _update(self, said: dict[str, Any]) -> tuple[int, bytes]:
         for message in self.messages:
             if message["ts"] == said["ts"]:
                 message["said"].append(said)
-                return _answer(ok=True, channel=CHANNEL, ts=said["ts"])
-        return _answer(ok=False, error="message_not_found")
+                return _ok_response(ok=True, channel=CHANNEL, ts=said["ts"])
+        return _ok_response(ok=False, error="message_not_found")
 
     def _read(self, method: str, asked: dict[str, str]) -> tuple[int, bytes]:
         if "channels:history" not in self.scopes:
-            return _answer(ok=False, error="missing_scope", needed="channels:history")
+            return _ok_response(ok=False, error="missing_scope", needed="channels:history")
         assert asked["include_all_metadata"] == "true"
         if method == "conversations.history":
             found = self.parents[::-1]
@@ -179,7 +179,7 @@ class SlackWorkspace(Receiver):
         end = start + min(self.page, int(asked["limit"]))
         more = str(end) if end < len(found) else ""
         shown = [_shown(each) for each in found[start:end]]
-        return _answer(ok=True, messages=shown, response_metadata={"next_cursor": more})
+        return _ok_response(ok=True, messages=shown, response_metadata={"next_cursor": more})
 
 
 def _shown(message: dict[str, Any]) -> dict[str, Any]:
@@ -192,5 +192,5 @@ def _form(body: bytes) -> dict[str, str]:
     return {key: found[0] for key, found in parse_qs(body.decode()).items()}
 
 
-def _answer(**said: Any) -> tuple[int, bytes]:
+def _ok_response(**said: Any) -> tuple[int, bytes]:
     return 200, json.dumps(said).encode()

@@ -40,7 +40,7 @@ def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
 
 
 @pytest.fixture
-def ask(database: str, now: datetime, capsys: pytest.CaptureFixture[str]) -> Ask:
+def run_command(database: str, now: datetime, capsys: pytest.CaptureFixture[str]) -> Ask:
     """Run one command and return its output."""
 
     def run(*words: str, later: timedelta = timedelta(minutes=1)) -> str:
@@ -51,38 +51,38 @@ def ask(database: str, now: datetime, capsys: pytest.CaptureFixture[str]) -> Ask
     return run
 
 
-def test_open_incidents_are_listed(ask: Ask) -> None:
+def test_open_incidents_are_listed(run_command: Ask) -> None:
     """An incident is one line with id, severity, opening time, owner and headline."""
-    head, line = ask("list").splitlines()
+    head, line = run_command("list").splitlines()
 
     assert head.split() == ["id", "state", "severity", "opened", "(UTC)", "who", "what"]
     assert line.split()[:7] == [NAME, "open", "page", "2026-11-20", "03:04:00", "nobody", "magika-demo:"]
-    assert json.loads(ask("list", "--json"))[0]["id"] == NAME
+    assert json.loads(run_command("list", "--json"))[0]["id"] == NAME
 
 
-def test_show_prints_a_complete_incident(ask: Ask) -> None:
+def test_show_prints_a_complete_incident(run_command: Ask) -> None:
     """`show` prints facts, history and deliveries of an incident."""
-    text = ask("show", NAME)
+    text = run_command("show", NAME)
 
     assert text.splitlines()[0].startswith(f"{NAME}: magika-demo: latency SLO burning 31")
     assert "  acknowledged by nobody" in text
     assert "2026-11-20 03:04:00   opened   1 channel" in text
     assert "slack     opened    waiting   0       2026-11-20 03:04:00" in text
-    assert json.loads(ask("show", NAME, "--json"))["deliveries"][0]["channel"] == "slack"
+    assert json.loads(run_command("show", NAME, "--json"))["deliveries"][0]["channel"] == "slack"
 
 
-def test_an_incident_is_acknowledged(ask: Ask) -> None:
+def test_an_incident_is_acknowledged(run_command: Ask) -> None:
     """An incident is acknowledged with the login name or a given name, which the list shows."""
-    said = ask("ack", NAME)
-    ask("ack", NAME, "--by", "bob")
+    said = run_command("ack", NAME)
+    run_command("ack", NAME, "--by", "bob")
 
     assert said == f"ann acknowledged {NAME}: magika-latency of magika-demo\n"
-    assert "   bob   " in ask("list")
-    assert "by ann" in ask("show", NAME)
-    assert "by bob" in ask("show", NAME)
+    assert "   bob   " in run_command("list")
+    assert "by ann" in run_command("show", NAME)
+    assert "by bob" in run_command("show", NAME)
 
 
-def test_a_latency_regression_is_accepted(database: str, ask: Ask, finding: Finding, now: datetime) -> None:
+def test_a_latency_regression_is_accepted(database: str, run_command: Ask, finding: Finding, now: datetime) -> None:
     """An accepted regression is resolved with person and reason; accepting another incident is an error with a fix."""
     name, at = "sl-00000000000000000002", now.timestamp()
     shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
@@ -92,37 +92,37 @@ def test_a_latency_regression_is_accepted(database: str, ask: Ask, finding: Find
     )
     with closing(Store.open(database)) as store, store.transaction() as connection:
         journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), ("slack",), at)
-    said = ask("accept", name, "--why", "the new model")
-    shown = ask("show", name)
+    said = run_command("accept", name, "--why", "the new model")
+    shown = run_command("show", name)
 
     assert (
         said
         == f"ann accepted {name} as the new baseline of magika-demo; a new notification is sent only if latency rises further\n"
     )
-    assert ask("accept", name, "--by", "bob") == said
+    assert run_command("accept", name, "--by", "bob") == said
     assert f"  {'state':<16}accepted by ann at 03:05 UTC on 20 November\n" in shown
     assert re.search(r"accepted +by ann: the new model", shown)
-    assert name not in ask("list")
+    assert name not in run_command("list")
     with pytest.raises(IncidentError, match="write another objective or threshold"):
-        ask("accept", NAME)
+        run_command("accept", NAME)
 
 
-def test_a_silence_is_created_listed_and_ended(ask: Ask) -> None:
+def test_a_silence_is_created_listed_and_ended(run_command: Ask) -> None:
     """A silence lasts two hours from now by default, and an ended one is in the list of all silences."""
-    made = ask(
+    made = run_command(
         "silence", "--service", "magika-demo", "--severity", "ticket", "--for", "90m", "--comment", "moving disks"
     )
     name = made.partition(":")[0]
-    line = ask("silences").splitlines()[1]
-    ended = ask("unsilence", name, later=timedelta(minutes=2))
+    line = run_command("silences").splitlines()[1]
+    ended = run_command("unsilence", name, later=timedelta(minutes=2))
 
     assert made == (
         f"{name}: service=magika-demo, severity=ticket is silenced by ann until 04:35 UTC on 20 November: moving disks\n"
     )
     assert line.split()[:3] == [name, "in", "force"]
     assert ended == f"{name} has ended: notifications for service=magika-demo, severity=ticket resume\n"
-    assert ask("silences", later=timedelta(minutes=3)) == "Nothing is silenced.\n"
-    assert "over" in ask("silences", "--all", later=timedelta(minutes=3))
+    assert run_command("silences", later=timedelta(minutes=3)) == "Nothing is silenced.\n"
+    assert "over" in run_command("silences", "--all", later=timedelta(minutes=3))
 
 
 @pytest.mark.parametrize(

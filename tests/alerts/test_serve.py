@@ -94,7 +94,7 @@ channels:
     return path
 
 
-class Said(logging.Handler):
+class AlertLog(logging.Handler):
     """Log handler that lets a test wait for a line."""
 
     def __init__(self) -> None:
@@ -115,9 +115,9 @@ class Said(logging.Handler):
 
 
 @pytest.fixture
-def said() -> Iterator[Said]:
+def alert_log() -> Iterator[AlertLog]:
     """Log of the alerts service."""
-    handler, logger = Said(), logging.getLogger("stagelens")
+    handler, logger = AlertLog(), logging.getLogger("stagelens")
     logger.addHandler(handler)
     yield handler
     logger.removeHandler(handler)
@@ -236,7 +236,7 @@ channels:
 
 
 def test_a_failing_store_is_retried(
-    store: Store, slo_yaml: Path, said: Said, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    store: Store, slo_yaml: Path, alert_log: AlertLog, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A failure of the database is logged once, and so is the recovery."""
     real, broken = store.transaction, threading.Event()
@@ -252,9 +252,9 @@ def test_a_failing_store_is_retried(
     alerts = Alerts(AlertsConfig(slo_file=slo_yaml, interval=timedelta(milliseconds=20)), store)
     with caplog.at_level(logging.INFO):
         alerts.start()
-        said.wait_for("the disk is full")
+        alert_log.wait_for("the disk is full")
         broken.clear()
-        said.wait_for("alerts: recovered")
+        alert_log.wait_for("alerts: recovered")
         alerts.stop()
 
     assert caplog.text.count("the disk is full") == 1
@@ -323,7 +323,7 @@ def test_a_heartbeat_reaches_its_receiver(store: Store, traffic: Traffic, beatin
 
 
 def test_a_failing_evaluation_stops_the_heartbeat(
-    store: Store, beating: Path, inbox: Inbox, said: Said, monkeypatch: pytest.MonkeyPatch
+    store: Store, beating: Path, inbox: Inbox, alert_log: AlertLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If the evaluation fails, the pings stop."""
 
@@ -335,7 +335,7 @@ def test_a_failing_evaluation_stops_the_heartbeat(
     monkeypatch.setattr(heartbeat, "PATIENCE_SECONDS", 0.0)
     alerts = Alerts(AlertsConfig(slo_file=beating, interval=timedelta(milliseconds=20)), store)
     alerts.start()
-    said.wait_for("no heartbeat to heartbeat: no evaluation succeeded recently")
+    alert_log.wait_for("no heartbeat to heartbeat: no evaluation succeeded recently")
     alerts.stop()
 
     assert inbox.pings == []

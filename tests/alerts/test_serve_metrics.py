@@ -36,10 +36,10 @@ DEFINITIONS = Definitions((LATENCY,), CHANNELS)
 
 def exposed(store: Store, at: datetime) -> dict[str, float]:
     """Return all samples at the time *at* by name without the prefix, and labels."""
-    return samples(said(AlertMetrics(store, at.timestamp)))
+    return samples(exposition(AlertMetrics(store, at.timestamp)))
 
 
-def said(metrics: AlertMetrics) -> str:
+def exposition(metrics: AlertMetrics) -> str:
     registry = CollectorRegistry()
     registry.register(metrics)
     return generate_latest(registry).decode()
@@ -103,7 +103,7 @@ def test_a_channel_has_zero_counts_before_its_first_message(store: Store, tmp_pa
     alerts = Alerts(AlertsConfig(slo_file=slos), store)
     alerts.file.refresh(datetime.now(UTC))
 
-    assert samples(said(alerts.metrics))['messages{channel="webhook",state="dead"}'] == 0
+    assert samples(exposition(alerts.metrics))['messages{channel="webhook",state="dead"}'] == 0
 
 
 def test_only_a_complete_evaluation_updates_the_time(
@@ -143,7 +143,7 @@ def test_alert_metrics_pass_promtool(store: Store, traffic: Traffic, now: dateti
     """Names, units and help are valid for `promtool check metrics`."""
     traffic(now - 10 * MINUTE, 10 * MINUTE, {50: SLOW})
     Evaluator(store, "me", lease_seconds=30).tick(DEFINITIONS, now)
-    checked = prometheus_tool.run("check", "metrics", given=said(AlertMetrics(store)).encode())
+    checked = prometheus_tool.run("check", "metrics", given=exposition(AlertMetrics(store)).encode())
 
     assert checked == (0, "")
 

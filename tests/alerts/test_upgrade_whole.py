@@ -16,7 +16,7 @@ from sqlalchemy import text
 from stagelens.__main__ import main
 from stagelens.store import Store
 from stagelens.store.engines import database
-from tests.alerts.full_store import clock, fill, rows, said
+from tests.alerts.full_store import clock, fill, results_of, rows
 
 WRITTEN_DOWN = sorted((Path(__file__).parent / "schemas").glob("*.sql"))
 OPENERS = 4
@@ -53,11 +53,11 @@ def test_every_table_has_rows(store: Store) -> None:
 
 def test_an_upgraded_store_of_the_previous_schema_gives_equal_results(store: Store, url: str) -> None:
     """All results, and all rows of the previous schema's tables, are equal after the upgrade."""
-    before = said(store)
+    before = results_of(store)
     database.migrate(store.engine, previous_revision())
     held = rows(store)
     upgraded = Store.open(url, clock=clock)
-    after, there = said(upgraded), rows(upgraded)
+    after, there = results_of(upgraded), rows(upgraded)
     upgraded.close()
 
     assert after == before
@@ -66,7 +66,7 @@ def test_an_upgraded_store_of_the_previous_schema_gives_equal_results(store: Sto
 
 def test_processes_started_during_the_upgrade_wait(store: Store, url: str) -> None:
     """Of several processes that open an old store together, one upgrades it and the others wait."""
-    before = said(store)
+    before = results_of(store)
     database.migrate(store.engine, previous_revision())
     together = Barrier(OPENERS)
 
@@ -74,7 +74,7 @@ def test_processes_started_during_the_upgrade_wait(store: Store, url: str) -> No
         together.wait()
         opened = Store.open(url, clock=clock)
         try:
-            return revision_of(opened), said(opened)
+            return revision_of(opened), results_of(opened)
         finally:
             opened.close()
 
@@ -98,7 +98,7 @@ def test_results_of_an_earlier_version_are_equal(left: tuple[Path, dict[str, str
     """Results equal those written by the earlier version, which does not depend on downgrades of this version."""
     file, before = left
     store = Store.open(f"sqlite:///{file}", clock=clock)
-    after = said(store)
+    after = results_of(store)
     store.close()
 
     assert after == before
@@ -112,7 +112,7 @@ def test_a_backup_of_an_earlier_version_can_be_restored(
     monkeypatch.setenv("STAGELENS_DATABASE", f"sqlite:///{tmp_path / 'new.db'}")
     code = main(["restore", str(backup)])
     store = Store.open(f"sqlite:///{tmp_path / 'new.db'}", clock=clock)
-    after = said(store)
+    after = results_of(store)
     store.close()
 
     assert code == 0

@@ -51,7 +51,7 @@ class Watch:
     channels: str
     processes: AlertProcesses = field(default_factory=AlertProcesses)
 
-    def promise(self, *services: str) -> None:
+    def write_slos(self, *services: str) -> None:
         """Replace the SLO file by one with an SLO for each of *services*, and ten more that make an evaluation take longer."""
         quiet = [f"quiet-{number}" for number in range(10)]
         slos = "".join(

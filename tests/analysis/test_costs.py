@@ -37,7 +37,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "prices.yaml"
 
 
-def said(file: Path, text: str) -> list[str]:
+def errors_of(file: Path, text: str) -> list[str]:
     """Return what is wrong with *text*, by line."""
     file.write_text(text, encoding="utf-8")
     with pytest.raises(FileError) as caught:
@@ -99,7 +99,7 @@ def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None
 )
 def test_an_error_is_reported_with_line_key_and_fix(file: Path, wrong: str, message: str | None) -> None:
     """Nobody has to guess what is wrong in a file of prices."""
-    told = said(file, wrong)
+    told = errors_of(file, wrong)
 
     assert message is None or message in "\n".join(told)
 

@@ -112,7 +112,7 @@ def run(deployment: Deployment, plan: Plan, told: Callable[[str], None]) -> Outc
         deployment.start(member)
     deployment.network.faults = NO_FAULTS
     sent = added_up(deployment.finish())
-    deployment.wait_until_folded()
+    deployment.wait_until_processed()
     for member in deployment.members:
         deployment.wait_for(member)
         deployment.end(member)

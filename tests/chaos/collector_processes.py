@@ -44,19 +44,19 @@ class CollectorProcesses:
 
     def start(self, environment: Mapping[str, str]) -> int:
         """Start a collector with *environment* over that of this process, and return its id; it does not serve yet."""
-        return self._ask(f"start {json.dumps(dict(environment))}")
+        return self._send_command(f"start {json.dumps(dict(environment))}")
 
     def kill(self, process: int) -> None:
         """Kill it without a word, and return when it is dead."""
-        self._ask(f"kill {process}")
+        self._send_command(f"kill {process}")
 
     def end(self, process: int) -> int:
         """Have it finish what it accepted, and return its exit code; negative for the signal that killed it."""
-        return self._ask(f"end {process}")
+        return self._send_command(f"end {process}")
 
     def lives(self, process: int) -> bool:
         """Say whether it has not ended by itself."""
-        return bool(self._ask(f"lives {process}"))
+        return bool(self._send_command(f"lives {process}"))
 
     def close(self) -> None:
         """Kill all of them."""
@@ -67,7 +67,7 @@ class CollectorProcesses:
         self._process.wait()
         self._process.stdout.close()
 
-    def _ask(self, command: str) -> int:
+    def _send_command(self, command: str) -> int:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(command + "\n")

@@ -53,7 +53,7 @@ class Member:
     grpc_port: int = field(default_factory=free_port)
     process: int | None = None
 
-    def answers(self) -> bool:
+    def is_serving(self) -> bool:
         """Say whether it serves."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
         try:
@@ -127,7 +127,7 @@ class Deployment:
                 self.kill(member)
                 self.start(member)
                 self.given_up += 1
-            return member.answers()
+            return member.is_serving()
 
         wait_until(serves, f"the collector at {member.port} serves")
 
@@ -152,7 +152,7 @@ class Deployment:
             assert client.stdout
             assert client.stdout.readline(), f"{client.args} failed; see {self.folder}"
 
-    def said(self, service: str) -> str:
+    def log_of(self, service: str) -> str:
         """Return what the client of *service* has logged."""
         return (self.folder / f"{service}.log").read_text()
 
@@ -172,7 +172,7 @@ class Deployment:
             self._clients.pop(0)
         return said
 
-    def wait_until_folded(self) -> None:
+    def wait_until_processed(self) -> None:
         """Let the time go by that the spans of a request are waited for, and wait until all are counted."""
         for member in self.members:
             self.wait_for(member)
@@ -180,7 +180,7 @@ class Deployment:
         past = text("UPDATE inbox SET received = received - 100 WHERE counted = 0")
         free, waiting = text("UPDATE store SET folding_until = 0"), text("SELECT count(*) FROM inbox WHERE counted = 0")
 
-        def folded() -> bool:
+        def processed() -> bool:
             with engine.connect() as connection:
                 return connection.execute(waiting).scalar_one() == 0
 
@@ -189,7 +189,7 @@ class Deployment:
             with writing(engine, "cannot write to") as connection:
                 connection.execute(past)
                 connection.execute(free)
-            wait_until(folded, "all spans are counted")
+            wait_until(processed, "all spans are counted")
         finally:
             engine.dispose()
 

@@ -68,11 +68,11 @@ class Collector:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "stagelens", "collector"], env=os.environ | settings, stdout=log, stderr=log
             )
-        while self.ask("/healthz")[0] != 200:
+        while self.send_request("/healthz")[0] != 200:
             assert self._process.poll() is None, (folder / "collector.log").read_text()
             time.sleep(0.05)
 
-    def ask(self, path: str) -> tuple[int, float]:
+    def send_request(self, path: str) -> tuple[int, float]:
         """Return the status of an answer, 0 for none, and how long it took in seconds."""
         started = time.monotonic()
         status, _ = self.send("GET", path)
@@ -119,7 +119,7 @@ def flood(collector: Collector, attack: Attack, seconds: float, seed: int) -> Fl
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        outcome.slowest_seconds = max(outcome.slowest_seconds, collector.ask("/")[1])
+        outcome.slowest_seconds = max(outcome.slowest_seconds, collector.send_request("/")[1])
         time.sleep(0.05)
     outcome.peak_bytes = collector.memory("VmHWM")
     return outcome

@@ -189,7 +189,7 @@ def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcom
     """Open and resolve *incidents* incidents, up to four at a time, under failures by *seed*."""
     rng = random.Random(seed)
     traffic = Traffic(watch.store, Clock(datetime.now(UTC)))
-    watch.promise()
+    watch.write_slos()
     chaos, services = _Chaos(watch, rng), list[str]()
     while len(services) < incidents:
         group = [f"shop-{len(services) + number}" for number in range(rng.randint(1, _AT_ONCE))]
@@ -197,7 +197,7 @@ def run(watch: Watch, receivers: Receivers, incidents: int, seed: int) -> Outcom
             traffic(datetime.now(UTC) - _MINUTES, _MINUTES, {50: _SLOW}, service=service)
         services += group
         for promised, state in ((group, "open"), ([], "resolved")):
-            watch.promise(*promised)
+            watch.write_slos(*promised)
             chaos.until(partial(_stand, watch, set(group), state))
     failed, came = (sum(getattr(each, name) for each in receivers.all) for name in ("refused", "requests"))
     violations = [wrong for each in receivers.all for wrong in each.violations]

@@ -85,7 +85,7 @@ class Stagelens:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "stagelens", "up"], env=os.environ | settings, stdout=log, stderr=log
             )
-        while ask(self.dashboard, "/readyz")[0] != 200:
+        while send_request(self.dashboard, "/readyz")[0] != 200:
             assert self._process.poll() is None, (folder / "up.log").read_text()
             time.sleep(0.05)
         said = {"name": "ada", "secret": PASSWORD}
@@ -103,7 +103,7 @@ class Stagelens:
 Attack = Callable[[Stagelens, random.Random, float], Counter[int]]
 
 
-def ask(
+def send_request(
     port: int,
     path: str,
     body: bytes | None = None,
@@ -137,7 +137,9 @@ def idle_senders(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 def large_bodies(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     """Send bodies of 20 MB to the sign-in page."""
     form = {"Content-Type": "application/x-www-form-urlencoded"}
-    return Counter(_until(end, lambda: ask(to.dashboard, "/signin", rng.randbytes(20_000_000), form, _ATTACKER)[0]))
+    return Counter(
+        _until(end, lambda: send_request(to.dashboard, "/signin", rng.randbytes(20_000_000), form, _ATTACKER)[0])
+    )
 
 
 def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
@@ -146,7 +148,9 @@ def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
 
     def guess() -> int:
         said = urlencode({"name": "ada", "secret": str(rng.random())}).encode()
-        return ask(to.dashboard, "/signin", said, form, f"127.0.{rng.randint(1, 250)}.{rng.randint(1, 250)}")[0]
+        return send_request(to.dashboard, "/signin", said, form, f"127.0.{rng.randint(1, 250)}.{rng.randint(1, 250)}")[
+            0
+        ]
 
     return Counter(_until(end, guess))
 
@@ -156,7 +160,7 @@ def inventors(to: Stagelens, _rng: random.Random, end: float) -> Counter[int]:
 
     def invent() -> int:
         body = export([point({})], f"invented-{next(_numbers)}")
-        return ask(to.collector, "/v1/metrics", body, JSON, _ATTACKER)[0]
+        return send_request(to.collector, "/v1/metrics", body, JSON, _ATTACKER)[0]
 
     return Counter(_until(end, invent))
 
@@ -183,15 +187,15 @@ def attacked(to: Stagelens, attack: Attack, attackers: int, seconds: float, ackn
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        status, took = ask(to.dashboard, "/", headers={"Cookie": to.cookie})
+        status, took = send_request(to.dashboard, "/", headers={"Cookie": to.cookie})
         outcome.pages.append(took)
         outcome.refused["page"] += status != 200
         for port in (to.dashboard, to.collector):
-            status, took = ask(port, "/livez")
+            status, took = send_request(port, "/livez")
             outcome.probes.append(took)
             outcome.refused["probe"] += status != 200
         name = f"honest-{next(_numbers)}" if len(acknowledged) < 50 else "honest"
-        status, _ = ask(to.collector, "/v1/metrics", export([point({}, ("1", "2"))], name), JSON)
+        status, _ = send_request(to.collector, "/v1/metrics", export([point({}, ("1", "2"))], name), JSON)
         outcome.refused["export"] += status != 200
         acknowledged[name] += 3 if status == 200 else 0
         time.sleep(0.05)

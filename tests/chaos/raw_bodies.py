@@ -83,7 +83,7 @@ def bodies(work: Work) -> Iterator[Body]:
         yield _body("/v1/metrics", metrics, named)
         if work.rng.random() < 0.2:
             work.sent.traces[work.service] += 1
-            trace = _export(work.service, "resourceSpans", "scopeSpans", {"spans": _kept(work.rng)})
+            trace = _export(work.service, "resourceSpans", "scopeSpans", {"spans": _retained(work.rng)})
             yield _body("/v1/traces", trace, {})
 
 
@@ -117,7 +117,7 @@ def _metrics(counts: RequestHistograms) -> list[dict[str, Any]]:
     ]
 
 
-def _kept(rng: random.Random) -> list[dict[str, Any]]:
+def _retained(rng: random.Random) -> list[dict[str, Any]]:
     now = time.time_ns()
     ids = {"traceId": rng.randbytes(16).hex(), "spanId": rng.randbytes(8).hex()}
     attributes = [

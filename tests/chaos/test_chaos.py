@@ -40,7 +40,7 @@ def test_an_agent_with_a_full_buffer_counts_the_lost_requests() -> None:
     with on_sqlite(seed=8) as deployment:
         # One export of it takes about 2 kB.
         deployment.send("agent", "shop", {"STAGELENS_BUFFER_SIZE": "10kB"})
-        wait_until(lambda: "requests are not counted" in deployment.said("shop"), "the agent says that it drops them")
+        wait_until(lambda: "requests are not counted" in deployment.log_of("shop"), "the agent says that it drops them")
         outcome = run(deployment, Plan(kills=0, clients=()), print)
 
     assert 0 < outcome.stored.dropped < outcome.sent.requests["shop"]

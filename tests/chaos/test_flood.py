@@ -36,7 +36,7 @@ def test_a_flood_stays_within_the_memory_limit_and_loses_no_acknowledged_data(co
         # On a busy machine the honest one may begin when they are over.
         while not (alone := acknowledged["honest"]):
             outcomes.append(flood(collector, huge_attributes, 0.5, 1))
-    answered = collector.ask("/readyz")[0]
+    answered = collector.send_request("/readyz")[0]
 
     assert max(outcome.peak_bytes for outcome in outcomes) < CEILING_BYTES
     assert [outcome.name for outcome in outcomes if outcome.without_advice] == []
@@ -57,4 +57,4 @@ def test_requests_without_waiting_for_responses_do_not_accumulate(collector: Col
             answers += data
 
     assert answers.count(b"HTTP/1.1 ") < 100
-    assert collector.ask("/livez")[0] == 200
+    assert collector.send_request("/livez")[0] == 200

@@ -18,7 +18,7 @@ from stagelens.cli.saved_run import Run
 from stagelens.core.confidence import interval
 from stagelens.dashboard.ui.format import duration
 from stagelens.store import Batch, KeptTrace, Selection, Series, Store
-from tests.support.raw_requests import NOON, NS, Fold, Request
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request
 
 MS = 1_000_000
 SHOP = Series("shop", route="/items/{id}")
@@ -70,7 +70,7 @@ def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> Kept
 
 
 @pytest.fixture
-def told(store: Store) -> Callable[[], list[str]]:
+def summary_lines(store: Store) -> Callable[[], list[str]]:
     """The lines that are told of the store, in a terminal of 80 columns that has no colours."""
 
     def lines() -> list[str]:
@@ -88,11 +88,11 @@ def line(lines: list[str], start: str) -> str:
     return next(each for each in lines if each.startswith(start))
 
 
-def test_percentiles_equal_the_store_with_error_bounds(store: Store, told: Callable[[], list[str]]) -> None:
+def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lines: Callable[[], list[str]]) -> None:
     """The same number on a page and here, and how sure it is."""
-    store.write([Batch("a", Fold().points(many(2000)))])
+    store.write([Batch("a", PointAggregator().points(many(2000)))])
     latency = store.read.latency(Selection(*EVER))
-    lines = told()
+    lines = summary_lines()
     values, limits = (lines[lines.index(line(lines, "all")) + each] for each in (0, 1))
     for quantile in (0.5, 0.95, 0.99):
         found = interval(latency, quantile)
@@ -105,21 +105,21 @@ def test_percentiles_equal_the_store_with_error_bounds(store: Store, told: Calla
     assert "2 000 requests in 1 m 15 s" in lines[1]
 
 
-def test_long_texts_are_truncated_before_numbers(store: Store, told: Callable[[], list[str]]) -> None:
+def test_long_texts_are_truncated_before_numbers(store: Store, summary_lines: Callable[[], list[str]]) -> None:
     """A route of 90 characters and an interval that says much of itself: they are cut, and no number is."""
     long = Series("shop", route="/items/" + "x" * 83)
     kept = trace(long, name="a model of some name " * 5)
-    store.write([Batch("a", Fold().points([*many(2000), *many(1500, long)]), traces=[kept])])
-    said = "\n".join(told())
+    store.write([Batch("a", PointAggregator().points([*many(2000), *many(1500, long)]), traces=[kept])])
+    said = "\n".join(summary_lines())
 
     assert not re.search(r"\d\s?…", said)
     assert "…" in said
 
 
-def test_the_summary_names_the_stages_of_the_tail(store: Store, told: Callable[[], list[str]]) -> None:
+def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: Callable[[], list[str]]) -> None:
     """One in fifty waits in a queue: that is p99, and none of p50."""
-    store.write([Batch("a", Fold().points(many(2000)))])
-    lines = told()
+    store.write([Batch("a", PointAggregator().points(many(2000)))])
+    lines = summary_lines()
     queue = line(lines, "Queue").split()
 
     assert queue[1:5] == ["0", "ms", "100", "ms"]
@@ -128,12 +128,12 @@ def test_the_summary_names_the_stages_of_the_tail(store: Store, told: Callable[[
     assert "█" in line(lines, "Forward")
 
 
-def test_percentiles_with_too_few_requests_are_omitted(store: Store, told: Callable[[], list[str]]) -> None:
+def test_percentiles_with_too_few_requests_are_omitted(store: Store, summary_lines: Callable[[], list[str]]) -> None:
     """With 30 there is a median, and it is said what p95 and p99 need; with 5 there is a mean."""
-    store.write([Batch("a", Fold().points(many(30)))])
-    some = told()
-    store.write([Batch("b", Fold().points(many(5, Series("few"))))])
-    few = told()[len(some) :]
+    store.write([Batch("a", PointAggregator().points(many(30)))])
+    some = summary_lines()
+    store.write([Batch("b", PointAggregator().points(many(5, Series("few"))))])
+    few = summary_lines()[len(some) :]
 
     assert "needs 200" in "".join(some)
     assert "needs 1 000" in "".join(some)
@@ -142,12 +142,12 @@ def test_percentiles_with_too_few_requests_are_omitted(store: Store, told: Calla
     assert re.search(r"Where the time goes +mean", "\n".join(few))
 
 
-def test_errors_routes_and_losses_are_reported(store: Store, told: Callable[[], list[str]]) -> None:
+def test_errors_routes_and_losses_are_reported(store: Store, summary_lines: Callable[[], list[str]]) -> None:
     """Every route that has requests, the busiest first, and what could not be counted."""
     routes = [many(60 - number, Series("shop", route=f"/{number}")) for number in range(10)]
     failed = many(15, Series("shop", route="/0", status="error"))
-    store.write([Batch("a", Fold().points([each for own in routes for each in own] + failed), dropped=4)])
-    text = "\n".join(told())
+    store.write([Batch("a", PointAggregator().points([each for own in routes for each in own] + failed), dropped=4)])
+    text = "\n".join(summary_lines())
 
     assert "15 errors, 2.63 %" in text
     assert re.findall(r"^(/\d)", text, re.MULTILINE) == [f"/{number}" for number in range(8)]
@@ -155,10 +155,10 @@ def test_errors_routes_and_losses_are_reported(store: Store, told: Callable[[], 
     assert "4 requests more could not be counted" in text
 
 
-def test_the_slowest_request_is_a_waterfall(store: Store, told: Callable[[], list[str]]) -> None:
+def test_the_slowest_request_is_a_waterfall(store: Store, summary_lines: Callable[[], list[str]]) -> None:
     """Each interval where it was in time; of many the longest, and how many more there are."""
-    store.write([Batch("a", Fold().points(many(20)), [trace(spans=20)])])
-    lines = told()
+    store.write([Batch("a", PointAggregator().points(many(20)), [trace(spans=20)])])
+    lines = summary_lines()
     rows = [each for each in lines[lines.index(line(lines, "The slowest")) :] if each.startswith("Forward")]
     starts = [each.index("█") for each in rows]
 
@@ -168,9 +168,9 @@ def test_the_slowest_request_is_a_waterfall(store: Store, told: Callable[[], lis
     assert "/items/{id}  abababab" in line(lines, "The slowest")
 
 
-def test_a_run_without_requests_is_explained(told: Callable[[], list[str]]) -> None:
+def test_a_run_without_requests_is_explained(summary_lines: Callable[[], list[str]]) -> None:
     """Why that may be, and what to do."""
-    text = "\n".join(told())
+    text = "\n".join(summary_lines())
 
     assert "No request was seen in 1 m 15 s" in text
     assert 'with stagelens.request("name")' in text
@@ -180,7 +180,7 @@ def test_a_page_of_several_services_has_a_section_for_each(store: Store, tmp_pat
     """Charts have names of their own, and scripts find one table that follows a chart."""
     services = [Series(f"service-{number}", route="/x") for number in range(2)]
     for service in services:
-        store.write([Batch(service.service, Fold().points(many(200, service)), [])])
+        store.write([Batch(service.service, PointAggregator().points(many(200, service)), [])])
     path = tmp_path / "run.html"
     write_page(store, path, RUN)
     text = path.read_text()

@@ -28,7 +28,7 @@ from stagelens.core.request_histograms import dominant_stage
 from stagelens.core.stages import OVERHEAD
 from stagelens.dashboard.view import trace_name
 from stagelens.store import Batch, KeptTrace, Reader, Selection, Series, Store
-from tests.support.raw_requests import NOON, NS, Fold, Request
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request
 
 RUN = Run(["python", "serve.py"], datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + 1, UTC), 0)
 EVER = (datetime.fromtimestamp(NOON - 7200, UTC), datetime.fromtimestamp(NOON + 7200, UTC))
@@ -57,7 +57,7 @@ attributes = st.dictionaries(
 
 
 @st.composite
-def kept(draw: st.DrawFn) -> KeptTrace:
+def retained_trace(draw: st.DrawFn) -> KeptTrace:
     """A kept request, as the intake makes them."""
     spent = draw(stages)
     spans = [
@@ -107,7 +107,7 @@ def numbers(histogram: Histogram) -> tuple[Any, ...]:
     return histogram.scale, histogram.buckets, histogram.zero, pytest.approx(histogram.sum, rel=1e-9)
 
 
-def answers(read: Reader) -> Iterator[Any]:
+def query_results(read: Reader) -> Iterator[Any]:
     """What *read* says to each question that pages ask about requests."""
     for service in read.services(*EVER)["service"]:
         about = Selection(*EVER, service=service)
@@ -149,7 +149,7 @@ def new_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[...
 @settings(max_examples=5, deadline=None)
 @given(
     asked=st.lists(requests, min_size=1, max_size=30),
-    traces=st.lists(kept(), max_size=4, unique_by=lambda trace: trace.trace_id),
+    traces=st.lists(retained_trace(), max_size=4, unique_by=lambda trace: trace.trace_id),
     dropped=st.integers(0, 2**40),
 )
 def test_every_query_is_equal_in_a_store_that_ingests_the_run(
@@ -164,12 +164,12 @@ def test_every_query_is_equal_in_a_store_that_ingests_the_run(
     one, other = new_store(), new_store()
     half = len(asked) // 2
     # In two writes, so that there are buckets with more than one row.
-    one.write([Batch("a", Fold().points(asked[:half]), traces, dropped)])
-    one.write([Batch("b", Fold(scale=3).points(asked[half:]))])
+    one.write([Batch("a", PointAggregator().points(asked[:half]), traces, dropped)])
+    one.write([Batch("b", PointAggregator(scale=3).points(asked[half:]))])
     save_run(one, path, RUN)
     take_in(path, other)
 
-    for actual, expected in zip(answers(other.read), answers(one.read), strict=True):
+    for actual, expected in zip(query_results(other.read), query_results(one.read), strict=True):
         assert_same(actual, expected)
 
 
@@ -178,10 +178,10 @@ def test_expired_fine_buckets_are_saved_as_hours(new_store: Callable[..., Store]
     path = tmp_path / "run.json"
     clock = [float(NOON)]
     store = Store.open(f"sqlite:///{tmp_path / 'long.db'}", clock=lambda: clock[0])
-    store.write([Batch("a", Fold().points([Request({"forward": NS}, at=NOON - 600)] * 5))])
+    store.write([Batch("a", PointAggregator().points([Request({"forward": NS}, at=NOON - 600)] * 5))])
     clock[0] += 86_400 * 30
     store.maintain()
-    store.write([Batch("b", Fold().points([Request({"forward": 2 * NS}, at=int(clock[0]) - 60)] * 3))])
+    store.write([Batch("b", PointAggregator().points([Request({"forward": 2 * NS}, at=int(clock[0]) - 60)] * 3))])
     save_run(store, path, RUN)
     store.close()
     other = new_store(clock[0])
@@ -196,7 +196,7 @@ def test_a_collector_ingests_a_saved_run_once(new_store: Callable[..., Store], t
     """Posted twice as it is, by any client that can post a file."""
     now = int(datetime.now(UTC).timestamp())
     saved, path = new_store(now), tmp_path / "run.json"
-    saved.write([Batch("a", Fold().points([Request({"forward": NS}, at=now - 60)] * 7))])
+    saved.write([Batch("a", PointAggregator().points([Request({"forward": NS}, at=now - 60)] * 7))])
     save_run(saved, path, RUN)
     store = Store.open(f"sqlite:///{tmp_path / 'collected.db'}")
     collector = Collector(CollectorConfig(port=0), store)

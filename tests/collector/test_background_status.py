@@ -17,7 +17,7 @@ from stagelens.store.collectors import FORGOTTEN_AFTER, SILENT_AFTER, Report, Vi
 START = 1_790_000_000.0
 
 
-class Said:
+class StatusProbe:
     """Status reporter with a clock set by the test, and its reports."""
 
     def __init__(self, store: Store) -> None:
@@ -45,61 +45,64 @@ class Said:
 
 
 @pytest.fixture
-def said(store: Store) -> Said:
-    return Said(store)
+def status_probe(store: Store) -> StatusProbe:
+    return StatusProbe(store)
 
 
-def test_rates_cover_the_last_minute(said: Said) -> None:
+def test_rates_cover_the_last_minute(status_probe: StatusProbe) -> None:
     """Rates cover the last minute, by signal and, for refusals, by status."""
-    said()
+    status_probe()
     for _ in range(30):
-        said.metrics.request("metrics", 200)
-    said.metrics.request("traces", 429)
-    first = said(10).vitals
+        status_probe.metrics.request("metrics", 200)
+    status_probe.metrics.request("traces", 429)
+    first = status_probe(10).vitals
     for _ in range(5):
-        said(10)
-    last = said(10).vitals
+        status_probe(10)
+    last = status_probe(10).vitals
 
     assert first.exports_per_second == {"metrics": 3.0}
     assert first.refused_per_second == {"429": 0.1}
     assert last.exports_per_second == last.refused_per_second == {}
 
 
-def test_commit_time_is_its_99th_percentile(said: Said) -> None:
+def test_commit_time_is_its_99th_percentile(status_probe: StatusProbe) -> None:
     """Commit time is an upper bound of its 99th percentile; None without commits."""
-    quiet = said().vitals
+    quiet = status_probe().vitals
     for seconds in [0.002] * 98 + [0.3] * 2:
-        said.metrics.committed([Batch("b")], [False], seconds)
-    busy = said(10).vitals
+        status_probe.metrics.committed([Batch("b")], [False], seconds)
+    busy = status_probe(10).vitals
 
     assert (quiet.commit_p99_seconds, busy.commit_p99_seconds) == (None, 0.5)
 
 
-def test_a_commit_beyond_all_buckets_is_the_last_bound(said: Said) -> None:
+def test_a_commit_beyond_all_buckets_is_the_last_bound(status_probe: StatusProbe) -> None:
     """A commit beyond all buckets is reported with the last bound instead of infinity."""
-    said()
-    said.metrics.committed([Batch("b")], [False], 99.0)
+    status_probe()
+    status_probe.metrics.committed([Batch("b")], [False], 99.0)
 
-    assert said(10).vitals.commit_p99_seconds == 10.0
+    assert status_probe(10).vitals.commit_p99_seconds == 10.0
 
 
-def test_failures_are_reported_with_their_start(said: Said) -> None:
+def test_failures_are_reported_with_their_start(status_probe: StatusProbe) -> None:
     """An error is reported with the time of its first occurrence, until it is resolved."""
-    said.health.failed("committing", "disk full")
-    said()
-    said.health.failed("committing", "disk still full")
-    failing = said(30).vitals.failing
-    said.health.succeeded("committing")
+    status_probe.health.failed("committing", "disk full")
+    status_probe()
+    status_probe.health.failed("committing", "disk still full")
+    failing = status_probe(30).vitals.failing
+    status_probe.health.succeeded("committing")
 
     assert failing == (("committing", "disk still full", START),)
-    assert said(10).vitals.failing == ()
+    assert status_probe(10).vitals.failing == ()
 
 
-def test_reported_targets_are_bounded(said: Said) -> None:
+def test_reported_targets_are_bounded(status_probe: StatusProbe) -> None:
     """The number of reported targets is limited."""
-    said.targets = [TargetState(f"http://{n}/", "s", state="down", error="x" * 5000) for n in range(1000)]
-    said.targets += [TargetState("http://up/", "s", state="up"), TargetState("http://theirs/", "s", state="elsewhere")]
-    vitals = said().vitals
+    status_probe.targets = [TargetState(f"http://{n}/", "s", state="down", error="x" * 5000) for n in range(1000)]
+    status_probe.targets += [
+        TargetState("http://up/", "s", state="up"),
+        TargetState("http://theirs/", "s", state="elsewhere"),
+    ]
+    vitals = status_probe().vitals
 
     assert vitals.targets_up == 1
     assert len(vitals.targets_down) == 20

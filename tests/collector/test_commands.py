@@ -29,7 +29,7 @@ from stagelens.store import Batch, Selection, Series, Store, schema
 from stagelens.store.store_factory import store_locations
 from tests.store.clickhouse_server import clickhouse_server, new_database
 from tests.support.postgresql_server import Server
-from tests.support.raw_requests import Fold, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
+from tests.support.raw_requests import PointAggregator, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
 
 STAGELENS = [sys.executable, "-m", "stagelens"]
 PATIENCE_SECONDS = 150
@@ -67,7 +67,9 @@ def stagelens(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def batch(name: str, at: int) -> Batch:
     """Return a batch of one request *at* Unix seconds, of one of three services."""
     series = Series(f"service-{at % 3}", "1", route=f"/{at % 5}")
-    return Batch(name, Fold().points([Request({"queue": 1_000_000, "forward": 1_000_000 + at % 977}, at, series)]))
+    return Batch(
+        name, PointAggregator().points([Request({"queue": 1_000_000, "forward": 1_000_000 + at % 977}, at, series)])
+    )
 
 
 @pytest.fixture(scope="module")

@@ -39,7 +39,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prometheus, "EMPTY_SECONDS", 0.0)
 
 
-def told(histogram: Histogram, service: str = "shop") -> Counters:
+def counters_of(histogram: Histogram, service: str = "shop") -> Counters:
     """Return counters that counted *histogram*."""
     made = Counters()
     made.count(PointColumns.of([Point(Series(service), names.REQUEST_DURATION, "forward", 0, histogram)]))
@@ -60,7 +60,7 @@ def test_a_native_histogram_equals_the_counted_histogram(durations: list[float])
     histogram = Histogram()
     for seconds in durations:
         histogram.record(seconds)
-    native = read(protobuf.write_protobuf([], told(histogram).read()))[NAME].metric[0].histogram
+    native = read(protobuf.write_protobuf([], counters_of(histogram).read()))[NAME].metric[0].histogram
     unfolded, index, count, deltas = dict[int, int](), 0, 0, list(native.positive_delta)
     for span in native.positive_span:
         index += span.offset
@@ -77,7 +77,7 @@ def test_a_native_histogram_equals_the_counted_histogram(durations: list[float])
 @given(st.text(max_size=20))
 def test_any_service_name_is_escaped_in_both_formats(service: str) -> None:
     """Any service name is escaped in both formats; an invalid character becomes a question mark."""
-    counted = told(Histogram(buckets={0: 1}), service).read()
+    counted = counters_of(Histogram(buckets={0: 1}), service).read()
     (family,) = text_string_to_metric_families(text.write_text(counted).decode())
     native = read(protobuf.write_protobuf([], counted))[NAME].metric[0]
     labels = {pair.name: pair.value for pair in native.label}
@@ -87,7 +87,7 @@ def test_any_service_name_is_escaped_in_both_formats(service: str) -> None:
 
 def test_classic_buckets_are_equal_in_both_formats() -> None:
     """Classic buckets are equal in the text format and beside native ones in protobuf."""
-    counted = told(Histogram(buckets={-40: 3, 0: 2, 500: 1}, zero=4)).read()
+    counted = counters_of(Histogram(buckets={-40: 3, 0: 2, 500: 1}, zero=4)).read()
     (family,) = text_string_to_metric_families(text.write_text(counted).decode())
     written = {sample.labels["le"]: sample.value for sample in family.samples if sample.name.endswith("_bucket")}
     native = read(protobuf.write_protobuf([], counted))[NAME].metric[0].histogram

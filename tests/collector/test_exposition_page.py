@@ -24,7 +24,7 @@ NAME = re.compile(r"\bstagelens_(?:collector|alerts)_\w+")
 
 
 @pytest.fixture
-def told(served: Any, store: Store) -> set[str]:
+def exposed_names(served: Any, store: Store) -> set[str]:
     """Return the names of all metrics in an exposition."""
     served.collector.metrics.include(AlertMetrics(store))
     lines = served.client.get("/metrics").text.splitlines()
@@ -33,16 +33,16 @@ def told(served: Any, store: Store) -> set[str]:
     return {name for name in found if name.startswith("stagelens_") and not name.endswith("_created")}
 
 
-def test_every_metric_is_documented_with_an_action(told: set[str]) -> None:
+def test_every_metric_is_documented_with_an_action(exposed_names: set[str]) -> None:
     """Every metric is in a table of the page with meaning, threshold and action."""
     rows = [line for line in PAGE.splitlines() if line.startswith("| `stagelens_")]
     described = {name for row in rows for name in NAME.findall(row.split("|")[1])}
 
-    assert described == told
+    assert described == exposed_names
     assert all(row.count("|") == 6 and row.split("|")[3].strip() for row in rows)
 
 
-def test_other_pages_name_existing_metrics(told: set[str]) -> None:
+def test_other_pages_name_existing_metrics(exposed_names: set[str]) -> None:
     """Metrics named on other pages, mainly in the runbook, exist."""
     # `stagelens_collector_forward_…` stands for all names with that prefix.
     named = {
@@ -51,7 +51,7 @@ def test_other_pages_name_existing_metrics(told: set[str]) -> None:
     }
 
     assert len(named["runbook.md"]) > 10
-    assert {page: names - told for page, names in named.items() if names - told} == {}
+    assert {page: names - exposed_names for page, names in named.items() if names - exposed_names} == {}
 
 
 def test_every_histogram_is_on_the_page_about_prometheus() -> None:
@@ -62,7 +62,7 @@ def test_every_histogram_is_on_the_page_about_prometheus() -> None:
 
 
 @pytest.mark.stacks
-def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path, told: set[str]) -> None:
+def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path, exposed_names: set[str]) -> None:
     """The rules about Stagelens are valid and refer to existing metrics."""
     written = export.write_self_monitoring_rules()
     file = tmp_path / "rules.yml"
@@ -71,7 +71,7 @@ def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path,
     expressions = " ".join(rule["expr"] for rule in yaml.safe_load(written)["groups"][0]["rules"])
 
     assert code == 0, said
-    assert {name.removesuffix("_bucket") for name in NAME.findall(expressions)} <= told
+    assert {name.removesuffix("_bucket") for name in NAME.findall(expressions)} <= exposed_names
 
 
 def test_counters_used_by_alerts_exist_from_the_start(served: Any, store: Store) -> None:

@@ -52,7 +52,7 @@ def scraping(tmp_path: Path) -> Scraping:
     return run
 
 
-def told(server: Prometheus, expression: str) -> float:
+def query_value(server: Prometheus, expression: str) -> float:
     """Return the value of *expression*; None after a late scrape."""
     while (found := server.number(expression)) is None:
         pass
@@ -69,8 +69,8 @@ def test_prometheus_quantiles_equal_stagelens_quantiles(
         until(lambda: classic.number(f"{NAME}_count") == len(SAMPLES))
         asked = {
             quantile: (
-                told(native, f"histogram_quantile({quantile}, {NAME})"),
-                told(classic, f"histogram_quantile({quantile}, {NAME}_bucket)"),
+                query_value(native, f"histogram_quantile({quantile}, {NAME})"),
+                query_value(classic, f"histogram_quantile({quantile}, {NAME}_bucket)"),
             )
             for quantile in QUANTILES
         }

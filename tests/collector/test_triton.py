@@ -221,7 +221,7 @@ def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, unt
                 node[key] = str(int(node[key]) + shift)
     answer = served.post("/v1/traces", body)
     # While this test reads the waiting spans, no other thread may process them.
-    until(lambda: served.store.fold(_folded_later, 1 << 20))
+    until(lambda: served.store.fold(_processed_later, 1 << 20))
     frame = served.store.read.services(*_around(bodies.now_ns))
 
     assert (answer.status_code, answer.json()) == (200, {})
@@ -230,7 +230,7 @@ def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, unt
     assert served.store.read.latency(Selection(*_around(bodies.now_ns), "triton-inference-server")).count == 1
 
 
-def _folded_later(delivery: AggregationInput) -> AggregationResult:
+def _processed_later(delivery: AggregationInput) -> AggregationResult:
     """Process all spans as if their waiting time were over."""
     return process_inbox(replace(delivery, now=delivery.now + 60), InboxLimits(), SamplingPolicy(everything=True))[0]
 

@@ -72,7 +72,7 @@ class Visit:
         )
 
 
-def again(attempt: Callable[[], object]) -> None:
+def retry(attempt: Callable[[], object]) -> None:
     """Do what a person does once more where nothing comes of it: a chart that is drawn meanwhile lets go of the pointer."""
     for _ in range(_TRIES - 1):
         try:
@@ -102,14 +102,14 @@ def hover(page: Page, chart: str, across: float, seen: Callable[[], object]) -> 
             page.mouse.move(box["x"] + box["width"] * each, box["y"] + box["height"] / 2)
         seen()
 
-    again(point)
+    retry(point)
 
 
 # While a page asks whether there is anything new it is dimmed, and what is muted hard to read: that is so on purpose.
 UNDIMMED = "#root { opacity: 1 !important; }"
 
 
-def looked_at(page: Page, name: str) -> bytes:
+def screenshot(page: Page, name: str) -> bytes:
     """Leave a picture of the whole page, and return it."""
     ARTIFACTS.mkdir(parents=True, exist_ok=True)
     height = min(int(page.evaluate("document.documentElement.scrollHeight")), 3000)
@@ -125,7 +125,7 @@ def looked_at(page: Page, name: str) -> bytes:
 OVERLAYS = "dialog[open], .menu[open], :popover-open"
 
 
-def grave(page: Page, within: str | None = None) -> list[str]:
+def serious_violations(page: Page, within: str | None = None) -> list[str]:
     """Return what axe calls serious or critical; *within* a selector where another test checks the rest."""
     if within is not None:
         # A key or a press may open it a moment later.

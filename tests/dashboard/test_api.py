@@ -44,14 +44,14 @@ def client(filled: Store, alerts: AlertsReader) -> FlaskClient:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Store]:
+def empty_store(tmp_path: Path) -> Iterator[Store]:
     """An empty store to write to."""
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
     yield store
     store.close()
 
 
-def asked(client: FlaskClient, path: str, /, **query: str) -> Any:
+def fetch_json(client: FlaskClient, path: str, /, **query: str) -> Any:
     answer = client.get(path, query_string=query)
     assert answer.status_code == 200, answer.text
     return answer.json
@@ -69,7 +69,7 @@ def lines_of(answer: TestResponse) -> list[list[str]]:
 
 def test_a_view_has_the_numbers_of_its_page(client: FlaskClient) -> None:
     """Title, window, charts by name, tables as they are read."""
-    view = asked(client, VIEW, path="/s/vision-api", **{"from": "now-1h"})
+    view = fetch_json(client, VIEW, path="/s/vision-api", **{"from": "now-1h"})
 
     assert view["title"] == "vision-api"
     assert view["from"] == "2026-11-20T11:00:00Z"
@@ -85,8 +85,8 @@ def test_a_view_and_its_page_show_the_same_p99(client: FlaskClient, filled: Stor
     """The p99 of the question and of the page are one number."""
     selection = Selection(NOW - timedelta(hours=6), NOW, service="vision-api")
     p99 = filled.read.latency(selection).quantile(0.99)
-    told = asked(client, "/api/v1/query/latency", service="vision-api", p="99")["rows"][0]
-    stages = asked(client, VIEW, path="/s/vision-api")["tables"][0]["rows"]
+    told = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="99")["rows"][0]
+    stages = fetch_json(client, VIEW, path="/s/vision-api")["tables"][0]["rows"]
 
     assert p99 is not None
     assert told[1] == pytest.approx(p99.value, rel=0.02)
@@ -96,7 +96,7 @@ def test_a_view_and_its_page_show_the_same_p99(client: FlaskClient, filled: Stor
 
 def test_one_chart_as_csv(client: FlaskClient) -> None:
     """For a spreadsheet: the names and units of its columns, then its rows."""
-    drawn = asked(client, VIEW, path="/s/vision-api", chart="percentile")
+    drawn = fetch_json(client, VIEW, path="/s/vision-api", chart="percentile")
     answer = client.get(VIEW, query_string={"path": "/s/vision-api", "chart": "percentile", "format": "csv"})
     lines = lines_of(answer)
 
@@ -109,7 +109,7 @@ def test_one_chart_as_csv(client: FlaskClient) -> None:
 def test_one_table_as_csv(client: FlaskClient) -> None:
     """What it says on the page, row by row."""
     query = {"path": "/s/vision-api", "table": "Slow exemplars"}
-    table = asked(client, VIEW, **query)
+    table = fetch_json(client, VIEW, **query)
     lines = lines_of(client.get(VIEW, query_string={**query, "format": "csv"}))
 
     assert lines == [table["head"], *table["rows"]]
@@ -186,7 +186,7 @@ def test_a_wrong_method_gets_the_allowed_one(client: FlaskClient, method: str, p
 
 def test_breakdown_adds_up(client: FlaskClient) -> None:
     """The stages of a percentile make its latency."""
-    told = asked(client, "/api/v1/query/breakdown", service="vision-api", p="50,99")
+    told = fetch_json(client, "/api/v1/query/breakdown", service="vision-api", p="50,99")
     names = [each["name"] for each in told["columns"]]
     first_stage = names.index("high_seconds") + 1
 
@@ -197,7 +197,7 @@ def test_breakdown_adds_up(client: FlaskClient) -> None:
 
 def test_stalls_without_data_have_no_rows(client: FlaskClient) -> None:
     """It is a table all the same."""
-    told = asked(client, "/api/v1/query/stalls", service="vision-api", p="50,99")
+    told = fetch_json(client, "/api/v1/query/stalls", service="vision-api", p="50,99")
 
     assert [each["name"] for each in told["columns"]][:3] == ["percentile", "n", "value_seconds"]
     assert told["rows"] == []
@@ -205,15 +205,15 @@ def test_stalls_without_data_have_no_rows(client: FlaskClient) -> None:
 
 def test_percentiles_of_too_few_requests_are_marked(client: FlaskClient) -> None:
     """A percentile that no ten requests stand above is marked."""
-    told = asked(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")
+    told = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")
 
     assert [row[-1] for row in told["rows"]] == [True, False]
 
 
 def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
     """As the page does; or what it is told to."""
-    told = asked(client, "/api/v1/query/compare", service="vision-api")
-    back = asked(client, "/api/v1/query/compare", service="vision-api", a="2.0.0", b="1.0.0", p="99")
+    told = fetch_json(client, "/api/v1/query/compare", service="vision-api")
+    back = fetch_json(client, "/api/v1/query/compare", service="vision-api", a="2.0.0", b="1.0.0", p="99")
 
     assert (told["a"]["name"], told["b"]["name"]) == ("1.0.0", "2.0.0")
     assert told["verdict"]["kind"] == "regression"
@@ -226,9 +226,9 @@ def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
 
 def test_objectives_and_names(client: FlaskClient) -> None:
     """How each stands; which services and versions there are."""
-    slos = asked(client, "/api/v1/query/slo", service="vision-api")["objectives"]
-    services = asked(client, "/api/v1/services", **{"from": "now-1h"})
-    names = asked(client, "/api/v1/names")["services"]
+    slos = fetch_json(client, "/api/v1/query/slo", service="vision-api")["objectives"]
+    services = fetch_json(client, "/api/v1/services", **{"from": "now-1h"})
+    names = fetch_json(client, "/api/v1/names")["services"]
 
     assert [each["slo"]["name"] for each in slos] == ["vision-latency"]
     assert slos[0]["slo"]["window"] == 30 * 86_400
@@ -320,22 +320,22 @@ def proof_of(client: FlaskClient) -> dict[str, str]:
     return {"X-Stagelens-Proof": proof_in(client.get("/").text)}
 
 
-def test_an_event_is_stored_and_shown_at_once(own: Store) -> None:
+def test_an_event_is_stored_and_shown_at_once(empty_store: Store) -> None:
     """One told by a page is there for all pages at once."""
-    client = Dashboard(DashboardConfig(), own, clock=NOW.timestamp).app.server.test_client()
-    before = own.read.revision()
+    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
+    before = empty_store.read.revision()
     answer = client.post(EVENTS, json=EVENT, headers=proof_of(client))
-    kept = own.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1))
+    kept = empty_store.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1))
 
     assert answer.status_code == 201
     assert answer.json == {**EVENT, "link": "", "at": "2026-11-20T12:00:03Z"}
     assert kept["text"].tolist() == ["3.0.0 is out"]
-    assert own.read.revision() >= before
+    assert empty_store.read.revision() >= before
 
 
-def test_writes_need_a_csrf_token_of_the_session(own: Store) -> None:
+def test_writes_need_a_csrf_token_of_the_session(empty_store: Store) -> None:
     """Not a form of another site, not one that guessed, not one of another reader."""
-    client = Dashboard(DashboardConfig(), own, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
     proof = proof_of(client)
     attempts: list[dict[str, Any]] = [
         {"json": EVENT},
@@ -348,12 +348,12 @@ def test_writes_need_a_csrf_token_of_the_session(own: Store) -> None:
 
     assert {client.post(EVENTS, **each).status_code for each in attempts} == {403}
     assert client.post(EVENTS, data=json.dumps(EVENT), content_type="text/plain", headers=proof).status_code == 415
-    assert not len(own.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1)))
+    assert not len(empty_store.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1)))
 
 
-def test_a_csrf_token_is_valid_for_its_session_only(own: Store) -> None:
+def test_a_csrf_token_is_valid_for_its_session_only(empty_store: Store) -> None:
     """What one session's page holds is worth nothing to another's."""
-    server = Dashboard(DashboardConfig(token="t", hosts=("localhost",)), own, clock=NOW.timestamp).app.server  # noqa: S106 - the secret of this test
+    server = Dashboard(DashboardConfig(token="t", hosts=("localhost",)), empty_store, clock=NOW.timestamp).app.server  # noqa: S106 - the secret of this test
     a, b = server.test_client(), server.test_client()
     a.get("/?token=t")
     proof = proof_of(a)
@@ -364,10 +364,10 @@ def test_a_csrf_token_is_valid_for_its_session_only(own: Store) -> None:
 
 
 @pytest.mark.parametrize(("kind", "text"), [("note", "looked at it (by ada)"), ("advice", "looked at it")])
-def test_an_event_names_its_author(own: Store, kind: str, text: str) -> None:
+def test_an_event_names_its_author(empty_store: Store, kind: str, text: str) -> None:
     """Where readers have names; what is said about advice is for the page to read."""
     config = DashboardConfig(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1"),))
-    client = Dashboard(config, own, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(config, empty_store, clock=NOW.timestamp).app.server.test_client()
     named = {"X-Forwarded-User": "ada"}
     page = client.get("/", headers=named).text
     event = {"text": "looked at it", "kind": kind}
@@ -399,15 +399,15 @@ def test_an_invalid_event_gets_the_error_of_the_collector(
 
 @pytest.mark.parametrize(("said", "status"), [("attempt to write a readonly database", 409), ("disk I/O error", 503)])
 def test_a_database_that_cannot_be_written_is_reported(
-    own: Store, monkeypatch: pytest.MonkeyPatch, said: str, status: int
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch, said: str, status: int
 ) -> None:
     """Says so; one that is read-only names who can write."""
 
     def fail(_event: object) -> None:
         raise StoreError(said)
 
-    monkeypatch.setattr(own, "add_event", fail)
-    client = Dashboard(DashboardConfig(), own, clock=NOW.timestamp).app.server.test_client()
+    monkeypatch.setattr(empty_store, "add_event", fail)
+    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
     answer = client.post(EVENTS, json=EVENT, headers=proof_of(client))
 
     assert answer.status_code == status

@@ -17,7 +17,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Selection, Store
 from tests.dashboard.goldens import complaint
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, hover, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -60,10 +60,14 @@ def test_a_page_has_no_errors_and_fits_phones(browser: Browser, base: str, slow_
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     visit = Visit(context.new_page(), base)
     page = visit.go(PAGES[name].replace("<slow>", slow_trace))
-    looks, complaints, widths = [complaint(looked_at(page, f"{name}-light"), f"{name}-light")], grave(page), []
+    looks, complaints, widths = (
+        [complaint(screenshot(page, f"{name}-light"), f"{name}-light")],
+        serious_violations(page),
+        [],
+    )
     visit.prefer("dark")
-    looks.append(complaint(looked_at(page, f"{name}-dark"), f"{name}-dark"))
-    complaints += grave(page)
+    looks.append(complaint(screenshot(page, f"{name}-dark"), f"{name}-dark"))
+    complaints += serious_violations(page)
     cut = []
     if name in WITH_WIDE_TABLES:
         page.set_viewport_size(LAPTOP)
@@ -74,7 +78,7 @@ def test_a_page_has_no_errors_and_fits_phones(browser: Browser, base: str, slow_
     page.set_viewport_size(PHONE)
     for theme in ("dark", "light"):
         visit.prefer(theme)
-        looks.append(complaint(looked_at(page, f"{name}-phone-{theme}"), f"{name}-phone-{theme}"))
+        looks.append(complaint(screenshot(page, f"{name}-phone-{theme}"), f"{name}-phone-{theme}"))
         widths.append(page.evaluate("document.documentElement.scrollWidth - innerWidth"))
     context.close()
 
@@ -255,15 +259,15 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
     visit = Visit(context.new_page(), f"http://{host}:{port}")
     page = visit.go("/")
     expect(page.locator(".wait")).to_contain_text("Waiting for the first request")
-    complaints = grave(page)
-    looked_at(page, "first-run")
+    complaints = serious_violations(page)
+    screenshot(page, "first-run")
     traffic.fill(store, NOW - timedelta(minutes=3), NOW)
     # What the beat does every 15 s.
     page.evaluate("dash_clientside.set_props('tick', {data: {beat: 1, at: Date.now(), search: ''}})")
     expect(page.locator("tbody tr[data-href]").first).to_be_visible()
     page.goto(f"{visit.base}/s/vision-api")
     visit.settled()
-    looked_at(page, "young")
+    screenshot(page, "young")
     plot = page.locator("[data-chart=percentile] > div").element_handle()
     traffic.fill(store, NOW - timedelta(minutes=6), NOW - timedelta(minutes=3))
     page.evaluate("dash_clientside.set_props('tick', {data: {beat: 2, at: Date.now(), search: ''}})")

@@ -15,7 +15,7 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from tests.dashboard import capacity_store
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -43,21 +43,21 @@ def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name
     context = browser.new_context(viewport=size, color_scheme=name, reduced_motion="reduce")  # type: ignore[arg-type]
     tab = Visit(context.new_page(), address)
     page = tab.go("/s/ocr-api/capacity")
-    looked_at(page, f"capacity-{name}-{size['width']}")
+    screenshot(page, f"capacity-{name}-{size['width']}")
 
     expect(page.locator("[data-chart=load] .main-svg").first).to_be_visible()
     expect(page.locator("[data-chart=batch] .main-svg").first).to_be_visible()
     expect(page.locator(".verdict .big")).to_contain_text("stays inside 250")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert grave(page) == []
+    assert serious_violations(page) == []
 
     page = tab.go("/s/ocr-api/advice")
     page.locator(".opt summary").first.click()
-    looked_at(page, f"advice-{name}-{size['width']}")
+    screenshot(page, f"advice-{name}-{size['width']}")
 
     expect(page.locator(".opt[open] .matrix").first).to_contain_text("Accuracy")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    assert grave(page) == []
+    assert serious_violations(page) == []
     context.close()
     assert tab.trouble == []
 

@@ -12,7 +12,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from tests.dashboard.goldens import complaint
 from tests.dashboard.rollout import NOW, fleet, source_of
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -34,10 +34,10 @@ def test_the_replicas_page_has_no_errors_and_fits_phones(browser: Browser, addre
         context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
         visit = Visit(context.new_page(), address)
         page = visit.go("/s/shop/replicas?from=now-15m")
-        look = complaint(looked_at(page, f"replicas-{theme}"), f"replicas-{theme}")
-        complaints = grave(page)
+        look = complaint(screenshot(page, f"replicas-{theme}"), f"replicas-{theme}")
+        complaints = serious_violations(page)
         page.set_viewport_size(PHONE)
-        looked_at(page, f"replicas-phone-{theme}")
+        screenshot(page, f"replicas-phone-{theme}")
         width = page.evaluate("document.documentElement.scrollWidth")
         context.close()
 

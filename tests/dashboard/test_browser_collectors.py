@@ -14,7 +14,7 @@ from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from stagelens.store.collectors import Report, Vitals, write_report
 from tests.dashboard.goldens import complaint
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -81,8 +81,8 @@ def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, 
         context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
         visit = Visit(context.new_page(), address)
         page = visit.go("/collectors")
-        looks.append(complaint(looked_at(page, f"{name}-{theme}"), f"{name}-{theme}"))
-        complaints = grave(page)
+        looks.append(complaint(screenshot(page, f"{name}-{theme}"), f"{name}-{theme}"))
+        complaints = serious_violations(page)
         page.set_viewport_size(PHONE)
         width = page.evaluate("document.documentElement.scrollWidth")
         context.close()

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.dashboard.tabs import DESKTOP, OVERLAYS, SOON, Visit, grave, hover, looked_at
+from tests.dashboard.tabs import DESKTOP, OVERLAYS, SOON, Visit, hover, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -33,7 +33,7 @@ def test_both_sides_can_be_chosen(visit: Visit) -> None:
     page.wait_for_url(re.compile("a=1.0.0&b=1.0.0"))
     expect(page.locator(".verdict .big")).to_contain_text("did not change")
     page.locator(".side-menu summary").first.click()
-    complaints = grave(page, OVERLAYS)
+    complaints = serious_violations(page, OVERLAYS)
     page.locator(".side-menu[open] .field input").fill("2026-11-20T11:25/10m")
     page.keyboard.press("Enter")
     expect(page.locator(".side-menu summary").first).to_contain_text("20 Nov")
@@ -76,7 +76,7 @@ def test_a_dark_page_prints_light(browser: Browser, base: str) -> None:
     page.emulate_media(media="print")
     page.wait_for_selector("[data-chart=delta][data-drawn=light]")
     hidden = [page.locator(each).first.is_visible() for each in (".side", ".top", ".copies", ".seg", ".tabs")]
-    looked_at(page, "compare-print")
+    screenshot(page, "compare-print")
     page.emulate_media(media="screen")
     page.evaluate("dispatchEvent(new Event('afterprint'))")
     page.wait_for_selector("[data-chart=delta][data-drawn=dark]")

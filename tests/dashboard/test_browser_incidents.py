@@ -15,7 +15,7 @@ from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard import notified_store
 from tests.dashboard.notified_store import NOW
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -43,13 +43,13 @@ def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:
 def test_incident_pages_are_accessible_and_fit(incidents_visit: Visit, name: str, path: str) -> None:
     """Light, dark and on a phone: nothing that axe minds, nothing wider than the screen."""
     page = incidents_visit.go(path)
-    complaints = grave(page)
-    looked_at(page, f"{name}-light")
+    complaints = serious_violations(page)
+    screenshot(page, f"{name}-light")
     incidents_visit.prefer("dark")
-    looked_at(page, f"{name}-dark")
-    complaints += grave(page)
+    screenshot(page, f"{name}-dark")
+    complaints += serious_violations(page)
     page.set_viewport_size(PHONE)
-    looked_at(page, f"{name}-phone")
+    screenshot(page, f"{name}-phone")
 
     assert complaints == []
     assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

@@ -17,7 +17,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.many_services import NOW, crowd_at
-from tests.dashboard.tabs import DESKTOP, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -46,13 +46,13 @@ def test_hundreds_of_services_have_no_errors_and_fit(
     context = browser.new_context(viewport=size, color_scheme=scheme, reduced_motion="reduce")  # pyright: ignore[reportArgumentType] - a size and a scheme
     visit = Visit(context.new_page(), crowded)
     page = visit.go("/")
-    looked_at(page, f"overview-300-{size['width']}-{scheme}")
+    screenshot(page, f"overview-300-{size['width']}-{scheme}")
 
     assert page.locator(".fleet tbody tr[data-href]").count() == 50
     assert page.locator(".fleet tbody a.n").first.inner_text() == "service-250"
     assert page.evaluate("document.documentElement.scrollWidth") == size["width"]
     assert page.evaluate("document.querySelectorAll('*').length") < 2500
-    assert grave(page) == []
+    assert serious_violations(page) == []
     assert visit.trouble == []
     context.close()
 
@@ -111,8 +111,8 @@ def test_the_page_of_one_request_has_no_empty_cards(browser: Browser, tmp_path: 
     context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
     visit = Visit(context.new_page(), f"http://127.0.0.1:{served.address[1]}")
     page = visit.go("/")
-    looked_at(page, "overview-one-request")
-    found = grave(page)
+    screenshot(page, "overview-one-request")
+    found = serious_violations(page)
     text = page.locator("#root").inner_text()
     context.close()
     served.stop()

@@ -17,7 +17,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.users import add_user
 from stagelens.store import Store
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, grave, hover, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, hover, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -51,8 +51,8 @@ def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> No
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(saved.as_uri())
-    looked_at(page, f"report-{theme}")
-    complaints = grave(page)
+    screenshot(page, f"report-{theme}")
+    complaints = serious_violations(page)
     before = page.locator("[data-total]").inner_text()
     hover(page, "percentile", 0.2, lambda: expect(page.locator("[data-total]")).not_to_have_text(before, timeout=SOON))
     page.set_viewport_size(PHONE)
@@ -84,7 +84,7 @@ def test_signing_in_and_out(browser: Browser, guarded: str) -> None:
     context = browser.new_context(viewport=DESKTOP)
     page = context.new_page()
     page.goto(f"{guarded}/slo")
-    complaints = grave(page)
+    complaints = serious_violations(page)
     page.fill("input[name=name]", "ada")
     page.fill("input[name=secret]", "wrong")
     page.click("button")

@@ -7,7 +7,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -101,10 +101,10 @@ def test_combined_page_states_are_accessible(browser: Browser, base: str) -> Non
     visit = Visit(context.new_page(), base)
     page = visit.go(f"{ADDRESS}?p=95&hide=forward")
     page.evaluate("stagelens.patterns(true)")
-    looked_at(page, "service-pinned-dark")
+    screenshot(page, "service-pinned-dark")
     page.get_by_label("How to read this chart").click()
     expect(page.locator(".says")).to_be_visible()
-    complaints = grave(page)
+    complaints = serious_violations(page)
     page.set_viewport_size(PHONE)
     visit.settled()
     width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
@@ -139,8 +139,8 @@ def test_a_route_is_chosen_with_the_keyboard_and_ended_by_its_chip(
     chip = page.get_by_role("link", name="Route /v1/detect: show all routes")
     expect(chip).to_be_visible()
     visit.settled()
-    looked_at(page, f"service-route-{size['width']}")
-    complaints, wide = grave(page), page.evaluate("document.documentElement.scrollWidth - innerWidth")
+    screenshot(page, f"service-route-{size['width']}")
+    complaints, wide = serious_violations(page), page.evaluate("document.documentElement.scrollWidth - innerWidth")
     expect(page.get_by_role("navigation", name="Of this service").get_by_role("link", name="Traces")).to_have_attribute(
         "href", re.compile(r"r=/v1/detect")
     )

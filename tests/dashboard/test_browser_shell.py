@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, Page, Route, expect
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
-from tests.dashboard.tabs import DESKTOP, OVERLAYS, PHONE, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, OVERLAYS, PHONE, Visit, screenshot, serious_violations
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.stacks
@@ -166,7 +166,7 @@ def test_the_palette_finds_one_of_three_hundred(visit: Visit, names: dict[str, A
     field = page.get_by_role("combobox")
     field.fill("sv287")
     expect(page.get_by_role("option")).to_have_text(["service-287Service"])
-    complaints = grave(page, OVERLAYS)
+    complaints = serious_violations(page, OVERLAYS)
     field.fill("service-28")
     expect(page.get_by_role("option").first).to_have_text("service-28Service")
     page.keyboard.press("ArrowDown")
@@ -246,18 +246,18 @@ def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
     complaints: list[str] = []
     for theme in ("light", "dark"):
         page.get_by_role("button", name=re.compile("Export .*error budget")).click()
-        complaints += grave(page, OVERLAYS)
+        complaints += serious_violations(page, OVERLAYS)
         page.get_by_role("button", name="View as table").click()
         expect(page.locator("dialog.sheet tbody tr").first).to_contain_text("UTC")
-        complaints += grave(page, OVERLAYS)
-        looked_at(page, f"table-{theme}")
+        complaints += serious_violations(page, OVERLAYS)
+        screenshot(page, f"table-{theme}")
         page.keyboard.press("Escape")
         page.keyboard.press("?")
-        complaints += grave(page, OVERLAYS)
+        complaints += serious_violations(page, OVERLAYS)
         page.keyboard.press("Escape")
         page.keyboard.press("t")
-        complaints += grave(page, OVERLAYS)
-        looked_at(page, f"time-{theme}")
+        complaints += serious_violations(page, OVERLAYS)
+        screenshot(page, f"time-{theme}")
         page.keyboard.press("Escape")
         page.keyboard.press("d")
 
@@ -332,8 +332,8 @@ def test_an_unreachable_dashboard_is_shown_and_recovers(
     page.keyboard.press("t")
     expect(page.locator("#lost")).to_contain_text(re.compile(r"Offline since \d\d:\d\d, last data shown"))
     kept, address = page.title(), page.evaluate("location.pathname")
-    complaints = grave(page)
-    looked_at(page, "offline")
+    complaints = serious_violations(page)
+    screenshot(page, "offline")
     page.get_by_role("button", name="Try now").click()
     expect(page.locator("#lost")).to_contain_text("Offline since")
     mortal.append(Dashboard(DashboardConfig(port=port), filled, clock=NOW.timestamp))

@@ -16,7 +16,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
-from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, again, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, retry, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -54,8 +54,8 @@ def test_objectives_and_events_fit_and_are_readable(browser: Browser, address: s
     pages = {"objectives": "/slo/hot-latency?from=now-1h", "incidents": "/incidents", "happened": "/events?from=now-7d"}
     for name, path in pages.items():
         page = visit.go(path)
-        looked_at(page, f"{name}-{theme}")
-        complaints += [*grave(page), *page.evaluate(CUT)]
+        screenshot(page, f"{name}-{theme}")
+        complaints += [*serious_violations(page), *page.evaluate(CUT)]
         width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
         assert width[0] <= width[1]
     context.close()
@@ -82,7 +82,7 @@ def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str
             page.mouse.click(*page.evaluate(HIGHEST))
         expect(page).to_have_url(re.compile(r"/traces\?svc=hot&dom=queue&from="), timeout=SOON)
 
-    again(press)
+    retry(press)
     page.go_back()
     page.get_by_role("region", name="Alert history").get_by_role("link", name="hot-latency").click()
     expect(page).to_have_url(re.compile(r"/incidents/sl-"))

@@ -16,7 +16,7 @@ from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.goldens import complaint
-from tests.dashboard.tabs import DESKTOP, PHONE, UNDIMMED, Visit, grave, looked_at
+from tests.dashboard.tabs import DESKTOP, PHONE, UNDIMMED, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -89,11 +89,11 @@ def test_each_state_is_readable_and_fits(browser: Browser, serve: Serve, name: s
         page.set_viewport_size(size)
         visit.prefer(theme)
         picture = f"{name}{'-phone' if size is PHONE else ''}-{theme}"
-        looked_at(page, picture)
+        screenshot(page, picture)
         if name in GOLDENS:
             shown = page.locator(GOLDENS[name]).screenshot(animations="disabled", caret="hide", style=UNDIMMED)
             complaints.append(complaint(shown, picture))
-        complaints += grave(page)
+        complaints += serious_violations(page)
         width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         complaints += [f"{picture} is {width} pixels too wide"] if width > 0 else []
     context.close()

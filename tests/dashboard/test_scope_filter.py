@@ -103,7 +103,7 @@ def source(mixed: Store) -> Source:
 
 
 @pytest.fixture(scope="module")
-def promised(mixed: Store, tmp_path_factory: pytest.TempPathFactory) -> Source:
+def with_objectives(mixed: Store, tmp_path_factory: pytest.TempPathFactory) -> Source:
     """The same, with objectives of all of the service and of routes."""
     path = tmp_path_factory.mktemp("slos") / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
@@ -123,7 +123,7 @@ def page(source: Source, address: str) -> Page:
     return found
 
 
-def told(source: Source, address: str) -> PageData:
+def page_data_of(source: Source, address: str) -> PageData:
     """Return its charts and tables."""
     return page_data(page(source, address).body)
 
@@ -178,10 +178,10 @@ def test_the_page_contains_no_excluded_requests(mixed: Store, alone: Store, path
 )
 def test_related_pages_contain_no_excluded_requests(mixed: Store, alone: Store, address: str) -> None:
     """Capacity tells no price of a part, a comparison has chips, the list of traces menus: their numbers are the same."""
-    part_of_it = told(Source(mixed, None, NOW.timestamp), f"{address}&{ROUTE}")
+    part_of_it = page_data_of(Source(mixed, None, NOW.timestamp), f"{address}&{ROUTE}")
 
     assert part_of_it.charts or part_of_it.tables
-    same(part_of_it, told(Source(alone, None, NOW.timestamp), address))
+    same(part_of_it, page_data_of(Source(alone, None, NOW.timestamp), address))
 
 
 def test_api_queries_accept_the_scope_filter(mixed: Store, alone: Store) -> None:
@@ -313,13 +313,13 @@ def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
     assert "No retained request matches" in said
 
 
-def test_an_objective_of_one_route_is_not_drawn_for_all_routes(promised: Source) -> None:
+def test_an_objective_of_one_route_is_not_drawn_for_all_routes(with_objectives: Source) -> None:
     """Each view has the promise made for all its requests, the closest first; whose budget it is stands beside it."""
     addresses = ("/s/chat", f"/s/chat?{ROUTE}", f"/s/chat?{ODD_ROUTE}", "/s/pair", "/s/pair?r=/a", "/s/pair?r=/b")
-    found = [context(promised, each) for each in addresses]
+    found = [context(with_objectives, each) for each in addresses]
 
     assert [each.threshold_seconds for each in found] == [30.0, 20.0, 30.0, None, None, 1.0]
-    assert [_whose(promised, each) for each in addresses[:4]] == ["", "", "all routes", "route /b"]
+    assert [_whose(with_objectives, each) for each in addresses[:4]] == ["", "", "all routes", "route /b"]
 
 
 def _whose(source: Source, address: str) -> str:

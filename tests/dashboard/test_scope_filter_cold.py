@@ -43,7 +43,7 @@ def page(store: Store, address: str) -> Page:
     return found
 
 
-def told(found: Page) -> tuple[object, ...]:
+def page_body(found: Page) -> tuple[object, ...]:
     """What a page shows below its head, which says that there is more."""
     shown = page_data(found.body)
     charts = {name: (drawn.spoken, str(drawn.frame)) for name, drawn in shown.charts.items()}
@@ -56,7 +56,7 @@ def test_excluded_cold_requests_are_not_on_the_page(stores: tuple[Store, Store],
     mixed, warm = stores
     address = f"{path}?svc=shop&from=now-15m"
     without, none, all_of_it = (
-        told(page(store, address + more)) for store, more in ((mixed, "&cold=0"), (warm, ""), (mixed, ""))
+        page_body(page(store, address + more)) for store, more in ((mixed, "&cold=0"), (warm, ""), (mixed, ""))
     )
 
     assert without == none
@@ -83,7 +83,7 @@ def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]
         cold: client.get("/api/v1/query/latency", query_string=query | cold_key).json
         for cold, cold_key in ((None, {}), ("0", {"cold": "0"}), ("1", {"cold": "1"}), ("no", {"cold": "no"}))
     }
-    all_of_it, wrong = (told(page(mixed, f"/s/shop?from=now-15m{each}")) for each in ("", "&cold=no"))
+    all_of_it, wrong = (page_body(page(mixed, f"/s/shop?from=now-15m{each}")) for each in ("", "&cold=no"))
 
     assert wrong == all_of_it
     assert [(counted[each] or {}).get("requests") for each in (None, "0", "1")] == [923, 900, 23]

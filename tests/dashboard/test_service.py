@@ -112,7 +112,7 @@ def context(source: Source, address: str) -> Context:
     return context_of(parse(path, search, NOW), source)
 
 
-def told(source: Source, address: str) -> PageData:
+def page_data_of(source: Source, address: str) -> PageData:
     """Return what a page says."""
     page = page_of(context(source, address))
     assert page is not None
@@ -145,7 +145,7 @@ def notes(made: dict[str, Any]) -> str:
 def test_tile_chart_and_table_show_the_same_numbers(source: Source, query: str) -> None:
     """One window and one function: p99 is one number wherever it stands."""
     address = f"/s/two-models?{query}"
-    said = told(source, address)
+    said = page_data_of(source, address)
     frame = said.charts["percentile"].frame
     assert frame is not None
     p99 = duration(float(frame.loc[frame["percentile"] == "p99", "latency (s)"].iloc[0]))
@@ -158,7 +158,7 @@ def test_tile_chart_and_table_show_the_same_numbers(source: Source, query: str) 
 
 def test_every_chart_has_a_table_with_units(source: Source) -> None:
     """For the table beside it, CSV and JSON, in words with units."""
-    charts = told(source, f"/s/two-models?{QUARTER}").charts
+    charts = page_data_of(source, f"/s/two-models?{QUARTER}").charts
     frames = {name: drawn.frame for name, drawn in charts.items()}
 
     assert set(frames) == {"percentile", "over", "heat"}
@@ -218,12 +218,12 @@ def test_one_request_has_no_percentile(source: Source) -> None:
     assert "Too few requests for a percentile" in page
     assert "could not be rendered" not in page
     assert "1 request, needs 1\u202f000" in page
-    assert set(told(source, f"/s/one?{QUARTER}").charts) == {"over", "heat"}
+    assert set(page_data_of(source, f"/s/one?{QUARTER}").charts) == {"over", "heat"}
 
 
 def test_one_request_has_no_rank_but_a_chart_scale(source: Source) -> None:
     """It is slower than nobody: a place among a handful would be made up."""
-    table = next(each for each in told(source, f"/s/one?{QUARTER}").tables if each.name == "Slow exemplars")
+    table = next(each for each in page_data_of(source, f"/s/one?{QUARTER}").tables if each.name == "Slow exemplars")
     ticks = figure(source, "heat", f"/s/one?{QUARTER}")["layout"]["yaxis"]["ticktext"]
 
     assert [row[table.head.index("Rank")] for row in table.rows] == [UNKNOWN]

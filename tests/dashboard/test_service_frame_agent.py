@@ -56,7 +56,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
     store.close()
 
 
-def said(source: Source, address: str) -> str:
+def page_text(source: Source, address: str) -> str:
     """Return a page."""
     path, _, search = address.partition("?")
     page = page_of(context_of(parse(path, search, NOW), source))
@@ -66,7 +66,7 @@ def said(source: Source, address: str) -> str:
 
 def test_a_service_that_records_everything_shows_only_the_cost(source: Source) -> None:
     """As a time and as a share of the request."""
-    page = said(source, "/s/well?from=now-15m")
+    page = page_text(source, "/s/well?from=now-15m")
 
     assert "Agent overhead per request: 14" in page
     assert "(0.14" in page
@@ -77,7 +77,7 @@ def test_a_service_that_records_everything_shows_only_the_cost(source: Source) -
 @pytest.mark.parametrize("tab", ["", "/traces", "/capacity", "/advice"])
 def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> None:
     """What, of how many, since when, and what all of it would cost."""
-    page = said(source, f"/s/less{tab}?from=now-15m")
+    page = page_text(source, f"/s/less{tab}?from=now-15m")
 
     assert "With all recorded, a request costs 150" in page
     assert "Since 11:59: of 100 of 200 requests, their stages are not recorded and show as Not timed" in page
@@ -85,16 +85,16 @@ def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> N
 
 def test_past_reduced_recording_is_shown_with_its_end(source: Source) -> None:
     """And no more, in a window that has nothing of it."""
-    page = said(source, "/s/back?from=now-15m")
+    page = page_text(source, "/s/back?from=now-15m")
 
     assert "From 11:48 to 11:49: of 200 of 300 requests" in page
     assert "tokens, batch sizes and failed calls are not counted" in page
-    assert "reached their budget" not in said(source, "/s/back?from=now-5m")
+    assert "reached their budget" not in page_text(source, "/s/back?from=now-5m")
 
 
 def test_a_window_without_recorded_requests_is_explained(source: Source) -> None:
     """A window without requests, of which a process says that it recorded nothing."""
-    page = said(source, "/s/silent?from=now-5m")
+    page = page_text(source, "/s/silent?from=now-5m")
 
     assert "No request in this window" in page
     assert "recorded nothing" in page

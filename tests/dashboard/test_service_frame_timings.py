@@ -42,7 +42,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
     store.close()
 
 
-def said(source: Source, address: str) -> str:
+def page_text(source: Source, address: str) -> str:
     """Return a page."""
     path, _, search = address.partition("?")
     page = page_of(context_of(parse(path, search, NOW), source))
@@ -52,11 +52,11 @@ def said(source: Source, address: str) -> str:
 
 def test_calls_without_a_split_are_counted_by_dialect(source: Source) -> None:
     """The dialect with the most first."""
-    page = said(source, "/s/told?from=now-15m")
+    page = page_text(source, "/s/told?from=now-15m")
 
     assert "Of 13 calls the server timings are invalid (tgi 12 times, groq 1 time)" in page
 
 
 def test_valid_timings_show_no_notice(source: Source) -> None:
     """No line."""
-    assert "are invalid" not in said(source, "/s/well?from=now-15m")
+    assert "are invalid" not in page_text(source, "/s/well?from=now-15m")

@@ -214,7 +214,7 @@ def test_the_firing_rules_of_the_page_match_the_incident_severity(source: Source
 
 
 @dataclass
-class Told:
+class NotifiedAlerts:
     """Alerts whose only incident was told to several channels."""
 
     real: AlertsReader
@@ -242,7 +242,9 @@ def test_the_history_lists_deliveries_by_channel(burning_store: Store, alerts: A
         Delivery("pager", "opened", "dead", 5, began, "HTTP 403", None),
     )
     one = replace(alerts.incidents()[0], deliveries=deliveries, resolved_at=NOW, state="resolved")
-    history = page(Source(burning_store, Told(alerts, one), NOW.timestamp), "/slo/hot-latency").tables[3].rows[0]
+    history = (
+        page(Source(burning_store, NotifiedAlerts(alerts, one), NOW.timestamp), "/slo/hot-latency").tables[3].rows[0]
+    )
 
     assert history[0] == "Resolved"
     for part in ("ops opened 11:20", "ops resolved: pending", "pager opened: dropped after 5 tries"):
@@ -320,7 +322,7 @@ def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Sto
     spent = replace(found, budget_left=-0.5, bad_left=-120.0, bad=360.0, exhausted_in=timedelta())
 
     @dataclass
-    class Overspent(Told):
+    class Overspent(NotifiedAlerts):
         def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - always the same
             return [spent]
 

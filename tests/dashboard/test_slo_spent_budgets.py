@@ -66,14 +66,17 @@ def budgets_at(source: Source, address: str) -> TableData | None:
     return next((each for each in page_data(found.body).tables if each.name == "Stage budgets"), None)
 
 
-def said_at(source: Source, address: str) -> str:
+def page_text_at(source: Source, address: str) -> str:
     """The words of a page, with plain spaces."""
     return shown(source, address).replace("\u202f", " ")
 
 
 def test_the_exceeded_stage_budget_is_listed_first(source: Source) -> None:
     """With what it took of what; the numbers of the table are those the evaluator finds."""
-    table, said = budgets_at(source, "/slo/hot-latency?from=now-1h"), said_at(source, "/slo/hot-latency?from=now-1h")
+    table, said = (
+        budgets_at(source, "/slo/hot-latency?from=now-1h"),
+        page_text_at(source, "/slo/hot-latency?from=now-1h"),
+    )
     slo = next(each.slo for each in source.slos() if each.slo.name == "hot-latency")
     end = NOW.replace(second=0)
     split = stage_budgets(source.read, slo, end - timedelta(hours=1), end)
@@ -114,29 +117,29 @@ def test_window_and_version_filter_the_card(source: Source, client: FlaskClient)
     end = int((NOW - timedelta(minutes=42)).timestamp() * 1000)
     start = int((NOW - timedelta(minutes=100)).timestamp() * 1000)
     by_version, by_window = (
-        said_at(source, f"/slo/hot-latency?{query}") for query in ("v=1", f"from={start}&to={end}")
+        page_text_at(source, f"/slo/hot-latency?{query}") for query in ("v=1", f"from={start}&to={end}")
     )
     told = client.get("/api/v1/query/budgets?name=hot-latency&version=1").json
     assert told is not None
 
     assert kept in by_version
     assert kept in by_window
-    assert kept not in said_at(source, "/slo/hot-latency?v=2")
+    assert kept not in page_text_at(source, "/slo/hot-latency?v=2")
     assert max(row[4] for row in told["rows"]) < 0
-    assert "No request in this window" in said_at(source, "/slo/hot-latency?v=3")
-    assert "All versions 2 1" in said_at(source, "/slo/hot-latency")
+    assert "No request in this window" in page_text_at(source, "/slo/hot-latency?v=3")
+    assert "All versions 2 1" in page_text_at(source, "/slo/hot-latency")
 
 
 def test_the_card_is_shown_for_objectives_with_budgets(source: Source) -> None:
     """Not for a promise that does not split its threshold, or has none."""
     for name in ("plain", "up"):
         assert budgets_at(source, f"/slo/{name}") is None
-        assert "Stage budgets" not in said_at(source, f"/slo/{name}")
+        assert "Stage budgets" not in page_text_at(source, f"/slo/{name}")
 
 
 def test_too_few_requests_for_stage_budgets_are_reported(source: Source, client: FlaskClient) -> None:
     """Too few requests for the percentile, and none at all."""
-    rare, gone = said_at(source, "/slo/rare"), said_at(source, "/slo/gone")
+    rare, gone = page_text_at(source, "/slo/rare"), page_text_at(source, "/slo/gone")
     told = client.get("/api/v1/query/budgets?name=rare").json
     assert told is not None
 
@@ -175,7 +178,7 @@ def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traff
     path = tmp_path / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
     source = Source(store, AlertsReader(store, LiveFile(path, ENV)), NOW.timestamp)
-    said = said_at(source, "/slo/hot-latency?from=now-15m")
+    said = page_text_at(source, "/slo/hot-latency?from=now-15m")
     store.close()
 
     assert "Every stage stayed within its budget; Queue is nearest to it" in said

@@ -54,12 +54,12 @@ def stale(burning_store: Store, tmp_path: Path) -> Source:
 
 
 @pytest.fixture
-def planned(burning_store: Store, tmp_path: Path) -> Source:
+def in_maintenance(burning_store: Store, tmp_path: Path) -> Source:
     """Both, while work is planned on the one that burns."""
     return source_of(burning_store, tmp_path, SLOS + WORK)
 
 
-def said_at(source: Source, address: str) -> str:
+def page_text_at(source: Source, address: str) -> str:
     """The words of a page, with plain spaces."""
     return shown(source, address).replace("\u202f", " ").replace("\xa0", " ")
 
@@ -82,7 +82,7 @@ def test_states_are_distinguishable_without_colour() -> None:
 
 def test_a_dead_collector_is_shown_on_every_page(stale: Source) -> None:
     """On the objective's page, the overview, the service's page and in the side bar; nowhere is anything healthy."""
-    pages = {path: said_at(stale, path) for path in ("/slo/calm-latency", "/", "/s/calm")}
+    pages = {path: page_text_at(stale, path) for path in ("/slo/calm-latency", "/", "/s/calm")}
 
     assert (
         "calm-latency is not evaluated: the collector has not ingested or aggregated data since 12:00. Then 100 %"
@@ -102,7 +102,7 @@ def test_a_stale_objective_has_no_forecast(stale: Source) -> None:
     """Its last numbers are there, no rule fires, and no end of the budget is named: nobody knows the pace."""
     found = status_of(stale, "hot-latency")
     rules = page_data([rules_card(found)]).tables[0].rows
-    said = said_at(stale, "/slo/hot-latency")
+    said = page_text_at(stale, "/slo/hot-latency")
 
     assert found.burn_1h > 1
     assert {row[0] for row in rules} == {"Not evaluated"}
@@ -111,10 +111,10 @@ def test_a_stale_objective_has_no_forecast(stale: Source) -> None:
     assert "gone in" not in said
 
 
-def test_maintenance_is_not_burning_and_shows_its_numbers(planned: Source) -> None:
+def test_maintenance_is_not_burning_and_shows_its_numbers(in_maintenance: Source) -> None:
     """Which work, until when, what is left of the budget; the other objective is as it is."""
-    said, overview = said_at(planned, "/slo/hot-latency"), said_at(planned, "/")
-    rules = page_data([rules_card(status_of(planned, "hot-latency"))]).tables[0].rows
+    said, overview = page_text_at(in_maintenance, "/slo/hot-latency"), page_text_at(in_maintenance, "/")
+    rules = page_data([rules_card(status_of(in_maintenance, "hot-latency"))]).tables[0].rows
 
     assert "2 objectives · 1 in maintenance" in said
     assert (
@@ -123,15 +123,15 @@ def test_maintenance_is_not_burning_and_shows_its_numbers(planned: Source) -> No
     )
     assert "paused maintenance window until 13:30" in said
     assert {row[0] for row in rules} == {"Paused"}
-    assert "In maintenance until 13:30 (new disks)" in said_at(planned, "/s/hot")
+    assert "In maintenance until 13:30 (new disks)" in page_text_at(in_maintenance, "/s/hot")
     assert "In maintenance until 13:30 (new disks)" in overview
     assert "1of 2 1 in maintenance" in overview
-    assert "Burning" not in said + overview + beside(planned)
+    assert "Burning" not in said + overview + beside(in_maintenance)
 
 
-def test_the_list_names_each_state(planned: Source) -> None:
+def test_the_list_names_each_state(in_maintenance: Source) -> None:
     """Who sees no shape reads it, and so does who takes the table as CSV."""
-    found = page_of(context_of(parse("/slo", "", NOW), planned))
+    found = page_of(context_of(parse("/slo", "", NOW), in_maintenance))
     assert found is not None
     rows = {row[0].split()[0]: row[0] for row in page_data(found.body).tables[0].rows}
 
@@ -139,17 +139,17 @@ def test_the_list_names_each_state(planned: Source) -> None:
     assert rows["hot-latency"].replace("\u202f", " ").endswith("In maintenance until 13:30 (new disks)")
 
 
-def test_the_budget_series_excludes_maintenance(planned: Source) -> None:
+def test_the_budget_series_excludes_maintenance(in_maintenance: Source) -> None:
     """It ends where the tile says."""
-    found = page_of(context_of(parse("/slo/hot-latency", "", NOW), planned))
+    found = page_of(context_of(parse("/slo/hot-latency", "", NOW), in_maintenance))
     assert found is not None
     course = page_data(found.body).charts["budget"].frame
-    left = status_of(planned, "hot-latency").budget_left
+    left = status_of(in_maintenance, "hot-latency").budget_left
     assert course is not None
     assert left is not None
 
     assert course["budget left (%)"].iloc[-1] == pytest.approx(100 * left, abs=0.02)
-    assert "Requests during maintenance windows are shown" in shown(planned, "/slo/hot-latency?from=now-1h")
+    assert "Requests during maintenance windows are shown" in shown(in_maintenance, "/slo/hot-latency?from=now-1h")
 
 
 def test_states_that_need_action_come_first(burning_store: Store, tmp_path: Path) -> None:
@@ -165,15 +165,15 @@ def test_states_that_need_action_come_first(burning_store: Store, tmp_path: Path
 
 def test_the_overview_counts_only_healthy_objectives_as_healthy(burning_store: Store, tmp_path: Path) -> None:
     """What is in maintenance is not inside its objective: nobody looks."""
-    before = said_at(source_of(burning_store, tmp_path, SLOS), "/?q=calm")
-    during = said_at(source_of(burning_store, tmp_path, SLOS + WORK.replace("hot", "calm")), "/?q=calm")
+    before = page_text_at(source_of(burning_store, tmp_path, SLOS), "/?q=calm")
+    during = page_text_at(source_of(burning_store, tmp_path, SLOS + WORK.replace("hot", "calm")), "/?q=calm")
 
     assert "The service with an objective is inside it." in before
     assert "0 of 1 services with an objective are inside it, 1 in maintenance." in during
 
 
 def test_the_api_returns_state_maintenance_and_start_time(
-    burning_store: Store, planned: Source, tmp_path: Path
+    burning_store: Store, in_maintenance: Source, tmp_path: Path
 ) -> None:
     """The same words as the pages have."""
     planned_alerts = AlertsReader(burning_store, LiveFile(tmp_path / "slo.yaml", ENV))
@@ -188,7 +188,7 @@ def test_the_api_returns_state_maintenance_and_start_time(
     assert (hot["state"], hot["work"]) == ("maintenance", {"why": "new disks", "until": "2026-11-20T13:30:00Z"})
     assert hot["stale_since"] is None
     assert (calm["state"], calm["stale_since"], calm["work"]) == ("stale", "2026-11-20T12:00:00Z", None)
-    assert status_of(planned, "hot-latency").slo.maintenance == MaintenanceCalendar(
+    assert status_of(in_maintenance, "hot-latency").slo.maintenance == MaintenanceCalendar(
         (
             OneTimeWindow(
                 NOW.replace(hour=11, minute=50, second=0), NOW.replace(hour=13, minute=30, second=0), "new disks"
@@ -210,7 +210,7 @@ def test_missing_objectives_are_reported_with_the_fix(
         path.write_text(text_of_file, encoding="utf-8")
     alerts = AlertsReader(burning_store, LiveFile(path if text_of_file else None, ENV))
     source = Source(burning_store, alerts, NOW.timestamp)
-    overview, page = said_at(source, "/"), said_at(source, "/slo")
+    overview, page = page_text_at(source, "/"), page_text_at(source, "/slo")
 
     assert "No SLO is evaluated" in overview
     assert why in overview
@@ -219,13 +219,13 @@ def test_missing_objectives_are_reported_with_the_fix(
     assert "inside" not in overview
 
 
-def test_an_objective_or_disabled_alerts_remove_the_warning(burning_store: Store, planned: Source) -> None:
+def test_an_objective_or_disabled_alerts_remove_the_warning(burning_store: Store, in_maintenance: Source) -> None:
     """Who watches is not told off, nor is a dashboard whose alerts are none of its business."""
-    for source in (planned, Source(burning_store, None, NOW.timestamp)):
+    for source in (in_maintenance, Source(burning_store, None, NOW.timestamp)):
         assert "No SLO is evaluated" not in shown(source, "/")
 
 
-class Told:
+class OtherIncidents:
     """Alerts over the real ones with other incidents."""
 
     def __init__(self, real: AlertsReader, *incidents: Incident) -> None:
@@ -263,7 +263,7 @@ def test_an_incident_with_an_unknown_end_is_closed_not_resolved(
     gone = replace(
         known, name="gone", state="resolved", ending=ending, resolved_at=NOW - timedelta(minutes=1), transitions=()
     )  # fmt: skip
-    source = Source(burning_store, Told(reader, gone), NOW.timestamp)
+    source = Source(burning_store, OtherIncidents(reader, gone), NOW.timestamp)
     context = context_of(parse("/slo/hot-latency", "", NOW), source)
     row = page_data([history_card(context, status_of(source, "hot-latency"))]).tables[0].rows[0]
     over = next(each for each in timeline_events(context) if each.at == gone.resolved_at)
@@ -276,9 +276,9 @@ def test_an_incident_with_an_unknown_end_is_closed_not_resolved(
     assert "It was removed from the SLO file" not in shown(source, "/slo/never-was")
 
 
-def test_every_state_word_has_a_shape(planned: Source) -> None:
+def test_every_state_word_has_a_shape(in_maintenance: Source) -> None:
     """The badge of the table of services has both."""
-    found = page_of(context_of(parse("/", "", NOW), planned))
+    found = page_of(context_of(parse("/", "", NOW), in_maintenance))
     assert found is not None
     pills = [each for each in _all(found.body, html.Span) if "paused" in str(getattr(each, "className", ""))]
 

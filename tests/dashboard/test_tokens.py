@@ -39,7 +39,7 @@ PAGE = "/s/chat-llm/tokens"
 
 
 @dataclass(frozen=True)
-class Answer:
+class StreamedRequest:
     """A request that answers token by token.
 
     Args:
@@ -70,7 +70,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def written(store: Store, answers: Iterable[Answer]) -> Source:
+def written(store: Store, answers: Iterable[StreamedRequest]) -> Source:
     """Write *answers* as an agent counts them: prefill up to the first token, then 20 ms a token of decode."""
     points: list[Point] = []
     for answer in answers:
@@ -171,7 +171,7 @@ def test_a_service_without_streaming_explains_the_page(source: Source) -> None:
 
 def test_one_request_shows_what_every_card_needs(store: Store) -> None:
     """Every card says what it is waiting for, and none is broken."""
-    text = shown(written(store, [Answer()]), PAGE)
+    text = shown(written(store, [StreamedRequest()]), PAGE)
 
     assert "1 first token: too few to evaluate the time to the first token" in text
     assert "1 so far in this window; p50 needs 20" in text
@@ -183,8 +183,8 @@ def test_one_request_shows_what_every_card_needs(store: Store) -> None:
 
 def test_first_token_definitions_never_mix(store: Store) -> None:
     """The commonest is shown, the switch names both, and those left out are counted; an unknown one is the default."""
-    generated = [Answer(ago=600 + step) for step in range(60)]
-    chunked = [Answer(900, 0, 0, names.BY_FIRST_CHUNK, "/proxy", 600 + step) for step in range(40)]
+    generated = [StreamedRequest(ago=600 + step) for step in range(60)]
+    chunked = [StreamedRequest(900, 0, 0, names.BY_FIRST_CHUNK, "/proxy", 600 + step) for step in range(40)]
     source = written(store, [*generated, *chunked])
     usual, other = shown(source, PAGE), shown(source, f"{PAGE}?by=first_chunk")
     wrong = shown(source, f"{PAGE}?by=<b>")
@@ -200,7 +200,9 @@ def test_first_token_definitions_never_mix(store: Store) -> None:
 
 def test_a_mixed_definition_has_no_stages(store: Store) -> None:
     """Its times are known, the stages before them are not, and the card says what to do about it."""
-    both = [Answer(definition=each, ago=600 + step) for step in range(30) for each in list(names.DEFINITIONS)[:2]]
+    both = [
+        StreamedRequest(definition=each, ago=600 + step) for step in range(30) for each in list(names.DEFINITIONS)[:2]
+    ]
     text = shown(written(store, both), PAGE)
 
     assert "The stages cannot be separated" in text
@@ -210,7 +212,7 @@ def test_a_mixed_definition_has_no_stages(store: Store) -> None:
 
 def test_without_token_counts_the_page_explains_their_source(store: Store) -> None:
     """First tokens are shown; what depends on counts says who counts."""
-    chunked = [Answer(100, 0, 0, names.BY_FIRST_CHUNK, ago=600 + step) for step in range(60)]
+    chunked = [StreamedRequest(100, 0, 0, names.BY_FIRST_CHUNK, ago=600 + step) for step in range(60)]
     text = shown(written(store, chunked), PAGE)
 
     assert "Half of the requests wait up to" in text
@@ -221,7 +223,7 @@ def test_without_token_counts_the_page_explains_their_source(store: Store) -> No
 
 def test_requests_without_a_first_token_are_counted(store: Store) -> None:
     """Those of the service that have no first token are said beside those that have."""
-    source = written(store, [Answer(ago=600 + step) for step in range(30)])
+    source = written(store, [StreamedRequest(ago=600 + step) for step in range(30)])
     counts = RequestHistograms()
     counts.add({"forward": 5 * MS}, 5 * MS)
     points = [
@@ -262,7 +264,7 @@ def test_the_tail_is_attributed_to_longer_outputs_or_slower_tokens(
     store: Store, longest: int, slowest: float, cause: str
 ) -> None:
     """Whichever grows more from the median to p99; without p99 there is no such sentence."""
-    usual = measures_of_window(context_of(parse(PAGE, "", NOW), written(store, [Answer()])))
+    usual = measures_of_window(context_of(parse(PAGE, "", NOW), written(store, [StreamedRequest()])))
     length, pace = Histogram(), Histogram()
     for share in np.linspace(0, 1, 2000):
         length.record(100 if share < 0.98 else longest)

@@ -43,15 +43,15 @@ def connected(dashboard: Dashboard) -> socket.socket:
     return socket.create_connection(dashboard.address, timeout=60)
 
 
-def asked(dashboard: Dashboard, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+def fetch(dashboard: Dashboard, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
     """Ask for *path* and return status and body."""
     with contextlib.closing(HTTPConnection(*dashboard.address, timeout=60)) as connection:
         connection.request("GET", path, headers=headers or {})
-        answer = connection.getresponse()
-        return answer.status, answer.read()
+        read_to_end = connection.getresponse()
+        return read_to_end.status, read_to_end.read()
 
 
-def answer(connection: socket.socket) -> bytes:
+def read_to_end(connection: socket.socket) -> bytes:
     """All that comes until the other end closes."""
     received = b""
     with contextlib.suppress(ConnectionResetError):  # it has not read all of ours
@@ -68,8 +68,8 @@ def test_idle_connections_do_not_block_readers(start: Start, said: bytes) -> Non
         for _ in range(260):
             connection = idle.enter_context(connected(dashboard))
             connection.sendall(said)
-        page = asked(dashboard, "/", {"Authorization": f"Bearer {TOKEN}"})
-        probe = asked(dashboard, "/livez")
+        page = fetch(dashboard, "/", {"Authorization": f"Bearer {TOKEN}"})
+        probe = fetch(dashboard, "/livez")
 
     assert page[0] == 200
     assert probe == (200, b"ok\n")
@@ -84,7 +84,7 @@ def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -
     chunk = b"%x\r\n" % 2_000_000 + b"x" * 2_000_000 + b"\r\n0\r\n\r\n" if b"chunked" in length else b"x" * 2_000_000
     with connected(dashboard) as connection:
         connection.sendall(HEAD + length + b"\r\n" + chunk)
-        received = answer(connection)
+        received = read_to_end(connection)
 
     assert received.startswith(b"HTTP/1.1 413 ")
     assert seen == []
@@ -96,7 +96,7 @@ def test_a_trickling_body_times_out(start: Start, monkeypatch: pytest.MonkeyPatc
     dashboard = start(token=TOKEN)
     with connected(dashboard) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\nname=")
-        received = answer(connection)
+        received = read_to_end(connection)
 
     assert received.startswith(b"HTTP/1.1 408 ")
 
@@ -128,7 +128,7 @@ def test_probes_respond_while_all_threads_are_busy(start: Start) -> None:
     """An orchestrator would restart a process that is only busy."""
     dashboard = start()
     with occupied(dashboard, "/slow", threads=8, connections=20):
-        probes = [asked(dashboard, path)[0] for path in ("/livez", "/readyz")]
+        probes = [fetch(dashboard, path)[0] for path in ("/livez", "/readyz")]
 
     assert probes == [200, 200]
 
@@ -137,8 +137,8 @@ def test_a_header_with_an_underscore_is_ignored(start: Start) -> None:
     """A proxy takes `X-Forwarded-User` out of what readers send, and lets `X_Forwarded_User` pass: they must not be the same."""
     dashboard = start(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1/32"),))
 
-    assert asked(dashboard, "/", {"X-Forwarded-User": "ada"})[0] == 200
-    assert asked(dashboard, "/", {"X_Forwarded_User": "ada"})[0] == 401
+    assert fetch(dashboard, "/", {"X-Forwarded-User": "ada"})[0] == 200
+    assert fetch(dashboard, "/", {"X_Forwarded_User": "ada"})[0] == 401
 
 
 @pytest.mark.parametrize("path", [b"/?a=\xff\xfe", b"/%ff%00", b"/s/%E2%82", b"//", b"/?from=%zz"])
@@ -146,7 +146,7 @@ def test_bytes_that_are_not_text_get_a_response(start: Start, path: bytes) -> No
     """With a page, or with what is wrong with them; the log stays quiet."""
     with connected(start()) as connection:
         connection.sendall(b"GET " + path + b" HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-        status = int(answer(connection).split(b" ")[1])
+        status = int(read_to_end(connection).split(b" ")[1])
 
     assert status < 500
 
@@ -164,7 +164,7 @@ def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
             assert time.monotonic() < end
             time.sleep(0.01)
     # Served after all requests that waited before it.
-    asked(dashboard, "/last")
+    fetch(dashboard, "/last")
 
     assert "/last" in served
     assert "/left" not in served
@@ -174,6 +174,6 @@ def test_liveness_does_not_wait_for_readiness(start: Start) -> None:
     """A store that hangs must not have the process restarted."""
     dashboard = start()
     with occupied(dashboard, "/readyz", threads=2, connections=2):
-        alive = asked(dashboard, "/livez")
+        alive = fetch(dashboard, "/livez")
 
     assert alive == (200, b"ok\n")

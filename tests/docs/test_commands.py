@@ -160,12 +160,12 @@ def _follow(page: str, world: World, folder: Path) -> None:
         for block in OURS[page]:
             for command in block.commands:
                 if "/api/v1/" in command:
-                    _look(terminal, command, _stages(page))
+                    _poll_output(terminal, command, _stages(page))
                 else:
                     terminal.type(command)
 
 
-def _look(terminal: Terminal, command: str, expected: set[str]) -> None:
+def _poll_output(terminal: Terminal, command: str, expected: set[str]) -> None:
     """Ask until *command* tells of all that is *expected*: what a service has counted arrives a little later."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:

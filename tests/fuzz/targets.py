@@ -73,7 +73,7 @@ def _check_export(signal: Signal, media_type: str, body: bytes) -> None:
         _check_columns(export.batch.spans)
         # Ten times the price of all the rest.
         if not zlib.crc32(export.batch.spans) % _FOLDED_ONE_IN:
-            _check_fold(export.batch.spans)
+            _check_processing(export.batch.spans)
 
 
 def _check_points(points: Iterable[Point]) -> None:
@@ -92,7 +92,7 @@ def _check_traces(traces: Iterable[KeptTrace]) -> None:
         assert -(2**63) <= trace.started_ns < 2**63
 
 
-def _check_fold(blob: bytes) -> None:
+def _check_processing(blob: bytes) -> None:
     """Fold what was read when nothing more can be on its way: each request is counted, and nothing waits any longer."""
     waits = Parcel(_NOW - 5000, counted=False, spans=blob, id=1)
     folded, outcome = process_inbox(AggregationInput(_NOW, [waits], [], complete=True), InboxLimits(), SamplingPolicy())

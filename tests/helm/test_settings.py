@@ -28,7 +28,7 @@ LISTED: dict[str, dict[str, Any]] = json.loads((CHART / "values.schema.json").re
 FREE = {name for name, rule in LISTED.items() if "const" not in rule}
 
 
-def told(manifests: Manifests, values: Values) -> dict[str, str]:
+def environment_values(manifests: Manifests, values: Values) -> dict[str, str]:
     """Return what our containers are told by value."""
     pods = [made["spec"]["template"]["spec"] for made in manifests(values) if "template" in made.get("spec", {})]
     return {each["name"]: each["value"] for pod in pods for each in pod["containers"][0]["env"] if "value" in each}
@@ -42,7 +42,7 @@ def test_chart_settings_equal_the_server_settings() -> None:
 @pytest.mark.parametrize("values", [*EXAMPLES.values(), *chain(*CHOICES)], ids=str)
 def test_settings_of_the_chart_are_not_user_settings(manifests: Manifests, values: Values) -> None:
     """It would be there twice; of such a setting the schema says which value it is made of."""
-    assert not FREE & told(manifests, values | {"settings": {}}).keys()
+    assert not FREE & environment_values(manifests, values | {"settings": {}}).keys()
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_an_ineffective_setting_is_refused(manifests: Manifests, name: str, said
 @pytest.mark.parametrize(("given", "written"), [(2_000_000, "2000000"), ("64MiB", "64MiB"), (True, "true")])
 def test_a_setting_is_rendered_unchanged(manifests: Manifests, given: object, written: str) -> None:
     """Helm has floats where numbers were, and would write 2e+06."""
-    found = told(manifests, {"settings": {"STAGELENS_QUEUE_BATCHES": given}})
+    found = environment_values(manifests, {"settings": {"STAGELENS_QUEUE_BATCHES": given}})
 
     assert found["STAGELENS_QUEUE_BATCHES"] == written
 

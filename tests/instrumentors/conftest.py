@@ -218,7 +218,9 @@ class Service:
             start_new_session=True,
         )
 
-    def ask(self, path: str, body: bytes | None = None, headers: Mapping[str, str] = MappingProxyType({})) -> Any:
+    def send_request(
+        self, path: str, body: bytes | None = None, headers: Mapping[str, str] = MappingProxyType({})
+    ) -> Any:
         """Send one request on a connection of its own, once the service accepts it."""
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", body, dict(headers))
         deadline = time.monotonic() + 60

@@ -57,7 +57,7 @@ class Collector:
         return 0
 
 
-class Answer:
+class DeferredMark:
     """What a device says later, or never."""
 
     def __init__(self, *, known: bool) -> None:
@@ -193,7 +193,7 @@ class Load:
 
     def _waits_for_a_device(self) -> None:
         with request("late"):
-            cast("recorder.Marks", records.current.get()).extend(("@late", Answer(known=self.sent % 2 == 0), 0))
+            cast("recorder.Marks", records.current.get()).extend(("@late", DeferredMark(known=self.sent % 2 == 0), 0))
 
     def _has_a_name_of_its_own(self) -> None:
         with request(f"number {self.sent}"):

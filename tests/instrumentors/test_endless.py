@@ -63,16 +63,16 @@ def test_endless_streams_take_bounded_memory(
     """Ten endless streams with endless stages: memory is constant, other requests are counted, and SIGTERM ends the service."""
     (tmp_path / "endless.py").write_text(APP)
     service = serve("endless:app", "--timeout-graceful-shutdown", "1", cwd=tmp_path)
-    service.ask("/memory")
+    service.send_request("/memory")
     with ExitStack() as stack:
         streams = list[socket.socket]()
         for _ in range(STREAMS):
             streams.append(stack.enter_context(socket.create_connection(("127.0.0.1", service.port), 60)))
             streams[-1].sendall(b"GET /forever HTTP/1.1\r\nHost: x\r\n\r\n")
         read(streams, BEFORE)
-        before = service.ask("/memory")
+        before = service.send_request("/memory")
         read(streams, MORE)
-        after = service.ask("/memory")
+        after = service.send_request("/memory")
         until(lambda: sink.requests(http_route="/memory") == 3, "others are counted")
 
         assert service.process.poll() is None

@@ -69,7 +69,7 @@ def instrumenting() -> Generator[Callable[[Instrumentor], None]]:
         each.uninstrument()
 
 
-def told(found: list[LoadRecord]) -> list[tuple[str, str, str]]:
+def phases_of(found: list[LoadRecord]) -> list[tuple[str, str, str]]:
     """Return phase, model and shape of each."""
     return [(load.phase, load.model, load.shape) for load in found]
 
@@ -173,7 +173,7 @@ def test_a_torch_model_has_phases_also_before_the_first_request(
     net(torch.zeros(3, 4))
     net(torch.zeros(6, 4))
 
-    assert told(noted()) == [("read", "weights", ""), ("copy", "Linear", ""), ("first_run", "Linear", "3x4")]
+    assert phases_of(noted()) == [("read", "weights", ""), ("copy", "Linear", ""), ("first_run", "Linear", "3x4")]
 
 
 def test_compilation_is_excluded_from_the_first_run(
@@ -185,7 +185,7 @@ def test_compilation_is_excluded_from_the_first_run(
     net(torch.zeros(3, 4))
     compiled, first = noted()
 
-    assert told([compiled, first]) == [("compile", "Linear", ""), ("first_run", "Linear", "3x4")]
+    assert phases_of([compiled, first]) == [("compile", "Linear", ""), ("first_run", "Linear", "3x4")]
     assert first.start <= compiled.start <= compiled.end <= first.end
     assert first.own_ns + compiled.own_ns == first.end - first.start
     assert set(in_a_request.stages()) == {"load"}
@@ -203,7 +203,7 @@ def test_a_session_of_onnx_runtime_has_phases(
     session.run(None, feed)
     shape = f"1x{wanted.shape[1]}"
 
-    assert told(noted()) == [("read", MODEL.parent.name, ""), ("first_run", MODEL.parent.name, shape)]
+    assert phases_of(noted()) == [("read", MODEL.parent.name, ""), ("first_run", MODEL.parent.name, shape)]
 
 
 def test_a_repository_load_is_named_after_the_repository(
@@ -215,7 +215,7 @@ def test_a_repository_load_is_named_after_the_repository(
     type(tiny_models.llama()).from_pretrained(str(tmp_path / "tiny-llama"))
     found = noted()
 
-    assert ("read", "tiny-llama", "") in told(found)
+    assert ("read", "tiny-llama", "") in phases_of(found)
     assert {load.model for load in found} == {"tiny-llama"}
 
 
@@ -241,7 +241,7 @@ def test_a_forked_child_reports_its_age_and_the_loads_of_its_parent(
     parent, (reader, writer) = module.born, os.pipe()
     child = os.fork()
     if child == 0:
-        younger, found = module.born > parent, told(loads.take())
+        younger, found = module.born > parent, phases_of(loads.take())
         os.write(writer, repr((younger, found)).encode())
         os._exit(0)
     os.waitpid(child, 0)

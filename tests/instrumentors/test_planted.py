@@ -36,13 +36,13 @@ def test_planted_stages_are_reported(
             "X-Request-Start": f"t={sent_at // 1000}",
             "traceparent": f"00-{trace_id}-{1:016x}-01",
         }
-        answer = service.ask(f"/{kind}/{number}", json.dumps({"text": "x" * 1000}).encode(), headers)
+        answer = service.send_request(f"/{kind}/{number}", json.dumps({"text": "x" * 1000}).encode(), headers)
         stages = {stage: (spent, spent) for stage, spent in answer["stages"].items()}
         # A plain function waits for its thread as well, somewhere between arriving and its first line.
         queued_until = answer["arrived"] if kind == "async" else answer["began"]
         planted[trace_id] = stages | {"queue": (answer["arrived"] - sent_at, queued_until - sent_at)}
     until(lambda: sink.requests() == REQUESTS and len(roots(sink)) == REQUESTS, "every request")
-    reported = {trace_id: own(root) for trace_id, root in roots(sink).items()}
+    reported = {trace_id: own_times(root) for trace_id, root in roots(sink).items()}
 
     for trace_id, root in roots(sink).items():
         assert sum(reported[trace_id].values()) == int(root["endTimeUnixNano"]) - int(root["startTimeUnixNano"])
@@ -62,7 +62,7 @@ def test_planted_stages_are_reported(
         )
 
 
-def own(root: dict[str, Any]) -> dict[str, int]:
+def own_times(root: dict[str, Any]) -> dict[str, int]:
     """Return the nanoseconds of each stage that a root span reports."""
     return {key.removeprefix(PREFIX): spent for key, spent in root["attributes"].items() if key.startswith(PREFIX)}
 

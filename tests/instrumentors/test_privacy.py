@@ -193,7 +193,7 @@ class Service:
             assert time.monotonic() < deadline, self.output()
             time.sleep(0.05)
 
-    def ask(self, call: Call) -> tuple[int, bytes]:
+    def send_request(self, call: Call) -> tuple[int, bytes]:
         """Return the status and the body of the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
@@ -210,7 +210,7 @@ class Service:
 
     def get(self, path: str) -> bytes:
         """Return what stands there."""
-        status, body = self.ask(Call("GET", path))
+        status, body = self.send_request(Call("GET", path))
 
         assert status == 200, (path, self.stop(), self.output())
         return body
@@ -272,7 +272,7 @@ def _driven(
     for name, service in services.items():
         service.wait()
         for call in CALLS:
-            service.ask(call)
+            service.send_request(call)
         for path in STAGES if name == "fastapi" else ():
             service.get(path)
     instrumented = {name: set(json.loads(service.get("/instrumented"))) for name, service in services.items()}

@@ -26,7 +26,7 @@ def serve(name, count=1):
             pass
     return os.getpid()
 
-def wait_until_folded():
+def wait_until_aggregated():
     while stagelens.instrumentors.recorder.pending:
         time.sleep(0.01)
 
@@ -224,7 +224,7 @@ FORKS_UNDER_LOAD = """
         while not stop.is_set():
             served.append(serve("parent"))
             if len(stagelens.instrumentors.recorder.pending) > 1000:
-                wait_until_folded()
+                wait_until_aggregated()
     threads = [threading.Thread(target=load) for _ in range(2)]
     for thread in threads:
         thread.start()
@@ -319,7 +319,7 @@ def test_there_is_no_thread_before_the_first_record(tmp_path: Path, sink: Sink) 
         # What Python says then, it says only if no module is being loaded meanwhile. Who starts us in the background may
         # have us ignore the signal.
         (
-            "signal.signal(2, signal.default_int_handler); wait_until_folded(); os.kill(os.getpid(), 2)",
+            "signal.signal(2, signal.default_int_handler); wait_until_aggregated(); os.kill(os.getpid(), 2)",
             -2,
             "KeyboardInterrupt",
         ),

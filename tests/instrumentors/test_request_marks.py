@@ -13,7 +13,7 @@ WALL = 100
 spans = st.tuples(st.integers(0, WALL), st.integers(0, WALL)).map(sorted).map(tuple[int, ...])
 
 
-def own(*triples: tuple[str, int, int]) -> dict[str, int]:
+def own_times(*triples: tuple[str, int, int]) -> dict[str, int]:
     """Return whose the time of a request is, without what is nobody's."""
     marks: Marks = [OPEN, 0, 0, *(value for triple in triples for value in triple)]
     return {stage: spent for stage, spent in partition(read_marks(marks).intervals, 0, WALL).items() if spent}
@@ -30,7 +30,7 @@ def test_body_reads_do_not_overlap_reported_server_stages() -> None:
 
     told = ("network@rest", 0, 12), ("prefill@reported", 12, 20), ("decode@reported", 20, 70)
 
-    assert own(*waits, *told, ("postprocess", 41, 44)) == {
+    assert own_times(*waits, *told, ("postprocess", 41, 44)) == {
         "network": 2,
         "dependency": 30,
         "prefill": 8,
@@ -42,7 +42,7 @@ def test_body_reads_do_not_overlap_reported_server_stages() -> None:
 
 def test_a_call_inside_reported_server_stages_is_recorded() -> None:
     """Of another server, whose headers were waited for meanwhile."""
-    assert own(("decode@reported", 0, 100), ("dependency", 20, 30)) == {"decode": 90, "dependency": 10}
+    assert own_times(("decode@reported", 0, 100), ("dependency", 20, 30)) == {"decode": 90, "dependency": 10}
 
 
 @given(bodies=st.lists(spans, max_size=5), told=st.lists(spans, max_size=3))
@@ -55,4 +55,4 @@ def test_a_body_read_without_server_stages_is_a_dependency(
     expected = {"decode": len(said), "dependency": len(waited), "overhead": WALL - len(said | waited)}
     triples = [("dependency@body", *each) for each in bodies] + [("decode@reported", *each) for each in told]
 
-    assert own(*triples) == {stage: spent for stage, spent in expected.items() if spent}  # pyright: ignore[reportArgumentType]
+    assert own_times(*triples) == {stage: spent for stage, spent in expected.items() if spent}  # pyright: ignore[reportArgumentType]

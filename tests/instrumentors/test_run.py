@@ -248,11 +248,11 @@ def test_each_uvicorn_worker_reports_its_requests(
     service = serve("work:app", "--workers", "2", "--timeout-worker-healthcheck", "120", cwd=tmp_path)
     answers: list[int] = []
 
-    def both_answered() -> bool:
-        answers.append(service.ask("/work"))
+    def both_responded() -> bool:
+        answers.append(service.send_request("/work"))
         return len(set(answers)) == 2
 
-    until(both_answered, "both workers")
+    until(both_responded, "both workers")
     until(lambda: sink.requests(http_route="/work") == len(answers), "every request")
 
     assert len(sink.instances()) == 2
@@ -266,7 +266,7 @@ def test_a_reloaded_service_reports_before_and_after(
     source = tmp_path / "work.py"
     source.write_text(APP)
     service = serve("work:app", "--reload", cwd=tmp_path)
-    before = service.ask("/work")
+    before = service.send_request("/work")
     until(lambda: sink.requests(http_route="/work") == 1, "the first child")
 
     def reloaded() -> bool:
@@ -276,7 +276,7 @@ def test_a_reloaded_service_reports_before_and_after(
         return "Started server process" in service.log().partition("Reloading")[2]
 
     until(reloaded, "the reload")
-    after = service.ask("/changed")
+    after = service.send_request("/changed")
     until(lambda: sink.requests(http_route="/changed") == 1, "the second child")
 
     assert len({before, after, service.process.pid}) == 3
@@ -290,7 +290,7 @@ def test_the_last_requests_before_sigterm_are_reported(
     (tmp_path / "work.py").write_text(APP)
     service = serve("work:app", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL="30000d")
     for _ in range(3):
-        service.ask("/work")
+        service.send_request("/work")
     service.stop()
 
     until(lambda: sink.requests(http_route="/work") == 3, "the requests of the stopped service")
@@ -300,7 +300,7 @@ def test_the_exit_of_a_service_is_unchanged(tmp_path: Path, serve: Callable[...,
     """SIGTERM drains uvicorn; neither threads nor exit handlers of ours hold it up or change its exit code."""
     (tmp_path / "work.py").write_text(APP)
     service = serve("work:app", cwd=tmp_path)
-    service.ask("/work")
+    service.send_request("/work")
     code = service.stop()
     plain = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "work:app", "--port", "0"],

@@ -45,7 +45,7 @@ def time(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return time
 
 
-def told(finished: Finished) -> dict[str, Record]:
+def requests_by_name(finished: Finished) -> dict[str, Record]:
     """Return the finished requests by name, with all that came late."""
     waiting = DeferredRecords()
     for record in finished:
@@ -54,7 +54,7 @@ def told(finished: Finished) -> dict[str, Record]:
     return {record[3]: record for record in finished}
 
 
-def own(record: Record) -> dict[str, int]:
+def own_times(record: Record) -> dict[str, int]:
     """Return what belongs to each stage of a request."""
     return partition(read_marks(record[0]).intervals, record[1], record[2])
 
@@ -97,8 +97,8 @@ def test_each_request_has_the_stages_of_its_batches(
     for number in set(range(5)) - left:
         requests[number].__exit__(None)
 
-    for name, record in told(finished).items():
-        shares = own(record)
+    for name, record in requests_by_name(finished).items():
+        shares = own_times(record)
         assert sum(shares.values()) == record[2] - record[1]
         assert {key for key, spent in shares.items() if spent} - {"queue", "overhead"} == expected[int(name[1:])]
     assert records.current.get() is None
@@ -123,10 +123,10 @@ def test_a_batch_gives_each_request_its_queue_and_stages(finished: Finished, tim
     time.now += 3
     first.__exit__(None)
     second.__exit__(None)
-    finished_records = told(finished)
+    finished_records = requests_by_name(finished)
 
-    assert own(finished_records["first"]) == {"queue": 15, "forward": 20, "overhead": 3}
-    assert own(finished_records["second"]) == {"queue": 5, "forward": 20, "overhead": 3}
+    assert own_times(finished_records["first"]) == {"queue": 15, "forward": 20, "overhead": 3}
+    assert own_times(finished_records["second"]) == {"queue": 5, "forward": 20, "overhead": 3}
     assert read_marks(finished_records["second"][0]).facts["@batch"] == 2
 
 
@@ -142,7 +142,7 @@ def test_a_request_that_timed_out_in_its_batch_has_its_stages_until_then(finishe
         impatient.__exit__(TimeoutError)
         time.now += 20
 
-    assert own(told(finished)["impatient"]) == {"queue": 10, "forward": 20, "overhead": 0}
+    assert own_times(requests_by_name(finished)["impatient"]) == {"queue": 10, "forward": 20, "overhead": 0}
 
 
 def test_an_untaken_job_is_queue(finished: Finished, time: Clock) -> None:
@@ -156,10 +156,10 @@ def test_an_untaken_job_is_queue(finished: Finished, time: Clock) -> None:
         drawn.drop(time.now)
         time.now += 6
 
-    finished_records = told(finished)
+    finished_records = requests_by_name(finished)
 
-    assert own(finished_records["never"]) == {"queue": 10, "overhead": 0}
-    assert own(finished_records["dropped"]) == {"queue": 4, "overhead": 6}
+    assert own_times(finished_records["never"]) == {"queue": 10, "overhead": 0}
+    assert own_times(finished_records["dropped"]) == {"queue": 4, "overhead": 6}
 
 
 def test_a_request_does_not_queue_behind_its_own_job(finished: Finished, time: Clock) -> None:
@@ -171,7 +171,7 @@ def test_a_request_does_not_queue_behind_its_own_job(finished: Finished, time: C
             with batch([one]):
                 time.now += 10
 
-    assert own(told(finished)["four"]) == {"queue": 7, "overhead": 40}
+    assert own_times(requests_by_name(finished)["four"]) == {"queue": 7, "overhead": 40}
 
 
 def fail(time: Clock) -> None:
@@ -191,7 +191,7 @@ def test_failed_and_repeated_batches_are_recorded(finished: Finished, time: Cloc
         with batch([drawn]), stage("forward"):
             time.now += 5
 
-    assert own(told(finished)["retried"]) == {"queue": 2, "forward": 8, "overhead": 4}
+    assert own_times(requests_by_name(finished)["retried"]) == {"queue": 2, "forward": 8, "overhead": 4}
 
 
 def test_facts_of_a_whole_batch_are_on_no_request(finished: Finished) -> None:
@@ -203,14 +203,14 @@ def test_facts_of_a_whole_batch_are_on_no_request(finished: Finished) -> None:
             assert marks is not None
             marks.extend(("@tokens_in", 100, 0, "@tokens_out", 7, 0, "@model", "tiny", 0))
             header = trace_context.traceparent(marks)
-    facts = read_marks(told(finished)["one"][0]).facts
+    facts = read_marks(requests_by_name(finished)["one"][0]).facts
 
     assert header == ""
     assert facts["@model"] == "tiny"
     assert not {"@tokens_in", "@tokens_out", "@trace", "@shared"} & facts.keys()
 
 
-class Answer:
+class DeferredMark:
     """A `recorder.Late` that is known when the test says so, and may be asked once."""
 
     def __init__(self) -> None:
@@ -231,7 +231,7 @@ class Answer:
 
 def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: Finished) -> None:
     """The times of a device belong to the run: two requests get the same, and wait for it."""
-    answer = Answer()
+    answer = DeferredMark()
     open_requests = [request("a"), request("b")]
     drawn: list[Ticket] = []
     for running in open_requests:
@@ -293,7 +293,7 @@ def test_a_batcher_task_of_an_earlier_request_serves_all(finished: Finished) -> 
         started[0].cancel()
 
     asyncio.run(serve())
-    finished_records = told(finished)
+    finished_records = requests_by_name(finished)
 
     assert {name: record[4] for name, record in finished_records.items()} == {
         "r0": "",
@@ -331,7 +331,7 @@ def test_a_custom_thread_processes_jobs_of_many_requests(finished: Finished) -> 
             assert done.wait(30)
     jobs.put(None)
     thread.join(30)
-    finished_records = told(finished)
+    finished_records = requests_by_name(finished)
 
     assert seen == [None, None]
     assert all([key for key, _, _ in triples(record)].count("forward") == 1 for record in finished_records.values())
@@ -343,11 +343,11 @@ def test_a_ticket_and_a_run_cross_to_another_process_and_back(finished: Finished
         drawn = ticket()
         arrived = pickle.loads(pickle.dumps(drawn))  # noqa: S301 - our own
         with batch([arrived]) as run, stage("forward"):
-            device = Answer()
+            device = DeferredMark()
             run.marks.extend(("@odd", object(), 0, "@late", device, 0))
         back = pickle.loads(pickle.dumps(run))  # noqa: S301 - our own
         drawn.done(back)
-    keys = [key for key, _, _ in triples(told(finished)["here"])]
+    keys = [key for key, _, _ in triples(requests_by_name(finished)["here"])]
 
     assert arrived.since == drawn.since
     # As a device wants it: it is asked whether it is ready before it is asked for its times.
@@ -368,7 +368,7 @@ def test_runs_of_another_clock_and_invalid_runs_are_ignored(finished: Finished, 
         drawn.done(nonsense)
 
     assert not drawn.runs()
-    assert told(finished)["here"][0]
+    assert requests_by_name(finished)["here"][0]
 
 
 def test_tickets_outside_of_requests_are_harmless() -> None:
@@ -391,6 +391,6 @@ def test_the_tickets_of_a_request_are_bounded(finished: Finished) -> None:
     (record,) = finished
     assert len(record[0]) < 30
 
-    told(finished)
+    requests_by_name(finished)
 
     assert [key for key, _, _ in triples(record)].count("forward") <= tickets.MAX_TICKETS

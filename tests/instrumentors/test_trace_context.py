@@ -46,9 +46,9 @@ def test_every_call_of_a_request_propagates_the_same_ids(finished: Finished) -> 
         marks = records.current.get()
         assert marks is not None
         handed_on = {traceparent(marks), traceparent(marks)}
-    kept = trace(finished[0])
+    retained_trace = trace(finished[0])
 
-    assert handed_on == {f"00-{kept.trace_id}-{kept.spans[0].span_id}-01"}
+    assert handed_on == {f"00-{retained_trace.trace_id}-{retained_trace.spans[0].span_id}-01"}
 
 
 def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) -> None:
@@ -57,14 +57,14 @@ def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) ->
         marks = records.current.get()
         assert marks is not None
         handed_on = parse(traceparent(marks))
-    kept = trace(finished[0])
+    retained_trace = trace(finished[0])
     caller = parse(INCOMING)
     assert handed_on is not None
     assert caller is not None
 
-    assert handed_on == Parent(caller.trace_id, kept.spans[0].span_id, 0)
-    assert kept.spans[0].parent_id == caller.span_id
-    assert not kept.sampled
+    assert handed_on == Parent(caller.trace_id, retained_trace.spans[0].span_id, 0)
+    assert retained_trace.spans[0].parent_id == caller.span_id
+    assert not retained_trace.sampled
 
 
 def test_concurrent_calls_propagate_the_same_ids() -> None:
@@ -193,7 +193,7 @@ def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, monkeypatch:
     assert exporter.get_finished_spans() == ()
 
 
-def kept(spans: int = 1) -> Trace:
+def retained_trace(spans: int = 1) -> Trace:
     """A kept request of so many spans in no trace of the user's."""
     marks = [records.CLOSED, 0, 0]
     for at in range(spans - 1):
@@ -214,7 +214,7 @@ def test_the_sampler_of_the_user_decides_about_new_traces(
     monkeypatch.setattr(api, "_TRACER_PROVIDER", provider)
     monkeypatch.setattr(user_spans, "MAX_SECONDS", 60)
     for number in range(200):
-        traced = kept()._replace(trace_id=f"{1:016x}{number * 2**64 // 200 + 2**56:016x}")
+        traced = retained_trace()._replace(trace_id=f"{1:016x}{number * 2**64 // 200 + 2**56:016x}")
         user_spans.export_spans([traced], 0)
     provider.shutdown()
 
@@ -225,15 +225,15 @@ def test_spans_of_the_user_have_priority_in_the_queue(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What does not fit into an export stays out, whole traces of it."""
-    room = user_spans.export_spans([kept(100)] * 5, 0)
-    room = user_spans.export_spans([kept(100)] * 50, 0, room)
+    room = user_spans.export_spans([retained_trace(100)] * 5, 0)
+    room = user_spans.export_spans([retained_trace(100)] * 50, 0, room)
 
     assert len(exported.get_finished_spans()) == user_spans.MAX_SPANS // 100 * 100
-    assert user_spans.export_spans([kept()], 0, room) == 0
+    assert user_spans.export_spans([retained_trace()], 0, room) == 0
 
     exported.clear()
     monkeypatch.setattr(user_spans, "MAX_SECONDS", -1)
-    user_spans.export_spans([kept(5)], 0)
+    user_spans.export_spans([retained_trace(5)], 0)
 
     assert exported.get_finished_spans() == ()
 

@@ -47,7 +47,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         if urlsplit(self.path).path == "/ping":
-            self._answer(200, b"Ok.\n")
+            self._respond(200, b"Ok.\n")
         else:
             self.do_POST()
 
@@ -60,10 +60,10 @@ class _Handler(BaseHTTPRequestHandler):
         # The statement is in the URL, or at the start of the body before the data of an insert.
         query = asked["query"].encode() + b"\n" + body if "query" in asked else body
         try:
-            self._answer(200, self._do(query, settings))
+            self._respond(200, self._do(query, settings))
         except ClickHouseError as error:
             code = str(getattr(error, "code", 1))
-            self._answer(404, str(error).encode(), {"X-ClickHouse-Exception-Code": code})
+            self._respond(404, str(error).encode(), {"X-ClickHouse-Exception-Code": code})
 
     def _do(self, query: bytes, settings: dict[str, Any]) -> bytes:
         first, _, data = query.partition(b"\n")
@@ -79,7 +79,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.rfile.readline()
         self.rfile.readline()
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
+    def _respond(self, status: int, body: bytes, headers: dict[str, str] | None = None) -> None:
         self.send_response(status)
         for name, value in {
             "Content-Length": str(len(body)),
@@ -96,7 +96,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 def embedded_url(directory: Path) -> str:
     """Return the URL of a new database in this process, which can open no other *directory* afterwards."""
-    _keep_running(str(directory))
+    _hold_connection(str(directory))
     return f"clickhousedb:///{new_database()}?interface=chdb&path={directory}&ttl=off"
 
 
@@ -105,7 +105,7 @@ def new_database() -> str:
     return f"stagelens_test_{next(_databases)}"
 
 
-def _keep_running(directory: str) -> None:
+def _hold_connection(directory: str) -> None:
     """Hold a connection to the engine, because restarting it with all tables takes longer than a test."""
     if not _held:
         _held.append(clickhouse_connect.get_client(interface="chdb", path=directory))

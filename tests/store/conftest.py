@@ -54,7 +54,7 @@ def shared_site(
 
 
 @pytest.fixture(scope="session", params=OWN_POINTS)
-def own_points_site(
+def database_points_site(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[..., Site]]:
     """Function that opens stores on engines with points in the database."""

@@ -21,7 +21,7 @@ NOT_ASKED = frozenset({"collectors", "storage", "stale_since"})
 SIGNIFICANT_DIGITS = 10
 
 
-def answers(store: Store, around: Selection) -> dict[str, object]:
+def query_results(store: Store, around: Selection) -> dict[str, object]:
     """Return the result of every query on *store* by name."""
     read = store.read
     start, end = around.start, around.end

@@ -14,8 +14,8 @@ from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, backup
 from stagelens.store.points import PointRow
 from tests.store.clickhouse_server import embedded_url
-from tests.store.questions import answers
-from tests.support.raw_requests import NOON, NS, SHOP, Fold, Request, Site
+from tests.store.questions import query_results
+from tests.support.raw_requests import NOON, NS, SHOP, PointAggregator, Request, Site
 
 HOUR = 3600
 PERCENTILES = (0.5, 0.9, 0.99, 0.999)
@@ -102,7 +102,15 @@ def write_traces(one: Site) -> None:
         for n in range(1, 6)
     ]
     one.store.write(
-        [Batch("known", Fold().points([Request({"forward": 1_000_000})]), traces, instance="agent-1", dropped=7)]
+        [
+            Batch(
+                "known",
+                PointAggregator().points([Request({"forward": 1_000_000})]),
+                traces,
+                instance="agent-1",
+                dropped=7,
+            )
+        ]
     )
 
 
@@ -123,7 +131,7 @@ def write_incident(one: Site) -> None:
 
 def assert_same(one: Store, other: Store, around: Selection) -> None:
     """Assert that both stores return the same results."""
-    expected, actual = answers(one, around), answers(other, around)
+    expected, actual = query_results(one, around), query_results(other, around)
     for question in OF_FINE_HISTOGRAMS:
         del expected[question], actual[question]
 
@@ -177,9 +185,9 @@ def test_points_move_to_clickhouse_and_back(
     assert other_rows(back.store) == other_rows(there.store)
 
 
-def test_there_is_one_row_per_key(file_source: Site, own_points_site: Callable[..., Site]) -> None:
+def test_there_is_one_row_per_key(file_source: Site, database_points_site: Callable[..., Site]) -> None:
     """Rows of the same key from several writes are aggregated to one row with the same counts."""
-    target = own_points_site()
+    target = database_points_site()
     backup.copy_store(file_source.store, target.store, no_progress)
     with target.store.engine.connect() as connection:
         twice = connection.execute(
@@ -198,7 +206,7 @@ def test_the_copy_continues_after_the_source(source: Site, target_site: Callable
     target = target_site()
     backup.copy_store(source.store, target.store, no_progress)
     revision = target.store.read.revision()
-    again = target.store.write([Batch("known", Fold().points([Request({"forward": 1_000_000})]))])
+    again = target.store.write([Batch("known", PointAggregator().points([Request({"forward": 1_000_000})]))])
     target.write([Request({"forward": 1_000_000}, series=Series("new", "1")), Request({"forward": 5_000_000})])
     target.clock.now += 2 * HOUR
     target.store.maintain()
@@ -236,10 +244,10 @@ def test_an_empty_store_can_be_copied(sqlite_site: Callable[..., Site], target_s
 
 
 def test_an_interrupted_copy_continues(
-    file_source: Site, own_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+    file_source: Site, database_points_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An interrupted copy continues without copying data again, and is not usable before its end."""
-    target = own_points_site()
+    target = database_points_site()
     with pytest.raises(Interrupted):
         backup.copy_store(file_source.store, target.store, interrupt_after(5))
     unfinished, seen = backup.is_copy_unfinished(target.store.engine), target.store.read.revision()
@@ -305,9 +313,9 @@ def test_a_copy_that_differs_is_refused(
     assert target.store.read.revision() == 0
 
 
-def test_two_copies_into_one_target_do_not_mix(file_source: Site, own_points_site: Callable[..., Site]) -> None:
+def test_two_copies_into_one_target_do_not_mix(file_source: Site, database_points_site: Callable[..., Site]) -> None:
     """A second copy into the same target continues where the first one is, and the first one ends with an error."""
-    target = own_points_site()
+    target = database_points_site()
     stretch = itertools.count()
 
     def meanwhile(_done: int, _total: int) -> None:

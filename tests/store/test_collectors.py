@@ -18,7 +18,7 @@ from sqlalchemy import select
 from stagelens.store import Batch, KeptTrace, Retention, SeriesCaps, schema
 from stagelens.store.engines import database
 from tests.store.store_contents import added_totals, contents, counted, known, ledger, number, requests, totals
-from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
 ROOT = Path(__file__).parents[2]
 # Script that writes a number of batches with maintenance in between, and prints those accepted as new.
@@ -55,7 +55,7 @@ def check(one: Site) -> None:
 
 def batch(name: str, *, route: str = "/", at: int = NOON - 60, n: int = 1, stage: str = "forward") -> Batch:
     """Return a batch of *n* requests."""
-    return Batch(name, Fold().points([Request({stage: 1_000_000}, at, Series("shop", route=route))] * n))
+    return Batch(name, PointAggregator().points([Request({stage: 1_000_000}, at, Series("shop", route=route))] * n))
 
 
 def test_collectors_in_separate_processes_count_each_batch_once(shared_site: Callable[..., Site]) -> None:

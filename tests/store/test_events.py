@@ -27,7 +27,7 @@ def event(text: str = "v2 is out", **changes: Any) -> Event:
     return Event(**whole)
 
 
-def told(one: Site, **wanted: str) -> list[str]:
+def events_of_day(one: Site, **wanted: str) -> list[str]:
     """Return the events of a day, newest first."""
     return one.store.read.events(AT - DAY, AT + DAY, **wanted)["text"].tolist()
 
@@ -66,10 +66,10 @@ def test_a_service_query_includes_global_events(site: Callable[..., Site]) -> No
     for name in ("shop", "bank", ""):
         one.store.add_event(event(f"of {name or 'all'}", service=name, kind="note" if name == "bank" else "deploy"))
 
-    assert sorted(told(one, service="shop")) == ["of all", "of shop"]
-    assert sorted(told(one)) == ["of all", "of bank", "of shop"]
-    assert told(one, kind="note") == ["of bank"]
-    assert told(one, service="shop", kind="note") == []
+    assert sorted(events_of_day(one, service="shop")) == ["of all", "of shop"]
+    assert sorted(events_of_day(one)) == ["of all", "of bank", "of shop"]
+    assert events_of_day(one, kind="note") == ["of bank"]
+    assert events_of_day(one, service="shop", kind="note") == []
 
 
 def test_the_same_event_within_a_minute_is_stored_once(site: Callable[..., Site]) -> None:
@@ -78,7 +78,7 @@ def test_the_same_event_within_a_minute_is_stored_once(site: Callable[..., Site]
     for text, seconds in (("done", 0), ("dismissed", 10), ("done", 20), ("done", 60)):
         one.store.add_event(event(text, at=AT + timedelta(seconds=seconds)))
 
-    assert told(one) == ["done", "done", "dismissed"]
+    assert events_of_day(one) == ["done", "done", "dismissed"]
 
 
 def test_an_event_increases_the_revision_of_its_service(site: Callable[..., Site]) -> None:
@@ -119,7 +119,7 @@ def test_events_over_the_limit_delete_the_oldest(
         one.store.add_event(event(f"{number}", at=AT + timedelta(minutes=number)))
     one.store.maintain()
 
-    assert told(one) == ["4", "3", "2"]
+    assert events_of_day(one) == ["4", "3", "2"]
 
 
 def test_events_are_copied_by_a_backup(site: Callable[..., Site], sqlite_site: Callable[..., Site]) -> None:
@@ -129,12 +129,12 @@ def test_events_are_copied_by_a_backup(site: Callable[..., Site], sqlite_site: C
     copy_store(one.store, other.store, lambda _done, _total: None)
     other.store.add_event(event("after", at=AT + timedelta(minutes=1)))
 
-    assert told(other) == ["after", "before"]
+    assert events_of_day(other) == ["after", "before"]
 
 
-def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(own_points_site: Callable[..., Site]) -> None:
+def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(database_points_site: Callable[..., Site]) -> None:
     """A downgrade drops the table of events, an upgrade creates it again, and requests are unchanged."""
-    one = own_points_site()
+    one = database_points_site()
     one.write([Request({"forward": 1_000_000})])
     one.store.add_event(event())
     database.migrate(one.store.engine, "0003")
@@ -142,7 +142,7 @@ def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(own_points_
     one.reopen()
     one.store.add_event(event("again"))
 
-    assert told(one) == ["again"]
+    assert events_of_day(one) == ["again"]
     assert one.store.read.latency(one.around()).count == 1
 
 

@@ -19,7 +19,7 @@ COLD = [
 ]
 
 
-def answers(one: Site, **dimensions: str) -> list[object]:
+def page_results(one: Site, **dimensions: str) -> list[object]:
     """Return the results shown on pages, from the finest tier and from totals and series of coarser ones."""
     found: list[object] = []
     for start in (NOON - 8000, NOON - 600):
@@ -43,8 +43,8 @@ def test_excluding_cold_requests_equals_a_store_without_them(
     everything, kinds = mixed.around(service="shop"), (mixed.around(cold="0"), mixed.around(cold="1"))
     read = mixed.store.read
 
-    assert answers(mixed, cold="0") == answers(warm)
-    assert answers(mixed, cold="1") == answers(cold)
+    assert page_results(mixed, cold="0") == page_results(warm)
+    assert page_results(mixed, cold="1") == page_results(cold)
     assert read.latency(everything).count == 100
     assert [read.latency(each).count for each in kinds] == [80, 20]
     assert read.dimensions(everything)["cold"] == {"0": 80, "1": 20}
@@ -89,15 +89,15 @@ def test_older_data_count_as_warm(sqlite_site: Callable[..., Site]) -> None:
     with one.store.transaction() as connection:
         gone = connection.exec_driver_sql("SELECT max(id) FROM series").scalar_one()
         connection.exec_driver_sql("DELETE FROM series WHERE service = 'gone'")
-    before = answers(one)
+    before = page_results(one)
     database.migrate(one.store.engine, "0011")
     one.reopen()
-    after = answers(one)
+    after = page_results(one)
     one.write(COLD)
     with one.store.transaction() as connection:
         newest = connection.exec_driver_sql("SELECT max(id) FROM series").scalar_one()
 
-    assert after == before == answers(one, cold="0")
+    assert after == before == page_results(one, cold="0")
     assert newest > gone
 
 

@@ -108,7 +108,7 @@ def merged(histograms: Iterable[Histogram]) -> Histogram:
     return reduce(add, histograms, Histogram())
 
 
-def answers(histogram: Histogram, quantiles: Sequence[float]) -> list[Estimate | None]:
+def quantile_estimates(histogram: Histogram, quantiles: Sequence[float]) -> list[Estimate | None]:
     """Return the quantiles with their error bounds."""
     return [histogram.quantile(quantile) for quantile in quantiles]
 
@@ -142,11 +142,11 @@ def test_every_quantile_equals_that_of_one_histogram(
     whole, second = one.between(START, END), one.between(START, END, version="2")
 
     assert counted(one.store.read.latency(whole)) == counted(recorded(batches))
-    assert shown(one, whole, quantiles) == answers(recorded(batches), quantiles)
+    assert shown(one, whole, quantiles) == quantile_estimates(recorded(batches), quantiles)
     of_second = recorded(batches, lambda request: request.series.version == "2")
     assert counted(one.store.read.latency(second)) == counted(of_second)
     for stage, histogram in one.store.read.stage_latency(whole).items():
-        assert answers(histogram, quantiles) == answers(recorded(batches, stage=stage), quantiles)
+        assert quantile_estimates(histogram, quantiles) == quantile_estimates(recorded(batches, stage=stage), quantiles)
 
 
 @EXAMPLES
@@ -170,7 +170,7 @@ def test_every_step_equals_that_of_one_histogram(
     assert [moment.timestamp() for moment in found["at"]] == begun
     for row, start in zip(found.itertuples(index=False, name=None), begun, strict=True):
         inside = recorded(batches, lambda request, start=start: start <= request.at < start + width)
-        assert list(row[1:]) == [inside.count, *(each.value for each in answers(inside, quantiles) if each)]
+        assert list(row[1:]) == [inside.count, *(each.value for each in quantile_estimates(inside, quantiles) if each)]
 
 
 @EXAMPLES
@@ -185,9 +185,9 @@ def test_merged_parts_equal_the_whole(
     by_time = [read.latency(one.between(*ends)) for ends in ((START, middle), (middle, END))]
     by_version = [read.latency(one.between(START, END, version=version)) for version in "12"]
 
-    expected = answers(recorded(batches), quantiles)
-    assert answers(merged(by_time), quantiles) == expected
-    assert answers(merged(by_version), quantiles) == expected
+    expected = quantile_estimates(recorded(batches), quantiles)
+    assert quantile_estimates(merged(by_time), quantiles) == expected
+    assert quantile_estimates(merged(by_version), quantiles) == expected
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)

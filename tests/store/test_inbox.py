@@ -19,7 +19,7 @@ from stagelens.store.backup import copy_store
 from stagelens.store.engines import database
 from stagelens.store.inbox import CLAIM_SECONDS, AggregationInput, AggregationResult, Parcel, replace_parcels
 from tests.store.store_contents import counted, ledger, number, requests
-from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
 ROOM = 10**6
 
@@ -77,7 +77,7 @@ print(number)
 def taking(delivery: AggregationInput) -> AggregationResult:
     """Return a processing function that counts each span as a request of as many nanoseconds."""
     spans = [span for parcel in delivery.load(delivery.parcels) for span in parcel.spans.split()]
-    points = Fold().points([Request({"forward": int(span)}, NOON - 600) for span in spans])
+    points = PointAggregator().points([Request({"forward": int(span)}, NOON - 600) for span in spans])
     return AggregationResult(points, taken=[parcel.id for parcel in delivery.parcels])
 
 
@@ -113,9 +113,9 @@ def test_processing_an_empty_inbox_writes_nothing(sqlite_site: Callable[..., Sit
     assert number(one, schema.batches) == 0
 
 
-def test_a_duplicate_batch_is_queued_once(own_points_site: Callable[..., Site]) -> None:
+def test_a_duplicate_batch_is_queued_once(database_points_site: Callable[..., Site]) -> None:
     """A duplicate batch is ignored, because its spans are inserted in the transaction that records its name."""
-    one = own_points_site()
+    one = database_points_site()
     for _ in range(2):
         one.store.write([Batch("a", spans=b"7")])
 
@@ -148,9 +148,9 @@ def test_processing_gets_a_limited_size_oldest_first(sqlite_site: Callable[..., 
     ]
 
 
-def test_a_failed_processing_changes_nothing(own_points_site: Callable[..., Site]) -> None:
+def test_a_failed_processing_changes_nothing(database_points_site: Callable[..., Site]) -> None:
     """After an error during processing nothing has changed, and any collector can process the same spans."""
-    one = own_points_site()
+    one = database_points_site()
     one.store.write([Batch("a", spans=b"7")])
 
     def broken(_: AggregationInput) -> AggregationResult:
@@ -163,9 +163,9 @@ def test_a_failed_processing_changes_nothing(own_points_site: Callable[..., Site
     assert requests(one) == 1
 
 
-def test_one_collector_processes_at_a_time(own_points_site: Callable[..., Site]) -> None:
+def test_one_collector_processes_at_a_time(database_points_site: Callable[..., Site]) -> None:
     """One collector processes at a time, until its lease expires; then the first one cannot commit."""
-    one = own_points_site()
+    one = database_points_site()
     other = one.another()
     one.store.write([Batch("a", spans=b"7")])
     told: list[bool] = []
@@ -182,9 +182,9 @@ def test_one_collector_processes_at_a_time(own_points_site: Callable[..., Site])
     assert requests(one) == 1
 
 
-def test_spans_processed_by_another_cannot_be_committed(own_points_site: Callable[..., Site]) -> None:
+def test_spans_processed_by_another_cannot_be_committed(database_points_site: Callable[..., Site]) -> None:
     """If two collectors process the same spans, the second commit fails completely."""
-    one = own_points_site()
+    one = database_points_site()
     one.store.write([Batch("a", spans=b"7")])
 
     def take() -> None:
@@ -253,9 +253,9 @@ def test_a_copy_contains_the_inbox(site: Callable[..., Site], tmp_path: Path) ->
     other.close()
 
 
-def test_waiting_spans_count_towards_the_store_size(own_points_site: Callable[..., Site]) -> None:
+def test_waiting_spans_count_towards_the_store_size(database_points_site: Callable[..., Site]) -> None:
     """Waiting spans count towards the size budget."""
-    one = own_points_site()
+    one = database_points_site()
 
     def used() -> int:
         with database.reading(one.store.engine) as connection:

@@ -91,9 +91,9 @@ def test_data_too_late_for_a_tier_are_not_written_to_it(site: Callable[..., Site
     assert [has(one, tier) for tier in (10, 60, 3600)] == [False, True, True]
 
 
-def test_steps_have_the_width_of_the_remaining_tier(own_points_site: Callable[..., Site]) -> None:
+def test_steps_have_the_width_of_the_remaining_tier(database_points_site: Callable[..., Site]) -> None:
     """With hourly data only, a chart with minute steps has hourly steps and reports them."""
-    one = own_points_site(retention=SHORT)
+    one = database_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 120)])
     pass_time(one, 8 * 3600)
     frame = one.store.read.quantiles_over_time(one.between(NOON - 7200, NOON), [0.5], timedelta(minutes=1))
@@ -102,9 +102,9 @@ def test_steps_have_the_width_of_the_remaining_tier(own_points_site: Callable[..
     assert frame.attrs["step_seconds"] == 3600
 
 
-def test_a_single_step_is_as_wide_as_the_window(own_points_site: Callable[..., Site]) -> None:
+def test_a_single_step_is_as_wide_as_the_window(database_points_site: Callable[..., Site]) -> None:
     """The width of a single step is that of the hourly window, so that a rate is divided by the hour."""
-    one = own_points_site(retention=SHORT)
+    one = database_points_site(retention=SHORT)
     one.write([Request({"forward": 1_000_000}, NOON - 60 * step) for step in range(1, 61)])
     pass_time(one, 8 * 3600)
     read, hour, minute = one.store.read, one.between(NOON - 3600, NOON), timedelta(minutes=1)

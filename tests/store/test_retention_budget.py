@@ -13,7 +13,7 @@ import pytest
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, KeptTrace, Retention, schema
 from tests.store.store_contents import FOREVER, contents, counted, known, ledger, number, requests
-from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
 MB = 1 << 20
 # Size of the write-ahead log that one writer and one reader cause before it is reused: twice wal_autocheckpoint.
@@ -28,7 +28,7 @@ def half_hour(one: Site, n_routes: int = 2) -> Batch:
         for at in range(now - 1800, now, 10)
         for n in range(n_routes)
     ]
-    return Batch(f"at-{now}", Fold().points(made))
+    return Batch(f"at-{now}", PointAggregator().points(made))
 
 
 def traces(one: Site, random: Random, step: int, count: int) -> list[KeptTrace]:
@@ -192,9 +192,9 @@ def test_a_server_deletes_by_size(postgresql_site: Callable[..., Site]) -> None:
     assert ledger(one) == counted(one)
 
 
-def test_without_a_budget_no_retention_is_shortened(own_points_site: Callable[..., Site]) -> None:
+def test_without_a_budget_no_retention_is_shortened(database_points_site: Callable[..., Site]) -> None:
     """A longer retention setting is not reported as shortened by the budget."""
-    one = own_points_site(retention=Retention(seconds_10=timedelta(hours=1)))
+    one = database_points_site(retention=Retention(seconds_10=timedelta(hours=1)))
     for hours in range(6):
         one.clock.now = NOON + 3600 * hours
         one.store.write([half_hour(one, 1)])

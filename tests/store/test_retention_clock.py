@@ -68,9 +68,9 @@ def test_without_a_clock_data_after_a_gap_count_at_the_last_time(site: Callable[
     assert by_minute(one, NOON + 300, 5) == [1] * 5
 
 
-def test_two_collectors_with_different_clocks_lose_nothing(own_points_site: Callable[..., Site]) -> None:
+def test_two_collectors_with_different_clocks_lose_nothing(database_points_site: Callable[..., Site]) -> None:
     """Two collectors, one of which is an hour, a day and years ahead, lose no data."""
-    one = own_points_site()
+    one = database_points_site()
     other = one.another(Clock())
     for number, ahead in enumerate((3600, 86_400, 3 * YEAR)):
         start = NOON + 1200 * number

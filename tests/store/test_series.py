@@ -13,7 +13,7 @@ from stagelens.core.errors import StoreError
 from stagelens.store import Batch, KeptTrace, SeriesCaps, schema
 from stagelens.store.series import ACTIVE_SECONDS
 from tests.store.store_contents import number as number_of
-from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
 
 def routes(one: Site) -> set[str]:
@@ -134,7 +134,7 @@ def test_invalid_characters_are_replaced_everywhere(site: Callable[..., Site]) -
     odd = "a\0b\ud800"
     series = Series(*[odd] * 7)
     trace = KeptTrace(odd, odd, series, NOON * NS, 5, odd, odd, {odd: 5}, [{"name": odd}], {odd: odd})
-    batch = Batch(odd, Fold().points([Request({odd: 1_000_000}, series=series)]), [trace], instance=odd)
+    batch = Batch(odd, PointAggregator().points([Request({odd: 1_000_000}, series=series)]), [trace], instance=odd)
     told = [one.store.write([batch]), one.store.write([batch]), one.another().store.write([batch])]
     found = one.store.read.exemplars(one.between(NOON - 60, NOON + 60, service=odd), dominant=odd)
     breakdown = one.store.read.breakdown(one.around(version=odd, environment=odd, model=odd, route=odd), [0.5])
@@ -149,8 +149,8 @@ def test_invalid_characters_are_replaced_everywhere(site: Callable[..., Site]) -
 def test_the_times_of_a_series_survive_a_failed_write(sqlite_site: Callable[..., Site]) -> None:
     """After a rollback, the times of a series are written again by the next transaction."""
     one = sqlite_site()
-    one.store.write([Batch("a", Fold().points([Request({"forward": 1000}, NOON - 600)]))])
-    later = Batch("b", Fold().points([Request({"forward": 1000}, NOON - 60)]))
+    one.store.write([Batch("a", PointAggregator().points([Request({"forward": 1000}, NOON - 600)]))])
+    later = Batch("b", PointAggregator().points([Request({"forward": 1000}, NOON - 60)]))
 
     def refuse(*_: object) -> None:
         msg = "the disk is gone"

@@ -31,7 +31,7 @@ def fill(one: Site) -> None:
         one.store.maintain()
 
 
-def answers(one: Site) -> list[tuple[Any, Any]]:
+def page_results(one: Site) -> list[tuple[Any, Any]]:
     """Return the results shown on pages."""
     read, found = one.store.read, list[tuple[Any, Any]]()
     for service in ("shop", "bank"):
@@ -51,14 +51,14 @@ def revision_2(one: Site) -> None:
     assert "total_id" not in {column["name"] for column in inspect(one.store.engine).get_columns("series")}
 
 
-def test_a_database_of_revision_2_is_upgraded(own_points_site: Callable[..., Site]) -> None:
+def test_a_database_of_revision_2_is_upgraded(database_points_site: Callable[..., Site]) -> None:
     """After the upgrade from revision 2 every result is equal, and totals and ledger are complete for old and new data."""
-    one = own_points_site()
+    one = database_points_site()
     fill(one)
-    before = answers(one)
+    before = page_results(one)
     revision_2(one)
     one.reopen()
-    after = answers(one)
+    after = page_results(one)
 
     assert after == before
     assert ledger(one) == counted(one)
@@ -74,9 +74,9 @@ def test_a_database_of_revision_2_is_upgraded(own_points_site: Callable[..., Sit
         assert totals(one, tier.seconds) == added_totals(one, tier.seconds)
 
 
-def test_revisions_continue_after_the_upgrade(own_points_site: Callable[..., Site]) -> None:
+def test_revisions_continue_after_the_upgrade(database_points_site: Callable[..., Site]) -> None:
     """Revisions continue after the upgrade, so that pages notice the next write."""
-    one = own_points_site()
+    one = database_points_site()
     fill(one)
     before = one.store.read.revision()
     revision_2(one)
@@ -86,9 +86,9 @@ def test_revisions_continue_after_the_upgrade(own_points_site: Callable[..., Sit
     assert one.store.read.revision() > before
 
 
-def test_a_downgrade_and_upgrade_preserve_the_points(own_points_site: Callable[..., Site]) -> None:
+def test_a_downgrade_and_upgrade_preserve_the_points(database_points_site: Callable[..., Site]) -> None:
     """A downgrade and an upgrade lose no requests."""
-    one = own_points_site()
+    one = database_points_site()
     fill(one)
     series = [contents(one, tier, tier) for tier in schema.TIERS]
     for _ in range(2):
@@ -99,9 +99,9 @@ def test_a_downgrade_and_upgrade_preserve_the_points(own_points_site: Callable[.
     assert one.store.read.trace("ab" * 16) is not None
 
 
-def test_a_migration_that_fails_changes_nothing(own_points_site: Callable[..., Site]) -> None:
+def test_a_migration_that_fails_changes_nothing(database_points_site: Callable[..., Site]) -> None:
     """A failing migration changes nothing, because all steps are one transaction."""
-    one = own_points_site()
+    one = database_points_site()
     fill(one)
     revision_2(one)
     with database.writing(one.store.engine, "cannot write to") as connection:
@@ -116,9 +116,9 @@ def test_a_migration_that_fails_changes_nothing(own_points_site: Callable[..., S
     assert kept
 
 
-def test_an_empty_histogram_is_migrated(own_points_site: Callable[..., Site]) -> None:
+def test_an_empty_histogram_is_migrated(database_points_site: Callable[..., Site]) -> None:
     """A point with an empty histogram is migrated."""
-    one = own_points_site()
+    one = database_points_site()
     one.write([Request({"forward": 0})])
     revision_2(one)
     one.reopen()

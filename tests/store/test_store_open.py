@@ -175,9 +175,9 @@ def test_migrations_create_the_schema_of_the_code(site: Callable[..., Site]) -> 
     assert differences == []
 
 
-def test_migrations_can_be_downgraded_and_upgraded(own_points_site: Callable[..., Site]) -> None:
+def test_migrations_can_be_downgraded_and_upgraded(database_points_site: Callable[..., Site]) -> None:
     """Migrations can be downgraded to nothing and upgraded to a working store."""
-    one = own_points_site()
+    one = database_points_site()
     one.write([Request({"forward": 1_000_000})])
     database.migrate(one.store.engine, "base")
     left = set(inspect(one.store.engine).get_table_names()) - {"alembic_version"}

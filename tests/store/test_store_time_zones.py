@@ -36,9 +36,9 @@ def moments(around: datetime, before: timedelta = DAY, after: timedelta = 2 * DA
 
 
 @pytest.fixture(scope="module")
-def autumn(own_points_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
+def autumn(database_points_site: Callable[..., Site], opened_sites: list[Site]) -> Generator[Site]:
     """Store with requests around the autumn clock change; tests only read it. Other tests query points in Unix seconds."""
-    one = lived(own_points_site(), moments(AUTUMN))
+    one = lived(database_points_site(), moments(AUTUMN))
     opened_sites.remove(one)
     yield one
     one.close()
@@ -46,10 +46,10 @@ def autumn(own_points_site: Callable[..., Site], opened_sites: list[Site]) -> Ge
 
 @pytest.mark.parametrize(("change", "hours"), [(SPRING, 23), (AUTUMN, 25)])
 def test_a_day_with_a_clock_change_has_all_requests(
-    own_points_site: Callable[..., Site], change: datetime, hours: int
+    database_points_site: Callable[..., Site], change: datetime, hours: int
 ) -> None:
     """A local day of 23 or 25 hours has the requests between its midnights."""
-    one = lived(own_points_site(), moments(change, HOUR, 26 * HOUR))
+    one = lived(database_points_site(), moments(change, HOUR, 26 * HOUR))
     day = Selection(change, datetime(change.year, change.month, change.day + 1, tzinfo=BERLIN))
     steps = one.store.read.quantiles_over_time(day, [0.5], HOUR)
     local = [at.tz_convert(BERLIN).hour for at in steps["at"]]

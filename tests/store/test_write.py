@@ -16,12 +16,12 @@ from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.store import Batch, KeptTrace, Point
-from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
 
 def batch(name: str, n: int = 1, at: int = NOON - 60) -> Batch:
     """Return a batch of *n* requests."""
-    return Batch(name, Fold().points([Request({"forward": 1_000_000}, at)] * n))
+    return Batch(name, PointAggregator().points([Request({"forward": 1_000_000}, at)] * n))
 
 
 def test_a_batch_counts_once(site: Callable[..., Site]) -> None:
@@ -72,7 +72,9 @@ def test_a_full_disk_loses_no_acknowledged_data(sqlite_site: Callable[..., Site]
     one.write([Request({"forward": 1_000_000})] * 10)
     large = Batch(
         "large",
-        Fold().points([Request({"forward": step * 1_000_000}, NOON - step, Series("new")) for step in range(1, 3000)]),
+        PointAggregator().points(
+            [Request({"forward": step * 1_000_000}, NOON - step, Series("new")) for step in range(1, 3000)]
+        ),
     )
     pages = {"limit": 24}
 

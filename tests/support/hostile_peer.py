@@ -74,10 +74,10 @@ def _serve(server: socket.socket, said: list[bytes]) -> None:
     with contextlib.suppress(OSError):
         while True:
             calling, _ = server.accept()
-            threading.Thread(target=_answer, args=(calling, said), daemon=True).start()
+            threading.Thread(target=_respond, args=(calling, said), daemon=True).start()
 
 
-def _answer(calling: socket.socket, said: list[bytes]) -> None:
+def _respond(calling: socket.socket, said: list[bytes]) -> None:
     with contextlib.suppress(OSError), calling:
         # Closing a socket with unread data resets the connection, and the client loses the response.
         with calling.makefile("rb") as asking:

@@ -58,7 +58,7 @@ class Request:
 
 
 @dataclass
-class Fold:
+class PointAggregator:
     """Makes points of requests, as an agent does: three histograms for each series and 10 s."""
 
     scale: int = SCALE
@@ -118,7 +118,7 @@ class Site:
 
     def write(self, requests: Sequence[Request], *, scale: int = SCALE) -> None:
         """Write *requests* as a new batch."""
-        batch = Batch(f"batch-{next(_batch_numbers)}", Fold(scale).points(requests))
+        batch = Batch(f"batch-{next(_batch_numbers)}", PointAggregator(scale).points(requests))
 
         assert self.store.write([batch]) == [True]
 

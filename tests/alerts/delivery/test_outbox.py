@@ -319,14 +319,14 @@ def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) ->
     open_incident(store, message, "slo:long")
     with store.transaction() as connection:
         outbox.record_transition(connection, message, [name])
-    channel = Heard(name)
+    channel = AcceptingChannel(name)
     DeliveryWorker(store, channel, new_holder(), clock=lambda: AT).step()
 
     assert [heard.key for heard in channel.heard] == [message.key]
 
 
 @dataclass
-class Heard:
+class AcceptingChannel:
     """Channel that accepts all messages."""
 
     name: str

@@ -38,7 +38,7 @@ def evaluated_after(store: Store, at: float) -> bool:
     return lease_of(store).done_at > at
 
 
-def has_told(watch: Watch, hook: SignedHook, messages: int) -> bool:
+def has_delivered(watch: Watch, hook: SignedHook, messages: int) -> bool:
     """Return whether the receiver accepted *messages* messages and no message waits."""
     return len(hook.accepted) == messages and watch.is_settled()
 
@@ -55,7 +55,7 @@ def hook() -> Generator[SignedHook]:
 def watch(store: Store, slo_yaml: Path, hook: SignedHook) -> Generator[Watch]:
     """A store with an idle service and no alerts process."""
     made = Watch(store, slo_yaml, f'  - {{kind: webhook, url: "{hook.url}/alerts", secret: s3cret}}\n')
-    made.promise()
+    made.write_slos()
     yield made
     made.processes.close()
 
@@ -77,14 +77,14 @@ def judging(watch: Watch) -> Generator[int]:
     pytest.fail("nobody was seen while it evaluates")
 
 
-def telling(watch: Watch, hook: SignedHook) -> int:
+def sending_process(watch: Watch, hook: SignedHook) -> int:
     """Return the process whose message the receiver accepted without a response."""
     hook.held.get(timeout=PATIENCE_SECONDS)
     with watch.store.engine.connect() as connection:
         return process_of(connection.scalars(select(outbox.c.leased_by).where(outbox.c.state == "sending")).one())
 
 
-def killed_while_it_judges(watch: Watch, hook: SignedHook, turn: Callable[[], None]) -> None:
+def kill_while_evaluating(watch: Watch, hook: SignedHook, turn: Callable[[], None]) -> None:
     """Kill the evaluating process between two of its transactions."""
     del hook
     with judging(watch) as process:
@@ -105,19 +105,19 @@ def killed_while_it_writes(watch: Watch, hook: SignedHook, turn: Callable[[], No
     watch.forget(process)
 
 
-def killed_while_it_tells(watch: Watch, hook: SignedHook, turn: Callable[[], None]) -> None:
+def kill_while_sending(watch: Watch, hook: SignedHook, turn: Callable[[], None]) -> None:
     """Kill the sending process after the receiver accepted the message and before its response."""
     turn()
-    process = telling(watch, hook)
+    process = sending_process(watch, hook)
     watch.kill(process)
     watch.forget(process)
 
 
 MOMENTS = (
-    killed_while_it_judges,
+    kill_while_evaluating,
     partial(killed_while_it_writes, when="BEFORE", table="incident_transitions"),
     partial(killed_while_it_writes, when="AFTER", table="outbox"),
-    killed_while_it_tells,
+    kill_while_sending,
 )
 
 
@@ -130,9 +130,9 @@ def test_killed_processes_send_every_message_once(watch: Watch, hook: SignedHook
         service = f"shop-{number}"
         traffic(datetime.now(UTC) - 10 * MINUTE, 10 * MINUTE, {50: SLOW}, service=service)
         for messages, services in ((2 * number + 1, ("quiet", service)), (2 * number + 2, ())):
-            killed(watch, hook, partial(watch.promise, *services))
+            killed(watch, hook, partial(watch.write_slos, *services))
             watch.start()
-            wait_until(partial(has_told, watch, hook, messages))
+            wait_until(partial(has_delivered, watch, hook, messages))
     found, taken = watch.incidents()[::-1], turns(watch.store)
 
     assert [events(incident) for incident in found] == [["opened", "resolved"]] * len(MOMENTS)
@@ -157,9 +157,9 @@ def test_ended_incidents_of_a_gap_are_not_notified(watch: Watch, hook: SignedHoo
     traffic(now - 4.5 * HOUR, HOUR, {50: FAST}, service="past")
     traffic(now - HOUR / 2, HOUR / 2, {50: FAST}, service="past")
     traffic(now - HOUR / 2, HOUR / 2, {20: FAST, 30: SLOW}, service="still")
-    watch.promise("past", "still")
+    watch.write_slos("past", "still")
     pair = [watch.start() for _ in range(2)]
-    wait_until(partial(has_told, watch, hook, 1))
+    wait_until(partial(has_delivered, watch, hook, 1))
     wait_until(partial(evaluated_after, watch.store, datetime.now(UTC).timestamp()))
     for process in pair:
         watch.kill(process)

@@ -37,7 +37,7 @@ Traffic = Callable[..., None]
 Told = list[tuple[datetime, datetime | None, str]]
 
 
-def told(records: Sequence[IncidentRecord]) -> Told:
+def notified(records: Sequence[IncidentRecord]) -> Told:
     """Return opening, end and severity of each incident."""
     return [
         (
@@ -92,7 +92,7 @@ def test_the_backtest_equals_the_evaluator(store: Store, traffic: Traffic, now: 
     history = load_history(store.read, slo, begin - 4 * 24 * HOUR, end)
     before = evaluated(store, slo, begin, end)
 
-    assert told(replay(history, slo, POLICY, history.edge_of(begin))) == told(before)
+    assert notified(replay(history, slo, POLICY, history.edge_of(begin))) == notified(before)
     assert len(before) == 2
 
 
@@ -107,7 +107,7 @@ def test_the_backtest_of_a_new_service_equals_the_evaluator(
     history = load_history(store.read, LATENCY, begin - 4 * 24 * HOUR, begin + 20 * MINUTE)
     before = evaluated(store, LATENCY, begin, begin + 20 * MINUTE)
 
-    assert told(replay(history, LATENCY, POLICY, history.edge_of(begin))) == told(before)
+    assert notified(replay(history, LATENCY, POLICY, history.edge_of(begin))) == notified(before)
     assert [each.opened_at for each in before] == [(begin + each * MINUTE).timestamp() for each in told_at]
 
 
@@ -146,7 +146,7 @@ def test_skipped_minutes_do_not_change_the_backtest(
         if record is not None:
             kept[record.id] = record
 
-    assert told(replay(history, slo, POLICY)) == told(list(kept.values()))
+    assert notified(replay(history, slo, POLICY)) == notified(list(kept.values()))
 
 
 def _history(rate: float, shares: np.ndarray) -> History:

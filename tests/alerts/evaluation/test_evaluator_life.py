@@ -48,7 +48,7 @@ def read(store: Store) -> list[Incident]:
     return AlertsReader(store, LiveFile(None, {})).incidents()
 
 
-def told(incident: Incident) -> list[str]:
+def transitions_sent(incident: Incident) -> list[str]:
     return [row.transition for row in incident.deliveries]
 
 
@@ -75,8 +75,8 @@ def test_a_silenced_incident_is_notified_at_the_end_of_the_silence(
     heard = read(store)[0]
 
     assert silent.muted == "silenced by ann until 04:03 UTC on 20 November: moving disks"
-    assert (told(silent), history(silent)) == ([], [("opened", 0)])
-    assert (heard.muted, told(heard), history(heard)) == ("", ["opened"], [("opened", 0), ("opened", 1)])
+    assert (transitions_sent(silent), history(silent)) == ([], [("opened", 0)])
+    assert (heard.muted, transitions_sent(heard), history(heard)) == ("", ["opened"], [("opened", 0), ("opened", 1)])
 
 
 def test_a_silence_ended_early_is_over_immediately(
@@ -90,7 +90,7 @@ def test_a_silence_ended_early_is_over_immediately(
         silences.end_silence(connection, made.id, now + TICK)
     evaluator.tick(DEFINITIONS, now + TICK)
 
-    assert told(read(store)[0]) == ["opened"]
+    assert transitions_sent(read(store)[0]) == ["opened"]
     with store.transaction() as connection, pytest.raises(IncidentError, match="has ended already"):
         silences.end_silence(connection, made.id, now + MINUTE)
 
@@ -122,9 +122,9 @@ def test_an_acknowledgement_is_notified_and_recorded(
     evaluator.tick(replace(DEFINITIONS, slos=()), now + 2 * MINUTE)
 
     assert (found.acked_by, found.acked_at) == ("ann", now + MINUTE)
-    assert told(found) == ["opened", "acknowledged"]
+    assert transitions_sent(found) == ["opened", "acknowledged"]
     assert [row.note for row in found.transitions] == ["", "ann"]
-    assert told(read(store)[0]) == ["opened", "acknowledged", "resolved"]
+    assert transitions_sent(read(store)[0]) == ["opened", "acknowledged", "resolved"]
     with pytest.raises(IncidentError, match="was resolved at"):
         acknowledge(store, name, "bob", now + HOUR)
     with pytest.raises(IncidentError, match="there is no incident 'sl-nothing'"):
@@ -167,7 +167,7 @@ def test_two_slos_of_a_service_are_one_message(
     evaluator.tick(replace(DEFINITIONS, slos=both), now)
     found = {incident.name: incident for incident in read(store)}
 
-    assert sorted(told(incident) for incident in found.values()) == [[], ["opened"]]
+    assert sorted(transitions_sent(incident) for incident in found.values()) == [[], ["opened"]]
     assert found["other"].muted == f"told with {found['magika-latency'].id}"
     assert found["other"].story == found["magika-latency"].story
     assert ", and 1 more" in found["magika-latency"].transitions[0].headline
@@ -188,7 +188,11 @@ def test_an_incident_within_an_evaluation_gap_is_recorded_only(
     found = read(store)
 
     assert len(found) == 1
-    assert (found[0].state, told(found[0]), history(found[0])) == ("resolved", [], [("opened", 0), ("resolved", 0)])
+    assert (found[0].state, transitions_sent(found[0]), history(found[0])) == (
+        "resolved",
+        [],
+        [("opened", 0), ("resolved", 0)],
+    )
     assert now + HOUR <= found[0].opened_at <= now + HOUR + 10 * MINUTE
     assert found[0].resolved_at is not None
     assert found[0].resolved_at <= now + 3 * HOUR
@@ -207,7 +211,7 @@ def test_an_incident_continuing_after_a_gap_is_opened_once(
     for later in range(3):
         back.tick(DEFINITIONS, now + 6 * HOUR + later * TICK)
 
-    assert [(incident.state, told(incident)) for incident in read(store)] == [("open", ["opened"])]
+    assert [(incident.state, transitions_sent(incident)) for incident in read(store)] == [("open", ["opened"])]
 
 
 @contextmanager
@@ -240,7 +244,7 @@ def fires(finding: Finding, *names: str) -> AlertRule:
     return judge
 
 
-def story(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[list[str], int]:
+def run_incident(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[list[str], int]:
     """Open, escalate and resolve an incident with one kill and another process; return the messages of the channels."""
     watched, holder, at = replace(DEFINITIONS, slos=()), "first", now
     with killed_at(store, kill) as seen:
@@ -260,7 +264,7 @@ def story(store: Store, finding: Finding, now: datetime, kill: int) -> tuple[lis
 
 def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, finding: Finding, now: datetime) -> None:
     """After a kill before any write of any evaluation, the next process sends the same messages."""
-    expected, writes = story(store, finding, now, kill=0)
+    expected, writes = run_incident(store, finding, now, kill=0)
     heard: list[list[str]] = []
     # One engine is killed before every write, the others before some, because each kill takes time.
     kills = range(1, writes + 1, 1 if store.engine.dialect.name == "sqlite" else 6)
@@ -268,7 +272,7 @@ def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, find
         with store.transaction() as connection:
             for table in reversed(metadata.sorted_tables):
                 connection.execute(table.delete())
-        heard.append(story(store, finding, now, kill)[0])
+        heard.append(run_incident(store, finding, now, kill)[0])
 
     assert expected == ["opened", "updated", "resolved"]
     assert heard == [expected] * len(kills)
@@ -309,4 +313,4 @@ def test_a_process_paused_during_a_takeover_writes_nothing(store: Store, finding
 
     assert turns == []
     assert kept
-    assert [(incident.state, told(incident)) for incident in read(store)] == [("open", ["opened"])]
+    assert [(incident.state, transitions_sent(incident)) for incident in read(store)] == [("open", ["opened"])]

@@ -25,11 +25,11 @@ FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001
 SLOW = {"forward": 0.020, "preprocess": 0.390, "queue": 0.022, "overhead": 0.001}
 LATENCY = Slo("magika-latency", "magika-demo", 0.99, timedelta(days=30), timedelta(milliseconds=250))
 
-Keep = Callable[..., None]
+StoreTrace = Callable[..., None]
 
 
 @pytest.fixture
-def keep(store: Store, now: datetime) -> Keep:
+def store_trace(store: Store, now: datetime) -> StoreTrace:
     """Store one retained trace with a duration and a longest stage."""
 
     def written(number: int, seconds: float, stage: str, *, before: timedelta = MINUTE, status: str = "ok") -> None:
@@ -42,14 +42,14 @@ def keep(store: Store, now: datetime) -> Keep:
     return written
 
 
-def test_the_slowest_request_of_each_cause_is_shown(store: Store, keep: Keep, now: datetime) -> None:
+def test_the_slowest_request_of_each_cause_is_shown(store: Store, store_trace: StoreTrace, now: datetime) -> None:
     """The slowest bad request of each longest stage is shown, without good and earlier requests."""
-    keep(1, 0.9, "preprocess")
-    keep(2, 0.8, "preprocess")
-    keep(3, 0.5, "queue")
-    keep(4, 0.2, "forward")
-    keep(5, 2.0, "load", before=HOUR)
-    keep(6, 0.3, "forward")
+    store_trace(1, 0.9, "preprocess")
+    store_trace(2, 0.8, "preprocess")
+    store_trace(3, 0.5, "queue")
+    store_trace(4, 0.2, "forward")
+    store_trace(5, 2.0, "load", before=HOUR)
+    store_trace(6, 0.3, "forward")
     found = slow_requests(store.read, LATENCY, now - 10 * MINUTE, now, DASHBOARD)
 
     assert [(each.seconds, each.stage) for each in found] == [(0.9, "preprocess"), (0.5, "queue"), (0.3, "forward")]
@@ -58,21 +58,21 @@ def test_the_slowest_request_of_each_cause_is_shown(store: Store, keep: Keep, no
     assert found[0].link == f"{DASHBOARD}/traces/{1:032x}-{1:016x}"
 
 
-def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, keep: Keep, now: datetime) -> None:
+def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, store_trace: StoreTrace, now: datetime) -> None:
     """For a stage SLO, requests that spent too long in the stage are shown, with the time in that stage."""
-    keep(1, 0.9, "preprocess")
-    keep(2, 0.8, "queue")
-    keep(3, 0.1, "queue")
+    store_trace(1, 0.9, "preprocess")
+    store_trace(2, 0.8, "queue")
+    store_trace(3, 0.1, "queue")
     slo = replace(LATENCY, watched="stage", stage="queue")
     found = slow_requests(store.read, slo, now - 10 * MINUTE, now, "")
 
     assert [(each.seconds, each.stage, each.stage_seconds) for each in found] == [(0.8, "queue", pytest.approx(0.6))]
 
 
-def test_availability_evidence_is_failed_requests(store: Store, keep: Keep, now: datetime) -> None:
+def test_availability_evidence_is_failed_requests(store: Store, store_trace: StoreTrace, now: datetime) -> None:
     """For an availability SLO, failed requests are shown."""
-    keep(1, 0.9, "preprocess")
-    keep(2, 0.1, "forward", status="error")
+    store_trace(1, 0.9, "preprocess")
+    store_trace(2, 0.1, "forward", status="error")
     found = slow_requests(store.read, replace(LATENCY, threshold=None), now - 10 * MINUTE, now, "")
 
     assert [(each.seconds, each.link) for each in found] == [(0.1, "")]

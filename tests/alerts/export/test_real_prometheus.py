@@ -155,7 +155,7 @@ def test_every_panel_has_data(scene: Scene) -> None:
     empty = [
         (title, expression)
         for title, expression in asked
-        if not _answers(scene, expression.replace("$__rate_interval", "10s").replace("$service", ".+"))
+        if not _has_result(scene, expression.replace("$__rate_interval", "10s").replace("$service", ".+"))
     ]
 
     assert len(asked) > 20
@@ -173,7 +173,7 @@ def test_first_token_definitions_are_separate_lines(scene: Scene) -> None:
         assert {each["metric"]["definition"] for each in found} == {"engine", "first_chunk"}
 
 
-def _answers(scene: Scene, expression: str) -> bool:
+def _has_result(scene: Scene, expression: str) -> bool:
     values = [found["value"][1] for found in scene.query(expression)]
     return bool(values) and "NaN" not in values
 

@@ -104,7 +104,7 @@ def test_the_baseline_after_a_day_contains_only_the_accepted_level(slow: Simulat
     for _ in range(25):
         slow.write(60, SLOW)
     slow.evaluator = evaluator(slow.store)
-    slow.look(40)
+    slow.evaluate(40)
     with slow.store.transaction() as connection:
         learnt = series.load_learnt(connection)[SHOP]
     whole = next(row for row in learnt.reference.rows if row.at == 0.99)

@@ -12,7 +12,7 @@ RULES = AlarmRules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
 HOUR = 2  # the position of a window that has patience: half an hour
 
 
-def judged(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
+def tail_score(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
     """A judgement in which one window has *score*."""
     cells = tuple(WindowScore(0, 0.0, score if number == window else 0.0, 0.0) for number in range(len(POLICY.windows)))
     return TailScore(cells, {"forward": key} if key else {})
@@ -32,8 +32,8 @@ def go(
 def test_an_alarm_fires_once_after_its_duration() -> None:
     """A score of one must stay for as long as the window's patience says."""
     patience = POLICY.windows[HOUR].patience
-    _, early = go(AlarmState(), patience - 1, judged(1.0))
-    _, turns = go(AlarmState(), patience + 50, judged(1.0))
+    _, early = go(AlarmState(), patience - 1, tail_score(1.0))
+    _, turns = go(AlarmState(), patience + 50, tail_score(1.0))
 
     assert early == []
     assert turns == [("fired", patience)]
@@ -42,9 +42,9 @@ def test_an_alarm_fires_once_after_its_duration() -> None:
 def test_a_minute_below_the_score_restarts_the_duration() -> None:
     """Patience does not add up over gaps."""
     patience = POLICY.windows[HOUR].patience
-    progress, _ = go(AlarmState(), patience - 1, judged(1.0))
-    progress, _ = go(progress, 1, judged(0.2))
-    _, turns = go(progress, patience - 1, judged(1.0))
+    progress, _ = go(AlarmState(), patience - 1, tail_score(1.0))
+    progress, _ = go(progress, 1, tail_score(0.2))
+    _, turns = go(progress, patience - 1, tail_score(1.0))
 
     assert turns == []
 
@@ -53,51 +53,51 @@ def test_an_anomalous_stage_lowers_the_required_score() -> None:
     """With a stage far out of its habit less is enough."""
     alone = next(number for number, window in enumerate(POLICY.windows) if window.alone)
 
-    assert go(AlarmState(), 40, judged(0.5))[1] == []
-    assert [turn for turn, _ in go(AlarmState(), 40, judged(0.5, key=2.5))[1]] == ["fired"]
-    assert go(AlarmState(), 40, judged(0.5, window=alone, key=2.5))[1] == []
+    assert go(AlarmState(), 40, tail_score(0.5))[1] == []
+    assert [turn for turn, _ in go(AlarmState(), 40, tail_score(0.5, key=2.5))[1]] == ["fired"]
+    assert go(AlarmState(), 40, tail_score(0.5, window=alone, key=2.5))[1] == []
 
 
 def test_a_lower_score_takes_longer() -> None:
     """Nearly enough for an hour is enough."""
-    _, turns = go(AlarmState(), 300, judged(POLICY.fire.slow))
+    _, turns = go(AlarmState(), 300, tail_score(POLICY.fire.slow))
 
     assert turns == [("fired", POLICY.fire.slow_for)]
 
 
 def test_a_release_lowers_the_required_score_in_later_windows() -> None:
     """Soon after a release a lower score is enough, but not in a window that reaches back before it."""
-    quiet, _ = go(AlarmState(), POLICY.fire.before, judged(0.0))
+    quiet, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.0))
     begin, length = quiet.at + 1, POLICY.windows[HOUR].length
-    _, turns = go(quiet, 55, judged(POLICY.fire.released), release_at=begin)
+    _, turns = go(quiet, 55, tail_score(POLICY.fire.released), release_at=begin)
 
     assert turns == [("fired", begin + length - 1 + POLICY.windows[HOUR].after_release)]
-    assert go(quiet, 55, judged(POLICY.fire.released))[1] == []
+    assert go(quiet, 55, tail_score(POLICY.fire.released))[1] == []
 
 
 def test_a_release_during_a_regression_does_not_lower_the_score() -> None:
     """What was slow before the release is not its doing."""
-    loud, _ = go(AlarmState(), POLICY.fire.before, judged(0.7))
-    _, turns = go(loud, 55, judged(POLICY.fire.released), release_at=loud.at + 1)
+    loud, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.7))
+    _, turns = go(loud, 55, tail_score(POLICY.fire.released), release_at=loud.at + 1)
 
     assert turns == []
 
 
 def test_an_alarm_resolves_and_can_fire_again() -> None:
     """It is over after a calm stretch, and not before."""
-    progress, _ = go(AlarmState(), 60, judged(1.0))
-    restless, none = go(progress, 100, judged(POLICY.fire.calm))
-    calm, turns = go(restless, POLICY.fire.calm_for, judged(0.0))
+    progress, _ = go(AlarmState(), 60, tail_score(1.0))
+    restless, none = go(progress, 100, tail_score(POLICY.fire.calm))
+    calm, turns = go(restless, POLICY.fire.calm_for, tail_score(0.0))
 
     assert none == []
     assert turns == [("resolved", restless.at + POLICY.fire.calm_for)]
-    assert [turn for turn, _ in go(calm, 60, judged(1.0))[1]] == ["fired"]
+    assert [turn for turn, _ in go(calm, 60, tail_score(1.0))[1]] == ["fired"]
 
 
 def test_no_data_changes_nothing() -> None:
     """Where nothing can be judged an alarm is held, and none begins."""
     nothing = TailScore((None,) * len(POLICY.windows), {})
-    firing, _ = go(AlarmState(), 60, judged(1.0))
+    firing, _ = go(AlarmState(), 60, tail_score(1.0))
     held, turns = go(firing, 200, nothing)
 
     assert turns == []
@@ -107,6 +107,6 @@ def test_no_data_changes_nothing() -> None:
 @pytest.mark.parametrize("minutes", [0, 10, 60])
 def test_progress_survives_a_restart(minutes: int) -> None:
     """What is written is what is read, whether it fires or not."""
-    progress, _ = go(AlarmState(), minutes, judged(1.0), release_at=5)
+    progress, _ = go(AlarmState(), minutes, tail_score(1.0), release_at=5)
 
     assert AlarmState.from_json(progress.to_json()) == progress

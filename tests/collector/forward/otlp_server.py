@@ -33,7 +33,7 @@ MESSAGES: dict[str, tuple[type[Message], type[Message]]] = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class FakeResponse:
     """Response other than a plain success."""
 
     status: int
@@ -60,7 +60,7 @@ class Destination:
     asked: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
     refused: Counter[int] = field(default_factory=Counter[int])
     broken: list[str] = field(default_factory=list[str])
-    decide: Callable[[str, bytes, int], Answer | None] = lambda _path, _body, _number: None
+    decide: Callable[[str, bytes, int], FakeResponse | None] = lambda _path, _body, _number: None
 
     @property
     def url(self) -> str:
@@ -72,7 +72,7 @@ class Destination:
         # Copied in one step, because another thread adds bodies.
         return {body for at, body in list(self.taken) if at == path}
 
-    def take(self, path: str, headers: dict[str, str], raw: bytes) -> Answer:
+    def take(self, path: str, headers: dict[str, str], raw: bytes) -> FakeResponse:
         """Handle one request."""
         self.asked.append(headers)
         body = _inflated(raw, headers.get("content-encoding", ""))
@@ -88,7 +88,7 @@ class Destination:
             self.refused[answer.status] += 1
             return answer
         self.taken[path, body] += 1
-        return answer or Answer(200, MESSAGES[path][1]().SerializeToString())
+        return answer or FakeResponse(200, MESSAGES[path][1]().SerializeToString())
 
 
 def _inflated(raw: bytes, encoding: str) -> bytes:

@@ -62,7 +62,7 @@ def counted(store: Store) -> int:
         return int(connection.exec_driver_sql(query).scalar_one())
 
 
-def told(collector: Collector, name: str, **labels: str) -> float:
+def metric_value(collector: Collector, name: str, **labels: str) -> float:
     """Return a value of /metrics."""
     host, port = collector.address
     wanted = {"destination": "backend", **labels}

@@ -21,8 +21,8 @@ from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.store import Store
 from stagelens.store.collectors import Backlog
-from tests.collector.forward.otlp_server import Answer, Destination, listening
-from tests.collector.forward.sending import PROTOBUF, counted, logs, metrics, post, spans, told, waiting
+from tests.collector.forward.otlp_server import Destination, FakeResponse, listening
+from tests.collector.forward.sending import PROTOBUF, counted, logs, metric_value, metrics, post, spans, waiting
 from tests.support.certificate_authority import Authorities
 
 Forwarding = Callable[..., Collector]
@@ -58,9 +58,9 @@ def test_all_signals_are_forwarded_unchanged(
     assert {each["content-encoding"] for each in destination.asked} == {"gzip"}
     # Forwarded logs are not declined.
     assert not ExportLogsServiceResponse.FromString(answer.content).HasField("partial_success")
-    until(lambda: told(collector, "sent_total", signal="metrics") == 3)
-    assert told(collector, "sent_total", signal="logs") == 1
-    assert told(collector, "up") == 1
+    until(lambda: metric_value(collector, "sent_total", signal="metrics") == 3)
+    assert metric_value(collector, "sent_total", signal="logs") == 1
+    assert metric_value(collector, "up") == 1
 
 
 def test_a_partially_refused_body_is_forwarded_completely(
@@ -108,17 +108,17 @@ def test_a_destination_receives_all_bodies_after_an_outage(
     sent = {metrics(bodies, number) for number in range(30)}
 
     assert [post(collector, "/v1/metrics", body).status_code for body in sent] == [200] * len(sent)
-    until(lambda: told(collector, "retries_total") > 1)
+    until(lambda: metric_value(collector, "retries_total") > 1)
     host, port = collector.address
     ready = httpx.get(f"http://{host}:{port}/readyz", timeout=60)
-    until(lambda: told(collector, "waiting_bytes") > 0)
+    until(lambda: metric_value(collector, "waiting_bytes") > 0)
 
     assert ready.status_code == 200
     assert waiting(store).bodies == 30
-    assert (told(collector, "up"), told(collector, "oldest_timestamp_seconds") > 1e9) == (0, True)
+    assert (metric_value(collector, "up"), metric_value(collector, "oldest_timestamp_seconds") > 1e9) == (0, True)
     with listening(free_port, away):
         until(lambda: away.bodies() == sent and waiting(store) == Backlog())
-    until(lambda: told(collector, "sent_total", signal="metrics") == 30)
+    until(lambda: metric_value(collector, "sent_total", signal="metrics") == 30)
 
 
 def test_retryable_bodies_are_sent_again(
@@ -128,7 +128,7 @@ def test_retryable_bodies_are_sent_again(
     passing = (429, 502, 503, 504, 408, 401, 403, 307)
     headers = {"Retry-After": "0", "Location": "http://127.0.0.1:1/"}
     destination.decide = lambda _path, _body, number: (
-        Answer(passing[number - 1], headers=headers) if number <= len(passing) else None
+        FakeResponse(passing[number - 1], headers=headers) if number <= len(passing) else None
     )
     collector = forwarding(to(destination))
     sent = {metrics(bodies, number) for number in range(3)}
@@ -138,7 +138,7 @@ def test_retryable_bodies_are_sent_again(
     until(lambda: destination.bodies() == sent)
 
     assert set(destination.refused) == set(passing)
-    assert told(collector, "dropped_total") == 0
+    assert metric_value(collector, "dropped_total") == 0
 
 
 def test_a_refused_body_is_dropped_counted_and_logged(
@@ -148,14 +148,14 @@ def test_a_refused_body_is_dropped_counted_and_logged(
     # google.rpc.Status {code = 3, message = "no histograms for key-0123456789"}
     said = b"\x08\x03\x12\x20no histograms for key-0123456789"
     bad = {metrics(bodies, number) for number in range(3)}
-    destination.decide = lambda _path, body, _number: Answer(400, said) if body in bad else None
+    destination.decide = lambda _path, body, _number: FakeResponse(400, said) if body in bad else None
     env = {"KEY": "key-0123456789"}
     collector = forwarding(to(destination, headers={"Api-Key": {"env": "KEY"}}), env=env)
     good = metrics(bodies, 9)
 
     for body in (*bad, good):
         assert post(collector, "/v1/metrics", body).status_code == 200
-    until(lambda: told(collector, "dropped_total", reason="refused") == 3 and destination.bodies() == {good})
+    until(lambda: metric_value(collector, "dropped_total", reason="refused") == 3 and destination.bodies() == {good})
 
     lines = [record.getMessage() for record in caplog.records if "will not receive" in record.getMessage()]
     assert lines == ["backend will not receive 1 bodies: it returns 400: no histograms for …"]
@@ -169,12 +169,12 @@ def test_a_partial_success_of_a_destination_is_final(
     """A partial success of the destination is counted and not retried."""
     partial = ExportMetricsServiceResponse()
     partial.partial_success.rejected_data_points, partial.partial_success.error_message = 2, "too old"
-    destination.decide = lambda *_: Answer(200, partial.SerializeToString())
+    destination.decide = lambda *_: FakeResponse(200, partial.SerializeToString())
     collector = forwarding(to(destination))
 
     for number in range(2):
         assert post(collector, "/v1/metrics", metrics(bodies, number)).status_code == 200
-    until(lambda: told(collector, "rejected_total") == 4)
+    until(lambda: metric_value(collector, "rejected_total") == 4)
 
     assert sum(destination.taken.values()) == 2
     assert caplog.text.count("accepts data only in part: 2 refused, too old") == 1
@@ -214,7 +214,7 @@ def test_the_drop_oldest_setting_drops_the_oldest_body(
 
     def has_room() -> bool:
         found = waiting(store)
-        gone = told(collector, "dropped_total", reason="full")
+        gone = metric_value(collector, "dropped_total", reason="full")
         return found.size_bytes <= 1024**2 and gone > 0 and found.bodies + gone == len(sent)
 
     until(has_room)
@@ -274,12 +274,12 @@ def test_a_second_collector_counts_a_repeated_body_once(
         seen: set[bytes] = set()
         with listening() as between:
             # The first response to each body is lost.
-            def relay(path: str, body: bytes, _number: int) -> Answer | None:
+            def relay(path: str, body: bytes, _number: int) -> FakeResponse | None:
                 url, headers = f"http://{host}:{port}{path}", {"content-type": PROTOBUF}
                 answer = httpx.post(url, content=body, headers=headers, timeout=60)
                 is_lost = body not in seen
                 seen.add(body)
-                return Answer(503) if is_lost else Answer(answer.status_code, answer.content)
+                return FakeResponse(503) if is_lost else FakeResponse(answer.status_code, answer.content)
 
             between.decide = relay
             collector = forwarding(to(between))
@@ -302,14 +302,14 @@ def test_a_looped_body_is_refused(
     host, port = collector.address
     with listening(free_port) as mirror:
 
-        def relay(path: str, body: bytes, _number: int) -> Answer | None:
+        def relay(path: str, body: bytes, _number: int) -> FakeResponse | None:
             headers = {key: mirror.asked[-1][key] for key in ("content-type", "x-stagelens-via")}
             answer = httpx.post(f"http://{host}:{port}{path}", content=body, headers=headers, timeout=60)
-            return Answer(answer.status_code, answer.content)
+            return FakeResponse(answer.status_code, answer.content)
 
         mirror.decide = relay
         post(collector, "/v1/metrics", metrics(bodies), **{names.BATCH_HEADER: "pod:1"})
-        until(lambda: told(collector, "dropped_total", reason="returned") == 1)
+        until(lambda: metric_value(collector, "dropped_total", reason="returned") == 1)
 
         assert mirror.refused == {508: 1}
         assert counted(store) == 1
@@ -337,7 +337,7 @@ def test_two_collectors_over_one_store_share_the_work(
     for number, each in enumerate(sent):
         post((first, second)[number % 2], "/v1/metrics", each)
     until(lambda: destination.bodies() == sent | {body} and waiting(store) == Backlog())
-    by_first, by_second = (told(each, "sent_total", signal="metrics") for each in (first, second))
+    by_first, by_second = (metric_value(each, "sent_total", signal="metrics") for each in (first, second))
     first.stop()
     last = metrics(bodies, 99)
     post(second, "/v1/metrics", last)
@@ -354,7 +354,7 @@ def test_a_destination_at_a_metadata_address_is_not_called(
     look_up("backend.example", "169.254.169.254")
     collector = forwarding({"name": "backend", "endpoint": "http://backend.example"})
     post(collector, "/v1/metrics", metrics(bodies))
-    until(lambda: told(collector, "retries_total") > 0)
+    until(lambda: metric_value(collector, "retries_total") > 0)
 
     (state,) = collector.destinations.all()
     assert "of a cloud metadata service with credentials, which is not allowed" in state.error

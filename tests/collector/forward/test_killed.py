@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import yaml
 
-from tests.collector.forward.otlp_server import Answer, Destination, listening
+from tests.collector.forward.otlp_server import Destination, FakeResponse, listening
 
 Until = Callable[[Callable[[], object]], None]
 
@@ -80,7 +80,7 @@ def test_a_killed_collector_loses_no_body_to_be_forwarded(tmp_path: Path, free_p
 
     with listening(free_port, found):
         # Some bodies are refused, so that sending is always in progress.
-        found.decide = lambda _path, _body, count: Answer(503) if count % 3 == 0 else None
+        found.decide = lambda _path, _body, count: FakeResponse(503) if count % 3 == 0 else None
         process = Process(url, file)
         for number in range(20, 40):
             process.post(body(number))

@@ -18,7 +18,7 @@ from stagelens.core import names
 from stagelens.store import Store
 from stagelens.store.collectors import Backlog
 from tests.collector.forward.otlp_grpc_server import Abort, Destination, serving
-from tests.collector.forward.sending import counted, logs, metrics, post, spans, told, waiting
+from tests.collector.forward.sending import counted, logs, metric_value, metrics, post, spans, waiting
 from tests.support.certificate_authority import Authorities
 
 Forwarding = Callable[..., Collector]
@@ -51,7 +51,7 @@ def test_all_signals_are_forwarded_as_protobuf(forwarding: Forwarding, bodies: A
         assert {each["authorization"] for each in found.asked} == {"Bearer 0123456789"}
         assert {each["x-scope-orgid"] for each in found.asked} == {"team-a"}
         assert all(each["user-agent"].startswith("stagelens/") for each in found.asked)
-    assert told(collector, "up") == 1
+    assert metric_value(collector, "up") == 1
 
 
 def test_another_collector_counts_forwarded_messages_equally(
@@ -70,9 +70,9 @@ def test_another_collector_counts_forwarded_messages_equally(
         body = json.dumps(bodies.metrics(bodies.point((0.7,)))).encode()
         post(collector, "/v1/metrics", body, "application/json")
         post(collector, "/v1/logs", logs("a", "b"))
-        until(lambda: told(collector, "sent_total", signal="metrics") == 6)
+        until(lambda: metric_value(collector, "sent_total", signal="metrics") == 6)
         # The second collector declines logs and reports their number.
-        until(lambda: told(collector, "rejected_total", destination="plain") == 2)
+        until(lambda: metric_value(collector, "rejected_total", destination="plain") == 2)
 
         assert counted(other_store) == counted(store) == 6
     finally:
@@ -87,7 +87,7 @@ def test_a_looped_body_is_refused(
     entry = {"name": "backend", "endpoint": f"http://127.0.0.1:{free_port}", "protocol": "grpc"}
     collector = forwarding(entry, grpc_port=free_port)
     post(collector, "/v1/metrics", metrics(bodies), **{names.BATCH_HEADER: "pod:1"})
-    until(lambda: told(collector, "dropped_total", reason="returned") == 1)
+    until(lambda: metric_value(collector, "dropped_total", reason="returned") == 1)
 
     assert counted(store) == 1
 
@@ -109,7 +109,7 @@ def test_retryable_bodies_are_sent_again(forwarding: Forwarding, bodies: Any, un
         until(lambda: found.bodies() == sent)
 
         assert len(found.asked) >= len(passing) + len(sent)
-        assert told(collector, "dropped_total") == 0
+        assert metric_value(collector, "dropped_total") == 0
 
 
 def test_a_permanent_grpc_refusal_drops_counts_and_logs_the_body(
@@ -126,7 +126,11 @@ def test_a_permanent_grpc_refusal_drops_counts_and_logs_the_body(
         sent = [metrics(bodies, number) for number in range(len(codes) + 1)]
         for body in sent:
             assert post(collector, "/v1/metrics", body).status_code == 200
-        until(lambda: told(collector, "dropped_total", reason="refused") == len(codes) and len(found.bodies()) == 1)
+        until(
+            lambda: (
+                metric_value(collector, "dropped_total", reason="refused") == len(codes) and len(found.bodies()) == 1
+            )
+        )
 
     lines = [record.getMessage() for record in caplog.records if "will not receive" in record.getMessage()]
     assert lines == ["backend will not receive 1 bodies: the call ends with INVALID_ARGUMENT: none for …"]
@@ -146,7 +150,7 @@ def test_json_that_is_not_otlp_is_dropped_and_counted(
         # Both bodies are sent concurrently, and the valid one may arrive first.
         until(lambda: found.bodies("logs") == {logs("a")} and said in caplog.text)
 
-        assert told(collector, "dropped_total", reason="unreadable") == 1
+        assert metric_value(collector, "dropped_total", reason="unreadable") == 1
 
 
 def test_a_partial_success_of_a_destination_is_final(forwarding: Forwarding, bodies: Any, until: Until) -> None:
@@ -157,7 +161,7 @@ def test_a_partial_success_of_a_destination_is_final(forwarding: Forwarding, bod
         found.decide = lambda *_: partial.SerializeToString()
         collector = forwarding(to(found))
         post(collector, "/v1/metrics", metrics(bodies))
-        until(lambda: told(collector, "rejected_total") == 2)
+        until(lambda: metric_value(collector, "rejected_total") == 2)
 
         assert sum(found.taken.values()) == 1
 
@@ -171,7 +175,7 @@ def test_a_destination_receives_all_bodies_after_an_outage(
     sent = {metrics(bodies, number) for number in range(30)}
     for body in sent:
         post(collector, "/v1/metrics", body)
-    until(lambda: told(collector, "retries_total") > 1)
+    until(lambda: metric_value(collector, "retries_total") > 1)
     (state,) = collector.destinations.all()
 
     assert "UNAVAILABLE" in state.error
@@ -187,7 +191,7 @@ def test_a_destination_without_a_response_times_out(forwarding: Forwarding, bodi
         found.decide = lambda *_: Abort(CODE.UNAVAILABLE, str(held.wait(60)))
         collector = forwarding(to(found, timeout="1s"))
         post(collector, "/v1/metrics", metrics(bodies))
-        until(lambda: told(collector, "retries_total") > 0)
+        until(lambda: metric_value(collector, "retries_total") > 0)
         (state,) = collector.destinations.all()
         collector.stop()
         held.set()
@@ -221,7 +225,7 @@ def test_the_resolved_address_is_the_called_address(
         post(collector, "/v1/metrics", metrics(bodies))
         until(lambda: found.bodies() == {metrics(bodies)})
 
-    assert told(collector, "dropped_total") == 0
+    assert metric_value(collector, "dropped_total") == 0
 
 
 def test_an_unknown_host_name_is_resolved_again(

@@ -19,7 +19,7 @@ from stagelens.core.errors import StagelensError, StoreError
 from stagelens.instrumentors import event as sending
 
 
-def told(served: Any) -> list[dict[str, Any]]:
+def stored_events(served: Any) -> list[dict[str, Any]]:
     """Return the events of the last hours."""
     now = datetime.now(UTC)
     found = served.store.read.events(now - timedelta(hours=5), now + timedelta(minutes=1))
@@ -31,7 +31,9 @@ def test_an_acknowledged_event_is_stored(served: Any) -> None:
     answer = served.post("/v1/events", {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"})
 
     assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
-    assert told(served) == [{"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": ""}]
+    assert stored_events(served) == [
+        {"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": ""}
+    ]
     assert served.metric('stagelens_collector_requests_total{code="200",signal="events"}') == 1
 
 
@@ -39,7 +41,7 @@ def test_a_gzipped_event_is_stored(served: Any) -> None:
     """A gzip body is accepted, as on every other route."""
     answer = served.post("/v1/events", gzip.compress(b'{"text": "x"}'), content_encoding="gzip")
 
-    assert (answer.status_code, len(told(served))) == (200, 1)
+    assert (answer.status_code, len(stored_events(served))) == (200, 1)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +62,7 @@ def test_an_invalid_event_is_refused_with_a_reason(
     served = serve(max_body_bytes=4096)
     answer = served.post("/v1/events", body, **headers)
 
-    assert (answer.status_code, told(served)) == (status, [])
+    assert (answer.status_code, stored_events(served)) == (status, [])
     assert reason in answer.json()["message"]
 
 
@@ -121,7 +123,7 @@ def test_the_event_command_sends_an_event(served: Any) -> None:
     )
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert told(served) == [
+    assert stored_events(served) == [
         {"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": "https://ci/7"}
     ]
 
@@ -152,7 +154,7 @@ def test_an_event_is_sent_with_the_headers_of_exports(served: Any, monkeypatch: 
     sending.main({"text": "x"}, env)
 
     assert seen == [{"x-api-key": "abc", "Content-Type": "application/json"}]
-    assert json.dumps(told(served)[0]["text"]) == '"x"'
+    assert json.dumps(stored_events(served)[0]["text"]) == '"x"'
 
 
 def test_an_event_uses_the_proxy_of_the_environment(served: Any, monkeypatch: pytest.MonkeyPatch) -> None:

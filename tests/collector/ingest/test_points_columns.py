@@ -48,7 +48,7 @@ def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
     histogram = Histogram(draw(st.sampled_from([5, 5, 5, 3, -10, 8])))
     for value in draw(st.lists(st.floats(0.1, 10) | st.just(0.0), max_size=6)):
         histogram.record(value, draw(st.sampled_from([1, 2, 130, 70_000])))
-    said = histogram.to_otlp()
+    accepted_points = histogram.to_otlp()
     point = ExponentialHistogramDataPoint(
         start_time_unix_nano=NOW - 10 * SECONDS,
         time_unix_nano=NOW,
@@ -59,8 +59,8 @@ def data_points(draw: st.DrawFn) -> ExponentialHistogramDataPoint:
     )
     # A sum at the limit that its buckets permit.
     point.sum *= draw(st.sampled_from([1.0, 1.0, 1.05, 1 / 1.05, 1.0499999999, 1.2]))
-    point.positive.offset = said["positive"]["offset"]
-    counts = [int(count) for count in said["positive"]["bucketCounts"]]
+    point.positive.offset = accepted_points["positive"]["offset"]
+    counts = [int(count) for count in accepted_points["positive"]["bucketCounts"]]
     point.positive.bucket_counts.extend(counts)
     for key in draw(st.lists(st.sampled_from([names.DOMINANT, names.STAGE, names.STATUS, names.ROUTE]), max_size=4)):
         value = draw(st.sampled_from(["ok", "error", "forward", "", "x" * 150]))
@@ -102,14 +102,14 @@ def exported(metrics: list[tuple[str, list[ExponentialHistogramDataPoint]]]) -> 
     return request
 
 
-def said(export: list[ResourceMetrics]) -> tuple[list[str], dict[str, int], list[str]]:
+def accepted_points(export: list[ResourceMetrics]) -> tuple[list[str], dict[str, int], list[str]]:
     """Return the accepted points of *export*, unordered, and the message about the others."""
     reader = PointReader(WINDOW)
     reader.read(export)
-    return said_by(reader)
+    return accepted_by(reader)
 
 
-def said_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
+def accepted_by(reader: PointReader) -> tuple[list[str], dict[str, int], list[str]]:
     """Return the points accepted by *reader*, unordered, and the message about the others."""
     rejected = {str(reason): count for reason, count in reader.tally.rejected.items()}
     return sorted(map(repr, reader.points)), rejected, reader.tally.messages
@@ -127,10 +127,10 @@ def test_columns_and_single_points_give_equal_results(
         lambda: protobuf_encoding.read_metrics(request.SerializeToString()),
         lambda: json_encoding.read_metrics(body),
     ]
-    at_once = [said(read()) for read in encodings]
+    at_once = [accepted_points(read()) for read in encodings]
     with monkeypatch.context() as patch:
         patch.setattr(points, "valid_mask", lambda columns, _timed, _window: columns.odd & False)
-        one_by_one = [said(read()) for read in encodings]
+        one_by_one = [accepted_points(read()) for read in encodings]
 
     assert at_once == one_by_one
     assert at_once[0][:2] == at_once[1][:2]
@@ -150,7 +150,7 @@ def test_exports_parsed_together_equal_exports_parsed_alone(
 
     points.read_exports(list(zip(readers, exports, strict=True)))
 
-    assert list(map(said_by, readers)) == list(map(said, exports))
+    assert list(map(accepted_by, readers)) == list(map(accepted_points, exports))
 
 
 @st.composite
@@ -168,17 +168,17 @@ def damaged(draw: st.DrawFn) -> bytes:
 def test_damaged_points_are_refused_alike(monkeypatch: pytest.MonkeyPatch, found: list[bytes]) -> None:
     """For any bytes only a WireError is raised, and other points are unaffected."""
     body = _body(*found)
-    at_once = said_or_malformed(body)
+    at_once = result_or_malformed(body)
     with monkeypatch.context() as patch:
         patch.setattr(points, "valid_mask", lambda columns, _timed, _window: columns.odd & False)
 
-        assert at_once == said_or_malformed(body)
+        assert at_once == result_or_malformed(body)
 
 
-def said_or_malformed(body: bytes) -> object:
+def result_or_malformed(body: bytes) -> object:
     """Return the message about *body*, or that it is malformed."""
     try:
-        return said(protobuf_encoding.read_metrics(body))
+        return accepted_points(protobuf_encoding.read_metrics(body))
     except WireError:
         return "malformed"
 
@@ -188,7 +188,7 @@ def test_a_varint_over_ten_bytes_is_malformed(count: bytes) -> None:
     """A varint of more than ten bytes is malformed, as in other protobuf parsers; a non-minimal one of ten counts."""
     counts = b"\x12" + bytes([len(count)]) + count
     point = ExponentialHistogramDataPoint(time_unix_nano=NOW, count=1, sum=1.0).SerializeToString()
-    found = said_or_malformed(_body(point + b"\x42" + bytes([len(counts)]) + counts))
+    found = result_or_malformed(_body(point + b"\x42" + bytes([len(counts)]) + counts))
 
     assert (found == "malformed") == (len(count) > 10)
 
@@ -244,7 +244,9 @@ def test_unusual_encodings_are_parsed(as_written: bytes, otherwise: bytes | None
 
     assert strange != plain
     assert ExponentialHistogramDataPoint.FromString(strange) == point
-    assert said(protobuf_encoding.read_metrics(body)) == said(protobuf_encoding.read_metrics(request))
+    assert accepted_points(protobuf_encoding.read_metrics(body)) == accepted_points(
+        protobuf_encoding.read_metrics(request)
+    )
 
 
 def _body(*found: bytes) -> bytes:

@@ -42,7 +42,7 @@ def _place(reading: Reading) -> str:
     return hardware_key(reading.measure.key, place(reading.measure.of, "web-1", "7", reading.device))
 
 
-def judged(media_type: str, body: bytes) -> pipeline.Export:
+def export_of(media_type: str, body: bytes) -> pipeline.Export:
     """Return the result of the collector for *body*."""
     return pipeline.validate_metrics([pipeline.parse_metrics(media_type, body, "a:1", None)], TimeWindow(0, NOW + 60))[
         0
@@ -56,7 +56,7 @@ def foreign(metric: dict[str, Any], resource: dict[str, Any] | None = None) -> p
         for key, value in (RESOURCE if resource is None else resource).items()
     ]
     sent = {"resource": {"attributes": about}, "scopeMetrics": [{"metrics": [metric]}]}
-    return judged("application/json", json.dumps({"resourceMetrics": [sent]}).encode())
+    return export_of("application/json", json.dumps({"resourceMetrics": [sent]}).encode())
 
 
 def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def number(value: float | str, seconds: float = 0, **attributes: str) -> dict[st
     }
 
 
-def kept(found: pipeline.Export) -> dict[str, float]:
+def stored_values(found: pipeline.Export) -> dict[str, float]:
     """Return the stored values by name."""
     assert {point.metric for point in found.batch.points} <= {HARDWARE}
     return {point.stage: point.histogram.sum for point in found.batch.points}
@@ -83,9 +83,9 @@ def test_gauges_of_an_agent_are_stored_unchanged(sent: list[Reading], seconds: i
     """Every value of an agent is stored once, in the bucket of the middle of the export, with rates per second."""
     interval = ExportInterval((NOW - seconds) * NS, NOW * NS)
     body = gzip.decompress(Encoder(RESOURCE, lambda: None).metrics(interval, {}, {}, sent))
-    found = judged("application/x-protobuf", body)
+    found = export_of("application/x-protobuf", body)
 
-    assert kept(found) == {_place(each): pytest.approx(each.value) for each in sent}
+    assert stored_values(found) == {_place(each): pytest.approx(each.value) for each in sent}
     assert {point.at for point in found.batch.points} <= {NOW - (seconds + 1) // 2}
     assert (found.tally.ignored, found.tally.rejected.total()) == (0, 0)
 
@@ -94,7 +94,7 @@ def test_cpu_modes_are_added_up() -> None:
     """User and system time of OpenTelemetry's system metrics add up to one CPU value."""
     gauge = {"dataPoints": [number(0.25, cpu_mode="user"), number(0.5, cpu_mode="system")]}
 
-    assert kept(foreign({"name": CPU_SHARE.metric, "gauge": gauge})) == {"cpu_share web-1:7": 0.75}
+    assert stored_values(foreign({"name": CPU_SHARE.metric, "gauge": gauge})) == {"cpu_share web-1:7": 0.75}
 
 
 def test_a_non_monotonic_sum_is_a_current_value() -> None:
@@ -102,7 +102,7 @@ def test_a_non_monotonic_sum_is_a_current_value() -> None:
     points = [number(3e9, seconds=86_400)]
     found = foreign({"name": MEMORY.metric, "sum": {"dataPoints": points, "aggregationTemporality": 2}})
 
-    assert kept(found) == {"memory web-1:7": 3e9}
+    assert stored_values(found) == {"memory web-1:7": 3e9}
     assert [point.at for point in found.batch.points] == [NOW]
 
 
@@ -118,7 +118,7 @@ def test_a_replica_is_named_by_its_most_specific_attribute(resource: dict[str, A
     """A replica is identified by its pod before its node, and by an instance id if there is no process id."""
     gauge = {"dataPoints": [number(0.5)]}
 
-    assert kept(foreign({"name": CPU_SHARE.metric, "gauge": gauge}, {"service.name": "shop", **resource})) == {
+    assert stored_values(foreign({"name": CPU_SHARE.metric, "gauge": gauge}, {"service.name": "shop", **resource})) == {
         f"cpu_share {where}": 0.5
     }
 
@@ -136,21 +136,21 @@ def test_unsupported_gauges_are_ignored(metric: dict[str, Any]) -> None:
     """A cumulative counter is ignored without an error."""
     found = foreign(metric)
 
-    assert (kept(found), found.tally.ignored, found.tally.rejected.total()) == ({}, 1, 0)
+    assert (stored_values(found), found.tally.ignored, found.tally.rejected.total()) == ({}, 1, 0)
 
 
 def test_host_metrics_without_a_service_are_ignored() -> None:
     """Host metrics without a service name are ignored."""
     found = foreign({"name": CPU_SHARE.metric, "gauge": {"dataPoints": [number(0.5)]}}, {"host.name": "web-1"})
 
-    assert (kept(found), found.tally.ignored) == ({}, 1)
+    assert (stored_values(found), found.tally.ignored) == ({}, 1)
 
 
 def test_gpu_encoder_use_is_not_compute_use() -> None:
     """GPU utilization of encoders is separate from that of compute."""
     points = [number(0.1, hw_id="gpu0", hw_gpu_task=task) for task in ("general", "encoder", "decoder")]
 
-    assert kept(foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})) == {"gpu web-1/gpu0": 0.1}
+    assert stored_values(foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})) == {"gpu web-1/gpu0": 0.1}
 
 
 def test_unknown_directions_are_ignored() -> None:
@@ -160,7 +160,7 @@ def test_unknown_directions_are_ignored() -> None:
         {"name": PCIE_IN.metric, "sum": {"dataPoints": points, "aggregationTemporality": 1, "isMonotonic": True}}
     )
 
-    assert kept(found) == {"pcie_in web-1/gpu0": 100.0}
+    assert stored_values(found) == {"pcie_in web-1/gpu0": 100.0}
 
 
 @pytest.mark.parametrize("value", [-1.0, "NaN", "Infinity", 1e30])
@@ -169,7 +169,7 @@ def test_an_impossible_value_is_refused_and_named(value: float | str) -> None:
     gauge = {"dataPoints": [number(value), number(0.5)]}
     found = foreign({"name": CPU_SHARE.metric, "gauge": gauge})
 
-    assert kept(found) == {"cpu_share web-1:7": 0.5}
+    assert stored_values(found) == {"cpu_share web-1:7": 0.5}
     assert found.tally.error_message.startswith("process.cpu.utilization[0]: value must lie between 0 and 2**44")
 
 
@@ -178,7 +178,7 @@ def test_the_points_of_a_metric_are_limited() -> None:
     points = [number(0.5, hw_id=f"gpu{index}") for index in range(MAX_GAUGE_POINTS + 10)]
     found = foreign({"name": GPU.metric, "gauge": {"dataPoints": points}})
 
-    assert (len(kept(found)), found.tally.ignored) == (MAX_GAUGE_POINTS, 10)
+    assert (len(stored_values(found)), found.tally.ignored) == (MAX_GAUGE_POINTS, 10)
 
 
 def test_a_metric_name_determines_its_reader() -> None:

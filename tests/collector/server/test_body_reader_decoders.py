@@ -38,7 +38,7 @@ class Reading:
         return [body.upper() for body in bodies]
 
 
-async def _begun(reading: Reading, decoders: DecoderPool) -> list[asyncio.Task[bytes]]:
+async def _occupied(reading: Reading, decoders: DecoderPool) -> list[asyncio.Task[bytes]]:
     """Occupy all threads of *decoders*."""
     tasks = [asyncio.create_task(decoders.read(b"first", "", reading.wait, reading.together)) for _ in range(THREADS)]
     for _ in tasks:
@@ -51,7 +51,7 @@ def test_a_failing_body_does_not_affect_others() -> None:
     reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> list[bytes | BaseException]:
-        first = await _begun(reading, decoders)
+        first = await _occupied(reading, decoders)
         waiting = [decoders.read(body, "", bytes, reading.together) for body in (b"a", b"b", b"bad", b"c", b"d")]
         later = asyncio.gather(*first, *waiting, decoders.read(b"e", "gzip", bytes, identity), return_exceptions=True)
         await asyncio.sleep(0)
@@ -75,7 +75,7 @@ def test_bodies_of_disconnected_clients_are_not_parsed() -> None:
     reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> bytes:
-        first = await _begun(reading, decoders)
+        first = await _occupied(reading, decoders)
         gone = asyncio.create_task(decoders.read(b"gone", "", bytes, reading.together))
         await asyncio.sleep(0)
         gone.cancel()

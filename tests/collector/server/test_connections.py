@@ -26,7 +26,7 @@ def connected(served: Any) -> socket.socket:
     return socket.create_connection(served.collector.address, timeout=60)
 
 
-def answer(connection: socket.socket) -> bytes:
+def read_to_end(connection: socket.socket) -> bytes:
     """Return all data until the other end closes the connection."""
     received = b""
     try:
@@ -60,7 +60,7 @@ def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: byt
                 connection.sendall(sent[start : start + 10_000])
             except OSError:  # The server may close before the end of the request.
                 break
-        received = answer(connection)
+        received = read_to_end(connection)
 
     assert received.startswith(b"HTTP/1.1 431 ")
     assert f"larger than {LARGE} bytes; send fewer or shorter headers".encode() in received
@@ -83,7 +83,7 @@ def test_a_missing_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch, 
     with connected(served) as connection:
         connection.sendall(sent)
 
-        assert answer(connection).startswith(b"HTTP/1.1 408 ")
+        assert read_to_end(connection).startswith(b"HTTP/1.1 408 ")
 
 
 def test_a_trickling_head_times_out(served: Any, monkeypatch: pytest.MonkeyPatch, until: Callable[..., None]) -> None:
@@ -111,7 +111,7 @@ def test_a_trickling_body_times_out(served: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(body_reader, "MAX_RECEIVE_SECONDS", 0.2)
     with connected(served) as connection:
         connection.sendall(HEAD + b"Content-Length: 99\r\n\r\n{")
-        received = answer(connection)
+        received = read_to_end(connection)
 
     assert received.startswith(b"HTTP/1.1 408 ")
     assert served.metric("stagelens_collector_receiving_bytes") == 0
@@ -138,7 +138,7 @@ def test_connections_over_the_limit_get_a_retry_delay(
             while not probed.endswith(b"ok\n"):
                 probed += third.recv(1000)
             third.sendall(request)
-            refused = answer(third)
+            refused = read_to_end(third)
         second.sendall(request[-1:])
         taken = second.recv(100)
         first.close()
@@ -156,7 +156,7 @@ def test_idle_connections_do_not_block_senders(served: Any, bodies: Any, limit: 
     """A new connection replaces the oldest idle one, which gets a response."""
     setattr(served.collector._server.limits, limit, 2)
     with connected(served) as first, connected(served), connected(served), connected(served):
-        assert answer(first).startswith(b"HTTP/1.1 503 ")
+        assert read_to_end(first).startswith(b"HTTP/1.1 503 ")
         assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
 
 
@@ -176,7 +176,7 @@ def test_connections_are_limited_per_address(
         until(lambda: len(server.server_state.connections) == 2 and not server.limits._waiting)
         with connected(served) as third:
             third.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            probed = answer(third)
+            probed = read_to_end(third)
         refused = served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code
         with socket.create_connection((host, port), timeout=60, source_address=("127.0.0.2", 0)) as other:
             body = json.dumps(bodies.metrics(bodies.point())).encode()
@@ -192,7 +192,7 @@ def test_connections_over_the_surplus_are_closed_at_once(served: Any) -> None:
     limits = served.collector._server.limits
     limits.most = limits.surplus = 0
     with connected(served) as second:
-        received = answer(second)
+        received = read_to_end(second)
 
     assert received.startswith(b"HTTP/1.1 503 ")
     assert b"Retry-After: 5\r\n" in received

@@ -102,7 +102,7 @@ class Inbox:
         self._numbers += 1
         self.parcels[self._numbers] = replace(parcel, id=self._numbers)
 
-    def fold(self, at: int, max_bytes: int | None = None) -> InboxOutcome:
+    def process(self, at: int, max_bytes: int | None = None) -> InboxOutcome:
         """Process the inbox at *at* seconds after `NOON`."""
         ordered = sorted(self.parcels.values(), key=lambda parcel: (parcel.received, parcel.id))
         waiting = [parcel for parcel in ordered if not parcel.counted]
@@ -203,7 +203,7 @@ class Plain:
         root = self.root_of(span)
         return None if root is span else self._up(span) or root
 
-    def own(self, root: Span) -> dict[str, int]:
+    def own_times(self, root: Span) -> dict[str, int]:
         """Return the time of the request of *root* in each stage."""
         return partition(self._intervals(root), root.start, root.end or 0)
 
@@ -268,15 +268,15 @@ class Plain:
             end = NOON + (root.end or 0) // NS
             rows = [span for span in self.spans.values() if self.root_of(span) is root]
             counts = by_group[self._series(root, rows), end - end % 10]
-            counts.add(self.own(root), (root.end or 0) - root.start)
-            self._count_answer(counts, root, rows)
+            counts.add(self.own_times(root), (root.end or 0) - root.start)
+            self._count_response(counts, root, rows)
         return [
             Point(series, metric, key, at, histogram)
             for (series, at), counts in by_group.items()
             for metric, key, histogram in counts.histograms()
         ]
 
-    def _count_answer(self, counts: RequestHistograms, root: Span, rows: list[Span]) -> None:
+    def _count_response(self, counts: RequestHistograms, root: Span, rows: list[Span]) -> None:
         told = [(self._depth(span, root), span, span.stream) for span in rows if span.stream is not None]
         top = [(span, stream) for depth, span, stream in told if depth == min(told, key=itemgetter(0))[0]]
         tokens_in, tokens_out = sum(each.tokens_in for _, each in top), sum(each.tokens_out for _, each in top)

@@ -79,8 +79,8 @@ def test_any_split_into_exports_counts_equally(spans: list[Span], rng: random.Ra
     inbox = Inbox()
     for at, export in zip(sorted(rng.randrange(10) for _ in range(9)), parcels(spans, rng), strict=False):
         inbox.put(export, at)
-        inbox.fold(at)
-    inbox.fold(30)
+        inbox.process(at)
+    inbox.process(30)
     plain = Plain(spans)
 
     assert counted(inbox.points) == counted(plain.points())
@@ -89,8 +89,8 @@ def test_any_split_into_exports_counts_equally(spans: list[Span], rng: random.Ra
         assert sum(trace.stages_ns.values()) == trace.duration_ns
     # Late repetitions are detected, and spans without a request are deleted in the end.
     inbox.put(spans, 40)
-    inbox.fold(60)
-    inbox.fold(2000)
+    inbox.process(60)
+    inbox.process(2000)
 
     assert counted(inbox.points) == counted(plain.points())
     assert inbox.waiting() == 0
@@ -102,7 +102,7 @@ def test_a_retained_trace_shows_each_span(spans: list[Span]) -> None:
     """A retained trace has the spans of the request with their times, those before its first child, and calls to others."""
     inbox = Inbox()
     inbox.put(spans, 0)
-    inbox.fold(20)
+    inbox.process(20)
     plain = Plain(spans)
     roots = {(f"{7:016x}{root.trace:016x}", f"{root.id:016x}"): root for root in plain.roots}
 
@@ -122,7 +122,7 @@ def test_the_longest_of_many_spans_are_shown() -> None:
     """Of very many spans the longest are shown, in order of their start."""
     inbox = Inbox()
     inbox.put([Span(1, 0, 0, 10_000, SERVER), *(Span(n, 1, n, n + n % 1100, WORK) for n in range(2, 1102))], 0)
-    inbox.fold(20)
+    inbox.process(20)
     (trace,) = inbox.traces
 
     assert [span["start_ns"] for span in trace.spans] == list(range(100, 1100))
@@ -138,7 +138,7 @@ def test_finished_spans_replace_unfinished_ones(spans: list[Span], seed: int) ->
     for export in rng.sample([spans, begun], 2):
         if export:
             inbox.put(export, 0)
-    inbox.fold(30)
+    inbox.process(30)
 
     assert counted(inbox.points) == counted(Plain(spans).points())
 
@@ -162,9 +162,9 @@ def test_a_request_waits_for_its_remaining_spans() -> None:
     root, below = request()
     inbox.put([root], 0)
 
-    assert (inbox.fold(9), inbox.rows()) == (InboxOutcome(), 1)
+    assert (inbox.process(9), inbox.rows()) == (InboxOutcome(), 1)
     inbox.put([below], 9)
-    assert inbox.fold(10) == InboxOutcome(requests=1, folded=2)
+    assert inbox.process(10) == InboxOutcome(requests=1, folded=2)
     (trace,) = inbox.traces
     assert trace.stages_ns == {"forward": 3, "overhead": 6}
     assert inbox.waiting() == 0
@@ -175,11 +175,11 @@ def test_late_or_repeated_spans_change_nothing() -> None:
     inbox = Inbox()
     root, below = request()
     inbox.put([root], 0)
-    inbox.fold(10)
+    inbox.process(10)
     inbox.put([below, Span(3, 77, 3, 4, WORK)], 20)
-    late = inbox.fold(30)
+    late = inbox.process(30)
     inbox.put([root, below], 40)
-    again = inbox.fold(50)
+    again = inbox.process(50)
 
     assert (late.late, late.requests, again.late, again.requests) == (2, 0, 2, 0)
     assert requests(inbox) == 1
@@ -190,11 +190,11 @@ def test_a_second_request_of_the_trace_is_not_late() -> None:
     """In a second request of the same trace, a child that arrives before its root is not late."""
     inbox = Inbox()
     inbox.put(request(), 0)
-    inbox.fold(10)
+    inbox.process(10)
     inbox.put([Span(4, 3, 52, 55, WORK)], 12)
-    inbox.fold(25)
+    inbox.process(25)
     inbox.put([Span(3, 0, 51, 60, SERVER)], 26)
-    outcome = inbox.fold(40)
+    outcome = inbox.process(40)
 
     assert (outcome.requests, outcome.late) == (1, 0)
     assert [trace.stages_ns.get("forward") for trace in inbox.traces] == [3, 3]
@@ -205,9 +205,9 @@ def test_spans_without_a_root_are_dropped() -> None:
     inbox = Inbox()
     inbox.put([Span(2, 1, 2, 5, WORK), Span(3, 0, 1, None, SERVER, trace=2), Span(4, 3, 2, 5, WORK, trace=2)], 0)
     inbox.put([Span(6, 7, 2, 5, WORK), Span(7, 6, 2, 5, WORK), Span(8, 8, 2, 5, WORK)], 0)
-    round_and_round, rows = inbox.fold(20), inbox.rows()
-    before = inbox.fold(900)
-    after = inbox.fold(901)
+    round_and_round, rows = inbox.process(20), inbox.rows()
+    before = inbox.process(900)
+    after = inbox.process(901)
 
     assert (round_and_round.orphaned, rows, before.orphaned, after.orphaned) == (3, 3, 0, 3)
     assert inbox.points == []
@@ -219,9 +219,9 @@ def test_the_oldest_rootless_spans_are_dropped_over_the_limit() -> None:
     inbox = Inbox(InboxLimits(carry_bytes=2 * ROW.itemsize))
     for number in range(2, 6):
         inbox.put([Span(number, 1, 2, 5, WORK)], 60 * number)
-    outcome, rows = inbox.fold(320), inbox.rows()
+    outcome, rows = inbox.process(320), inbox.rows()
     inbox.put([Span(1, 0, 1, 10, SERVER)], 321)
-    inbox.fold(331)
+    inbox.process(331)
 
     assert (outcome.orphaned, rows) == (2, 2)
     assert len(inbox.traces[0].spans) == 2
@@ -232,7 +232,7 @@ def test_spans_that_are_not_requests_by_rule_are_not_counted() -> None:
     inbox = Inbox()
     inbox.put([Span(1, 0, 1, 10, Label("loop")), Span(2, 1, 2, 5, WORK)], 0)
 
-    assert inbox.fold(20).outside == 2
+    assert inbox.process(20).outside == 2
     assert inbox.waiting() == 0
 
 
@@ -240,7 +240,7 @@ def test_spans_above_a_request_are_excluded() -> None:
     """A loop span above requests is neither shown in them nor ended by them."""
     inbox = Inbox()
     inbox.put([Span(7, 99, 1, 10, Label("loop", head="queue")), Span(8, 7, 1, 10, SERVER)], 0)
-    inbox.fold(20)
+    inbox.process(20)
     (trace,) = inbox.traces
 
     assert trace.stages_ns == {"overhead": 9}
@@ -251,7 +251,7 @@ def test_a_request_counted_by_an_agent_is_not_counted_again() -> None:
     """A request that an agent counted, as marked on the user's spans, is not counted again."""
     inbox = Inbox()
     inbox.put([*request(), replace(request()[1], id=3, flags=Flag.COUNTED)], 0)
-    outcome = inbox.fold(20)
+    outcome = inbox.process(20)
 
     assert (outcome.known, outcome.requests, outcome.folded) == (1, 0, 3)
     assert inbox.points == []
@@ -265,7 +265,7 @@ def test_a_nested_request_is_part_of_the_outer_one_except_self_calls() -> None:
     inbox.put(
         [Span(1, 0, 1, 10, SERVER), Span(2, 1, 2, 9, SERVER), Span(3, 2, 3, 8, call), Span(4, 3, 4, 6, SERVER)], 0
     )
-    inbox.fold(20)
+    inbox.process(20)
 
     assert sorted(trace.duration_ns for trace in inbox.traces) == [2, 9]
 
@@ -277,10 +277,10 @@ def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
     server = Span(3, 2, 300 + skew, 900 + skew, SERVER, STOCK)
     inbox.put([server], 0)
-    inbox.fold(9)
+    inbox.process(9)
     inbox.put([Span(1, 0, 50, 1200, SERVER), client], 9)
     # The other request is counted before the calling one is complete.
-    first, second = inbox.fold(10), inbox.fold(20)
+    first, second = inbox.process(10), inbox.process(20)
     own, other = sorted(inbox.traces, key=lambda trace: trace.series.service)
     (shown,) = [span for span in own.spans if span["attributes"].get("service.name") == "stock"]
 
@@ -296,7 +296,7 @@ def test_a_call_is_never_split_beyond_its_own_time() -> None:
     inbox = Inbox()
     client = Span(2, 1, 100, 1100, Label("GET", "client", stage="dependency"))
     inbox.put([Span(1, 0, 50, 1200, SERVER), client, Span(3, 2, 0, 5000, SERVER, STOCK)], 0)
-    inbox.fold(10)
+    inbox.process(10)
     own = next(trace for trace in inbox.traces if trace.series.service == "shop")
 
     assert own.stages_ns == {"dependency": 1000, "network": 0, "overhead": 150}
@@ -308,7 +308,7 @@ def test_a_streamed_response_has_token_metrics() -> None:
     llm = Label("generate", stage="decode", definition="first_chunk")
     stream = StreamMeasurements(first_token_ns=30 * NS, tokens_in=100, tokens_out=11, gap_ns=5 * NS)
     inbox.put([Span(1, 0, 1 * NS, 100 * NS, SERVER), Span(2, 1, 11 * NS, 91 * NS, llm, stream=stream)], 0)
-    inbox.fold(10)
+    inbox.process(10)
     sums = {(point.metric, point.stage): point.histogram.sum for point in inbox.points}
     spent = {point.stage: point.histogram.count for point in inbox.points if point.metric == names.FIRST_TOKEN_TIME}
 
@@ -325,9 +325,9 @@ def test_a_backlog_is_processed_in_batches() -> None:
     inbox = Inbox(InboxLimits(due_bytes=3000, carry_bytes=100))
     for trace in range(1, 201):
         inbox.put(request(trace), trace // 100)
-    outcomes = [inbox.fold(30, 20_000)]
+    outcomes = [inbox.process(30, 20_000)]
     while outcomes[-1].more:
-        outcomes.append(inbox.fold(30, 20_000))
+        outcomes.append(inbox.process(30, 20_000))
 
     assert len(outcomes) > 10
     assert requests(inbox) == sum(outcome.requests for outcome in outcomes) == 200
@@ -339,15 +339,15 @@ def test_remembered_state_is_bounded() -> None:
     inbox = Inbox(InboxLimits(remember_bytes=100_000))
     for minute in range(40):
         inbox.put([span for trace in range(200) for span in request(1000 * minute + trace + 1)], 60 * minute)
-        inbox.fold(60 * minute + 10)
+        inbox.process(60 * minute + 10)
     kept = [parcel for parcel in inbox.parcels.values() if parcel.counted]
 
     assert sum(len(parcel.spans) for parcel in kept) <= 100_000 + 200 * ROW.itemsize + 2000
     inbox.put(request(39_001), 2400)
-    assert inbox.fold(2410).late == 2
+    assert inbox.process(2410).late == 2
     inbox.put([Span(1, 99, 1, 2, WORK)], 5000)
-    inbox.fold(5000)
-    inbox.fold(6000)
+    inbox.process(5000)
+    inbox.process(6000)
     assert inbox.parcels == {}
 
 
@@ -357,7 +357,7 @@ def test_a_trace_of_a_hundred_thousand_spans() -> None:
     deep = [Span(number, number - 1, number, 10**6 - number, WORK) for number in range(2, 30_000)]
     wide = [Span(30_000 + number, 1, number, number + 50, WORK) for number in range(70_000)]
     inbox.put([Span(1, 0, 1, 10**6, SERVER), *deep, *wide], 0)
-    inbox.fold(10)
+    inbox.process(10)
     (trace,) = inbox.traces
 
     assert sum(trace.stages_ns.values()) == trace.duration_ns
@@ -376,9 +376,9 @@ def test_an_unreadable_inbox_row_is_skipped() -> None:
     ):
         inbox.put_parcel(Parcel(NOON, counted=False, spans=spans))
     inbox.put(request(), 0)
-    inbox.fold(20)
+    inbox.process(20)
     before = inbox.waiting()
-    inbox.fold(901)
+    inbox.process(901)
 
     assert requests(inbox) == 1
     assert (before, inbox.waiting()) == (4, 0)
@@ -399,8 +399,8 @@ def test_invalid_rows_never_raise(raw: bytes, small: bool) -> None:
     rows["label"] %= 2
     inbox = Inbox()
     inbox.put_parcel(Parcel(NOON, counted=False, spans=encode_spans(Spans(rows, [SHOP, STOCK], [SERVER, WORK]))))
-    inbox.fold(20)
-    inbox.fold(5000)
+    inbox.process(20)
+    inbox.process(5000)
 
     assert inbox.waiting() == 0
     for trace in inbox.traces:
@@ -412,7 +412,7 @@ def test_the_tail_and_a_random_share_are_retained() -> None:
     inbox = Inbox(keep=SamplingPolicy(errors=3, slow=2, uniform=1))
     failed = [replace(span, flags=Flag.ERROR) for trace in range(1, 20) for span in request(trace, 10 + trace)]
     inbox.put([*failed, *(span for trace in range(20, 300) for span in request(trace, 10 + trace))], 0)
-    inbox.fold(20)
+    inbox.process(20)
     kept = [(trace.series.status, trace.because) for trace in inbox.traces]
 
     assert kept.count(("error", "error")) == 3
@@ -426,7 +426,7 @@ def test_spans_of_pending_traces_are_not_parsed(caplog: pytest.LogCaptureFixture
     inbox.put(request(1), 0)
     rows = columns(request(2)).rows.tobytes()
     inbox.put_parcel(Parcel(NOON + 8, counted=False, spans=b"\x01\x03\x00\x00\x00bad" + rows))
-    assert inbox.fold(12).requests == 1
+    assert inbox.process(12).requests == 1
     assert not caplog.records
-    inbox.fold(20)
+    inbox.process(20)
     assert "parcel 2 of the inbox cannot be read" in caplog.text

@@ -43,16 +43,16 @@ def record(*triples: Any, end: int = 10 * MS, route: str = "/predict", **changes
     return (marks, 0, end, route, *fields.values())  # pyright: ignore[reportReturnType] - the order of the dictionary
 
 
-def folded(*records: records.Record, **options: Any) -> dict[Dimensions, Delta]:
+def aggregated(*records: records.Record, **options: Any) -> dict[Dimensions, Delta]:
     fold = Aggregator(SamplingLimits(), random.Random(1), **options)
     for item in records:
         fold.add(item)
     return fold.take()
 
 
-def kept(item: records.Record) -> Trace:
+def retained_trace(item: records.Record) -> Trace:
     """The trace of a request that is the only one."""
-    ((dimensions, delta),) = folded(item).items()
+    ((dimensions, delta),) = aggregated(item).items()
     ((record, because),) = delta.sampler.retained()
     return build_trace(RetainedRequest(record, because, dimensions, delta.own_stages))
 
@@ -70,7 +70,7 @@ def only(deltas: dict[Dimensions, Delta]) -> Delta:
 def test_facts_and_status_determine_the_series() -> None:
     """The last fact of a key wins; a status from 500 up and an exception are errors."""
     facts = (("@model", "a", 0), ("@model", "b", 0), ("@model_version", 3, 0), ("@device", "cpu", 0))
-    deltas = folded(record(*facts), record(http_status=503), record(error_type="KeyError"), record(http_status=404))
+    deltas = aggregated(record(*facts), record(http_status=503), record(error_type="KeyError"), record(http_status=404))
 
     assert {dimensions: delta.counts.requests for dimensions, delta in deltas.items()} == {
         Dimensions("b", "3", "/predict", "cpu", "ok"): 1,
@@ -82,7 +82,7 @@ def test_facts_and_status_determine_the_series() -> None:
 def test_the_dominant_stage_is_the_largest_including_unattributed() -> None:
     """A request of which hardly anything was seen is not told as one of what was seen."""
     mostly = record(("forward", 0, 6 * MS), ("queue", 6 * MS, 7 * MS))
-    delta = only(folded(mostly, record(("forward", 0, MS // 10)), record()))
+    delta = only(aggregated(mostly, record(("forward", 0, MS // 10)), record()))
 
     assert {stage: histogram.count for stage, histogram in of(delta, names.REQUEST_DURATION).items()} == {
         "forward": 1,
@@ -97,7 +97,7 @@ stages = st.sampled_from(["forward", "queue", "preprocess"])
 @given(st.lists(st.lists(st.tuples(stages, durations, durations), max_size=5), min_size=1, max_size=20), durations)
 def test_the_time_spent_in_stages_adds_up_to_the_latency(requests: list[list[Any]], end: int) -> None:
     """Per latency bucket the stages, overhead included, hold exactly the nanoseconds of its requests; and no request is lost."""
-    delta = only(folded(*(record(*triples, end=end) for triples in requests)))
+    delta = only(aggregated(*(record(*triples, end=end) for triples in requests)))
 
     spent: Counter[int] = Counter()
     for histogram in of(delta, names.STAGE_TIME).values():
@@ -112,14 +112,14 @@ def test_stalls_are_counted_by_request_latency(monkeypatch: pytest.MonkeyPatch) 
     ring = Stalls()
     ring.note("gc", 3 * MS, 5 * MS)
     monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.stalls", ring)
-    delta = only(folded(record(("forward", 0, 4 * MS)), record(("forward", 2 * MS, 9 * MS)), record(end=2 * MS)))
+    delta = only(aggregated(record(("forward", 0, 4 * MS)), record(("forward", 2 * MS, 9 * MS)), record(end=2 * MS)))
     bucket = bucket_index(0.01)
 
     assert {key: histogram.buckets for key, histogram in of(delta, names.STALL_TIME).items()} == {
         "gc:forward": {bucket: 3000},
         "gc:overhead": {bucket: 1000},
     }
-    assert of(only(folded(record(end=2 * MS))), names.STALL_TIME) == {}
+    assert of(only(aggregated(record(end=2 * MS))), names.STALL_TIME) == {}
 
 
 def test_a_series_has_at_most_three_custom_stages() -> None:
@@ -148,7 +148,7 @@ def test_a_streamed_response_is_counted_up_to_its_first_token() -> None:
         ("@gap", 3 * MS, 0),
         ("@gap", 2 * MS, 0),
     )
-    delta = only(folded(item))
+    delta = only(aggregated(item))
 
     assert {
         (metric, key): (histogram.count, histogram.sum)
@@ -180,7 +180,7 @@ def test_a_streamed_response_is_counted_up_to_its_first_token() -> None:
 def test_first_token_definitions_are_counted_separately() -> None:
     """A service that hands on what it gets in parts: its own pauses, and those of whom it asked."""
     delta = only(
-        folded(
+        aggregated(
             record(
                 ("@first_token", 2 * MS, "client_first_content"),
                 ("@gap", MS, "client_first_content"),
@@ -203,7 +203,7 @@ def test_first_token_definitions_are_counted_separately() -> None:
 def test_a_stream_without_token_counts_is_in_no_bucket() -> None:
     """Its first token is counted; how long prompt and answer were is not guessed."""
     delta = only(
-        folded(record(("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)))
+        aggregated(record(("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)))
     )
 
     assert of(delta, names.FIRST_TOKEN)["first_chunk"].count == of(delta, names.OUTPUT_TOKEN)["first_chunk"].count == 1
@@ -213,7 +213,7 @@ def test_a_stream_without_token_counts_is_in_no_bucket() -> None:
 def test_model_time_is_counted_by_batch_size() -> None:
     """Forward and prefill of a request together, what ran inside them left out, in the band of the last batch it told."""
     delta = only(
-        folded(
+        aggregated(
             record(("@batch", 9, 0), ("forward", 0, 2 * MS), ("forward", 3 * MS, 6 * MS), ("@batch", 5, 0)),
             record(("prefill", 0, 4 * MS), ("h2d", 0, MS), ("decode", 4 * MS, 9 * MS), ("@batch", 1, 0)),
             record(("forward", 0, MS), ("@batch", 4, 0)),
@@ -239,7 +239,7 @@ class Odd:
 @pytest.mark.parametrize("batch", [0, -3, None, "many", Odd(), float("nan")])
 def test_a_batch_without_size_is_dropped_alone(batch: object) -> None:
     """The request is counted without it."""
-    delta = only(folded(record(("forward", 0, MS), ("@batch", batch, 0))))
+    delta = only(aggregated(record(("forward", 0, MS), ("@batch", batch, 0))))
 
     assert (delta.counts.requests, of(delta, names.BATCH_DURATION)) == (1, {})
 
@@ -247,13 +247,13 @@ def test_a_batch_without_size_is_dropped_alone(batch: object) -> None:
 def test_a_batch_size_without_a_model_run_is_not_counted() -> None:
     """A request that says how many items it has, but in which no model ran, has no such time."""
     for each in (record(("queue", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))):
-        assert of(only(folded(each)), names.BATCH_DURATION) == {}
+        assert of(only(aggregated(each)), names.BATCH_DURATION) == {}
 
 
 def test_cold_requests_are_a_separate_series() -> None:
     """Beside the others of the same model, also of failed ones and past the limit; a stage that others ran in all of makes none."""
     others = (record(), record(("load", 0, MS), http_status=500), record(("load", 11 * MS, 12 * MS)))
-    deltas = folded(record(("load", 0, MS)), record(("forward", 0, MS), ("load", 2 * MS, 3 * MS)), *others)
+    deltas = aggregated(record(("load", 0, MS)), record(("forward", 0, MS), ("load", 2 * MS, 3 * MS)), *others)
 
     assert {dimensions: delta.counts.requests for dimensions, delta in deltas.items()} == {
         Dimensions("", "", "/predict", "", "ok"): 2,
@@ -265,9 +265,11 @@ def test_cold_requests_are_a_separate_series() -> None:
 def test_a_cold_series_needs_no_slot_and_shares_stage_names_with_its_warm_one() -> None:
     """Past the limit both fold; a user's fourth stage is counted as other in both."""
     own = [(f"own{number}", 0, MS) for number in range(4)]
-    deltas = folded(record(*own), record(*own[::-1], ("load", MS, 2 * MS)), max_series=1)
+    deltas = aggregated(record(*own), record(*own[::-1], ("load", MS, 2 * MS)), max_series=1)
     warm, cold = (set(of(delta, names.STAGE_DURATION)) for delta in deltas.values())
-    beyond = folded(record(("load", 0, MS)), *(record(("load", 0, MS), route=f"/{n}") for n in range(3)), max_series=2)
+    beyond = aggregated(
+        record(("load", 0, MS)), *(record(("load", 0, MS), route=f"/{n}") for n in range(3)), max_series=2
+    )
 
     assert cold == warm | {"load"}
     assert {dimensions.route: dimensions.cold for dimensions in beyond} == {
@@ -279,7 +281,7 @@ def test_a_cold_series_needs_no_slot_and_shares_stage_names_with_its_warm_one() 
 
 def test_failed_calls_are_counted_for_every_request_outcome() -> None:
     """Each by what happened, with the time it took."""
-    delta = only(folded(record(("@failed", "triton:timeout", MS), ("@failed", "triton:timeout", 3 * MS))))
+    delta = only(aggregated(record(("@failed", "triton:timeout", MS), ("@failed", "triton:timeout", 3 * MS))))
     failed = of(delta, names.FAILED_CALL)
 
     assert {reason: (calls.count, calls.sum) for reason, calls in failed.items()} == {"triton:timeout": (2, 0.004)}
@@ -290,19 +292,19 @@ def test_unused_server_reports_are_counted_and_on_the_trace() -> None:
     item = record(
         ("dependency", 0, 5 * MS), ("@suspect", "tgi", 5 * MS), ("@suspect", "openai", MS), ("@suspect", "tgi", MS)
     )
-    suspects = of(only(folded(item)), names.SUSPECT_REPORT)
+    suspects = of(only(aggregated(item)), names.SUSPECT_REPORT)
 
     assert {dialect: (calls.count, calls.sum) for dialect, calls in suspects.items()} == {
         "tgi": (2, 0.006),
         "openai": (1, 0.001),
     }
-    assert kept(item).spans[0].attributes[names.SUSPECT] == "openai, tgi"
+    assert retained_trace(item).spans[0].attributes[names.SUSPECT] == "openai, tgi"
 
 
 @pytest.mark.parametrize("when", ["soon", None, -5, 99 * MS])
 def test_an_invalid_first_token_time_is_dropped_alone(when: object) -> None:
     """Outside the request, or no time at all: the request is counted without it."""
-    delta = only(folded(record(("@first_token", when, "generate"), ("@tokens_out", "many", 0))))
+    delta = only(aggregated(record(("@first_token", when, "generate"), ("@tokens_out", "many", 0))))
 
     assert {metric for metric, _, _ in delta.counts.histograms()} == {
         names.REQUEST_DURATION,
@@ -313,7 +315,9 @@ def test_an_invalid_first_token_time_is_dropped_alone(when: object) -> None:
 
 def test_how_a_stage_was_timed_is_not_part_of_its_name() -> None:
     """Launch and device time of a stage are one stage, counted once where they overlap."""
-    delta = only(folded(record(("forward@launch", 0, 2 * MS), ("forward@gpu", MS, 7 * MS), ("queue@averaged", 8, 9))))
+    delta = only(
+        aggregated(record(("forward@launch", 0, 2 * MS), ("forward@gpu", MS, 7 * MS), ("queue@averaged", 8, 9)))
+    )
 
     assert set(of(delta, names.STAGE_DURATION)) == {"forward", "queue", OVERHEAD}
     assert of(delta, names.STAGE_DURATION)["forward"].sum == pytest.approx(0.007 - 1e-9)
@@ -321,7 +325,7 @@ def test_how_a_stage_was_timed_is_not_part_of_its_name() -> None:
 
 def test_series_over_the_limit_are_aggregated() -> None:
     """A route per request does not take the host's memory, and no request is lost."""
-    deltas = folded(*(record(route=f"/{number}") for number in range(9)), record(http_status=500), max_series=3)
+    deltas = aggregated(*(record(route=f"/{number}") for number in range(9)), record(http_status=500), max_series=3)
 
     assert len(deltas) == 5
     assert deltas[Dimensions(OTHER, OTHER, OTHER, OTHER, "ok")].counts.requests == 6
@@ -342,8 +346,8 @@ def test_a_record_that_cannot_be_read_changes_nothing() -> None:
 
 def test_texts_are_truncated_and_made_printable() -> None:
     """What the user's code names is not trusted to be short or clean."""
-    (dimensions,) = folded(record(("@model", "m" * 999 + "\n", 0), route="/a\x00b"))
-    stages = of(only(folded(record(("own\nstage" + "x" * 99, 0, 1)))), names.STAGE_DURATION)
+    (dimensions,) = aggregated(record(("@model", "m" * 999 + "\n", 0), route="/a\x00b"))
+    stages = of(only(aggregated(record(("own\nstage" + "x" * 99, 0, 1)))), names.STAGE_DURATION)
 
     assert dimensions.model == "m" * 200
     assert dimensions.route == "/a\ufffdb"
@@ -353,7 +357,7 @@ def test_texts_are_truncated_and_made_printable() -> None:
 @pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
 def test_a_fact_of_the_wrong_type_is_dropped_alone(batch: object) -> None:
     """The request is counted all the same."""
-    (root,) = kept(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))).spans
+    (root,) = retained_trace(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))).spans
 
     assert root.attributes[names.MODEL] == "7"
     assert names.BATCH_SIZE not in root.attributes
@@ -361,7 +365,7 @@ def test_a_fact_of_the_wrong_type_is_dropped_alone(batch: object) -> None:
 
 def test_a_retained_trace_has_its_longest_intervals() -> None:
     """A request of thousands of stages is kept in bounded memory; its times still add up."""
-    root, *below = kept(
+    root, *below = retained_trace(
         record(*(("decode", 10 * number, 10 * number + 1 + number % 9) for number in range(5000)))
     ).spans
     own = [value for key, value in root.attributes.items() if key.startswith(names.STAGE_SELF_PREFIX)]
@@ -413,7 +417,7 @@ def encoder() -> Encoder:
 
 def test_metrics_are_encoded_as_documented(encoder: Encoder) -> None:
     """Three delta histograms of scale 5 and the dropped requests, each point with its series and interval."""
-    deltas = folded(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
+    deltas = aggregated(record(("forward", 0, 7 * MS), ("@model", "resnet50", 0)))
     body = read_metrics(encoder.metrics(ExportInterval(5, 6), deltas, {"queue_full": 2}))
     (resource,) = body["resourceMetrics"]
     (scope,) = resource["scopeMetrics"]
@@ -445,7 +449,7 @@ def test_metrics_are_encoded_as_documented(encoder: Encoder) -> None:
 
 
 def spans_of(encoder: Encoder, item: records.Record) -> list[dict[str, Any]]:
-    body = read_traces(encoder.traces([kept(item)], 1000))
+    body = read_traces(encoder.traces([retained_trace(item)], 1000))
     return body["resourceSpans"][0]["scopeSpans"][0]["spans"]
 
 
@@ -554,7 +558,7 @@ KEYS = (
 def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> None:
     """It is counted, kept and written, and the collector takes every bit of it."""
     for value in STRANGE:
-        ((dimensions, delta),) = folded(record(("forward", 0, MS), (key, value, second))).items()
+        ((dimensions, delta),) = aggregated(record(("forward", 0, MS), (key, value, second))).items()
         ((request, because),) = delta.sampler.retained()
         trace = build_trace(RetainedRequest(request, because, dimensions, delta.own_stages))
         encoder = Encoder({}, lambda: None)

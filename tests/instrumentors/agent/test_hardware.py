@@ -49,7 +49,7 @@ class Clocks:
         self.cpu += round(cpu_seconds * 1e9)
 
 
-def told(source: ProcessMetrics) -> dict[Measure, float]:
+def readings_of(source: ProcessMetrics) -> dict[Measure, float]:
     """What was read, by measure."""
     return {each.measure: each.value for each in source.take()}
 
@@ -79,18 +79,18 @@ def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
     """CPUs kept busy: CPU time by time, since the last reading alone."""
     source = ProcessMetrics()
     clocks.go_on(2, 3)
-    first = told(source)
+    first = readings_of(source)
     clocks.go_on(4, 1)
 
     assert first[CPU] == 1.5
-    assert told(source)[CPU] == 0.25
+    assert readings_of(source)[CPU] == 0.25
     assert first[CPU_SHARE] == pytest.approx(1.5 / available_cpus())
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> None:
     """Words 24 and 20 of its line in `/proc`: pages of memory and threads."""
-    found = told(ProcessMetrics())
+    found = readings_of(ProcessMetrics())
 
     assert found[MEMORY] == 24 * os.sysconf("SC_PAGE_SIZE")
     assert found[THREADS] == 20
@@ -101,7 +101,7 @@ def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> N
 def test_real_kernel_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of this process and machine; how much is not for a test to say."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
-    found = told(ProcessMetrics())
+    found = readings_of(ProcessMetrics())
 
     assert found[MEMORY] > 0
     assert found[THREADS] >= 1
@@ -112,7 +112,7 @@ def test_a_container_reports_its_cpu_limit_and_throttling(files: dict[str, str])
     source = ProcessMetrics()
     files["/sys/fs/cgroup/pod/cpu.stat"] = "usage_usec 9\nnr_periods 150\nnr_throttled 50\n"
     files["/proc/stat"] = "cpu  170 0 60 815 55 0 0 0 0 0\n"
-    found = told(source)
+    found = readings_of(source)
 
     assert found[THROTTLED] == 0.8
     assert found[HOST_CPU] == 0.8
@@ -125,7 +125,7 @@ def test_machine_utilization_is_at_most_one(files: dict[str, str]) -> None:
     source = ProcessMetrics()
     files["/proc/stat"] = "cpu  110 0 50 800 49 0 0 0 0 0\n"
 
-    assert told(source)[HOST_CPU] == 1
+    assert readings_of(source)[HOST_CPU] == 1
 
 
 def test_a_container_with_host_cgroup_paths_is_found(files: dict[str, str]) -> None:
@@ -139,7 +139,7 @@ def test_cpu_time_is_reported_without_any_file(files: dict[str, str]) -> None:
     """As on macOS."""
     files.clear()
 
-    assert set(told(ProcessMetrics())) == {CPU, CPU_SHARE}
+    assert set(readings_of(ProcessMetrics())) == {CPU, CPU_SHARE}
 
 
 @given(st.dictionaries(st.sampled_from(sorted(FILES)), st.text(max_size=60)))
@@ -160,9 +160,9 @@ def test_a_too_short_interval_is_merged_into_the_next(clocks: Clocks, monkeypatc
     source = ProcessMetrics()
     clocks.go_on(0.5, 0.5)
 
-    assert told(source) == {}
+    assert readings_of(source) == {}
     clocks.go_on(0.5, 0)
-    assert told(source)[CPU] == 0.5
+    assert readings_of(source)[CPU] == 0.5
 
 
 @given(st.lists(st.integers(0, 10**9)))
@@ -184,7 +184,7 @@ def test_a_late_timer_is_the_lag_of_the_loop(monkeypatch: pytest.MonkeyPatch) ->
     stalls._beat(loop, 100_000_000, (0, 0))  # pyright: ignore[reportPrivateUsage] - how late it is is given
     loop.close()
 
-    assert told(source)[LOOP_LAG] == 0.09
+    assert readings_of(source)[LOOP_LAG] == 0.09
 
 
 def test_torch_is_queried_only_when_it_uses_a_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from stagelens.instrumentors.agent.hardware import EVERY_SECONDS, RETRY_SECONDS,
 from tests.support.fake_nvml import Card, FakeNvml
 
 
-def told(gpus: Gpus) -> dict[tuple[Measure, str], float]:
+def readings_of(gpus: Gpus) -> dict[tuple[Measure, str], float]:
     """What was read, by measure and GPU."""
     return {(each.measure, each.device): each.value for each in gpus.take()}
 
@@ -25,7 +25,7 @@ def test_gpu_values_are_means_in_base_units() -> None:
     assert gpus.read_once() == EVERY_SECONDS
     card.busy = 60
     gpus.read_once()
-    assert told(gpus) == {
+    assert readings_of(gpus) == {
         (GPU, "gpu0"): pytest.approx(0.4),
         (GPU_MEMORY, "gpu0"): 20 * 2**30,
         (GPU_MEMORY_SHARE, "gpu0"): 0.25,
@@ -33,7 +33,7 @@ def test_gpu_values_are_means_in_base_units() -> None:
         (PCIE_IN, "gpu0"): 3_000_000,
         (PCIE_OUT, "gpu0"): 1_000_000,
     }
-    assert told(gpus) == {}
+    assert readings_of(gpus) == {}
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_unsupported_gpu_values_are_omitted(caplog: pytest.LogCaptureFixture) ->
     )
     gpus = Gpus(nvml, lambda: None)
     gpus.read_once()
-    found = told(gpus)
+    found = readings_of(gpus)
 
     assert (GPU, "gpu0.0") not in found
     assert (GPU_MEMORY, "gpu0.0") in found
@@ -82,7 +82,7 @@ def test_a_missing_driver_is_retried_rarely_and_reports_nothing(error: int, capl
     gpus = Gpus(FakeNvml(broken=error), lambda: None)
 
     assert gpus.read_once() == RETRY_SECONDS
-    assert told(gpus) == {}
+    assert readings_of(gpus) == {}
     assert caplog.records == []
 
 
@@ -100,11 +100,11 @@ def test_a_lost_driver_is_logged_once_and_found_again(caplog: pytest.LogCaptureF
     assert [record.getMessage() for record in caplog.records] == [
         "stagelens: GPUs can no longer be read; GPU metrics are missing; retrying every 5 minutes"
     ]
-    assert (GPU, "gpu0") in told(gpus)
+    assert (GPU, "gpu0") in readings_of(gpus)
     assert nvml.begun == 0
     card.error = 0
     assert gpus.read_once() == EVERY_SECONDS
-    assert (GPU, "gpu0") in told(gpus)
+    assert (GPU, "gpu0") in readings_of(gpus)
     assert nvml.begun == 1
 
 
@@ -120,7 +120,7 @@ def test_a_lost_gpu_does_not_affect_other_gpus() -> None:
 
     for gpus in (before, later):
         assert gpus.read_once() == EVERY_SECONDS
-        assert {name for _, name in told(gpus)} == {"gpu1"}
+        assert {name for _, name in readings_of(gpus)} == {"gpu1"}
 
 
 def test_hidden_gpus_leave_no_driver_open() -> None:

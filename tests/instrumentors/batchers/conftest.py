@@ -33,7 +33,7 @@ class Server:
         self.sink = sink
         self._sent = 0
 
-    def ask(self, path: str, bodies: Sequence[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
+    def send_requests(self, path: str, bodies: Sequence[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
         """Send *bodies* at once; return the answers, None for a failure, and the request span of each.
 
         Each goes in a trace of its own, by which its spans are found.
@@ -55,7 +55,7 @@ class Server:
         return [span for span in self.sink.spans() if "stagelens.kept.because" in span["attributes"]]
 
     @staticmethod
-    def own(span: dict[str, Any]) -> dict[str, int]:
+    def own_times(span: dict[str, Any]) -> dict[str, int]:
         """Return what belongs to each stage of a request, which adds up to its time."""
         stages = {key.removeprefix(STAGE): spent for key, spent in span["attributes"].items() if key.startswith(STAGE)}
 
@@ -65,7 +65,7 @@ class Server:
 
     def batch(self, span: dict[str, Any], number: int) -> dict[str, int]:
         """Return the same of a request that was in one batch, a request inside it named for its numbers: in no other's."""
-        stages = self.own(span)
+        stages = self.own_times(span)
         inside = [inner["name"].split() for inner in self.sink.spans() if inner["parentSpanId"] == span["spanId"]]
         (numbers,) = [[int(each) for each in name[1:]] for name in inside if name[0] == "batch"]
 

@@ -24,15 +24,15 @@ def test_calls_have_separate_waits_and_the_stages_of_their_batch(serving: Callab
         BENTOML_HOME=str(tmp_path),
         BENTOML_DO_NOT_TRACK="True",
     )
-    server.ask("/double", [{"rows": [0]}])
+    server.send_requests("/double", [{"rows": [0]}])
     for sent in range(ROUNDS):
         rows = [[100 * sent + 10 * number, 100 * sent + 10 * number + 1] for number in range(1, CALLS)]
-        answers, spans = server.ask("/double", [{"rows": row} for row in rows])
+        answers, spans = server.send_requests("/double", [{"rows": row} for row in rows])
 
         assert answers == [[number * 2 for number in row] for row in rows]
         for row, span in zip(rows, spans, strict=True):
             check(row, span, server)
-    failed, spans = server.ask("/double", [{"rows": [-7]}])
+    failed, spans = server.send_requests("/double", [{"rows": [-7]}])
 
     assert failed == [None]
     check([-7], spans[0], server)
@@ -45,5 +45,5 @@ def check(rows: list[int], span: dict[str, Any], server: Any) -> None:
 
     assert set(rows) <= set[int]().union(*batches)
     assert all(batch & set(rows) for batch in batches), "no batch but its own"
-    assert server.own(span).keys() >= {"queue", "forward"}
+    assert server.own_times(span).keys() >= {"queue", "forward"}
     assert span["attributes"]["inference.batch.size"] <= 3

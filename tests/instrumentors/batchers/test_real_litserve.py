@@ -17,15 +17,15 @@ def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., A
     """One by one and in batches, through both of LitServe's queues; a failure has its time as well."""
     fast = ["--fast"] if queue == "zmq" else []
     server = serving("litserve", ["served_by_litserve.py", "PORT", *fast], "/health")
-    answers, spans = server.ask("/one", [{"input": number} for number in (1, -1)])
+    answers, spans = server.send_requests("/one", [{"input": number} for number in (1, -1)])
 
     assert answers == [{"output": 2}, None]
     for number, span in zip((1, -1), spans, strict=True):
-        stages = server.own(span)
+        stages = server.own_times(span)
         assert stages.keys() >= {"queue", "preprocess", f"item-{number}", "forward", "network"}
         assert not {"item-1", "item--1"} - {f"item-{number}"} & stages.keys()
 
-    answers, spans = server.ask("/many", [{"input": number} for number in range(3)])
+    answers, spans = server.send_requests("/many", [{"input": number} for number in range(3)])
 
     assert answers == [{"output": number * 2} for number in range(3)]
     for number, span in enumerate(spans):
@@ -36,8 +36,8 @@ def test_openai_spec_requests_have_separate_waits_and_stages(serving: Callable[.
     """It puts them into the queue by itself, under a UUID, and finds the answers only under what is equal to that."""
     server = serving("litserve", ["served_by_litserve.py", "PORT", "--openai"], "/health")
     bodies = [{"model": "m", "messages": [{"role": "user", "content": name}]} for name in ("Ada", "Bob")]
-    answers, spans = server.ask("/v1/chat/completions", bodies)
+    answers, spans = server.send_requests("/v1/chat/completions", bodies)
     said = [answer and answer["choices"][0]["message"]["content"] for answer in answers]
 
     assert said == ["hello Ada", "hello Bob"]
-    assert all(server.own(span).keys() >= {"queue", "thinking"} for span in spans)
+    assert all(server.own_times(span).keys() >= {"queue", "thinking"} for span in spans)

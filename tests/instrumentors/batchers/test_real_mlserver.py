@@ -21,7 +21,7 @@ def test_a_worker_gives_each_request_its_batch(serving: Callable[..., Any]) -> N
     """Two rounds, for the batcher's task has begun in an early request; and a batch that fails."""
     server = serving("mlserver", ["served_by_mlserver.py", "PORT"], "/v2/health/ready")
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
-        answers, spans = server.ask("/v2/models/doubling/infer", [body(number) for number in numbers])
+        answers, spans = server.send_requests("/v2/models/doubling/infer", [body(number) for number in numbers])
         doubled = [answer and answer["outputs"][0]["data"] for answer in answers]
 
         assert doubled == [[number * 2] if number > 0 else None for number in numbers]

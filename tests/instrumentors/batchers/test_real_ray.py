@@ -25,15 +25,15 @@ def test_a_handle_call_is_assigned_its_batch(
     """Two rounds, for the batcher's task has begun in the first request; and one call that fails."""
     server = serving("ray", ["served_by_ray.py", "PORT"], "/double", **ENVIRONMENT)
 
-    def asked(span: dict[str, Any]) -> list[dict[str, Any]]:
+    def nested_requests(span: dict[str, Any]) -> list[dict[str, Any]]:
         """Return the requests that were made in another."""
         return [inner for inner in server.requests() if inner["parentSpanId"] == span["spanId"]]
 
     def check(number: int, span: dict[str, Any]) -> None:
         """Hold what HTTP asked for, and what the front asked the model for, to what they were."""
-        front = server.own(span)
-        until(lambda: asked(span), "the request that the model was asked for")
-        (model,) = asked(span)
+        front = server.own_times(span)
+        until(lambda: nested_requests(span), "the request that the model was asked for")
+        (model,) = nested_requests(span)
 
         assert span["name"] == "POST /double"
         assert front.keys() >= {"queue", "dependency"}
@@ -42,12 +42,12 @@ def test_a_handle_call_is_assigned_its_batch(
         assert server.batch(model, number)
 
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8]):
-        answers, spans = server.ask("/double", [{"input": number} for number in numbers])
+        answers, spans = server.send_requests("/double", [{"input": number} for number in numbers])
 
         assert answers == [{"output": number * 2} for number in numbers]
         for number, span in zip(numbers, spans, strict=True):
             check(number, span)
-    failed, spans = server.ask("/double", [{"input": -9}])
+    failed, spans = server.send_requests("/double", [{"input": -9}])
 
     assert failed == [None]
     check(-9, spans[0])

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisa
 
 
 @pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def immediate_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retry at once."""
     monkeypatch.setattr(module, "BACKOFF_BASE_SECONDS", 0.02)
     monkeypatch.setattr(module, "BACKOFF_CAP_SECONDS", 0.05)

@@ -44,7 +44,7 @@ def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection
     return Inspection(words, found, env, interpreter, sources=Sources(trees), saved_here=True)
 
 
-def asked(inspection: Inspection, **facts: Any) -> Inspection:
+def with_interpreter(inspection: Inspection, **facts: Any) -> Inspection:
     """Return *look* with an interpreter that says something else."""
     assert inspection.interpreter is not None
     return replace(inspection, interpreter=replace(inspection.interpreter, **facts))
@@ -64,32 +64,36 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
         "inside of what docker starts",
     ),
     (replace(HEALTHY, silence="Permission denied"), checks.check_program, "Permission denied"),
-    (asked(HEALTHY, version=[3, 10, 2]), checks.check_versions, "needs 3.11"),
+    (with_interpreter(HEALTHY, version=[3, 10, 2]), checks.check_versions, "needs 3.11"),
     (
-        asked(HEALTHY, distributions={"opentelemetry-api": "1.20.0"}),
+        with_interpreter(HEALTHY, distributions={"opentelemetry-api": "1.20.0"}),
         checks.check_versions,
         "'opentelemetry-api>=1.30'",
     ),
-    (asked(HEALTHY, implementation="pypy"), checks.check_versions, "pypy"),
-    (asked(HEALTHY, stagelens=NOT_LOADED, ignores_environment=True), checks.check_autoload, "ignore PYTHONPATH"),
-    (asked(HEALTHY, stagelens=NOT_LOADED, no_site=True), checks.check_autoload, "remove -S"),
+    (with_interpreter(HEALTHY, implementation="pypy"), checks.check_versions, "pypy"),
     (
-        asked(HEALTHY, stagelens=NOT_LOADED, environment={"PYTHONPATH": "/app"}),
+        with_interpreter(HEALTHY, stagelens=NOT_LOADED, ignores_environment=True),
+        checks.check_autoload,
+        "ignore PYTHONPATH",
+    ),
+    (with_interpreter(HEALTHY, stagelens=NOT_LOADED, no_site=True), checks.check_autoload, "remove -S"),
+    (
+        with_interpreter(HEALTHY, stagelens=NOT_LOADED, environment={"PYTHONPATH": "/app"}),
         checks.check_autoload,
         "stagelens run -- gunicorn",
     ),
     (
-        asked(HEALTHY, stagelens=NOT_LOADED, sitecustomize="/etc/sitecustomize.py"),
+        with_interpreter(HEALTHY, stagelens=NOT_LOADED, sitecustomize="/etc/sitecustomize.py"),
         checks.check_autoload,
         "/etc/sitecustomize.py",
     ),
     (
-        asked(HEALTHY, stagelens={"loaded": False, "error": "No module"}),
+        with_interpreter(HEALTHY, stagelens={"loaded": False, "error": "No module"}),
         checks.check_autoload,
         "-m pip install stagelens",
     ),
     (
-        asked(HEALTHY, stagelens={**NOT_LOADED, "loaded": True, "version": "0"}),
+        with_interpreter(HEALTHY, stagelens={**NOT_LOADED, "loaded": True, "version": "0"}),
         checks.check_autoload,
         f"this is {__version__}",
     ),
@@ -111,7 +115,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
         frameworks.check_tracers,
         "Sentry",
     ),
-    (asked(HEALTHY, thread_error="can't start new thread"), checks.check_threads, "seccomp"),
+    (with_interpreter(HEALTHY, thread_error="can't start new thread"), checks.check_threads, "seccomp"),
     (
         inspection_of("python", "serve.py", STAGELENS_EXPORT_INTERVAL="3"),
         checks.check_settings,
@@ -192,7 +196,9 @@ def test_a_vllm_without_the_option_gets_no_advice(tmp_path: Path) -> None:
     """A flag that the installed version does not know would keep it from starting."""
     (tmp_path / "engine").mkdir()
     (tmp_path / "engine" / "arg_utils.py").write_text("otlp_traces_endpoint = None")
-    inspection = asked(inspection_of("vllm", "serve", "m", "--otlp-traces-endpoint=x"), places={"vllm": str(tmp_path)})
+    inspection = with_interpreter(
+        inspection_of("vllm", "serve", "m", "--otlp-traces-endpoint=x"), places={"vllm": str(tmp_path)}
+    )
 
     assert list(frameworks.check_vllm(inspection)) == []
 
@@ -204,7 +210,9 @@ def test_a_vllm_without_the_option_gets_no_advice(tmp_path: Path) -> None:
 def test_importing_a_related_library_does_not_count_as_the_library() -> None:
     """What runs under gevent has Flask, and much else; who imports magika has its ONNX Runtime, though."""
     there = {"flask": "3.1.3", "gevent": "26.9.0", "onnxruntime": "1.31.1", "magika": "1.0.3"}
-    inspection = asked(inspection_of("python", "serve.py", code="import gevent, magika"), distributions=there)
+    inspection = with_interpreter(
+        inspection_of("python", "serve.py", code="import gevent, magika"), distributions=there
+    )
 
     assert {each.title: each.certain for each in timed_libraries(inspection)} == {"Flask": False, "ONNX Runtime": True}
 
@@ -262,7 +270,7 @@ def test_a_gpu_without_nvml_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(checks, "DRIVER", tmp_path / "nvidiactl")
     without = list(checks.check_gpus(HEALTHY))
     (tmp_path / "nvidiactl").touch()
-    reading = asked(HEALTHY, distributions={"nvidia-ml-py": "13.615.71"})
+    reading = with_interpreter(HEALTHY, distributions={"nvidia-ml-py": "13.615.71"})
 
     assert [(each.fix, each.hurts) for each in checks.check_gpus(HEALTHY)] == [("pip install 'stagelens[gpu]'", False)]
     assert without == list(checks.check_gpus(reading)) == []

@@ -50,16 +50,16 @@ class Place(NamedTuple):
         return f"{getattr(self.owner, '__qualname__', self.owner.__name__)}.{self.name}"
 
 
-def looks(place: Place) -> dict[str, Any]:
+def introspection(place: Place) -> dict[str, Any]:
     """Return all that a program may ask about a function without calling it."""
     attribute = place.attribute
     function = function_in(attribute)
     return {
         "type": type(attribute).__name__ if attribute is not function else "",
-        "signature": str(asked(inspect.signature, function)),
-        "source": str(asked(inspect.getsource, function)),
+        "signature": str(value_or_error(inspect.signature, function)),
+        "source": str(value_or_error(inspect.getsource, function)),
         # What has no public name is sent to no other process.
-        "pickled": place.name.startswith("_") or asked(is_pickled, function) is True,
+        "pickled": place.name.startswith("_") or value_or_error(is_pickled, function) is True,
         **{kind.__name__: kind(function) for kind in KINDS},
         **{name: repr(getattr(function, name, ABSENT)) for name in DESCRIPTION},
     }
@@ -70,7 +70,7 @@ def is_pickled(function: Any) -> bool:
     return pickle.loads(pickle.dumps(function)) is function  # noqa: S301 - made in this very line
 
 
-def asked(question: Callable[[Any], Any], value: Any) -> Any:
+def value_or_error(question: Callable[[Any], Any], value: Any) -> Any:
     """Return the answer, or the name of the exception that it is."""
     try:
         return question(value)
@@ -165,7 +165,7 @@ class Examination:
 
     def broken(self) -> dict[str, list[str]]:
         """Return where which promise is broken; the library is as before then."""
-        with_us = {place: looks(place) for place in self._patched}
+        with_us = {place: introspection(place) for place in self._patched}
         broken = {
             "escapes the examination": sorted(set(map(str, self._patched)) ^ set(self.patched)),
             "refuses a call": [f"{place} {what}" for place in self._patched for what in self._refused(place)],
@@ -173,7 +173,7 @@ class Examination:
             "patched twice": self._twice(),
             "not restored": self._restored(),
         }
-        without_us = {place: looks(place) for place in self._patched}
+        without_us = {place: introspection(place) for place in self._patched}
         broken["looks different"] = [
             f"{place} {what}"
             for place in self._patched

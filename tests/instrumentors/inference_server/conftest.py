@@ -46,7 +46,7 @@ def triton(traces: TraceSink) -> Generator[TritonServer]:
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+def long_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait for statistics on a busy machine, too."""
     monkeypatch.setattr(statistics, "TIMEOUT_SECONDS", 60.0)
 

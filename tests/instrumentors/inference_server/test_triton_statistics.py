@@ -33,7 +33,7 @@ def server_of(triton: TritonServer, protocol: str) -> Server:
     return Server(protocol, triton.http if protocol == "http" else triton.grpc, {})
 
 
-def own_statistics(triton: TritonServer, model: str) -> dict[str, dict[str, int]]:
+def server_statistics(triton: TritonServer, model: str) -> dict[str, dict[str, int]]:
     """Return what the server says, without any of our code."""
     with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=10) as answer:
         return json.loads(answer.read())["model_stats"][0]["inference_stats"]
@@ -63,7 +63,7 @@ def is_read_after(call: Any) -> bool:
 
 def counts(triton: TritonServer, model: str, more_than: int) -> bool:
     """Say whether the server has counted more than so many calls."""
-    return own_statistics(triton, model)["success"]["count"] > more_than
+    return server_statistics(triton, model)["success"]["count"] > more_than
 
 
 @pytest.mark.usefixtures("instrumented")
@@ -78,11 +78,11 @@ def test_stages_equal_the_server_averages(  # noqa: PLR0917 - fixtures
     # However long a reading takes, the next one is made.
     monkeypatch.setattr(statistics, "SLOW_NS", 60 * SECOND)
     baseline = drive(triton, model, inputs, 1, batch=batch)[0]
-    before = own_statistics(triton, model)
+    before = server_statistics(triton, model)
     assert ready(baseline)
     calls = drive(triton, model, inputs, 32, batch=batch)
     until(lambda: counts(triton, model, before["success"]["count"] + 31), "the server to have counted all")
-    after = own_statistics(triton, model)
+    after = server_statistics(triton, model)
     until(lambda: is_read_after(calls[0]), "us to have read what it counted")
 
     monkeypatch.setattr(statistics, "READ_EVERY_NS", 60 * SECOND)

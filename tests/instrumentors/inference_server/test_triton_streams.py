@@ -40,7 +40,7 @@ def client(triton: TritonServer) -> Generator[Any]:
         yield client
 
 
-class Answers:
+class RecordingCallback:
     """A callback that keeps what it is given, and reads it."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def check(recorded: Recorded, parts: int) -> None:
 
 def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """Of a model that is not decoupled: it has no first token, nor has a time to it."""
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     client.async_stream_infer("plain", inputs(grpc))
     answers.take(1)
@@ -86,7 +86,7 @@ def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: R
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """However many parts there are; each is read inside the request, on the stream's own thread."""
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, parts), request_id="a", enable_empty_final_response=True)
     taken = answers.take(parts + 1)
@@ -103,7 +103,7 @@ def test_a_stream_that_does_not_mark_its_end_ends_when_it_is_stopped(
     client: Any, in_a_request: Recorded, inputs: Any
 ) -> None:
     """Without an id, too: only one call is under way."""
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 3))
     answers.take(3)
@@ -132,7 +132,7 @@ def _request(client: Any, inputs: Any, request_id: str, go: threading.Barrier) -
 @pytest.mark.parametrize("named", [True, False])
 def test_requests_that_share_a_stream_never_mix(triton: TritonServer, client: Any, inputs: Any, *, named: bool) -> None:
     """By their ids each gets its own parts; without, neither gets any."""
-    answers = Answers()
+    answers = RecordingCallback()
     assert client.is_server_live()
     client.start_stream(answers)
     go = threading.Barrier(2)
@@ -223,7 +223,7 @@ class Sharing:
         """Expect answers to a new call of a request."""
         self.stream.add(triton_client.StreamedCall(marks, object(), "m", ""), request_id)
 
-    def answer(self, request_id: str, *, last: bool = False) -> None:
+    def respond(self, request_id: str, *, last: bool = False) -> None:
         """Have a part come."""
         response = messages.ModelInferResponse(id=request_id)
         response.parameters[triton_client.FINAL].bool_param = last
@@ -241,7 +241,7 @@ def test_two_simultaneous_calls_are_distinguished() -> None:
     earlier[0] = records.CLOSED
     sharing.add(first, "")
     sharing.lock.join()
-    sharing.answer("")
+    sharing.respond("")
 
     assert sharing.seen == [None]
 
@@ -253,9 +253,9 @@ def test_a_call_started_during_the_last_response_of_another_is_separate() -> Non
     call = Interrupted(marks, object(), "m", "")
     call.meanwhile = lambda: sharing.lock.meanwhile(lambda: sharing.add(marks, "a"))
     sharing.stream.add(call, "a")
-    sharing.answer("a", last=True)
+    sharing.respond("a", last=True)
     sharing.lock.join()
-    sharing.answer("a")
+    sharing.respond("a")
 
     assert [seen is marks for seen in sharing.seen] == [True, True]
 
@@ -274,14 +274,14 @@ def test_a_callback_may_use_the_stream() -> None:
     sharing = Sharing()
     sharing.stream._callback = callback
     sharing.add(marks, "a")
-    sharing.answer("a")
+    sharing.respond("a")
 
     assert alive == [False]
 
 
 def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """An error that names no call is that of the one that was sent."""
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     with pytest.raises(InferenceServerException, match="must be a string"):
         client.async_stream_infer("stream", inputs(grpc, 1), model_version=1, request_id="refused")
@@ -295,7 +295,7 @@ def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded
 
 def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, inputs: Any) -> None:
     """Nor does it disturb the callback."""
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 2))
     taken = answers.take(2)
@@ -308,7 +308,7 @@ def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, i
 
 def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """A model's error names no call, a cancelled stream is all its calls'; a callback's own exception is the user's."""
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     client.async_stream_infer("failing", inputs(grpc))
     assert "planted" in str(answers.take(1)[0][1])
@@ -324,10 +324,10 @@ def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: 
 
 def test_a_second_stream_is_refused_and_the_first_continues(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """As without us."""
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     with pytest.raises(InferenceServerException, match="already running"):
-        client.start_stream(Answers())
+        client.start_stream(RecordingCallback())
     client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
     answers.take(2)
     client.stop_stream()
@@ -344,7 +344,7 @@ def test_an_agent_failure_drops_no_response_part(
 ) -> None:
     """The user's callback gets every part, though we cannot read them."""
     make_fail(triton_client, "is_last_response")
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 2))
     taken = answers.take(2)
@@ -359,7 +359,7 @@ def test_an_agent_failure_drops_no_response_part(
 def test_calls_that_never_end_are_dropped(client: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that lives for days must not keep every request that used it."""
     monkeypatch.setattr(triton_client, "MAX_CALLS", 2)
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     for request_id in "abc":
         client.async_stream_infer("stream", inputs(grpc, 1), request_id=request_id)
@@ -374,7 +374,7 @@ def test_calls_that_never_end_are_dropped(client: Any, inputs: Any, monkeypatch:
 def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """It is read to its end all the same."""
     marks: Any = records.current.get()
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     marks.extend(("forward", 0, 0) * (records.MAX_MARKS // 3))
     before = len(in_a_request.marks())
@@ -409,7 +409,7 @@ def test_a_stream_end_that_cannot_be_recorded_is_reported(
 ) -> None:
     """The wait is recorded by then."""
     monkeypatch.delattr(calls, "Averaged")
-    answers = Answers()
+    answers = RecordingCallback()
     client.start_stream(answers)
     client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
     answers.take(2)

@@ -97,7 +97,7 @@ def grpcs(certificate: Path) -> Generator[str]:
     server.stop(None).wait()
 
 
-def asked(client: Any) -> Totals:
+def statistics_of(client: Any) -> Totals:
     """Return what the server of *client* says."""
     return fetch_totals(getattr(client, SERVER), "m", "")
 
@@ -109,10 +109,10 @@ def test_https_uses_the_certificate_authorities_of_the_client(https: str, certif
 
     async def awaited() -> Totals:
         async with tritonclient.http.aio.InferenceServerClient(https, ssl=True, ssl_context=context) as client:
-            return asked(client)
+            return statistics_of(client)
 
     with tritonclient.http.InferenceServerClient(https, ssl=True, ssl_options=options) as client:
-        assert asked(client) == EXPECTED
+        assert statistics_of(client) == EXPECTED
     assert asyncio.run(awaited()) == EXPECTED
 
 
@@ -122,7 +122,7 @@ def test_https_refuses_other_certificate_authorities(https: str) -> None:
         tritonclient.http.InferenceServerClient(https, ssl=True, insecure=True) as client,
         pytest.raises(ssl.SSLCertVerificationError),
     ):
-        asked(client)
+        statistics_of(client)
 
 
 def test_grpc_uses_the_certificate_authorities_of_the_client(grpcs: str, certificate: Path) -> None:
@@ -130,11 +130,11 @@ def test_grpc_uses_the_certificate_authorities_of_the_client(grpcs: str, certifi
     credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
 
     with tritonclient.grpc.InferenceServerClient(grpcs, ssl=True, root_certificates=str(certificate)) as client:
-        assert asked(client) == EXPECTED
+        assert statistics_of(client) == EXPECTED
     INSTRUMENTOR().uninstrument()
     INSTRUMENTOR().instrument()
     with tritonclient.grpc.InferenceServerClient(grpcs, creds=credentials) as client:
-        assert asked(client) == EXPECTED
+        assert statistics_of(client) == EXPECTED
 
 
 def test_grpc_refuses_other_certificate_authorities(grpcs: str) -> None:
@@ -143,4 +143,4 @@ def test_grpc_refuses_other_certificate_authorities(grpcs: str) -> None:
         tritonclient.grpc.InferenceServerClient(grpcs, ssl=True) as client,
         pytest.raises(grpc.RpcError, match="UNAVAILABLE"),
     ):
-        asked(client)
+        statistics_of(client)

@@ -23,7 +23,7 @@ def square(number: int) -> int:
         return number**2
 
 
-def look() -> tuple[int, int, bool, str, list[str]]:
+def describe_process() -> tuple[int, int, bool, str, list[str]]:
     """Say which process this is, what time it is, whether a request runs here, what header it hands on, who prepared it."""
     marks = records.current.get()
     header = "" if marks is None else trace_context.traceparent(marks)

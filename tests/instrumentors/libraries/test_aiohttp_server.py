@@ -62,7 +62,7 @@ def serving(app: web.Application, drive: Callable[[Client], Awaitable[Any]], **o
     return asyncio.run(go())
 
 
-def ask(app: web.Application, method: str, path: str, **options: Any) -> tuple[int, bytes]:
+def send_request(app: web.Application, method: str, path: str, **options: Any) -> tuple[int, bytes]:
     """Send one request."""
 
     async def drive(client: Client) -> tuple[int, bytes]:
@@ -82,7 +82,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
     """Inner applications contribute their prefix as written."""
     outer = application()
     outer.add_subapp("/shop/", application(("GET", "/items/{item}", item)))
-    answer = ask(outer, "GET", "/shop/items/42?secret=1", headers={"traceparent": TRACEPARENT})
+    answer = send_request(outer, "GET", "/shop/items/42?secret=1", headers={"traceparent": TRACEPARENT})
 
     assert answer == (200, b'{"item": "42"}')
     ((_, t0, t1, *outcome),) = finished
@@ -95,7 +95,7 @@ def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.Monkey
     """The header of a proxy moves its start back; one who may, has its trace kept."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
-    ask(application(("GET", "/", item_of_digits)), "GET", "/", headers=headers)
+    send_request(application(("GET", "/", item_of_digits)), "GET", "/", headers=headers)
 
     ((_, t0, t1, *_),) = finished
     (queue,) = [mark for mark in finished.marks() if mark[0] == "queue" and mark[1] == t0]
@@ -167,7 +167,7 @@ def test_the_route_is_a_template_never_a_path(
         ("GET", "/overload", overload),
     )
 
-    assert ask(app, method, path)[0] == status
+    assert send_request(app, method, path)[0] == status
     error = "HTTPServiceUnavailable" if path == "/overload" else ""
     assert [record[3:6] for record in finished] == [(route, error, status)]
 
@@ -184,7 +184,7 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, caplog: pytest
         raise LookupError(message)
 
     with caplog.at_level(logging.ERROR, "aiohttp.server"):
-        answer = ask(application(("GET", "/broken", broken)), "GET", "/broken")
+        answer = send_request(application(("GET", "/broken", broken)), "GET", "/broken")
 
     assert answer[0] == 500
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)]
@@ -202,7 +202,7 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
         await response.write_eof()
         return response
 
-    answer = ask(application(("GET", "/stream", stream)), "GET", "/stream")
+    answer = send_request(application(("GET", "/stream", stream)), "GET", "/stream")
 
     assert answer == (200, b"xxx")
     assert finished[0][3:6] == ("/stream", "", 200)
@@ -222,7 +222,7 @@ def test_a_response_of_known_length_is_not_a_stream(finished: Finished) -> None:
         await response.write(b"b")
         return response
 
-    assert ask(application(("GET", "/", parts)), "GET", "/") == (200, b"ab")
+    assert send_request(application(("GET", "/", parts)), "GET", "/") == (200, b"ab")
     assert finished.facts().keys() == {"@method"}
 
 
@@ -237,7 +237,7 @@ def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished, cap
         raise ValueError(message)
 
     with caplog.at_level(logging.CRITICAL), pytest.raises(aiohttp.ClientPayloadError):
-        ask(application(("GET", "/", stream)), "GET", "/")
+        send_request(application(("GET", "/", stream)), "GET", "/")
 
     assert [record[3:6] for record in finished] == [("/", "ValueError", 200)]
 
@@ -297,7 +297,7 @@ def test_a_file_is_sent_unchanged(finished: Finished, tmp_path: Path) -> None:
     app = web.Application()
     app.router.add_static("/static", tmp_path)
 
-    assert ask(app, "GET", "/static/secret.txt") == (200, b"content")
+    assert send_request(app, "GET", "/static/secret.txt") == (200, b"content")
     assert [record[3:6] for record in finished] == [("/static", "", 200)]
     assert "network" in finished.stages()
     assert "secret" not in repr(finished)
@@ -383,7 +383,7 @@ def test_a_body_the_handler_sends_is_not_its_request_body(finished: Finished) ->
         async with ClientSession() as session, session.get(request.url.with_path("/slow")) as answer:
             return web.Response(body=await answer.read())
 
-    assert ask(application(("GET", "/slow", slow), ("GET", "/asks", asks)), "GET", "/asks") == (200, b"xy")
+    assert send_request(application(("GET", "/slow", slow), ("GET", "/asks", asks)), "GET", "/asks") == (200, b"xy")
     (marks,) = (marks for marks, _, _, route, *_ in finished if route == "/asks")
     # Its own two: the end of a `Response`, with that of its base class inside.
     assert marks[::3].count("network") == 2
@@ -398,8 +398,8 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
 
     route = ("POST", "/{where}", echo)
     headers = {"X-Token": secret, "Cookie": f"session={secret}", "Authorization": secret}
-    ask(application(route), "POST", f"/{secret}?{secret}", json={"password": secret}, headers=headers)
-    ask(application(route), "GET", f"/not/{secret}", headers=headers)
+    send_request(application(route), "POST", f"/{secret}?{secret}", json={"password": secret}, headers=headers)
+    send_request(application(route), "GET", f"/not/{secret}", headers=headers)
 
     assert len(finished) == 2
     assert secret not in repr(finished)
@@ -419,7 +419,7 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
 
     owner, _, name = internal.rpartition(".")
     make_fail(getattr(module, owner) if owner else aiohttp_server, name)
-    answers = [ask(application(("GET", "/", stream)), "GET", "/") for _ in range(3)]
+    answers = [send_request(application(("GET", "/", stream)), "GET", "/") for _ in range(3)]
 
     assert answers == [(200, b"fine")] * 3
     assert len(reported) == 1
@@ -431,7 +431,7 @@ def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Inst
     instrumented.instrument()
     AioHttpServerInstrumentor().instrument(skip_dep_check=True)
 
-    ask(application(("GET", "/{item}", item)), "GET", "/1")
+    send_request(application(("GET", "/{item}", item)), "GET", "/1")
 
     # `json_response`, and the `Response` in it; its end, and that of its base class.
     assert finished.stages() == ["serialize", "serialize", "network", "network"]
@@ -450,7 +450,7 @@ def test_a_subclass_works_unchanged() -> None:
     async def mine(_: web.Request) -> web.Response:
         return Mine()
 
-    assert ask(application(("GET", "/", mine)), "GET", "/") == (200, b"mine")
+    assert send_request(application(("GET", "/", mine)), "GET", "/") == (200, b"mine")
 
 
 @pytest.fixture(params=["before ours", "after ours"])
@@ -471,7 +471,7 @@ def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> I
 @pytest.mark.filterwarnings("ignore:Inheritance class _InstrumentedApplication")  # how OpenTelemetry patches it
 def test_opentelemetry_causes_no_duplicates(finished: Finished, their_spans: InMemorySpanExporter) -> None:
     """One span of theirs and one record of ours for each request, whoever came first."""
-    ask(application(("GET", "/items/{item}", item)), "GET", "/items/1")
+    send_request(application(("GET", "/items/{item}", item)), "GET", "/items/1")
 
     spans = [span for span in their_spans.get_finished_spans() if span.kind == trace.SpanKind.SERVER]
     assert len(spans) == 1

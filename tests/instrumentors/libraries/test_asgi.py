@@ -51,7 +51,7 @@ class Item(BaseModel):
     n: int
 
 
-def ask(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
+def send_request(app: Any, method: str, path: str, **options: Any) -> httpx.Response:
     """Send one request to *app* without a network."""
 
     async def go() -> httpx.Response:
@@ -99,7 +99,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
     async def item(item: int) -> int:
         return item
 
-    answer = ask(app, "GET", "/items/42", headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
+    answer = send_request(app, "GET", "/items/42", headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
 
     assert answer.text == "42"
     ((_, t0, t1, route, error, status, kind),) = finished
@@ -116,7 +116,7 @@ def test_reading_parsing_rendering_and_sending_are_stages(finished: Finished) ->
     async def echo(item: Item) -> Item:
         return item
 
-    ask(app, "POST", "/", json={"n": 1})
+    send_request(app, "POST", "/", json={"n": 1})
 
     assert finished.stages()[0] == "network"
     assert finished.stages()[-2:] == ["network", "network"]
@@ -130,7 +130,7 @@ def test_a_form_is_parsed_in_serialize_and_read_in_network(finished: Finished) -
         async with request.form() as form:
             return JSONResponse(dict(form))
 
-    answer = ask(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), "POST", "/", data={"a": "1"})
+    answer = send_request(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), "POST", "/", data={"a": "1"})
 
     assert answer.json() == {"a": "1"}
     parsed = finished.stages().index("serialize")
@@ -241,7 +241,7 @@ def test_loop_waits_of_a_long_stream_are_limited(finished: Finished, monkeypatch
     app = FastAPI()
     app.get("/")(lambda: StreamingResponse(str(number) for number in range(100)))
 
-    ask(app, "GET", "/")
+    send_request(app, "GET", "/")
 
     assert finished.stages().count("queue") > 100
     assert 0 < finished.stages().count("queue@loop") < 10
@@ -255,7 +255,7 @@ def test_cancellation_before_a_free_thread_is_queue(finished: Finished) -> None:
             await anyio.to_thread.run_sync(int, limiter=anyio.CapacityLimiter(0))
         return PlainTextResponse("")
 
-    ask(Starlette(routes=[Route("/", endpoint)]), "GET", "/")
+    send_request(Starlette(routes=[Route("/", endpoint)]), "GET", "/")
 
     assert finished.stages()[0] == "queue"
 
@@ -265,7 +265,7 @@ def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.Monkey
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))])
-    ask(app, "GET", "/", headers=headers)
+    send_request(app, "GET", "/", headers=headers)
 
     ((_, t0, t1, *_),) = finished
     (queue,) = [mark for mark in finished.marks() if mark[0] == "queue" and mark[1] == t0]
@@ -309,7 +309,7 @@ def test_the_route_is_a_template_never_a_path(finished: Finished, path: str, rou
     app.include_router(version, prefix="/api")
     app.mount("/tenants/{tenant}", Starlette(routes=[Route("/rooms/{n}", endpoint)]))
 
-    answer = ask(app, "GET", path)
+    answer = send_request(app, "GET", path)
 
     assert answer.status_code == status
     assert [record[3] for record in finished] == [route]
@@ -319,7 +319,7 @@ def test_a_wrong_method_still_names_its_route(finished: Finished) -> None:
     """405 is about a route we know; a word that is no HTTP method is not passed on."""
     app = Starlette(routes=[Route("/here", lambda _: PlainTextResponse(""))])
 
-    answer = ask(app, "BREW", "/here")
+    answer = send_request(app, "BREW", "/here")
 
     assert answer.status_code == 405
     assert finished[0][3] == "/here"
@@ -366,7 +366,7 @@ def test_the_request_ends_at_the_last_byte_before_background_tasks(finished: Fin
     async def endpoint(tasks: BackgroundTasks) -> None:
         tasks.add_task(later)
 
-    ask(app, "GET", "/")
+    send_request(app, "GET", "/")
 
     assert seen == [1]
     assert len(finished) == 1
@@ -389,7 +389,7 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished, kind: str
     async def endpoint(_: Request) -> StreamingResponse:
         return StreamingResponse(chunks() if kind == "sync" else async_chunks())
 
-    answer = ask(Starlette(routes=[Route("/", endpoint)]), "GET", "/")
+    answer = send_request(Starlette(routes=[Route("/", endpoint)]), "GET", "/")
 
     assert answer.text == "xxx"
     assert [marks is finished[0][0] for marks in inside] == [True, True, True]
@@ -449,7 +449,7 @@ def test_a_plain_response_through_a_middleware_is_not_a_stream(finished: Finishe
     app.middleware("http")(passes)
     app.get("/")(lambda: "fine")
 
-    assert ask(app, "GET", "/").json() == "fine"
+    assert send_request(app, "GET", "/").json() == "fine"
     assert finished.facts().keys() == {"@method"}
 
 
@@ -574,7 +574,7 @@ def test_an_application_called_inside_a_request_is_part_of_it(finished: Finished
         async with httpx.AsyncClient(transport=transport, base_url="http://inner") as client:
             return PlainTextResponse((await client.get("/inner")).text)
 
-    answer = ask(Starlette(routes=[Route("/outer", endpoint)]), "GET", "/outer")
+    answer = send_request(Starlette(routes=[Route("/outer", endpoint)]), "GET", "/outer")
 
     assert answer.text == "inner"
     assert [record[3] for record in finished] == ["/outer"]
@@ -646,7 +646,7 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
     make_fail(asgi.AsgiExchange, "_read_head")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [ask(app, "GET", "/").text for _ in range(3)]
+        answers = [send_request(app, "GET", "/").text for _ in range(3)]
 
     assert answers == ["fine"] * 3
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
@@ -661,7 +661,7 @@ def test_a_failure_while_sending_finishes_the_record(
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
     make_fail(asgi.AsgiExchange, "_sent")
 
-    assert ask(app, "GET", "/").text == "fine"
+    assert send_request(app, "GET", "/").text == "fine"
     assert len(finished) == len(reported) == 1
 
 
@@ -670,7 +670,7 @@ def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Inst
     instrumented.instrument()
     AsgiInstrumentor().instrument(skip_dep_check=True)
 
-    ask(Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))]), "GET", "/")
+    send_request(Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))]), "GET", "/")
 
     assert len(finished) == 1
     assert finished.stages().count("network") == 2
@@ -689,7 +689,7 @@ def test_opentelemetry_causes_no_duplicates(finished: Finished, instrumented: In
     TheirInstrumentor.instrument_app(app, tracer_provider=provider)
     instrumented.instrument()
 
-    answer = ask(app, "GET", "/items/1")
+    answer = send_request(app, "GET", "/items/1")
 
     assert answer.json() == "1"
     server = [span.name for span in spans.get_finished_spans() if span.kind == SpanKind.SERVER]
@@ -708,8 +708,8 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
         return [where, await request.json(), request.headers["X-Token"]]
 
     headers = {"X-Token": secret, "Cookie": f"session={secret}", "Authorization": secret}
-    ask(app, "POST", f"/{secret}?{secret}", json={"password": secret}, headers=headers)
-    ask(app, "GET", f"/not/{secret}", headers=headers)
+    send_request(app, "POST", f"/{secret}?{secret}", json={"password": secret}, headers=headers)
+    send_request(app, "GET", f"/not/{secret}", headers=headers)
 
     assert len(finished) == 2
     assert secret not in repr(finished)

@@ -133,10 +133,10 @@ def by_wsgi(method: str, url: str, **options: Any) -> tuple[int, bytes]:
 
 def by_asgi(method: str, url: str, **options: Any) -> tuple[int, bytes]:
     """Send the same to an ASGI handler."""
-    return ask_asgi(ASGIHandler(), method, url, **options)
+    return send_by_asgi(ASGIHandler(), method, url, **options)
 
 
-def ask_asgi(app: Any, method: str, url: str, **options: Any) -> tuple[int, bytes]:
+def send_by_asgi(app: Any, method: str, url: str, **options: Any) -> tuple[int, bytes]:
     async def go() -> httpx.Response:
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
@@ -147,14 +147,14 @@ def ask_asgi(app: Any, method: str, url: str, **options: Any) -> tuple[int, byte
 
 
 @pytest.fixture(params=[by_wsgi, by_asgi])
-def ask(request: pytest.FixtureRequest) -> Ask:
+def send_request(request: pytest.FixtureRequest) -> Ask:
     """Ask by either protocol."""
     return request.param
 
 
-def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, ask: Ask) -> None:
+def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, send_request: Ask) -> None:
     """The route is the pattern, with a slash in front."""
-    answer = ask("GET", "/items/42/?secret=1", headers={"traceparent": TRACEPARENT})
+    answer = send_request("GET", "/items/42/?secret=1", headers={"traceparent": TRACEPARENT})
 
     assert answer == (200, b'{"item": 42}')
     ((_, t0, t1, *outcome),) = finished
@@ -174,15 +174,17 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
         ("/wp-login.php", "__unmatched__", 404),
     ],
 )
-def test_the_route_is_a_template_never_a_path(finished: Finished, ask: Ask, url: str, route: str, status: int) -> None:
+def test_the_route_is_a_template_never_a_path(
+    finished: Finished, send_request: Ask, url: str, route: str, status: int
+) -> None:
     """Includes contribute their prefix as written; what matches nothing shares one name."""
-    assert ask("GET", url)[0] == status
+    assert send_request("GET", url)[0] == status
     assert [record[3:6] for record in finished] == [(route, "", status)]
 
 
-def test_a_form_is_read_in_network_and_parsed_in_serialize(finished: Finished, ask: Ask) -> None:
+def test_a_form_is_read_in_network_and_parsed_in_serialize(finished: Finished, send_request: Ask) -> None:
     """Under ASGI Django reads the body before anything else, under WSGI inside the parsing."""
-    assert ask("POST", "/form", data={"a": "1"}) == (200, b"1")
+    assert send_request("POST", "/form", data={"a": "1"}) == (200, b"1")
     assert {"network", "serialize"} == set(finished.stages())
 
 
@@ -192,9 +194,9 @@ def test_reading_the_body_is_network(finished: Finished) -> None:
     assert finished.stages()[0] == "network"
 
 
-def test_an_exception_is_an_error_by_its_name(finished: Finished, ask: Ask) -> None:
+def test_an_exception_is_an_error_by_its_name(finished: Finished, send_request: Ask) -> None:
     """Django answers it itself; one that it answers otherwise, as "not found", is no error."""
-    assert ask("GET", "/broken")[0] == 500
+    assert send_request("GET", "/broken")[0] == 500
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)]
 
 
@@ -259,7 +261,7 @@ def test_a_mounted_application_is_one_request(finished: Finished) -> None:
     outer = AsgiInstrumentor()
     outer.instrument()
     try:
-        answer = ask_asgi(Starlette(routes=[Mount("/site", ASGIHandler())]), "GET", "/site/items/1/")
+        answer = send_by_asgi(Starlette(routes=[Mount("/site", ASGIHandler())]), "GET", "/site/items/1/")
     finally:
         outer.uninstrument()
 
@@ -279,13 +281,13 @@ def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
     assert all(sum(key.isdigit() for key in marks[::3]) == 1 for marks, *_ in finished)
 
 
-def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, ask: Ask) -> None:
+def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, send_request: Ask) -> None:
     """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
     secret = "hunter2"  # noqa: S105 - planted
     headers = {"X-Token": secret, "Cookie": f"sessionid={secret}", "Authorization": secret}
-    ask("POST", f"/form?{secret}", data={"a": secret}, headers=headers)
-    ask("GET", f"/part/things/{secret}", headers=headers)
-    ask("GET", f"/{secret}", headers=headers)
+    send_request("POST", f"/form?{secret}", data={"a": secret}, headers=headers)
+    send_request("GET", f"/part/things/{secret}", headers=headers)
+    send_request("GET", f"/{secret}", headers=headers)
 
     assert len(finished) == 3
     assert secret not in repr(finished)
@@ -293,7 +295,7 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, 
 
 def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished,
-    ask: Ask,
+    send_request: Ask,
     reported: set[str],
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
@@ -301,19 +303,19 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     """A request whose route or error we cannot name is counted all the same."""
     make_fail(module, "_exchange_of")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [ask("GET", url)[0] for url in ("/items/1/", "/items/1/", "/broken", "/broken")]
+        answers = [send_request("GET", url)[0] for url in ("/items/1/", "/items/1/", "/broken", "/broken")]
 
     assert answers == [200, 200, 500, 500]
     assert [record[3:6] for record in finished] == [("__unmatched__", "", answer) for answer in answers]
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
 
 
-def test_instrumenting_twice_patches_once(finished: Finished, ask: Ask, instrumented: Instrumentor) -> None:
+def test_instrumenting_twice_patches_once(finished: Finished, send_request: Ask, instrumented: Instrumentor) -> None:
     """There is one instance, and a second call finds everything patched."""
     instrumented.instrument()
     DjangoInstrumentor().instrument(skip_dep_check=True)
 
-    ask("GET", "/items/1/")
+    send_request("GET", "/items/1/")
 
     assert len(finished) == 1
     assert finished.stages().count("serialize") == 1
@@ -348,9 +350,11 @@ def their_spans(request: pytest.FixtureRequest, instrumented: Instrumentor) -> I
 
 
 @pytest.mark.usefixtures("instrumented")
-def test_opentelemetry_causes_no_duplicates(finished: Finished, ask: Ask, their_spans: InMemorySpanExporter) -> None:
+def test_opentelemetry_causes_no_duplicates(
+    finished: Finished, send_request: Ask, their_spans: InMemorySpanExporter
+) -> None:
     """One span of theirs and one record of ours for each request, whoever came first."""
-    ask("GET", "/items/1/")
+    send_request("GET", "/items/1/")
 
     assert [span.name for span in their_spans.get_finished_spans()] == ["GET items/<int:item>/"]
     assert [record[3:6] for record in finished] == [("/items/<int:item>/", "", 200)]

@@ -85,14 +85,14 @@ def app() -> Flask:
     return app
 
 
-def ask(app: Any, method: str, path: str, **options: Any) -> TestResponse:
+def send_request(app: Any, method: str, path: str, **options: Any) -> TestResponse:
     """Send one request to *app* without a network, and read the whole answer."""
     return Client(app).open(path, method=method, buffered=True, **options)
 
 
 def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, app: Flask) -> None:
     """`__call__` and `wsgi_app` are both patched, yet one request is one record."""
-    answer = ask(app, "GET", "/items/42?secret=1", headers={"traceparent": TRACEPARENT})
+    answer = send_request(app, "GET", "/items/42?secret=1", headers={"traceparent": TRACEPARENT})
 
     assert answer.json == {"item": 42}
     ((_, t0, t1, *outcome),) = finished
@@ -105,7 +105,7 @@ def test_proxy_wait_time_is_queue(finished: Finished, app: Flask, monkeypatch: p
     """The header of a proxy moves its start back; one who may, has its trace kept."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
-    ask(app, "GET", "/items/1", headers=headers)
+    send_request(app, "GET", "/items/1", headers=headers)
 
     ((_, t0, t1, *_),) = finished
     (queue,) = [mark for mark in finished.marks() if mark[0] == "queue" and mark[1] == t0]
@@ -115,7 +115,7 @@ def test_proxy_wait_time_is_queue(finished: Finished, app: Flask, monkeypatch: p
 
 def test_wsgi_app_can_be_served_directly(finished: Finished, app: Flask) -> None:
     """`app.wsgi_app` is what a middleware holds, and what some serve."""
-    ask(app.wsgi_app, "GET", "/items/1")
+    send_request(app.wsgi_app, "GET", "/items/1")
 
     assert [record[3:6] for record in finished] == [("/items/<int:item>", "", 200)]
 
@@ -138,7 +138,7 @@ def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
 ) -> None:
     """By whatever provider; the body is read inside the parsing, and a cached answer is no parsing."""
     app.json = provider(app)
-    answer = ask(app, "POST", "/json", json={"n": 1})
+    answer = send_request(app, "POST", "/json", json={"n": 1})
 
     assert answer.json == {"n": 1}
     assert finished.stages()[0] == "network"
@@ -149,7 +149,7 @@ def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
 
 def test_a_form_is_read_in_network_inside_serialize(finished: Finished, app: Flask) -> None:
     """Neither is counted twice: the reading lies in the parsing."""
-    answer = ask(app, "POST", "/form", data={"a": "1"})
+    answer = send_request(app, "POST", "/form", data={"a": "1"})
 
     assert answer.text == "1"
     marks = finished.marks()
@@ -172,7 +172,7 @@ def test_the_route_is_a_template_never_a_path(  # noqa: PLR0917 - a table
     finished: Finished, app: Flask, method: str, path: str, headers: dict[str, str], route: str, status: int
 ) -> None:
     """Blueprints contribute their prefix as written; what matches nothing shares one name."""
-    answer = ask(app, method, path, headers=headers)
+    answer = send_request(app, method, path, headers=headers)
 
     assert answer.status_code == status
     assert [record[3:6] for record in finished] == [(route, "", status)]
@@ -183,16 +183,16 @@ def test_a_dispatched_application_is_one_request_with_the_inner_route(finished: 
     outer: Any = Flask("outer")
     outer.wsgi_app = DispatcherMiddleware(outer.wsgi_app, {"/inner": app.wsgi_app})
 
-    assert ask(outer, "GET", "/inner/items/3").json == {"item": 3}
+    assert send_request(outer, "GET", "/inner/items/3").json == {"item": 3}
     assert [record[3] for record in finished] == ["/items/<int:item>"]
 
 
 def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) -> None:
     """Flask answers 500; where it is told to propagate, the very same exception reaches the server."""
-    answer = ask(app, "GET", "/broken")
+    answer = send_request(app, "GET", "/broken")
     app.testing = True
     with pytest.raises(LookupError, match="broken"):
-        ask(app, "GET", "/broken")
+        send_request(app, "GET", "/broken")
 
     assert answer.status_code == 500
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)] * 2
@@ -200,7 +200,7 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) ->
 
 def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, app: Flask) -> None:
     """Its first chunk and its longest gap are facts; the request lasts until the end."""
-    answer = ask(app, "GET", "/stream")
+    answer = send_request(app, "GET", "/stream")
 
     assert answer.text == "xxx"
     assert [stage for stage in finished.stages() if stage not in {"serialize", "network"}] == [
@@ -226,7 +226,7 @@ def test_a_file_is_sent_unchanged(finished: Finished, app: Flask, tmp_path: Path
     (tmp_path / "secret.txt").write_bytes(b"content")
     app.get("/file")(lambda: send_file(tmp_path / "secret.txt"))
 
-    assert ask(app, "GET", "/file").data == b"content"
+    assert send_request(app, "GET", "/file").data == b"content"
     assert [record[3:6] for record in finished] == [("/file", "", 200)]
     assert finished.facts().keys() == {"@method"}
 
@@ -244,7 +244,7 @@ def test_concurrent_requests_do_not_mix(finished: Finished, app: Flask) -> None:
         together.wait()
         return n
 
-    threads = [threading.Thread(target=ask, args=(app, "GET", f"/mine/{n}")) for n in range(8)]
+    threads = [threading.Thread(target=send_request, args=(app, "GET", f"/mine/{n}")) for n in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -258,10 +258,10 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, 
     """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
     secret = "hunter2"  # noqa: S105 - planted
     headers = {"X-Token": secret, "Cookie": f"session={secret}", "Authorization": secret}
-    ask(app, "POST", f"/json?{secret}", json={"password": secret}, headers=headers)
-    ask(app, "GET", f"/part/things/{secret}", headers=headers)
-    ask(app, "POST", "/form", data={"a": secret, "file": (io.BytesIO(b"x"), f"{secret}.txt")}, headers=headers)
-    ask(app, "GET", f"/{secret}", headers=headers)
+    send_request(app, "POST", f"/json?{secret}", json={"password": secret}, headers=headers)
+    send_request(app, "GET", f"/part/things/{secret}", headers=headers)
+    send_request(app, "POST", "/form", data={"a": secret, "file": (io.BytesIO(b"x"), f"{secret}.txt")}, headers=headers)
+    send_request(app, "GET", f"/{secret}", headers=headers)
 
     assert len(finished) == 4
     assert secret not in repr(finished)
@@ -278,7 +278,9 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     make_fail(module, "_name_route")
     make_fail(module, "_name_error")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [ask(app, "GET", path).status_code for path in ("/items/1", "/items/1", "/broken", "/broken")]
+        answers = [
+            send_request(app, "GET", path).status_code for path in ("/items/1", "/items/1", "/broken", "/broken")
+        ]
 
     assert answers == [200, 200, 500, 500]
     assert [record[3:6] for record in finished] == [("__unmatched__", "", answer) for answer in answers]
@@ -290,7 +292,7 @@ def test_instrumenting_twice_patches_once(finished: Finished, app: Flask, instru
     instrumented.instrument()
     FlaskInstrumentor().instrument(skip_dep_check=True)
 
-    ask(app, "POST", "/form", data={"a": "1"})
+    send_request(app, "POST", "/form", data={"a": "1"})
 
     assert len(finished) == 1
 
@@ -307,7 +309,7 @@ def test_a_subclass_works_unchanged(finished: Finished) -> None:
     mine = Mine("mine")
     mine.get("/")(lambda: "fine")
 
-    assert ask(mine, "GET", "/").headers["X-Mine"] == "yes"
+    assert send_request(mine, "GET", "/").headers["X-Mine"] == "yes"
     assert [record[3:6] for record in finished] == [("/", "", 200)]
 
 
@@ -329,7 +331,7 @@ def their_spans(
 
 def test_opentelemetry_causes_no_duplicates(finished: Finished, app: Flask, their_spans: InMemorySpanExporter) -> None:
     """One span of theirs and one record of ours for each request, whoever came first."""
-    ask(app, "GET", "/items/1")
+    send_request(app, "GET", "/items/1")
 
     assert [span.name for span in their_spans.get_finished_spans()] == ["GET /items/<int:item>"]
     assert [record[3:6] for record in finished] == [("/items/<int:item>", "", 200)]

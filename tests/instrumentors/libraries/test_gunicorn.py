@@ -64,7 +64,7 @@ def connect(worker: Any, request: bytes) -> socket.socket:
     return ours
 
 
-def answer(client: socket.socket) -> bytes:
+def read_response(client: socket.socket) -> bytes:
     with client:
         parts = [client.recv(4096)]
         while not parts[-1].endswith(b"fine"):
@@ -80,7 +80,7 @@ def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finishe
     released = records.clock()
     release.set()
 
-    assert answer(client).startswith(b"HTTP/1.1 200 OK")
+    assert read_response(client).startswith(b"HTTP/1.1 200 OK")
     worker.tpool.shutdown()
     ((_, t0, *_),) = finished
     ((_, begun, ended),) = [mark for mark in finished.marks() if mark[0] == "queue"]
@@ -95,7 +95,7 @@ def test_an_unmarked_connection_has_no_queue(finished: Finished, worker: Any, mo
     """It came while gunicorn was not instrumented yet."""
     monkeypatch.setattr(gthread.ThreadWorker, "enqueue_req", vars(gthread.ThreadWorker)["enqueue_req"].__wrapped__)
 
-    assert answer(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
+    assert read_response(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
     worker.tpool.shutdown()
     assert "queue" not in finished.stages()
 
@@ -111,7 +111,7 @@ def test_an_agent_failure_is_logged_once_and_the_worker_responds(
     monkeypatch.setattr(gunicorn_module, "clock", broken)
     monkeypatch.setattr(gthread.ThreadWorker, "handle", vars(gthread.ThreadWorker)["handle"].__wrapped__)
     for _ in range(2):
-        assert answer(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
+        assert read_response(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
     worker.tpool.shutdown()
 
     assert len(finished) == 2
@@ -123,6 +123,6 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
     """Instrumented before or after."""
     imports = "from gunicorn.workers.gthread import ThreadWorker"
     code = f"import stagelens; {order.format(imports=imports)}; print(hasattr(ThreadWorker.handle, '__wrapped__'))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    read_response = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout.strip() == "True"
+    assert read_response.stdout.strip() == "True"

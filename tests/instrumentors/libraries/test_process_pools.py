@@ -42,7 +42,7 @@ def pool(request: pytest.FixtureRequest) -> Generator[ProcessPoolExecutor]:
         yield pool
 
 
-def told(finished: Finished) -> Record:
+def finished_request(finished: Finished) -> Record:
     """Return the only finished request, with what came late."""
     (record,) = finished
     waiting = DeferredRecords()
@@ -59,7 +59,7 @@ def test_a_job_of_a_request_records_its_wait_and_stages(finished: Finished, pool
     """Queue to its start, then the forward in the process, by one clock; the result is the user's own."""
     with request("squared"):
         assert pool.submit(pool_jobs.square, 3).result(60) == 9
-    record = told(finished)
+    record = finished_request(finished)
     (queue, forward) = intervals(record)
 
     assert (queue[0], forward[0]) == ("queue", "forward")
@@ -71,14 +71,14 @@ def test_the_clock_is_shared_by_all_processes(finished: Finished, pool: ProcessP
     """What lets a stage of another process be placed in the request."""
     with request("looked"):
         before = clock()
-        process, there, inside, header, prepared = pool.submit(pool_jobs.look).result(60)
+        process, there, inside, header, prepared = pool.submit(pool_jobs.describe_process).result(60)
         after = clock()
 
     assert process != multiprocessing.current_process().pid
     assert before < there < after
     assert inside
     # The trace the request is in, handed on by the process too.
-    assert header.split("-")[1] == read_marks(told(finished)[0]).facts["@trace"][0]
+    assert header.split("-")[1] == read_marks(finished_request(finished)[0]).facts["@trace"][0]
     assert prepared == ["prepared"]
 
 
@@ -86,7 +86,7 @@ def test_a_chunked_map_queues_once(finished: Finished, pool: ProcessPoolExecutor
     """Chunks of one request run one after the other: nothing of it is queue while another runs."""
     with request("mapped"):
         assert list(pool.map(pool_jobs.square, range(10), chunksize=3)) == [number**2 for number in range(10)]
-    record = told(finished)
+    record = finished_request(finished)
     keys = [key for key, _, _ in intervals(record)]
 
     assert keys.count("forward") == 10
@@ -98,7 +98,7 @@ def test_an_exception_is_unchanged(finished: Finished, pool: ProcessPoolExecutor
     """Nothing of ours is on it; its stage is there where it could carry it."""
     with request("failed"), pytest.raises((pool_jobs.Failed, pool_jobs.OwnPickle)) as raised:
         pool.submit(pool_jobs.fail, kind).result(60)
-    keys = [key for key, _, _ in intervals(told(finished))]
+    keys = [key for key, _, _ in intervals(finished_request(finished))]
 
     assert vars(raised.value) == ({"code": 7} if kind == "plain" else {})
     assert "pool_jobs.py" in str(raised.value.__cause__)
@@ -109,14 +109,14 @@ def test_a_request_in_the_process_is_part_of_the_outer_one(finished: Finished, p
     """The outermost is the request, as in a thread."""
     with request("outer"):
         pool.submit(pool_jobs.nested).result(60)
-    keys = told(finished)[0][::3]
+    keys = finished_request(finished)[0][::3]
 
     assert {"@child child", "forward"} <= set(keys)
 
 
 def test_jobs_outside_of_a_request_are_unchanged(finished: Finished, pool: ProcessPoolExecutor) -> None:
     """No request, nothing carried."""
-    assert pool.submit(pool_jobs.look).result(60)[2:4] == (False, "")
+    assert pool.submit(pool_jobs.describe_process).result(60)[2:4] == (False, "")
     assert not finished
 
 
@@ -157,14 +157,14 @@ def test_a_cancelled_job_is_queue_until_then(finished: Finished, pool: ProcessPo
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     # One runs and two are on their way to the process: what comes after can be cancelled.
-    before = [pool.submit(pool_jobs.wait_at, str(gate)), *(pool.submit(pool_jobs.look) for _ in range(2))]
+    before = [pool.submit(pool_jobs.wait_at, str(gate)), *(pool.submit(pool_jobs.describe_process) for _ in range(2))]
     with request("cancelled"):
-        cancelled = pool.submit(pool_jobs.look).cancel()
+        cancelled = pool.submit(pool_jobs.describe_process).cancel()
         over = clock()
     gate.write_text("go")
     for future in before:
         future.result(60)
-    (queue,) = intervals(told(finished))
+    (queue,) = intervals(finished_request(finished))
 
     assert cancelled
     assert (queue[0], queue[2] <= over) == ("queue", True)
@@ -176,7 +176,7 @@ def test_a_broken_pool_raises_the_original_error(finished: Finished) -> None:
         with request("broken"), pytest.raises(BrokenProcessPool):
             pool.submit(pool_jobs.die).result(60)
         with request("after"), pytest.raises(BrokenProcessPool):
-            pool.submit(pool_jobs.look)
+            pool.submit(pool_jobs.describe_process)
 
     assert [intervals_of(record) for record in finished] == [[], []]
 
@@ -186,7 +186,7 @@ def test_another_interpreter_gets_the_job_unchanged(monkeypatch: pytest.MonkeyPa
     """It may have nothing of ours installed: only a fork is surely like us."""
     monkeypatch.setattr(sys, "executable", "/another/python")
     with request("elsewhere"):
-        inside = pool.submit(pool_jobs.look).result(60)[2]
+        inside = pool.submit(pool_jobs.describe_process).result(60)[2]
 
     assert inside == (vars(pool)["_mp_context"].get_start_method() == "fork")
     assert records.current.get() is None

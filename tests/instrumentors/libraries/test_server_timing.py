@@ -54,7 +54,7 @@ async def theirs(response: Response, said: str) -> str:
 
 
 @pytest.fixture
-def telling(monkeypatch: pytest.MonkeyPatch) -> None:
+def enabled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch it on."""
     monkeypatch.setattr(asgi, "sends_server_timing", True)
 
@@ -79,7 +79,7 @@ def url() -> Generator[str]:
     thread.join()
 
 
-@pytest.mark.usefixtures("telling")
+@pytest.mark.usefixtures("enabled")
 def test_a_response_header_has_the_stages_before_the_response(finished: Finished, url: str, until: Until) -> None:
     """In milliseconds; what is no stage of ours is in the total."""
     told = {
@@ -101,7 +101,7 @@ def test_server_timing_is_off_by_default(url: str) -> None:
     assert "Server-Timing" not in httpx.get(f"{url}/predict", timeout=60).headers
 
 
-@pytest.mark.usefixtures("telling", "finished")
+@pytest.mark.usefixtures("enabled", "finished")
 def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
     """They are nobody's stage."""
     headers = httpx.get(f"{url}/theirs", params={"said": THEIRS}, timeout=60).headers
@@ -110,7 +110,7 @@ def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
     assert set(parse_server_timing(headers["Server-Timing"])) >= {"total"}
 
 
-@pytest.mark.usefixtures("telling", "finished")
+@pytest.mark.usefixtures("enabled", "finished")
 def test_stages_of_another_server_are_passed_through(url: str) -> None:
     """As by a gateway: with two servers' stages in one header nobody could tell whose they are."""
     headers = httpx.get(f"{url}/theirs", params={"said": "queue;dur=5, total;dur=9"}, timeout=60).headers
@@ -118,7 +118,7 @@ def test_stages_of_another_server_are_passed_through(url: str) -> None:
     assert headers.get_list("Server-Timing") == ["queue;dur=5, total;dur=9"]
 
 
-@pytest.mark.usefixtures("telling")
+@pytest.mark.usefixtures("enabled")
 def test_an_instrumented_client_records_the_server_stages(finished: Finished, url: str, until: Until) -> None:
     """With the network between the two, and nothing is suspected."""
     client = HttpxInstrumentor()
@@ -142,7 +142,7 @@ def test_an_instrumented_client_records_the_server_stages(finished: Finished, ur
     until(lambda: len(finished) == 1, "the server's request")
 
 
-@pytest.mark.usefixtures("telling")
+@pytest.mark.usefixtures("enabled")
 def test_an_agent_failure_drops_the_header_not_the_response(
     finished: Finished, url: str, until: Until, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:

@@ -227,7 +227,7 @@ class Request:
         """Return what the background thread is given to ask."""
         return [late for key, late in zip(self.marks[::3], self.marks[1::3], strict=True) if key == "@late"]
 
-    def fold(self, *, wait: bool = True) -> dict[str, tuple[int, int]]:
+    def finish_marks(self, *, wait: bool = True) -> dict[str, tuple[int, int]]:
         """Add what comes late, and return the last interval of each stage, in us of the request."""
         for late in self.late():
             assert late.ready() is wait
@@ -239,7 +239,7 @@ class Request:
             if not key.startswith("@")
         }
 
-    def own(self) -> dict[str, int]:
+    def own_times(self) -> dict[str, int]:
         """Return whose time it was, in us."""
         triples = zip(self.marks[::3], self.marks[1::3], self.marks[2::3], strict=True)
         intervals = [(key.partition("@")[0], t0, t1) for key, t0, t1 in triples if not key.startswith("@")]
@@ -292,12 +292,12 @@ def test_model_time_is_device_time(host: Host, net: Net, x: torch.Tensor) -> Non
     host.now += 300 * US
     request.close()
 
-    assert request.fold() == {
+    assert request.finish_marks() == {
         "forward@launch": (0, 1_000),
         "forward@gpu": (0, 10_000),
         "d2h@gpu": (10_000, 10_500),
     }
-    assert request.own() == {"forward": 10_000, "d2h": 500, "overhead": 300}
+    assert request.own_times() == {"forward": 10_000, "d2h": 500, "overhead": 300}
 
 
 def test_a_whole_request_adds_up(host: Host, net: Net) -> None:
@@ -306,10 +306,10 @@ def test_a_whole_request_adds_up(host: Host, net: Net) -> None:
     host.now += 200 * US
     net(torch.ones(3).to(KIND)).cpu()
     request.close()
-    request.fold()
+    request.finish_marks()
 
-    assert request.own() == {"h2d": 500, "forward": 10_000, "d2h": 500, "overhead": 200}
-    assert sum(request.own().values()) == (request.end - request.start) // US
+    assert request.own_times() == {"h2d": 500, "forward": 10_000, "d2h": 500, "overhead": 200}
+    assert sum(request.own_times().values()) == (request.end - request.start) // US
 
 
 def test_the_first_call_on_the_device_is_load(host: Host, source: Source, x: torch.Tensor) -> None:
@@ -318,7 +318,7 @@ def test_the_first_call_on_the_device_is_load(host: Host, source: Source, x: tor
     Net(source)(x).cpu()
     request.close()
 
-    assert request.fold()["load@gpu"] == (0, 10_000)
+    assert request.finish_marks()["load@gpu"] == (0, 10_000)
 
 
 def test_the_first_call_with_a_shape_is_load_with_cudnn_benchmark(
@@ -350,10 +350,10 @@ def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Te
     request = Request(host)
     net(x).cpu()
     request.close()
-    request.fold()
+    request.finish_marks()
 
     # The other one's has run for 1 ms when ours is launched, which takes another.
-    assert request.own() == {"forward": 1_000 + 10_000, "queue": 8_000, "d2h": 500, "overhead": 0}
+    assert request.own_times() == {"forward": 1_000 + 10_000, "queue": 8_000, "d2h": 500, "overhead": 0}
 
 
 def test_earlier_work_of_the_request_is_not_queue(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
@@ -362,10 +362,10 @@ def test_earlier_work_of_the_request_is_not_queue(host: Host, net: Net, x: torch
     source.default.launch(4 * MS)
     net(net(x)).cpu()
     request.close()
-    request.fold()
+    request.finish_marks()
 
     # 1 ms of the launches each; 4 ms of kernels are under them and after them.
-    assert request.own() == {"forward": 22_000, "d2h": 500, "overhead": 2_000}
+    assert request.own_times() == {"forward": 22_000, "d2h": 500, "overhead": 2_000}
 
 
 def test_two_threads_on_two_streams_are_two_timelines(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
@@ -384,10 +384,10 @@ def test_two_threads_on_two_streams_are_two_timelines(host: Host, net: Net, x: t
     thread.join()
     source.default.wait()
     request.close()
-    request.fold()
+    request.finish_marks()
 
     assert len(request.late()) == 2
-    assert request.own() == {"forward": 11_000, "d2h": 500, "overhead": 0}
+    assert request.own_times() == {"forward": 11_000, "d2h": 500, "overhead": 0}
 
 
 def test_a_capturing_stream_is_not_timed(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
@@ -412,7 +412,7 @@ def test_a_device_without_a_timely_event_leaves_the_launch_time(host: Host, net:
     x.to("cpu", non_blocking=True)
     request.close()
 
-    assert request.fold(wait=False) == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 1_010)}
+    assert request.finish_marks(wait=False) == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 1_010)}
 
 
 def test_completed_device_events_count(host: Host, net: Net, x: torch.Tensor) -> None:
@@ -421,10 +421,10 @@ def test_completed_device_events_count(host: Host, net: Net, x: torch.Tensor) ->
     net(x).cpu()
     net(x)
     request.close()
-    times = request.fold(wait=False)
+    times = request.finish_marks(wait=False)
 
     assert times["forward@gpu"] == (0, 10_000)
-    assert request.own() == {"forward": 11_000, "d2h": 500, "overhead": 0}
+    assert request.own_times() == {"forward": 11_000, "d2h": 500, "overhead": 0}
 
 
 def test_an_unawaited_copy_has_device_time(host: Host, x: torch.Tensor, net: Net) -> None:
@@ -434,7 +434,7 @@ def test_an_unawaited_copy_has_device_time(host: Host, x: torch.Tensor, net: Net
     host.now += 20 * MS
     request.close()
 
-    assert request.fold() == {
+    assert request.finish_marks() == {
         "forward@launch": (0, 1_000),
         "forward@gpu": (0, 10_000),
         "d2h@launch": (1_000, 1_010),
@@ -456,7 +456,7 @@ def test_request_threads_query_no_events(host: Host, net: Net, x: torch.Tensor, 
     request = Request(host)
     net(x).cpu()
     request.close()
-    times = in_a_thread(request.fold)
+    times = in_a_thread(request.finish_marks)
 
     assert times["forward@gpu"] == (0, 10_000)
     assert threading.get_ident() not in source.asked
@@ -481,7 +481,7 @@ def test_events_are_used_again(host: Host, net: Net, x: torch.Tensor, source: So
         request = Request(host)
         net(x).cpu()
         request.close()
-        request.fold()
+        request.finish_marks()
         host.now += 50 * MS
 
     assert source.records == 400
@@ -495,7 +495,7 @@ def test_event_placement_stays_accurate_with_clock_drift(host: Host, net: Net, x
         request = Request(host)
         net(x).cpu()
         request.close()
-        start, end = request.fold()["d2h@gpu"]
+        start, end = request.finish_marks()["d2h@gpu"]
         errors.update((abs(start - 10_000), abs(end - 10_500)))
         host.now += pause
 
@@ -515,7 +515,7 @@ def test_events_of_a_busy_device_are_placed(host: Host, net: Net, x: torch.Tenso
         request.close()
         # Into the middle of what was launched now: what was launched before is done.
         host.now = source.default.free_at - 3 * MS
-        busy.fold()
+        busy.finish_marks()
         busy, before = request, busy
         if before.start > 1_000 * MS + 30 * MS:
             starts = [t0 for key, t0 in zip(before.marks[::3], before.marks[1::3], strict=True) if key == "forward@gpu"]
@@ -558,7 +558,7 @@ def test_only_transfers_between_devices_are_copies(host: Host, net: Net, x: torc
     for crossing in copies:
         crossing()
     request.close()
-    request.fold()
+    request.finish_marks()
 
     assert nothing_of_it == set()
     assert [key for key in request.marks[::3] if key.endswith("@gpu")] == ["h2d@gpu"] * 5 + ["d2h@gpu"] * 5
@@ -572,7 +572,7 @@ def test_the_first_copy_of_a_process_is_its_launch(host: Host, source: Source, m
     for _ in range(2):
         torch.ones(3).to(KIND)
     request.close()
-    request.fold()
+    request.finish_marks()
 
     assert [key for key in request.marks[::3] if "@" in key[1:]] == ["h2d@launch", "h2d@gpu"]
 
@@ -586,7 +586,7 @@ def test_a_kind_of_device_without_events_is_timed_by_the_host(
     net(x).cpu()
     request.close()
 
-    assert request.fold() == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 10_500)}
+    assert request.finish_marks() == {"forward@launch": (0, 1_000), "d2h@launch": (1_000, 10_500)}
 
 
 def test_a_frozen_model_runs_where_its_input_is(host: Host, source: Source, x: torch.Tensor) -> None:
@@ -602,7 +602,7 @@ def test_a_frozen_model_runs_where_its_input_is(host: Host, source: Source, x: t
     Frozen()(x).cpu()
     request.close()
 
-    assert request.fold()["forward@gpu"] == (0, 10_000)
+    assert request.finish_marks()["forward@gpu"] == (0, 10_000)
 
 
 def test_moving_a_model_is_load_and_no_copies(host: Host, source: Source) -> None:
@@ -696,7 +696,7 @@ def test_the_source_of_a_copy_can_be_a_keyword(host: Host, x: torch.Tensor) -> N
     request.close()
 
     assert target.tolist() == [1.0, 1.0, 1.0]
-    assert "d2h@gpu" in request.fold()
+    assert "d2h@gpu" in request.finish_marks()
 
 
 class Strict(torch.Tensor):
@@ -731,7 +731,7 @@ def test_arguments_without_a_device_are_passed_through(host: Host, source: Sourc
     assert isinstance(tensor.cpu(), Strict)
     assert Count()(Elsewhere()) == 7
     request.close()
-    assert set(request.fold()) == {"forward"}
+    assert set(request.finish_marks()) == {"forward"}
     assert reported == set()
 
 
@@ -771,7 +771,7 @@ def test_events_of_a_copy_loop_are_bounded(host: Host, x: torch.Tensor, source: 
     for _ in range(torch_device.MAX_WORKS + 10):
         x.cpu()
     request.close()
-    request.fold()
+    request.finish_marks()
     stages = [key for key in request.marks[::3] if not key.startswith("@")]
 
     assert stages.count("d2h@gpu") == torch_device.MAX_WORKS
@@ -818,7 +818,7 @@ class Backend:
         return f"event {enable_timing}"
 
 
-class Asked:
+class RequestedFunctions:
     """A part of a library, and the functions that it is asked for."""
 
     def __init__(self, part: Any, names: set[str]) -> None:
@@ -840,15 +840,17 @@ def test_only_events_are_requested_from_a_device(
     backend = SimpleNamespace(
         is_current_stream_capturing=lambda: source.default.capturing,
         current_stream=lambda _: source.default,
-        Event=lambda *, enable_timing: Asked(Event(source), names) if enable_timing else None,
+        Event=lambda *, enable_timing: RequestedFunctions(Event(source), names) if enable_timing else None,
     )
     source.prepare(Stream.device)
-    monkeypatch.setattr(torch_device.devices, "sources", {KIND: torch_device.TorchEvents(Asked(backend, names), None)})
+    monkeypatch.setattr(
+        torch_device.devices, "sources", {KIND: torch_device.TorchEvents(RequestedFunctions(backend, names), None)}
+    )
     request = Request(host)
     net(x).cpu()
     request.close()
 
-    assert request.fold()["forward@gpu"] == (0, 10_000)
+    assert request.finish_marks()["forward@gpu"] == (0, 10_000)
     assert names == {"is_current_stream_capturing", "current_stream", "Event", "record", "query", "elapsed_time"}
 
 

@@ -35,7 +35,7 @@ TOKENS = 24
 
 
 @pytest.fixture(scope="module")
-def asking(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
+def call_results(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
     """Serve a tiny model under `stagelens run`, and return what a call of it says."""
     folder = tmp_path_factory.mktemp("serve")
     llama().save_pretrained(folder / "tiny")
@@ -80,25 +80,25 @@ def _wait(process: subprocess.Popen[bytes], port: int, output: Path) -> None:
 
 
 @pytest.fixture
-def client(asking: dict[str, Any]) -> Generator[openai.OpenAI]:
+def client(call_results: dict[str, Any]) -> Generator[openai.OpenAI]:
     """Return an instrumented client."""
     ours = (HttpxInstrumentor(), OpenAIInstrumentor())
     for instrumentor in ours:
         instrumentor.instrument()
-    with openai.OpenAI(base_url=asking["base_url"], api_key="k", max_retries=0) as client:
+    with openai.OpenAI(base_url=call_results["base_url"], api_key="k", max_retries=0) as client:
         yield client
     for instrumentor in ours:
         instrumentor.uninstrument()
 
 
 def test_the_stages_of_the_model_are_those_of_the_call(
-    in_a_request: Finished, client: openai.OpenAI, asking: dict[str, Any]
+    in_a_request: Finished, client: openai.OpenAI, call_results: dict[str, Any]
 ) -> None:
     """Of the first call, which warms the model up, and of those after it, by the same thread of the server."""
     marks = in_a_request[0][0]
     for first in ("load", "prefill"):
         before, begun = len(marks), records.clock()
-        client.chat.completions.create(**asking["call"])
+        client.chat.completions.create(**call_results["call"])
         ended, added = records.clock(), marks[before:]
         own = partition(read_marks(added).intervals, begun, ended)
         reported = {key.partition("@")[0] for key in added[::3] if key.endswith("@reported")}
@@ -110,14 +110,14 @@ def test_the_stages_of_the_model_are_those_of_the_call(
     assert "@suspect" not in marks
 
 
-def test_concurrent_calls_have_separate_stages(client: openai.OpenAI, asking: dict[str, Any]) -> None:
+def test_concurrent_calls_have_separate_stages(client: openai.OpenAI, call_results: dict[str, Any]) -> None:
     """The one thread that generates for all of them works for the one whose turn it is."""
 
     def call(_: int) -> set[str]:
         opened = recorder.begin()
         assert opened is not None
         marks, token = opened
-        client.chat.completions.create(**asking["call"])
+        client.chat.completions.create(**call_results["call"])
         recorder.end(token)
         return {key.partition("@")[0] for key in marks[::3] if key.endswith("@reported")}
 
@@ -127,9 +127,11 @@ def test_concurrent_calls_have_separate_stages(client: openai.OpenAI, asking: di
             assert {"queue", "prefill", "decode"} <= stages
 
 
-def test_a_stream_is_timed_by_its_tokens(in_a_request: Finished, client: openai.OpenAI, asking: dict[str, Any]) -> None:
+def test_a_stream_is_timed_by_its_tokens(
+    in_a_request: Finished, client: openai.OpenAI, call_results: dict[str, Any]
+) -> None:
     """As many as it says there were, from the first with content on."""
-    parts = list(client.chat.completions.create(stream=True, **asking["call"]))
+    parts = list(client.chat.completions.create(stream=True, **call_results["call"]))
     marks = in_a_request[0][0]
     facts = {key: (first, second) for key, first, second in in_a_request.marks()}
     begun, text = marks[1], [part.choices[0].delta.content for part in parts if part.choices]

@@ -44,14 +44,14 @@ class _Server:
         self._thread.join()
 
 
-class _Quiet(BaseHTTPRequestHandler):
+class _SilentHandler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def read(self) -> bytes:
         """Return the body."""
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    def answer(self, status: int, body: bytes, kind: str) -> None:
+    def respond(self, status: int, body: bytes, kind: str) -> None:
         """Answer."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
@@ -76,7 +76,7 @@ class Recording(_Server):
         self.others: list[Sent] = []
         recording = self
 
-        class Handler(_Quiet):
+        class Handler(_SilentHandler):
             def do_POST(self) -> None:
                 raw = self.read()
                 connection = http.client.HTTPConnection(*collector, timeout=60)
@@ -88,7 +88,7 @@ class Recording(_Server):
                 head = f"{self.requestline}\n{self.headers}".encode()
                 sent = Sent(self.path, head, raw, unpacked, response.status)
                 (recording.ours if ours else recording.others).append(sent)
-                self.answer(response.status, body, response.headers["Content-Type"])
+                self.respond(response.status, body, response.headers["Content-Type"])
                 connection.close()
 
         super().__init__(Handler)
@@ -98,14 +98,14 @@ class Upstream(_Server):
     """Answers every call with a secret, and one for a chat as a stream of them."""
 
     def __init__(self) -> None:
-        class Handler(_Quiet):
+        class Handler(_SilentHandler):
             def do_POST(self) -> None:
                 self.read()
                 kind = f"text/plain; {secret('incomingheader')}"
                 body = secret("incomingbody").encode()
                 if self.path.endswith("/chat/completions"):
                     kind, body = "text/event-stream", b"".join(b"data: %b\n\n" % part for part in _chat())
-                self.answer(200, body, kind)
+                self.respond(200, body, kind)
 
         super().__init__(Handler)
 
@@ -131,7 +131,7 @@ class Rpc(grpc.GenericRpcHandler):
 
     def service(self, handler_call_details: Any) -> Any:  # noqa: ARG002 - the name gRPC gives it
         """Return what answers a call."""
-        return grpc.unary_unary_rpc_method_handler(_answer)
+        return grpc.unary_unary_rpc_method_handler(_grpc_response)
 
     def __enter__(self) -> Self:
         self._server.start()
@@ -141,7 +141,7 @@ class Rpc(grpc.GenericRpcHandler):
         self._server.stop(None).wait()
 
 
-def _answer(request: bytes, context: Any) -> bytes:
+def _grpc_response(request: bytes, context: Any) -> bytes:
     if request == secret("refuse").encode():
         context.abort(grpc.StatusCode.NOT_FOUND, secret("details"))
     context.set_trailing_metadata(((secret("trailer"), secret("trailer")),))

@@ -50,7 +50,7 @@ class Server:
             start_new_session=True,
         )
 
-    def ask(self, path: str) -> dict[str, Any]:
+    def send_request(self, path: str) -> dict[str, Any]:
         """Send one request on a connection of its own, once the server accepts it."""
         deadline = time.monotonic() + 60
         while True:
@@ -63,11 +63,11 @@ class Server:
                     raise AssertionError(self.log()) from error
             time.sleep(0.05)
 
-    def ask_many(self, path: str, count: int, at_once: int = 4) -> list[dict[str, Any]]:
+    def send_many(self, path: str, count: int, at_once: int = 4) -> list[dict[str, Any]]:
         """Send so many, several at once, the first one alone."""
-        first = self.ask(path)
+        first = self.send_request(path)
         with ThreadPoolExecutor(at_once) as pool:
-            return [first, *pool.map(self.ask, [path] * (count - 1))]
+            return [first, *pool.map(self.send_request, [path] * (count - 1))]
 
     def wait_for_log(self, words: str, times: int) -> None:
         """Return once the server has printed *words* so often."""

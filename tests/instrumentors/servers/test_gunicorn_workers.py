@@ -62,7 +62,7 @@ def assert_clean(ended: tuple[int, str]) -> None:
 def test_every_worker_reports_all_requests_once(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
     """All are in memory only when the signal comes."""
     server = start(*GUNICORN, *KINDS[kind], *preload, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.ask_many("/", 30)
+    answers = server.send_many("/", 30)
     server.wait_for_log("Worker is up", 2)
     seen = sink.requests()
 
@@ -76,7 +76,7 @@ def test_a_replaced_worker_reports_before_its_exit(start: Start, sink: Sink, kin
     """`--max-requests` ends a worker in the middle of the traffic."""
     replaced = ("--max-requests", "5", "--workers", "1")
     server = start(*GUNICORN, *KINDS[kind], *replaced, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = [server.ask("/") for _ in range(12)]
+    answers = [server.send_request("/") for _ in range(12)]
 
     assert_clean(server.stop())
     assert len({answer["pid"] for answer in answers}) >= 2
@@ -89,12 +89,12 @@ def test_greenlets_run_while_a_report_waits_for_the_collector(start: Start) -> N
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         kind = (*KINDS["gevent"], "--workers", "1")
         server = start(*GUNICORN, *kind, "flask_service:app", OTEL_EXPORTER_OTLP_ENDPOINT=address, PYTHONPATH="")
-        server.ask("/")
+        server.send_request("/")
         silent.settimeout(60)
         waiting, _ = silent.accept()
         with waiting:
             waiting.recv(1)
-            answers = server.ask_many("/", 20)
+            answers = server.send_many("/", 20)
 
             assert [answer["n"] for answer in answers[:1]] == [2]
             assert len(answers) == 20
@@ -106,7 +106,7 @@ def test_concurrent_requests_do_not_mix(start: Start, sink: Sink, kind: str) -> 
     """Ten views, all inside at the same time: each has its own request in the context, before and after."""
     server = start(*GUNICORN, *KINDS[kind], "--workers", "1", "--threads", "10", "flask_service:app")
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(server.ask, ["/together/10"] * 10))
+        answers = list(pool.map(server.send_request, ["/together/10"] * 10))
 
     assert_clean(server.stop())
     assert all(answer["same"] for answer in answers)
@@ -119,7 +119,7 @@ def test_concurrent_requests_do_not_mix(start: Start, sink: Sink, kind: str) -> 
 def test_asgi_inside_gunicorn_reports(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
     """The workers of uvicorn end by its shutdown, gunicorn's own by an exit handler."""
     server = start(*GUNICORN, "--worker-class", kind, *preload, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.ask_many("/", 30)
+    answers = server.send_many("/", 30)
     server.wait_for_log("Worker is up", 2)
 
     assert_clean(server.stop())
@@ -130,7 +130,7 @@ def test_aiohttp_inside_gunicorn_reports(start: Start, sink: Sink) -> None:
     """Its workers end by an exit handler."""
     worker = ("--worker-class", "aiohttp.GunicornWebWorker")
     server = start(*GUNICORN, *worker, "aiohttp_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.ask_many("/", 20)
+    answers = server.send_many("/", 20)
     server.wait_for_log("Worker is up", 2)
 
     assert_clean(server.stop())
@@ -140,7 +140,7 @@ def test_aiohttp_inside_gunicorn_reports(start: Start, sink: Sink) -> None:
 def test_standalone_aiohttp_reports_before_its_exit(start: Start, sink: Sink) -> None:
     """`run_app` returns, and the program ends as any other."""
     server = start("aiohttp_service", "{port}", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.ask_many("/", 20)
+    answers = server.send_many("/", 20)
 
     assert_clean(server.stop())
     check(sink, answers)

@@ -45,7 +45,7 @@ def test_every_process_reports_all_requests_once(
 ) -> None:
     """It ends by the signal itself, past every exit handler, whether the application hears of the shutdown or not."""
     server = start(*UVICORN, *options, STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.ask_many("/", 30)
+    answers = server.send_many("/", 30)
 
     assert_clean(server.stop(), status)
     assert sink.requests() == 30
@@ -60,7 +60,7 @@ def test_a_reloaded_process_reports_before_its_exit(
     service, changed = tmp_path / "fastapi_service.py", tmp_path / "changed"
     shutil.copy(HERE / service.name, service)
     server = start(*UVICORN, "--reload", cwd=tmp_path, STAGELENS_EXPORT_INTERVAL=NEVER)
-    first = server.ask("/")["pid"]
+    first = server.send_request("/")["pid"]
 
     def replaced() -> bool:
         if sink.requests() == 1:
@@ -78,7 +78,7 @@ def test_a_reloaded_process_reports_before_its_exit(
     # The reloader may not have seen all changes yet: after this one there is none.
     (tmp_path / "last.py").touch()
     until(settled, "the process that stays")
-    second = server.ask("/")["pid"]
+    second = server.send_request("/")["pid"]
 
     assert_clean(server.stop(), 0)
     assert second != first

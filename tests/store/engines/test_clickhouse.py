@@ -138,7 +138,7 @@ POINTS = st.lists(
 _services = iter(range(1_000_000))
 
 
-def answer(site: Site, question: PointQuery, steps: Steps | None) -> dict[tuple[int, int, int, str, int], object]:
+def query_result(site: Site, question: PointQuery, steps: Steps | None) -> dict[tuple[int, int, int, str, int], object]:
     """Return a complete result by step, series, metric, stage and scale."""
     segment = Segment(10, NOON - 900, NOON)
     with database.reading(site.store.engine) as connection:
@@ -187,7 +187,7 @@ def test_sums_on_the_server_equal_numpy(
     question = PointQuery(selection, sorted(METRICS), by)
     steps = None if width is None else Steps(NOON - 900, width)
 
-    assert answer(twins.clickhouse, question, steps) == answer(twins.sqlite, question, steps)
+    assert query_result(twins.clickhouse, question, steps) == query_result(twins.sqlite, question, steps)
 
 
 @settings(max_examples=6, deadline=None)

@@ -15,7 +15,7 @@ from stagelens.store import Batch, KeptTrace, Retention, Store
 from stagelens.store.engines import database
 from tests.store.store_contents import contents, counted, ledger, requests
 from tests.support.postgresql_server import Server, postgresql
-from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
 pytestmark = pytest.mark.stacks
 
@@ -122,7 +122,9 @@ def test_a_server_failure_during_a_write_counts_it_once(server: Server) -> None:
                 server.stop()
 
         event.listen(one.store.engine, "before_cursor_execute", die)
-        batch = Batch(f"dies-{step}", Fold().points([Request({"forward": 1_000_000}, NOON, Series(f"s{step}"))]))
+        batch = Batch(
+            f"dies-{step}", PointAggregator().points([Request({"forward": 1_000_000}, NOON, Series(f"s{step}"))])
+        )
         with pytest.raises(StoreError, match="cannot write to"):
             one.store.write([batch])
         event.remove(one.store.engine, "before_cursor_execute", die)

@@ -15,7 +15,7 @@ from stagelens.core import hardware, names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Event, KeptTrace, Point
 from stagelens.store.reader import Reader
-from tests.store.questions import NOT_ASKED, answers
+from tests.store.questions import NOT_ASKED, query_results
 from tests.store.test_exactness import END, START, Delivery, deliveries
 from tests.support.raw_requests import NS, Request, Site
 
@@ -61,7 +61,7 @@ def test_every_query_result_equals_sqlite(
             # After a day the finest tier has expired.
             each.clock.now += 86_400
             each.store.maintain()
-    expected, actual = (answers(each.store, each.between(START, int(each.clock.now))) for each in (one, other))
+    expected, actual = (query_results(each.store, each.between(START, int(each.clock.now))) for each in (one, other))
     one.close()
     other.close()
 
@@ -73,7 +73,7 @@ def test_every_query_of_the_reader_is_tested(sqlite_site: Callable[..., Site]) -
     one = sqlite_site()
     methods = {name for name, _ in inspect.getmembers(Reader, inspect.isfunction) if not name.startswith("_")}
 
-    assert answers(one.store, one.around()).keys() == methods - NOT_ASKED
+    assert query_results(one.store, one.around()).keys() == methods - NOT_ASKED
 
 
 def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:

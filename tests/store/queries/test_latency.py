@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from stagelens.core.histogram import MAX_RELATIVE_ERROR, Histogram, bucket_index, rank_of
 from stagelens.store import Batch
-from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
 PERCENTILES = (0.0, 0.5, 0.99, 1.0)
 STAGES = ("forward", "queue", "preprocess", "rerank", "overhead")
@@ -182,8 +182,8 @@ def test_a_coarser_client_merges_with_the_others(sqlite_site: Callable[..., Site
 def test_coarser_stage_times_do_not_change_the_value(sqlite_site: Callable[..., Site]) -> None:
     """Stage times at a coarser scale than the counts do not move the percentile."""
     one, requests = sqlite_site(), lognormal(400)
-    fine = [point for point in Fold().points(requests) if point.metric.endswith("request.duration")]
-    coarse = [point for point in Fold(2).points(requests) if point.metric.endswith("stage.time")]
+    fine = [point for point in PointAggregator().points(requests) if point.metric.endswith("request.duration")]
+    coarse = [point for point in PointAggregator(2).points(requests) if point.metric.endswith("stage.time")]
     one.store.write([Batch("a", [*fine, *coarse])])
     row = one.store.read.breakdown(one.around(), [0.95]).iloc[0]
     whole = one.store.read.latency(one.around())
@@ -199,7 +199,7 @@ def test_coarser_stage_times_do_not_change_the_value(sqlite_site: Callable[..., 
 def test_time_without_stages_is_unattributed(sqlite_site: Callable[..., Site]) -> None:
     """Latencies without stages are shown as unattributed time."""
     one = sqlite_site()
-    points = [point for point in Fold().points(lognormal(50)) if point.metric.endswith("request.duration")]
+    points = [point for point in PointAggregator().points(lognormal(50)) if point.metric.endswith("request.duration")]
     one.store.write([Batch("a", points)])
     frame = one.store.read.breakdown(one.around(), [0.5])
 

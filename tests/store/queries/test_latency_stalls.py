@@ -59,7 +59,7 @@ def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch
     return Batch(name, [Point(series, metric, key, NOON - 600, value) for metric, key, value in counts.histograms()])
 
 
-def assert_told(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
+def assert_stalls(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
     """Assert that *one* has the stalls of the requests in its breakdown."""
     latency = sorted(each.duration for each in requests)[rank_of(quantile, len(requests)) - 1]
     distance = [abs(bucket_index(each.duration / NS) - bucket_index(latency / NS)) for each in requests]
@@ -95,9 +95,9 @@ def test_stalls_are_parts_of_their_stages(
         [batch("a", requests[:half], Series("shop", "1")), batch("b", requests[half:], Series("shop", "2"))]
     )
 
-    assert_told(one, requests, quantile)
+    assert_stalls(one, requests, quantile)
     one.store.maintain()
-    assert_told(one, requests, quantile)
+    assert_stalls(one, requests, quantile)
 
 
 def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
@@ -108,8 +108,8 @@ def test_every_engine_adds_stalls_up(sqlite_site: Callable[..., Site]) -> None:
     one.store.write([batch("a", [*quick, *slow]), batch("b", slow, Series("shop", "2"))])
 
     for _ in range(2):
-        assert_told(one, [*quick, *slow, *slow], 0.99)
-        assert_told(one, [*quick, *slow, *slow], 0.5)
+        assert_stalls(one, [*quick, *slow, *slow], 0.99)
+        assert_stalls(one, [*quick, *slow, *slow], 0.5)
         one.store.maintain()
 
 

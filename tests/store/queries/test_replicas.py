@@ -28,7 +28,7 @@ def observed(value: float, name: str, at: int, series: Series = SHOP) -> Point:
     return Point(series, HARDWARE, name, at, histogram)
 
 
-def answers(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], tuple[float, float]]:
+def replica_values(one: Site, minutes: int, **selected: str) -> dict[tuple[int, str], tuple[float, float]]:
     """Return mean and maximum by start of the step and name."""
     found = one.store.read.hardware(replace(one.around(), **selected), timedelta(minutes=minutes))
     starts = [int(at.timestamp()) for at in found["at"]]
@@ -47,10 +47,10 @@ def test_means_are_exact_and_the_maximum_is_an_upper_bound(sqlite_site: Callable
     expected: defaultdict[tuple[int, str], list[float]] = defaultdict(list)
     for at, name, value in values:
         expected[at // 60 * 60, name].append(value)
-    finest = answers(one, 1)
+    finest = replica_values(one, 1)
     one.store.maintain()
 
-    for found in (finest, answers(one, 1)):
+    for found in (finest, replica_values(one, 1)):
         assert found.keys() == expected.keys()
         for key, (mean, most) in found.items():
             assert mean == pytest.approx(sum(expected[key]) / len(expected[key]))
@@ -62,8 +62,8 @@ def test_machine_metrics_are_those_of_the_whole_process(sqlite_site: Callable[..
     one = sqlite_site()
     one.store.write([Batch("a", [observed(0.5, "gpu web-1/gpu0", START)])])
 
-    assert answers(one, 1, route="/pay", model="m", status="error") == answers(one, 1) != {}
-    assert answers(one, 1, service="bank") == {}
+    assert replica_values(one, 1, route="/pay", model="m", status="error") == replica_values(one, 1) != {}
+    assert replica_values(one, 1, service="bank") == {}
 
 
 def test_machine_metrics_do_not_count_as_requests(sqlite_site: Callable[..., Site]) -> None:
@@ -87,6 +87,6 @@ def test_replicas_over_the_cap_are_aggregated_hourly(
     names = [hardware_key(CPU.key, f"web:{pid}") for pid in range(4)]
     one.store.write([Batch("a", [observed(1.0, name, START) for name in names])])
     one.store.write([Batch("b", [observed(1.0, hardware_key(GPU.key, "new/gpu0"), START + 3600)])])
-    found = {name for _, name in answers(one, 1)}
+    found = {name for _, name in replica_values(one, 1)}
 
     assert found == {names[0], names[1], "cpu __other__", "gpu new/gpu0"}

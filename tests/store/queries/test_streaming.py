@@ -34,7 +34,7 @@ MINUTE = timedelta(minutes=1)
 
 
 @dataclass(frozen=True)
-class Answer:
+class StreamedRequest:
     """Streaming request.
 
     Args:
@@ -59,7 +59,7 @@ class Answer:
 _numbers = itertools.count()
 
 
-def write(one: Site, answers: Iterable[Answer]) -> None:
+def write(one: Site, answers: Iterable[StreamedRequest]) -> None:
     """Write a batch of *answers* in the format of an agent."""
     found: defaultdict[tuple[Series, int], RequestHistograms] = defaultdict(RequestHistograms)
     for answer in answers:
@@ -83,7 +83,7 @@ def write(one: Site, answers: Iterable[Answer]) -> None:
 
 ANSWERS = st.lists(
     st.builds(
-        Answer,
+        StreamedRequest,
         first_ns=st.integers(1000, 10**11),
         gap_ns=st.integers(1000, 10**9),
         taken_in=st.integers(1, 300_000),
@@ -99,7 +99,7 @@ ANSWERS = st.lists(
 @settings(max_examples=3, deadline=None)
 @given(answers=ANSWERS)
 def test_the_steps_of_a_time_series_add_up_to_the_window(
-    sqlite_site: Callable[..., Site], answers: list[Answer]
+    sqlite_site: Callable[..., Site], answers: list[StreamedRequest]
 ) -> None:
     """Steps add up to the histogram of the window; one step for all has its quantiles."""
     one = sqlite_site()
@@ -119,11 +119,11 @@ def test_the_steps_of_a_time_series_add_up_to_the_window(
 @settings(max_examples=3, deadline=None)
 @given(answers=ANSWERS)
 def test_prompt_size_buckets_add_up_to_all_first_tokens(
-    sqlite_site: Callable[..., Site], answers: list[Answer]
+    sqlite_site: Callable[..., Site], answers: list[StreamedRequest]
 ) -> None:
     """Size buckets of prompts add up to the histogram of all first tokens."""
     one = sqlite_site()
-    write(one, [Answer(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in answers])
+    write(one, [StreamedRequest(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in answers])
     read, around = one.store.read, one.around()
 
     for metric, whole in ((FIRST_TOKEN_BY_INPUT, FIRST_TOKEN), (OUTPUT_TOKEN_BY_OUTPUT, OUTPUT_TOKEN)):
@@ -139,7 +139,7 @@ def test_prompt_size_buckets_add_up_to_all_first_tokens(
 def test_size_buckets_are_sorted_and_survive_the_rollup(sqlite_site: Callable[..., Site]) -> None:
     """Size buckets are sorted by size, from any tier."""
     one = sqlite_site()
-    write(one, [Answer(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
+    write(one, [StreamedRequest(taken_in=taken) for taken in (5000, 9, 70, 1, 200_000)])
     before = one.store.read.by_band(one.around(), FIRST_TOKEN_BY_INPUT, BY_GENERATE)
     one.store.maintain()
 
@@ -150,8 +150,8 @@ def test_size_buckets_are_sorted_and_survive_the_rollup(sqlite_site: Callable[..
 def test_size_buckets_of_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
     """Size buckets of a series with two definitions are excluded from both, because they cannot be separated."""
     one = sqlite_site()
-    write(one, [Answer(taken_in=10), Answer(taken_in=1000, series=OTHER_CHAT)])
-    write(one, [Answer(taken_in=2000, series=OTHER_CHAT, definition=BY_FIRST_CHUNK)])
+    write(one, [StreamedRequest(taken_in=10), StreamedRequest(taken_in=1000, series=OTHER_CHAT)])
+    write(one, [StreamedRequest(taken_in=2000, series=OTHER_CHAT, definition=BY_FIRST_CHUNK)])
     read, around = one.store.read, one.around()
 
     assert list(read.by_band(around, FIRST_TOKEN_BY_INPUT, BY_GENERATE)) == ["8-15"]
@@ -161,7 +161,7 @@ def test_size_buckets_of_definitions_never_mix(sqlite_site: Callable[..., Site])
 def test_definitions_and_size_buckets_do_not_count_as_custom_stages(sqlite_site: Callable[..., Site]) -> None:
     """Definitions and size buckets do not count towards the cap of custom stages."""
     one = sqlite_site(series_caps=SeriesCaps(custom_stages=0))
-    write(one, [Answer(taken_in=2**power, definition=BY_FIRST_CHUNK) for power in range(len(BANDS.names))])
+    write(one, [StreamedRequest(taken_in=2**power, definition=BY_FIRST_CHUNK) for power in range(len(BANDS.names))])
     read, around = one.store.read, one.around()
 
     assert list(read.streams(around, FIRST_TOKEN)) == [BY_FIRST_CHUNK]
@@ -172,8 +172,12 @@ def test_definitions_and_size_buckets_do_not_count_as_custom_stages(sqlite_site:
 def test_decode_speed_is_grouped_by_concurrency(sqlite_site: Callable[..., Site]) -> None:
     """Load is the decode time per second; steps are grouped by load, in ascending order."""
     one = sqlite_site()
-    quiet = [Answer(at=NOON - 60 * minute, gap_ns=20_000_000, put_out=31) for minute in (9, 8) for _ in range(100)]
-    busy = [Answer(at=NOON - 60 * minute, gap_ns=40_000_000, put_out=31) for minute in (7, 6) for _ in range(100)]
+    quiet = [
+        StreamedRequest(at=NOON - 60 * minute, gap_ns=20_000_000, put_out=31) for minute in (9, 8) for _ in range(100)
+    ]
+    busy = [
+        StreamedRequest(at=NOON - 60 * minute, gap_ns=40_000_000, put_out=31) for minute in (7, 6) for _ in range(100)
+    ]
     write(one, quiet + busy)
     found = one.store.read.speed_by_load(one.between(NOON - 600, NOON), BY_GENERATE, MINUTE, 2)
 
@@ -189,7 +193,7 @@ def test_decode_speed_is_grouped_by_concurrency(sqlite_site: Callable[..., Site]
 def test_a_partial_step_has_no_load(sqlite_site: Callable[..., Site]) -> None:
     """A partial step has no load; without decode, or with one step, there is no result."""
     one = sqlite_site()
-    write(one, [Answer(at=NOON - 600), Answer(at=NOON - 540)])
+    write(one, [StreamedRequest(at=NOON - 600), StreamedRequest(at=NOON - 540)])
     read = one.store.read
     cut = read.speed_by_load(one.between(NOON - 630, NOON - 510), BY_GENERATE, MINUTE, 4)
     single = read.speed_by_load(one.between(NOON - 600, NOON), BY_GENERATE, timedelta(hours=1), 4)

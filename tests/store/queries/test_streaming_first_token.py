@@ -23,7 +23,7 @@ CHAT, CODE, BOTH = (Series("llm", "1", route=route) for route in ("/chat", "/cod
 
 
 @dataclass(frozen=True)
-class Answer:
+class StreamedRequest:
     """Streaming request.
 
     Args:
@@ -45,7 +45,7 @@ class Answer:
 _numbers = itertools.count()
 
 
-def write(one: Site, answers: Iterable[Answer]) -> None:
+def write(one: Site, answers: Iterable[StreamedRequest]) -> None:
     """Write a batch of *answers* in the format of an agent; decode takes as long as the time to the first token."""
     by_series: defaultdict[Series, RequestHistograms] = defaultdict(RequestHistograms)
     for answer in answers:
@@ -62,7 +62,7 @@ def write(one: Site, answers: Iterable[Answer]) -> None:
 
 
 ANSWERS = st.lists(
-    st.builds(Answer, st.dictionaries(st.sampled_from(STAGES), st.integers(1000, 10**10), min_size=1)),
+    st.builds(StreamedRequest, st.dictionaries(st.sampled_from(STAGES), st.integers(1000, 10**10), min_size=1)),
     min_size=1,
     max_size=40,
 )
@@ -71,7 +71,7 @@ ANSWERS = st.lists(
 @settings(max_examples=6, deadline=None)
 @given(answers=ANSWERS, quantile=st.floats(0, 1))
 def test_the_stages_before_the_first_token_add_up_to_its_time(
-    sqlite_site: Callable[..., Site], answers: list[Answer], quantile: float
+    sqlite_site: Callable[..., Site], answers: list[StreamedRequest], quantile: float
 ) -> None:
     """The value is the order statistic, and its shares are those of requests in its bucket, without decode."""
     one = sqlite_site()
@@ -98,7 +98,7 @@ def test_the_stages_before_the_first_token_add_up_to_its_time(
 def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> None:
     """Histogram and breakdown of first tokens have the same value, also after rollup."""
     one = sqlite_site()
-    write(one, [Answer({"prefill": 1_000_000 * (step + 1), "queue": 500_000}) for step in range(100)])
+    write(one, [StreamedRequest({"prefill": 1_000_000 * (step + 1), "queue": 500_000}) for step in range(100)])
     one.store.maintain()
     read = one.store.read
     frame = read.first_token_breakdown(one.around(), [0.5, 0.99])
@@ -120,9 +120,13 @@ def test_tile_and_chart_show_the_same_time(sqlite_site: Callable[..., Site]) -> 
 def test_first_token_definitions_never_mix(sqlite_site: Callable[..., Site]) -> None:
     """One definition is selected, by default the most frequent; series with several are excluded and counted."""
     one = sqlite_site()
-    write(one, [Answer({"prefill": 10_000_000})] * 30)
-    write(one, [Answer({"queue": 900_000_000}, CODE, "first_chunk")] * 20)
-    write(one, [Answer({"tokenize": 900_000_000}, BOTH, definition) for definition in ("generate", "first_chunk")] * 6)
+    write(one, [StreamedRequest({"prefill": 10_000_000})] * 30)
+    write(one, [StreamedRequest({"queue": 900_000_000}, CODE, "first_chunk")] * 20)
+    write(
+        one,
+        [StreamedRequest({"tokenize": 900_000_000}, BOTH, definition) for definition in ("generate", "first_chunk")]
+        * 6,
+    )
     read = one.store.read
     commonest = read.first_token_breakdown(one.around(), [0.99])
     asked = read.first_token_breakdown(one.around(), [0.99], "first_chunk")
@@ -140,7 +144,7 @@ def test_without_first_tokens_there_is_nothing_to_break_down(sqlite_site: Callab
     """Without first tokens, or with an unused definition, there are no rows and no definition."""
     one = sqlite_site()
     empty = one.store.read.first_token_breakdown(one.around(), [0.5])
-    write(one, [Answer({"prefill": 1_000_000})])
+    write(one, [StreamedRequest({"prefill": 1_000_000})])
     unknown = one.store.read.first_token_breakdown(one.around(), [0.5], "telepathy")
 
     assert (len(empty), empty.columns[1], empty.attrs["definition"]) == (0, "n", "")

@@ -160,7 +160,7 @@ def test_a_heartbeat_receiver_error_is_logged_once(
 
 
 @dataclass
-class Hears:
+class ReleaseChannel:
     """Channel that accepts release notices."""
 
     name: str = "pagerduty"
@@ -182,13 +182,13 @@ def released(traffic: Traffic, now: datetime) -> datetime:
     return now - timedelta(minutes=30)
 
 
-def herald(store: Store, channel: Hears, at: float) -> ReleaseAnnouncer:
+def herald(store: Store, channel: ReleaseChannel, at: float) -> ReleaseAnnouncer:
     return ReleaseAnnouncer(store, channel, lambda: (frozenset({"shop"}), "https://dash.example/"), clock=lambda: at)
 
 
 def test_a_release_is_sent_once(store: Store, released: datetime, now: datetime) -> None:
     """Several processes and several steps send a release once; the first version of a service is not announced."""
-    channel = Hears()
+    channel = ReleaseChannel()
     for seconds in (0, 60, 3000):
         for _ in range(2):
             herald(store, channel, now.timestamp() + seconds).step()
@@ -200,10 +200,10 @@ def test_a_release_is_sent_once(store: Store, released: datetime, now: datetime)
 
 def test_a_refused_release_is_retried(store: Store, released: datetime, now: datetime) -> None:
     """A transient error is retried after a minute; a permanent error is not retried."""
-    channel = Hears(trouble=[ChannelError("no", permanent=False)])
+    channel = ReleaseChannel(trouble=[ChannelError("no", permanent=False)])
     for seconds in (0, 30, 61):
         herald(store, channel, now.timestamp() + seconds).step()
-    stubborn = Hears(name="other", trouble=[ChannelError("never", permanent=True)])
+    stubborn = ReleaseChannel(name="other", trouble=[ChannelError("never", permanent=True)])
     for seconds in (0, 61, 600):
         herald(store, stubborn, now.timestamp() + seconds).step()
 
@@ -213,7 +213,7 @@ def test_a_refused_release_is_retried(store: Store, released: datetime, now: dat
 
 def test_old_versions_are_not_announced(store: Store, released: datetime, now: datetime) -> None:
     """Releases of the previous day and of services without an SLO are not announced."""
-    channel = Hears()
+    channel = ReleaseChannel()
     herald(store, channel, (now + timedelta(hours=1)).timestamp()).step()
     ReleaseAnnouncer(store, channel, lambda: (frozenset({"other"}), ""), clock=now.timestamp).step()
 

@@ -24,7 +24,7 @@ from tests.support.trickle import trickling
 
 
 @dataclass
-class Answer:
+class FakeResponse:
     """Response of the receiver to every request; status 0 closes the connection."""
 
     status: int = 200
@@ -35,9 +35,9 @@ class Answer:
 
 
 @pytest.fixture
-def answer() -> Iterator[Answer]:
+def receiver_response() -> Iterator[FakeResponse]:
     """Receiver whose response the test chooses."""
-    planned = Answer()
+    planned = FakeResponse()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -71,61 +71,61 @@ def refusal(channel: SlackWebhook | PagerDutyChannel | WebhookChannel, message: 
 
 
 @pytest.mark.parametrize("status", [302, 400, 403, 404, 408, 409, 410, 425, 429, 500, 502, 503, 504])
-def test_only_temporary_errors_are_retried(answer: Answer, message: Message, status: int) -> None:
+def test_only_temporary_errors_are_retried(receiver_response: FakeResponse, message: Message, status: int) -> None:
     """A status of 4xx except 408, 409, 425 and 429 is permanent; 5xx is temporary."""
-    answer.status, answer.body = status, b"no_service"
-    error = refusal(SlackWebhook("slack", answer.url), message)
+    receiver_response.status, receiver_response.body = status, b"no_service"
+    error = refusal(SlackWebhook("slack", receiver_response.url), message)
 
     assert error.permanent is (status in {302, 400, 403, 404, 410})
     assert str(error) == f"Slack responded {status}: no_service"
 
 
-def test_retry_after_is_passed_to_the_outbox(answer: Answer, message: Message) -> None:
+def test_retry_after_is_passed_to_the_outbox(receiver_response: FakeResponse, message: Message) -> None:
     """The error contains the delay from `Retry-After`."""
-    answer.status, answer.headers = 429, {"Retry-After": "17"}
+    receiver_response.status, receiver_response.headers = 429, {"Retry-After": "17"}
 
-    assert refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message).retry_after_seconds == 17
+    assert refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message).retry_after_seconds == 17
 
 
-def test_a_slack_response_without_ok_is_not_a_delivery(answer: Answer, message: Message) -> None:
+def test_a_slack_response_without_ok_is_not_a_delivery(receiver_response: FakeResponse, message: Message) -> None:
     """A response of 200 without `ok`, such as a login page, is not a delivery to Slack."""
-    answer.body = b"<html>log in</html>"
-    error = refusal(SlackWebhook("slack", answer.url), message)
+    receiver_response.body = b"<html>log in</html>"
+    error = refusal(SlackWebhook("slack", receiver_response.url), message)
 
     assert (error.permanent, "without its ok" in str(error)) == (False, True)
 
 
-def test_a_cut_connection_is_an_unknown_outcome(answer: Answer, message: Message) -> None:
+def test_a_cut_connection_is_an_unknown_outcome(receiver_response: FakeResponse, message: Message) -> None:
     """A connection closed after the request is an unknown outcome."""
-    answer.status = 0
-    error = refusal(WebhookChannel("webhook", answer.url), message)
+    receiver_response.status = 0
+    error = refusal(WebhookChannel("webhook", receiver_response.url), message)
 
     assert isinstance(error, OutcomeUnknownError)
     assert not error.permanent
 
 
-def test_a_refused_connection_is_a_known_failure(answer: Answer, message: Message) -> None:
+def test_a_refused_connection_is_a_known_failure(receiver_response: FakeResponse, message: Message) -> None:
     """A refused connection is a known failure that is retried."""
     error = refusal(WebhookChannel("webhook", "http://127.0.0.1:9"), message)
 
     assert not isinstance(error, OutcomeUnknownError)
     assert not error.permanent
-    assert answer.paths == []
+    assert receiver_response.paths == []
 
 
-def test_pagerduty_is_reached_below_its_base_url(answer: Answer, message: Message) -> None:
+def test_pagerduty_is_reached_below_its_base_url(receiver_response: FakeResponse, message: Message) -> None:
     """The base URL is a setting, for the EU and for tests; a status of 202 means accepted."""
-    answer.status, answer.body = 202, b"{}"
-    reference = PagerDutyChannel("pagerduty", "K" * 32, answer.url + "/").send(message)
+    receiver_response.status, receiver_response.body = 202, b"{}"
+    reference = PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url + "/").send(message)
 
     assert reference == ""
-    assert answer.paths == ["/v2/enqueue"]
+    assert receiver_response.paths == ["/v2/enqueue"]
 
 
-def test_an_error_never_contains_the_url(answer: Answer, message: Message) -> None:
+def test_an_error_never_contains_the_url(receiver_response: FakeResponse, message: Message) -> None:
     """The URL of a webhook is a secret and never appears in errors, which the dashboard shows."""
-    answer.status = 500
-    secret = f"{answer.url}/services/T0/B0/SECRET"
+    receiver_response.status = 500
+    secret = f"{receiver_response.url}/services/T0/B0/SECRET"
     errors = [
         refusal(SlackWebhook("slack", address), message)
         for address in (secret, "http://127.0.0.1:9/SECRET", "http://host:port/SECRET")
@@ -135,33 +135,35 @@ def test_an_error_never_contains_the_url(answer: Answer, message: Message) -> No
     assert [error.permanent for error in errors] == [False, False, True]
 
 
-def test_a_response_that_repeats_the_url_is_redacted(answer: Answer, message: Message) -> None:
+def test_a_response_that_repeats_the_url_is_redacted(receiver_response: FakeResponse, message: Message) -> None:
     """A response that repeats the URL or a routing key is redacted in the error."""
     path = "/services/T0123456789/B0123456789/abcdefghijklmnop"
-    answer.status, answer.body = 404, f"Cannot POST {path} (abcdefghijklmnop)".encode()
-    hook = refusal(SlackWebhook("slack", answer.url + path), message)
-    answer.status, answer.body = 400, b"routing_key " + b"K" * 32 + b" is invalid"
-    key = refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message)
+    receiver_response.status, receiver_response.body = 404, f"Cannot POST {path} (abcdefghijklmnop)".encode()
+    hook = refusal(SlackWebhook("slack", receiver_response.url + path), message)
+    receiver_response.status, receiver_response.body = 400, b"routing_key " + b"K" * 32 + b" is invalid"
+    key = refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message)
 
     assert str(hook) == "Slack responded 404: Cannot POST … (…)"
     assert str(key) == "PagerDuty responded 400: routing_key … is invalid"
 
 
-def test_retry_after_accepts_a_date(answer: Answer, message: Message) -> None:
+def test_retry_after_accepts_a_date(receiver_response: FakeResponse, message: Message) -> None:
     """Retry-After accepts a date (RFC 9110); a past date means no delay, and invalid text is ignored."""
     waits: list[float | None] = []
     for text in (format_datetime(datetime.now(UTC) + timedelta(seconds=60)), "Fri, 20 Nov 2015 03:04:00 GMT", "soon"):
-        answer.status, answer.headers = 503, {"Retry-After": text}
-        waits.append(refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message).retry_after_seconds)
+        receiver_response.status, receiver_response.headers = 503, {"Retry-After": text}
+        waits.append(
+            refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message).retry_after_seconds
+        )
 
     assert waits[0] is not None
     assert 50 < waits[0] <= 60
     assert waits[1:] == [0.0, None]
 
 
-def test_only_a_202_is_a_delivery_to_pagerduty(answer: Answer, message: Message) -> None:
+def test_only_a_202_is_a_delivery_to_pagerduty(receiver_response: FakeResponse, message: Message) -> None:
     """A status of 200 instead of 202, such as a login page, is not a delivery to PagerDuty."""
-    error = refusal(PagerDutyChannel("pagerduty", "K" * 32, answer.url), message)
+    error = refusal(PagerDutyChannel("pagerduty", "K" * 32, receiver_response.url), message)
 
     assert (error.permanent, str(error)) == (
         False,
@@ -170,12 +172,12 @@ def test_only_a_202_is_a_delivery_to_pagerduty(answer: Answer, message: Message)
 
 
 def test_an_endless_response_is_an_unknown_outcome(
-    answer: Answer, message: Message, monkeypatch: pytest.MonkeyPatch
+    receiver_response: FakeResponse, message: Message, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A response without end is an unknown outcome."""
     monkeypatch.setattr(http, "MAX_ANSWER_BYTES", 1000)
-    answer.body = b"x" * 100_000
-    error = refusal(WebhookChannel("webhook", answer.url), message)
+    receiver_response.body = b"x" * 100_000
+    error = refusal(WebhookChannel("webhook", receiver_response.url), message)
 
     assert isinstance(error, OutcomeUnknownError)
     assert "does not end" in str(error)
@@ -196,13 +198,13 @@ def test_a_trickling_response_does_not_hold_the_channel(
     assert "no response within 0.3 s" in str(error)
 
 
-def test_slack_gets_plain_text_if_it_refuses_the_blocks(answer: Answer, message: Message) -> None:
+def test_slack_gets_plain_text_if_it_refuses_the_blocks(receiver_response: FakeResponse, message: Message) -> None:
     """If Slack refuses the blocks, the text is sent once; a second refusal is final."""
-    answer.status, answer.body = 400, b"invalid_blocks"
-    error = refusal(SlackWebhook("slack", answer.url), message)
+    receiver_response.status, receiver_response.body = 400, b"invalid_blocks"
+    error = refusal(SlackWebhook("slack", receiver_response.url), message)
 
     assert error.permanent
-    assert len(answer.paths) == 2
+    assert len(receiver_response.paths) == 2
 
 
 def test_a_hanging_name_lookup_is_a_known_failure(message: Message, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def slack() -> Iterator[SlackWorkspace]:
     assert workspace.violations == []
 
 
-class Says(SlackWorkspace):
+class FakeSlack(SlackWorkspace):
     """Receiver that sends the same response to every request."""
 
     def __init__(self, status: int, said: bytes) -> None:
@@ -162,7 +162,7 @@ def test_a_200_with_ok_false_is_a_refusal(slack: SlackWorkspace, message: Messag
 
 def test_a_foreign_response_is_an_unknown_outcome(message: Message) -> None:
     """A response that is not from the Slack API is an unknown outcome, so the next attempt searches first."""
-    workspace = Says(200, b"[1, 2]")
+    workspace = FakeSlack(200, b"[1, 2]")
     with pytest.raises(OutcomeUnknownError, match="not a Slack API response"):
         bot(workspace).send(message)
     workspace.close()
@@ -170,7 +170,7 @@ def test_a_foreign_response_is_an_unknown_outcome(message: Message) -> None:
 
 def test_the_token_is_never_in_an_error_or_repr(message: Message) -> None:
     """Neither an error nor the repr of the channel contains the token."""
-    workspace = Says(403, f"bad token {TOKEN}".encode())
+    workspace = FakeSlack(403, f"bad token {TOKEN}".encode())
     with pytest.raises(ChannelError) as refused:
         bot(workspace).send(message)
     workspace.close()

@@ -159,7 +159,7 @@ def client(started: Upstream) -> Generator[openai.OpenAI]:
         yield client
 
 
-def asked(client: openai.OpenAI) -> openai.Stream[ChatCompletionChunk]:
+def open_stream(client: openai.OpenAI) -> openai.Stream[ChatCompletionChunk]:
     """Ask for a stream."""
     return client.chat.completions.create(
         model="m", messages=MESSAGES, stream=True, stream_options={"include_usage": True}
@@ -189,7 +189,7 @@ def test_a_stream_is_unchanged_and_its_tokens_are_counted(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """The first token is that with content; seven tokens in three parts are six steps."""
-    texts = [part.choices[0].delta.content if part.choices else "usage" for part in asked(client)]
+    texts = [part.choices[0].delta.content if part.choices else "usage" for part in open_stream(client)]
     noted = facts(in_a_request.marks)
 
     assert texts == ["", "a b", " c", " d e", None, "usage"]
@@ -219,7 +219,7 @@ def test_server_times_in_the_last_part_are_split_into_stages(
     upstream.parts = (*ANSWER, chunk({"content": "."}), LAST_PARTS[server])
     upstream.held.clear()
     upstream.work_seconds = 0.02
-    list(asked(client))
+    list(open_stream(client))
     lengths = {
         stage.removesuffix("@reported"): (end - start) / 1e6
         for stage, start, end in in_a_request.stages()
@@ -234,7 +234,7 @@ def test_without_usage_there_is_no_time_per_token(
 ) -> None:
     """Parts are no tokens."""
     upstream.parts = ANSWER
-    list(asked(client))
+    list(open_stream(client))
 
     assert "@first_token" in facts(in_a_request.marks)
     assert not {"@per_token", "@tokens_out"} & set(facts(in_a_request.marks))
@@ -246,7 +246,7 @@ def test_an_abandoned_stream_is_closed(
 ) -> None:
     """The connection is given back, and what came by then counts."""
     upstream.held.clear()
-    stream = asked(client)
+    stream = open_stream(client)
     response = stream.response
     for part in stream:
         if part.choices[0].delta.content:
@@ -291,7 +291,7 @@ def test_an_interrupted_stream_raises_the_original_error(
     upstream.parts = (*ANSWER, {"error": {"message": "no more"}})
 
     with pytest.raises(openai.APIError, match="no more"):
-        list(asked(client))
+        list(open_stream(client))
     assert set(facts(in_a_request.marks)) >= {"@first_token"}
 
 
@@ -299,7 +299,7 @@ def test_a_stream_may_be_read_in_another_context(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """By a thread that knows of no request, as some frameworks do: it belongs to the one that asked for it."""
-    stream = asked(client)
+    stream = open_stream(client)
     reader = threading.Thread(target=list, args=(stream,))
     reader.start()
     reader.join(30)
@@ -312,7 +312,7 @@ def test_after_the_request_a_stream_adds_nothing(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """A request that is over is counted as it was."""
-    stream = asked(client)
+    stream = open_stream(client)
     in_a_request.marks[0] = records.CLOSED
     list(stream)
     in_a_request.marks[0] = records.OPEN
@@ -324,7 +324,7 @@ def test_after_the_request_a_stream_adds_nothing(
 @pytest.mark.usefixtures("upstream")
 def test_a_stream_outside_a_request_is_not_wrapped(client: openai.OpenAI) -> None:
     """Nothing is wrapped."""
-    stream: Any = asked(client)
+    stream: Any = open_stream(client)
 
     assert type(stream._iterator).__name__ == "generator"
     assert len(list(stream)) == len(ANSWER) + 1
@@ -337,7 +337,7 @@ def test_an_agent_failure_is_reported_and_the_parts_are_returned(
     """Each of them."""
     make_fail(TokenStream, "part")
 
-    assert len(list(asked(client))) == len(ANSWER) + 1
+    assert len(list(open_stream(client))) == len(ANSWER) + 1
     assert reported == {"timing a stream of openai"}
 
 

@@ -42,7 +42,7 @@ WORK_SECONDS = 0.02
 MS = 1_000_000
 
 
-class Said(NamedTuple):
+class ReportCase(NamedTuple):
     """What a server says in its headers, and what of it shall be counted, in milliseconds."""
 
     headers: dict[str, str]
@@ -51,7 +51,7 @@ class Said(NamedTuple):
 
 SAID = {
     # As `generate` of router/src/server.rs sets them, text-generation-inference 2 and 3.
-    "tgi": Said(
+    "tgi": ReportCase(
         {
             "x-compute-type": "1-cpu",
             "x-compute-time": "0.018",
@@ -65,7 +65,7 @@ SAID = {
         {"preprocess": 1, "queue": 4, "decode": 12, "dependency": 1},
     ),
     # https://docs.fireworks.ai/api-reference/post-completions: of a dedicated deployment, all of them.
-    "fireworks": Said(
+    "fireworks": ReportCase(
         {
             "fireworks-prompt-tokens": "42",
             "fireworks-server-time-to-first-token": "0.008",
@@ -80,18 +80,18 @@ SAID = {
         {"queue": 4, "tokenize": 1, "prefill": 3, "decode": 9, "dependency": 1},
     ),
     # The same, serverless: what came before the first token is not split.
-    "fireworks, serverless": Said(
+    "fireworks, serverless": ReportCase(
         {"fireworks-server-time-to-first-token": "0.008", "fireworks-server-processing-time": "0.018"},
         {"dependency": 8, "decode": 10},
     ),
     # Of a stream the headers leave before there is a total.
-    "fireworks, a stream": Said({"fireworks-server-time-to-first-token": "0.008"}, {"dependency": 8}),
+    "fireworks, a stream": ReportCase({"fireworks-server-time-to-first-token": "0.008"}, {"dependency": 8}),
     # https://platform.openai.com/docs/api-reference/debugging-requests, with the proxy's own header, as they come.
-    "openai": Said({"openai-processing-ms": "18", "x-envoy-upstream-service-time": "19"}, {"dependency": 18}),
+    "openai": ReportCase({"openai-processing-ms": "18", "x-envoy-upstream-service-time": "19"}, {"dependency": 18}),
     # https://www.envoyproxy.io/docs/envoy/latest/configuration/http/http_filters/router_filter
-    "envoy": Said({"x-envoy-upstream-service-time": "18"}, {"dependency": 18}),
+    "envoy": ReportCase({"x-envoy-upstream-service-time": "18"}, {"dependency": 18}),
     # https://www.w3.org/TR/server-timing/, with metrics that are nobody's stage.
-    "server-timing": Said(
+    "server-timing": ReportCase(
         {"Server-Timing": 'cdn-cache;desc="HIT, edge", Queue;dur=2.5, forward;desc=model;dur=12, total;dur=18'},
         {"queue": 2.5, "forward": 12, "dependency": 3.5},
     ),
@@ -228,15 +228,15 @@ class Handler(BaseHTTPRequestHandler):
 def saying() -> Generator[Callable[[dict[str, str]], str]]:
     """Have a server say what it is told to; returns its address."""
 
-    class Says(Handler):
+    class ReportingHandler(Handler):
         pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Says)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), ReportingHandler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
 
     def say(headers: dict[str, str], body: dict[str, Any] | None = None) -> str:
-        Says.headers_to_say, Says.body_to_say = headers, body or {}
+        ReportingHandler.headers_to_say, ReportingHandler.body_to_say = headers, body or {}
         return f"http://127.0.0.1:{server.server_port}/"
 
     yield say
