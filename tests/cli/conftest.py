@@ -36,5 +36,5 @@ def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 @pytest.fixture(name="free_port")
 def _free_port() -> int:
-    """A port nobody has."""
+    """Unused port."""
     return free_port()

@@ -23,7 +23,7 @@ PATIENT_RUN = (sys.executable, "-c", f"{_LONGER}; sys.exit(main())", "run")
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
-    """Ours without what would say where to send, temporary files in a folder of their own, patience, and *variables*."""
+    """Current environment without export settings, with a temporary directory, long timeouts, and *variables*."""
     kept = {
         name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_", "PYTHONPATH"))
     }

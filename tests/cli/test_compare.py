@@ -97,7 +97,7 @@ LIMITS = ("--fail-on", "p90:+10%,stage:queue:p90:+5ms")
 def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
     runs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Exit code 1; the first sentence says what and why."""
+    """Exit code 1; the first sentence names the result and the reason."""
     code = compare(runs / "base.json", runs / "slow.json", *LIMITS, "--percentile", "p90")
     said = capsys.readouterr().out
 
@@ -111,7 +111,7 @@ def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
 def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A stage may grow while the others vary too much to tell."""
+    """One stage may be slower while the total varies too much for a result."""
     for name, queue in (("a", 2), ("b", 12)):
         varied_file(tmp_path / name, queue_ms=queue)
 
@@ -156,7 +156,7 @@ def test_a_saved_run_equals_the_store(runs: Path, tmp_path: Path, capsys: pytest
 
 
 def test_a_fast_run_of_failures_does_not_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its times are within bounds; how many of its requests fail is not, which is told in any case."""
+    """Times are within the thresholds, and the failure rate is not, which is always reported."""
     sound, failing = (failing_file(tmp_path / f"{failed}.json", failed=failed) for failed in (5, 100))
     where = tmp_path / "found.json", tmp_path / "junit.xml"
 
@@ -210,7 +210,7 @@ def test_the_json_has_all_numbers(runs: Path, tmp_path: Path) -> None:
 def test_a_stage_missing_on_one_side_counts_as_no_time(
     runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is new, and may break a threshold; one that nobody has, and that is no stage, is a mistake."""
+    """A new stage may break a threshold; an unknown stage name is an error."""
     without = run_file(tmp_path / "a.json", queue_ms=1e-6)
     limit = ("--fail-on", "stage:queue:p50:+1ms")
 
@@ -222,7 +222,7 @@ def test_a_stage_missing_on_one_side_counts_as_no_time(
 
 
 def test_a_changed_traffic_mix_is_reported(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A comparison of what is not alike says so; by route it can be narrowed."""
+    """A comparison of different traffic mixes reports the difference, and can be narrowed by route."""
     other = run_file(tmp_path / "b.json", route="/large")
 
     assert compare(runs / "base.json", other) == 0
@@ -345,7 +345,7 @@ def test_several_services_need_the_service_option(
 
 
 def vllm_file(path: Path, *, first_ms: float, gap_ms: float = 5, count: int = 500, seed: int = 1) -> Path:
-    """A result of `vllm bench serve`: so many answers of four tokens."""
+    """Result file of `vllm bench serve` with responses of four tokens."""
     random_ = random.Random(seed)
     found = {
         "date": datetime.fromtimestamp(NOW).astimezone().strftime("%Y%m%d-%H%M%S"),
@@ -360,7 +360,7 @@ def vllm_file(path: Path, *, first_ms: float, gap_ms: float = 5, count: int = 50
 
 
 def test_times_to_tokens_are_compared_with_thresholds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A slower first token is found though answers as a whole take as long."""
+    """A slower first token is detected although total latencies are equal."""
     a = vllm_file(tmp_path / "a.json", first_ms=50, gap_ms=20)
     b = vllm_file(tmp_path / "b.json", first_ms=65, gap_ms=15, seed=2)
     markdown, numbers = tmp_path / "latency.md", tmp_path / "latency.json"
@@ -389,7 +389,7 @@ def test_missing_token_times_exit_with_3(runs: Path, tmp_path: Path, capsys: pyt
 
 
 def test_times_by_different_definitions_are_never_mixed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What both sides were measured by is compared, and the rest is said to be left out."""
+    """Common definitions are compared, and the excluded ones are reported."""
     now = NOW - NOW % 10
     url = f"sqlite:///{tmp_path / 'store.db'}"
     with closing(Store.open(url)) as made:
@@ -432,7 +432,7 @@ def store(tmp_path: Path) -> str:
 
 
 def test_versions_are_compared_over_their_last_requests(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Though the first one is gone since an hour; an unknown one is told with those there are."""
+    """A version that ended an hour ago can be compared; an unknown one is an error with the known ones."""
     where = ("--database", store, "--service", "shop")
 
     assert compare(*where, "--versions", "1.0", "1.1", "--window", "5m", "--fail-on", "p99:+50%") == 1
@@ -474,7 +474,7 @@ def _iso(at: int) -> str:
 
 
 def test_windows_are_compared_and_a_wrong_one_is_explained(store: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """ISO 8601, UTC where they do not say."""
+    """Windows are in ISO 8601, UTC without a time zone."""
     now = NOW - NOW % 10
 
     def window(start: int, end: int) -> str:

@@ -46,7 +46,7 @@ def test_equal_runs_break_no_threshold_more_often_than_is_documented(quantile: f
 
 
 def test_a_slower_run_breaks_the_threshold() -> None:
-    """Twice the time is told from 500 requests, nearly always."""
+    """Twice the latency is detected from 500 requests in nearly all runs."""
     (limit,) = read_thresholds("p50:+10%")
 
     found = [evaluate_threshold(limit, each, strict=False) for each in simulated(0.5, (500, 500), (0.1, 0.2))]
@@ -76,7 +76,7 @@ def values(count: int, seconds: float) -> Histogram:
 def test_a_threshold_breaks_only_beyond_chance(
     counts: tuple[int, int], seconds: tuple[float, float], limit: str, outcome: str, strict: str
 ) -> None:
-    """Where requests are too few for an interval there is no saying; --strict says it all the same."""
+    """Without enough requests for an interval there is no result; --strict reports it as broken."""
     (threshold,) = read_thresholds(limit)
     found = compare_quantile(values(counts[0], seconds[0]), values(counts[1], seconds[1]), threshold.quantile)
 

@@ -32,7 +32,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_files_of_a_killed_process_are_removed_at_the_next_start(place: Path) -> None:
-    """SIGKILL leaves nobody to clean up."""
+    """A killed process does not remove its files."""
     killed = subprocess.run([sys.executable, "-c", KILLED], check=False)
     assert killed.returncode == -signal.SIGKILL
     assert len(list(place.glob("stagelens-run-*/run.db"))) == 1

@@ -122,7 +122,7 @@ def test_closed_standard_streams_do_not_fail(tmp_path: Path, words: list[str], c
 
 
 def test_a_command_that_cannot_start_prints_only_its_error(run: Run) -> None:
-    """As without us: the cure and the exit code of a shell."""
+    """The output has the fix and the exit code of a shell."""
     done = run("--summary", "--", "no-such-program")
 
     assert done.returncode == 127
@@ -135,7 +135,7 @@ def test_a_command_that_cannot_start_prints_only_its_error(run: Run) -> None:
 def test_an_unwritable_output_is_refused_before_the_start(
     run: Run, tmp_path: Path, option: str, place: str, wrong: str
 ) -> None:
-    """A run of an hour whose result has no place is an hour lost."""
+    """A long run without a place for its result would be lost."""
     done = run(option, place, "--", "touch", "started")
 
     assert done.returncode == 1
@@ -145,7 +145,7 @@ def test_an_unwritable_output_is_refused_before_the_start(
 
 
 def test_a_device_is_not_replaced_and_a_link_is_preserved(run: Run, tmp_path: Path) -> None:
-    """Who may do anything, as in a container, would have lost /dev/null."""
+    """A privileged process in a container would otherwise replace /dev/null."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "latest.json").symlink_to("today.json")
 
@@ -183,7 +183,7 @@ def test_without_the_server_extra_its_options_are_refused(tmp_path: Path) -> Non
 
 
 def test_the_command_continues_when_stagelens_is_killed(tmp_path: Path) -> None:
-    """Nobody collects any more, and that is all."""
+    """The command continues without a collector."""
     code = """if True:
         import os, stagelens, sys
         with stagelens.request("job"):
@@ -264,7 +264,7 @@ def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -
     [("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"), ("OTEL_SDK_DISABLED", "true")],
 )
 def test_a_run_in_a_terminal_with_a_configured_collector_has_no_summary(tmp_path: Path, name: str, value: str) -> None:
-    """The command replaces us: whoever has said where it sends, or that it does not, wants nothing else."""
+    """The process is replaced by the command, because an endpoint or a disabled SDK is configured."""
     words = [*RUN, sys.executable, "-c", "import os; print(os.getpid())"]
     with Terminal(words, environment(tmp_path, **{name: value}), apart=True) as terminal:
         assert terminal.process.stdout is not None

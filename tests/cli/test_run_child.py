@@ -41,7 +41,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("code", [0, 1, 126, 255])
 def test_the_exit_code_of_the_command_is_passed_through(code: int) -> None:
-    """Whoever asks gets what the command says."""
+    """Callers get the exit code of the command."""
     done = run("sh", "-c", f"exit {code}")
 
     assert (done.returncode, done.stdout) == (code, "begun\n")
@@ -99,7 +99,7 @@ def test_signals_that_are_ignored_stay_ignored() -> None:
 
 
 def test_ctrl_c_reaches_the_command_once() -> None:
-    """The terminal has told it already: we do not repeat it."""
+    """The terminal sends the signal to both processes, so it is not repeated."""
     with Terminal(parent(sys.executable, "-c", LISTENER)) as terminal:
         terminal.read_until("ready")
         terminal.type("\x03")
@@ -136,7 +136,7 @@ def test_the_command_has_the_terminal(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("patient", [True, False])
 def test_child_processes_of_the_command_are_waited_for(patient: bool) -> None:
-    """It may have something to send when it ends. Who does not want to wait need not, and does it no harm."""
+    """Child processes may still export data; the wait can be interrupted without harm."""
     command = parent("sh", "-c", "exec 3<&0; (read line <&3; echo last) & exit 3")
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""What is told of a run, in a terminal and on a page: the numbers of the dashboard, and what they are worth."""
+"""The summary of a run in a terminal and on a page: the numbers of the dashboard with their error bounds."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def service_at(number: int) -> int:
 
 
 def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> KeptTrace:
-    """A kept request."""
+    """Retained request."""
     each = {"name": name, "stage": "forward", "duration_ns": 2 * MS, "attributes": {}}
     return KeptTrace(
         *(
@@ -71,7 +71,7 @@ def trace(service: Series = SHOP, spans: int = 1, name: str = "forward") -> Kept
 
 @pytest.fixture
 def summary_lines(store: Store) -> Callable[[], list[str]]:
-    """The lines that are told of the store, in a terminal of 80 columns that has no colours."""
+    """Lines of the summary of the store, in a terminal of 80 columns without colours."""
 
     def lines() -> list[str]:
         file = io.StringIO()
@@ -106,7 +106,7 @@ def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lin
 
 
 def test_long_texts_are_truncated_before_numbers(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """A route of 90 characters and an interval that says much of itself: they are cut, and no number is."""
+    """A route of 90 characters and a long interval are truncated, and no number is."""
     long = Series("shop", route="/items/" + "x" * 83)
     kept = trace(long, name="a model of some name " * 5)
     store.write([Batch("a", PointAggregator().points([*many(2000), *many(1500, long)]), traces=[kept])])
@@ -129,7 +129,7 @@ def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: C
 
 
 def test_percentiles_with_too_few_requests_are_omitted(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """With 30 there is a median, and it is said what p95 and p99 need; with 5 there is a mean."""
+    """With 30 requests there is a median, and a notice what p95 and p99 need; with 5 there is a mean."""
     store.write([Batch("a", PointAggregator().points(many(30)))])
     some = summary_lines()
     store.write([Batch("b", PointAggregator().points(many(5, Series("few"))))])

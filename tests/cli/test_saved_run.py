@@ -1,4 +1,4 @@
-"""A saved run is a whole run: taken in by any store it answers every question as the one it was saved from."""
+"""Saved runs are complete: a store that ingests one returns the results of the original store."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ attributes = st.dictionaries(
 
 @st.composite
 def retained_trace(draw: st.DrawFn) -> KeptTrace:
-    """A kept request, as the intake makes them."""
+    """Retained request, as created by the collector."""
     spent = draw(stages)
     spans = [
         {
@@ -108,7 +108,7 @@ def numbers(histogram: Histogram) -> tuple[Any, ...]:
 
 
 def query_results(read: Reader) -> Iterator[Any]:
-    """What *read* says to each question that pages ask about requests."""
+    """Results of *read* for each query of pages about requests."""
     for service in read.services(*EVER)["service"]:
         about = Selection(*EVER, service=service)
         for part in (about, replace(about, status="error"), replace(about, version="2")):
@@ -159,7 +159,7 @@ def test_every_query_is_equal_in_a_store_that_ingests_the_run(
     traces: list[KeptTrace],
     dropped: int,
 ) -> None:
-    """Counts, sums, quantiles, breakdowns and kept requests: nothing is lost, nothing is twice."""
+    """Counts, sums, quantiles, breakdowns and retained requests are neither lost nor duplicated."""
     path = tmp_path_factory.mktemp("run") / "run.json"
     one, other = new_store(), new_store()
     half = len(asked) // 2

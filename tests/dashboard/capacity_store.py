@@ -1,4 +1,4 @@
-"""A store with a service whose latency grows with its load, in two versions and in batches: what capacity is read from."""
+"""Test store of a service whose latency grows with its load, with two versions and batches."""
 
 from __future__ import annotations
 

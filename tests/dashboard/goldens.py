@@ -1,4 +1,4 @@
-"""Pictures of the pages that somebody looked at and found good; a page must keep looking like its own.
+"""Golden pictures of the pages: comparison of a page with its accepted picture.
 
 They are kept a quarter as wide as the screen and in few colours: small files, and what differs between two versions of a browser
 or of its fonts is lost in them. A block that moved, a colour or a chart that is gone is not. `STAGELENS_GOLDENS=accept` takes

@@ -1,4 +1,4 @@
-"""A store with incidents and what was told of them."""
+"""Test store with incidents and their notifications."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _START: tuple[tuple[int, str, float, str, str], ...] = (
 
 
 def batch(series: Series, stage: str, seconds: float, ago: int, requests: int = 20) -> Batch:
-    """Requests that all took as long, in one stage, with one of them kept."""
+    """Requests with equal latency in one stage, one of them retained."""
     at = int(NOW.timestamp()) // 10 * 10 - ago
     duration, time = Histogram(), Histogram()
     duration.record(seconds, requests)
@@ -52,7 +52,7 @@ def source_of(folder: Path, name: str, made: Sequence[Batch]) -> Store:
 
 
 def loaded(instance: str, phase: str, ago: int, seconds: float, model: str = "", *, shape: str = "") -> LoadRecord:
-    """What a replica told of its start, so many seconds ago."""
+    """Start report of a replica, some seconds ago."""
     ended = (int(NOW.timestamp()) - ago) * 10**9
     own = round(seconds * 1e9)
     return LoadRecord("shop", "1", "", instance, f"{instance}:7", phase, model, shape, ended - own, ended, own)

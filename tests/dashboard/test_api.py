@@ -1,4 +1,4 @@
-"""What leaves the dashboard for programs: views, questions and tables as JSON and CSV; and the one thing it writes."""
+"""JSON and CSV API of the dashboard: views, queries and tables, and the event endpoint."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_one_chart_as_csv(client: FlaskClient) -> None:
 
 
 def test_one_table_as_csv(client: FlaskClient) -> None:
-    """What it says on the page, row by row."""
+    """The CSV has the text of the table on the page, row by row."""
     query = {"path": "/s/vision-api", "table": "Slow exemplars"}
     table = fetch_json(client, VIEW, **query)
     lines = lines_of(client.get(VIEW, query_string={**query, "format": "csv"}))
@@ -165,7 +165,7 @@ def test_an_invalid_query_parameter_is_named(
 
 
 def test_nothing_below_api_is_a_page(client: FlaskClient) -> None:
-    """A mistyped address is told so in JSON, not with the entry of the dashboard."""
+    """An unknown address below /api is a JSON error, not the page of the dashboard."""
     status, _, fix = refused(client, "/api/v1/nothing")
 
     assert status == 404
@@ -211,7 +211,7 @@ def test_percentiles_of_too_few_requests_are_marked(client: FlaskClient) -> None
 
 
 def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
-    """As the page does; or what it is told to."""
+    """Without parameters the newest versions are compared, as on the page; parameters select others."""
     told = fetch_json(client, "/api/v1/query/compare", service="vision-api")
     back = fetch_json(client, "/api/v1/query/compare", service="vision-api", a="2.0.0", b="1.0.0", p="99")
 
@@ -237,7 +237,7 @@ def test_objectives_and_names(client: FlaskClient) -> None:
 
 
 def test_an_unchanged_view_gets_304(client: FlaskClient) -> None:
-    """Not even computed: the address, the window and the revision say that it is the same."""
+    """The result is not computed if address, window and revision are unchanged."""
     first = client.get(VIEW, query_string={"path": "/s/vision-api"})
     tag = {"If-None-Match": first.headers["ETag"]}
     same = client.get(VIEW, query_string={"path": "/s/vision-api"}, headers=tag)
@@ -261,7 +261,7 @@ def test_every_page_has_a_view(client: FlaskClient, path: str) -> None:
 
 
 def test_page_data_has_chart_frames_and_table_texts() -> None:
-    """Of a chart its frame, under the title of its card; of a table its text, a bar by what it is said to show."""
+    """A chart has its frame under the title of its card; a table has its texts, and a bar has its value."""
     frame = pd.DataFrame({"at": [pd.Timestamp("2026-11-20T12:00:00Z")], "wait (ms)": [np.nan]})
     bar = html.Div(role="img", **attributes({"aria-label": "Stages: Queue 60 %"}))
     listed = table([("Name", ""), ("Bar", "")], [html.Tr([html.Th("a"), html.Td(bar)])], "Things")
@@ -321,7 +321,7 @@ def proof_of(client: FlaskClient) -> dict[str, str]:
 
 
 def test_an_event_is_stored_and_shown_at_once(empty_store: Store) -> None:
-    """One told by a page is there for all pages at once."""
+    """An event that one page creates is on all pages at once."""
     client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
     before = empty_store.read.revision()
     answer = client.post(EVENTS, json=EVENT, headers=proof_of(client))
@@ -365,7 +365,7 @@ def test_a_csrf_token_is_valid_for_its_session_only(empty_store: Store) -> None:
 
 @pytest.mark.parametrize(("kind", "text"), [("note", "looked at it (by ada)"), ("advice", "looked at it")])
 def test_an_event_names_its_author(empty_store: Store, kind: str, text: str) -> None:
-    """Where readers have names; what is said about advice is for the page to read."""
+    """An event has the user name if there is one; actions on advice are only read by the advice page."""
     config = DashboardConfig(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1"),))
     client = Dashboard(config, empty_store, clock=NOW.timestamp).app.server.test_client()
     named = {"X-Forwarded-User": "ada"}
@@ -401,7 +401,7 @@ def test_an_invalid_event_gets_the_error_of_the_collector(
 def test_a_database_that_cannot_be_written_is_reported(
     empty_store: Store, monkeypatch: pytest.MonkeyPatch, said: str, status: int
 ) -> None:
-    """Says so; one that is read-only names who can write."""
+    """The error names the cause; for a read-only store it names the process that can write."""
 
     def fail(_event: object) -> None:
         raise StoreError(said)

@@ -11,7 +11,7 @@ from stagelens.dashboard.web import app
 
 
 def test_a_file_is_compressed_once_for_all_its_urls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Anybody can invent URLs of one file, before signing in; caching each would fill the memory."""
+    """Clients can invent URLs of one file before authentication; caching each one would exhaust the memory."""
     server, packed = Flask("files"), list[int]()
     server.add_url_rule("/assets/<name>", view_func=lambda **_: Response("x" * 10_000, mimetype="text/css"))
     app.compress_responses(server, ("/assets/",))

@@ -47,7 +47,7 @@ LAPTOP: ViewportSize = {"width": 1280, "height": 800}
 
 @pytest.fixture(scope="module")
 def slow_trace(filled: Store) -> str:
-    """The id of a kept request that its slow preprocess dominates."""
+    """Id of a retained request that is dominated by its slow preprocess."""
     frame = filled.read.exemplars(
         Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1, dominant="preprocess"
     )
@@ -138,7 +138,7 @@ def test_a_click_pins_the_percentile_into_the_address(visit: Visit) -> None:
 
 
 def test_the_theme_switches_without_the_server(visit: Visit) -> None:
-    """Charts are redrawn in the browser from the same figures, and the choice is kept."""
+    """Charts are redrawn in the browser from the same figures, and the choice is stored."""
     page = visit.go("/s/vision-api")
     ink = page.evaluate("getComputedStyle(document.body).backgroundColor")
     asked = len(visit.callbacks)
@@ -283,7 +283,7 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
 
 
 def test_the_refresh_pauses_while_the_page_is_not_in_use(visit: Visit) -> None:
-    """A hidden tab, a pointer on a chart, a frozen window and an answer under way all hold it back."""
+    """A hidden tab, a pointer on a chart, a fixed window and a pending response delay the refresh."""
     page = visit.go("/s/vision-api")
     beat = "dash_clientside.stagelens.beat(1, {tick}, {seen}) === dash_clientside.no_update"
     # However many beats the page has had by itself: whoever has just seen news is asked at every one.

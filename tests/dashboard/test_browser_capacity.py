@@ -63,7 +63,7 @@ def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name
 
 
 def test_dismissed_advice_disappears_and_can_be_restored(browser: Browser, address: str) -> None:
-    """A click tells the server, and the page is as it is then: for everybody, until somebody shows it again."""
+    """A click is stored on the server, and every page hides the advice until it is restored."""
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")
     tab = Visit(context.new_page(), address)
     page = tab.go("/s/ocr-api/advice")

@@ -48,7 +48,7 @@ def test_the_replicas_page_has_no_errors_and_fits_phones(browser: Browser, addre
 
 
 def test_cold_requests_are_excluded_and_included_by_a_button(browser: Browser, address: str) -> None:
-    """On every tab of the service that one goes to from there; the address says which."""
+    """The filter applies to every tab of the service that is opened from there, and is part of the address."""
     context = browser.new_context(viewport=DESKTOP)
     page = Visit(context.new_page(), address).go("/s/shop?from=now-15m")
     percentiles = page.get_by_role("img", name="Stages of the latency by percentile")

@@ -1,4 +1,4 @@
-"""The page of the collectors in a browser: both themes, phones, nobody there, and one that dies while it is looked at."""
+"""The page of the collectors in a browser: themes, phones, no collector, and a collector that stops."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, 
 def test_a_stopped_collector_is_shown_without_a_reload(
     browser: Browser, store: Store, address: str, clock: Clock
 ) -> None:
-    """No data comes then that would say so."""
+    """A stopped collector sends no data, so the page must refresh by time."""
     write(store, REPORTS[0])
     context = browser.new_context(viewport=DESKTOP)
     page = Visit(context.new_page(), address).go("/collectors")

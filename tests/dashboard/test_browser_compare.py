@@ -13,7 +13,7 @@ pytestmark = pytest.mark.stacks
 
 
 def test_the_keyboard_leads_from_a_regression_to_its_evidence(visit: Visit) -> None:
-    """The key j takes the first row, Enter opens the comparison that says the same."""
+    """The key j selects the first row, Enter opens the comparison with the same numbers."""
     page = visit.go("/regressions")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
@@ -24,7 +24,7 @@ def test_the_keyboard_leads_from_a_regression_to_its_evidence(visit: Visit) -> N
 
 
 def test_both_sides_can_be_chosen(visit: Visit) -> None:
-    """Swapped, picked from the menu, or typed; the address says it, and back undoes it."""
+    """The sides can be swapped, selected in the menu or typed; the address contains them, and back restores them."""
     page = visit.go("/compare?svc=vision-api")
     page.get_by_role("link", name="Swap").click()
     expect(page.locator(".verdict .big")).to_contain_text("faster at p99")

@@ -56,7 +56,7 @@ def test_incident_pages_are_accessible_and_fit(incidents_visit: Visit, name: str
 
 
 def test_an_incident_is_acknowledged_and_silenced_with_buttons(incidents_visit: Visit) -> None:
-    """Pressed, the page says who acknowledged it; a silence is on the list until it is ended."""
+    """The page shows the person who acknowledged; a silence is in the list until it is ended."""
     page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
     with page.expect_event("load"):
         page.get_by_role("button", name="Acknowledge").click()

@@ -100,7 +100,7 @@ def test_a_stage_bar_leads_to_its_percentile(visit: Visit) -> None:
 
 
 def test_the_page_of_one_request_has_no_empty_cards(browser: Browser, tmp_path: Path) -> None:
-    """Nothing is drawn that one request cannot tell, and nothing is empty without saying so."""
+    """Nothing is drawn that one request cannot show, and every empty card has a notice."""
     store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
     histogram = Histogram()
     histogram.record(0.2)

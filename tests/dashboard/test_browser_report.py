@@ -41,7 +41,7 @@ def saved(browser: Browser, base: str, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> None:
-    """Charts drawn, nothing asked of anybody, nothing axe minds, and a hover still says the numbers."""
+    """Charts are drawn without requests to a server, axe finds no violation, and hovering shows the numbers."""
     context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
     context.set_offline(True)
     page = context.new_page()
@@ -134,10 +134,10 @@ def elsewhere() -> Iterator[int]:
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has there
-            """Say nothing."""
+            """Log nothing."""
 
         def do_GET(self) -> None:
-            """Answer with an empty page."""
+            """Send an empty page."""
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
             self.end_headers()
@@ -182,7 +182,7 @@ def test_dns_rebinding_is_refused(browser: Browser, base: str) -> None:
 
 
 def test_a_button_records_an_event_on_the_server(browser: Browser, tmp_path: Path) -> None:
-    """And the page is drawn anew with what it told, without a reload."""
+    """The page is redrawn with the new event without a reload."""
     store = Store.open(f"sqlite:///{tmp_path / 'own.db'}")
     served = Dashboard(DashboardConfig(port=0), store)
     served.start()

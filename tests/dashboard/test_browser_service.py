@@ -79,7 +79,7 @@ def test_stage_patterns_are_drawn_and_persist(visit: Visit) -> None:
 
 
 def test_a_chart_that_fails_to_refresh_stays(browser: Browser, base: str) -> None:
-    """The page says so; the chart that was there is still there, and the next control works."""
+    """The page shows the error, the existing chart stays, and the next control works."""
     context = browser.new_context(viewport=DESKTOP)
     visit = Visit(context.new_page(), base)
     page = visit.go(ADDRESS)
@@ -119,7 +119,7 @@ def test_combined_page_states_are_accessible(browser: Browser, base: str) -> Non
 def test_a_route_is_chosen_with_the_keyboard_and_ended_by_its_chip(
     browser: Browser, base: str, size: ViewportSize
 ) -> None:
-    """The menu opens, fits, and closes with Escape; the chip says what it ends; axe minds nothing serious."""
+    """The menu opens, fits, and closes with Escape; the chip names its filter; axe finds no serious violation."""
     context = browser.new_context(viewport=size, color_scheme="light", reduced_motion="reduce", has_touch=size is PHONE)
     visit = Visit(context.new_page(), base)
     page = visit.go(ADDRESS)

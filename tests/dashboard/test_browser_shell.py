@@ -70,7 +70,7 @@ def delivered(page: Page, beat: int) -> None:
 
 
 def test_a_typed_time_range_becomes_the_window(visit: Visit) -> None:
-    """Lengths, times, days and ISO; a wrong one says what would be right."""
+    """Lengths, times, days and ISO 8601 are accepted; an invalid text shows the allowed form."""
     page = visit.go("/slo")
     read = "([texts, now]) => texts.map((text) => stagelens.windowOf(text, now, true))"
     now = int(NOW.replace(second=0).timestamp() * 1000)
@@ -159,7 +159,7 @@ def test_every_address_opens_directly(visit: Visit) -> None:
 
 
 def test_the_palette_finds_one_of_three_hundred(visit: Visit, names: dict[str, Any]) -> None:
-    """By letters in their order, with the arrows; the field says which line is chosen."""
+    """Letters in order match, arrow keys move, and the field announces the selected row."""
     visit.page.route("**/api/v1/names", lambda route: route.fulfill(json=names))
     page = visit.go("/slo?from=now-1h")
     page.keyboard.press("Control+k")
@@ -221,7 +221,7 @@ def test_back_restores_the_scroll_position(visit: Visit) -> None:
 
 
 def test_a_chart_exports_as_picture_and_numbers(visit: Visit, tmp_path: Path) -> None:
-    """PNG, SVG and CSV say service, chart and window."""
+    """PNG, SVG and CSV contain service, chart and window."""
     page = visit.go("/s/vision-api")
     kept: dict[str, bytes] = {}
     files: list[str] = []
@@ -285,7 +285,7 @@ def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: st
 
 
 def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
-    """Also when its answer comes first."""
+    """The second click wins even if its response arrives first."""
     page = visit.go("/")
     held: list[Route] = []
 
@@ -322,7 +322,7 @@ def mortal(filled: Store) -> Iterator[list[Dashboard]]:
 def test_an_unreachable_dashboard_is_shown_and_recovers(
     browser: Browser, mortal: list[Dashboard], filled: Store
 ) -> None:
-    """The old page stays, with since when; once it answers, the page of the address is there by itself."""
+    """The old page stays with the time of the failure; after the recovery the page of the address is shown."""
     host, port = mortal[0].address
     context = browser.new_context(viewport=DESKTOP)
     visit = Visit(context.new_page(), f"http://{host}:{port}")

@@ -37,7 +37,7 @@ CUT = """() => {
 
 @pytest.fixture(scope="module")
 def address(burning_folder: Path, burning_store: Store) -> Iterator[str]:
-    """The address of a dashboard whose objectives burn."""
+    """Address of a dashboard with burning objectives."""
     alerts = AlertsReader(burning_store, LiveFile(burning_folder / "slo.yaml", ENV))
     served = Dashboard(DashboardConfig(port=0), burning_store, alerts, clock=NOW.timestamp)
     served.start()
@@ -64,7 +64,7 @@ def test_objectives_and_events_fit_and_are_readable(browser: Browser, address: s
 
 
 def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str) -> None:
-    """Part of the budget, bar to kept requests, alert to its history and its window: each is an address, and back works."""
+    """Budget segment, bar to retained requests, alert to its history: each has an address, and back works."""
     context = browser.new_context(viewport=DESKTOP, reduced_motion="reduce")
     visit = Visit(context.new_page(), address)
     page = visit.go("/slo/hot-latency?from=now-1h")

@@ -1,4 +1,4 @@
-"""The tokens page in Chromium: what the pointer is told, and a control that redraws one of its charts."""
+"""The tokens page in Chromium: hover texts, and a control that redraws one of its charts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_hovering_shows_the_stages_before_the_first_token(visit: Visit) -> None:
 
 
 def test_the_breakdown_percentile_control_redraws_the_chart(visit: Visit) -> None:
-    """The chart is drawn again for another percentile, and the address says which."""
+    """The chart is redrawn for another percentile, and the address contains it."""
     page = visit.go(PAGE)
     page.locator("[data-chart=over]").scroll_into_view_if_needed()
     page.get_by_role("group", name="Percentile", exact=True).get_by_role("button", name="p50").click()

@@ -1,4 +1,4 @@
-"""The pages of capacity, cost and settings: what a store of known queues says, and what is missing where it is."""
+"""The pages of capacity, cost and settings, for a store with known queues and for missing data."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_the_page_starts_with_capacity_compared_with_the_previous_version(store:
 
 
 def test_without_an_objective_the_curve_is_shown_without_capacity(store: Store, tmp_path: Path) -> None:
-    """What cannot be known says what is missing."""
+    """Missing values are explained."""
     said = shown(source_of(store, tmp_path, slo=False))
 
     assert "this service has no latency objective" in said
@@ -146,7 +146,7 @@ def test_the_charts_have_tables_with_units(store: Store, tmp_path: Path) -> None
 
 
 def test_services_without_batches_or_load_have_a_notice(filled: Store, alerts: AlertsReader) -> None:
-    """A service that tells no batch sizes, and whose rate hardly changes, has a page all the same."""
+    """A service without batch sizes and with a constant rate has a page."""
     said = shown(Source(filled, alerts, NOW.timestamp), "/s/vision-api/capacity")
 
     assert "No batch size known" in said

@@ -1,4 +1,4 @@
-"""The page of the collectors: how each is, also when it says nothing any more, and what to do about it."""
+"""The page of the collectors: the state of each, also after its last report, and the fixes."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_collector_problem_is_shown_with_its_fix(vitals: dict[str, Any], words
 
 
 def test_failures_come_first_with_their_start_time() -> None:
-    """It is graver than anything to be mended."""
+    """A failure is more severe than a warning."""
     judged = collector_status(with_vitals(failing=(("committing", "disk full", AT - 300),), file_errors=("x",)), NOW)
 
     assert judged.state == "failing"
@@ -107,7 +107,7 @@ def test_a_clock_that_is_ahead_is_reported() -> None:
 
 
 def test_an_empty_page_explains_how_to_report(store: Store) -> None:
-    """Nobody has reported."""
+    """No collector has reported."""
     said = shown(store)
 
     assert "No collector has reported" in said
@@ -137,7 +137,7 @@ def test_collector_messages_are_escaped(store: Store) -> None:
 
 
 def test_the_page_refreshes_without_new_data(store: Store) -> None:
-    """When a collector dies nothing is written that could say so."""
+    """A stopped collector writes no data that would trigger a refresh."""
     write(store, WELL)
     later = NOW + timedelta(minutes=1)
     stamps = [
@@ -160,7 +160,7 @@ def test_every_page_links_to_the_collectors(store: Store) -> None:
 
 
 def test_the_overview_names_services_over_their_series_share(store: Store) -> None:
-    """In a line, whichever collector it sent to; without anybody there is none."""
+    """The service is named in one line for all collectors; without one there is no line."""
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 
     assert service_quota_line(context) is None

@@ -113,7 +113,7 @@ def test_the_newest_version_is_compared_with_the_previous(source: Source) -> Non
 
 
 def test_a_version_with_too_few_requests_is_skipped(stored: Stored) -> None:
-    """A roll-out that was stopped after a minute says nothing; the one before it does."""
+    """A rollout stopped after a minute is skipped, and the version before it is used."""
     source = stored(
         Served("shop", "1", 40, 25), Served("shop", "2", 25, 24.8, SLOW, rate=1), Served("shop", "3", 24, 0, SLOW)
     )
@@ -134,7 +134,7 @@ def test_a_version_with_few_requests_falls_back_to_the_previous_window(stored: S
 
 
 def test_overlapping_versions_are_compared_over_the_common_time(stored: Stored) -> None:
-    """Of a canary only the time both served is compared, and the page says so."""
+    """A canary is compared over the common time only, and the page shows that time."""
     source = stored(Served("shop", "1", 20), Served("shop", "2", 10, 0, SLOW))
     pair = default_pair(of(source, "/compare?svc=shop"))
 
@@ -260,7 +260,7 @@ def test_a_changed_traffic_mix_qualifies_the_verdict(stored: Stored) -> None:
 
 
 def test_longer_prompts_are_a_changed_traffic_mix(stored: Stored, store: Store) -> None:
-    """The median of the prompt's tokens is compared, and told where somebody counts tokens."""
+    """The median of prompt tokens is compared and shown if tokens are counted."""
     source = stored(Served("chat", "1", 10, 5), Served("chat", "2", 5, 0, SLOW))
     prompts(store, "1", 8 * MINUTE, 100)
     prompts(store, "2", 3 * MINUTE, 400)
@@ -382,7 +382,7 @@ def test_an_unknown_side_is_named(source: Source) -> None:
     ],
 )
 def test_no_address_breaks_the_page(source: Source, query: str) -> None:
-    """Sides without requests, the same on both, times before the history: each is said, no card fails."""
+    """Sides without requests, equal sides and times before the history are each reported, and no card fails."""
     said = shown(source, f"/compare?{query}")
 
     assert said

@@ -1,4 +1,4 @@
-"""The palette keeps its promises: every stage has a hue, neighbours are told apart by everyone, text is readable."""
+"""The palette: every stage has a hue, neighbouring hues are distinguishable, and texts are readable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of engines: intervals where the distribution is in fixed buckets, exact means, and no number nobody measured."""
+"""The page of engines: error bounds for fixed buckets, exact means, and no number without a measurement."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def counted(total: float, *buckets: tuple[float, float, int]) -> Distribution:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A vLLM with a thousand requests in fixed buckets, and a Triton that tells sums alone."""
+    """A vLLM server with a thousand requests in fixed buckets, and a Triton server with sums only."""
     endless = float("inf")
     tokens = Histogram(zero=60_000)
     opened = Store.open(f"sqlite:///{tmp_path_factory.mktemp('engines')}/s.db", clock=NOW.timestamp)
@@ -90,7 +90,7 @@ def test_a_percentile_beyond_the_last_bucket_is_shown_as_above(store: Store) -> 
 
 
 def test_sums_without_a_distribution_have_a_mean_and_no_percentile(page: str) -> None:
-    """Triton's counters say how long all took together."""
+    """Counters of Triton contain only the total time."""
     assert re.search(r"vision resnet 200 \S+ – – – 20\.0 ms", page)  # noqa: RUF001
     assert re.search(r"Run of 8–15 at once 50 30\.0 ms – – –", page)  # noqa: RUF001
 
@@ -113,13 +113,13 @@ def test_the_mean_is_split_by_stage_to_the_last_bit(store: Store) -> None:
 
 
 def test_the_page_explains_intervals(page: str) -> None:
-    """An interval looks odd to who expects a number."""
+    """The page explains why it shows an interval instead of a number."""
     assert "the position inside a bucket is not known" in page
     assert "send the engine's traces or run the agent" in page
 
 
 def test_without_targets_the_page_explains_how_to_add_them(tmp_path: Path) -> None:
-    """The first thing to do stands on the empty page."""
+    """The empty page shows the first step."""
     opened = Store.open(f"sqlite:///{tmp_path}/s.db", clock=NOW.timestamp)
     words = shown(Source(opened, None, NOW.timestamp), "/engines")
     opened.close()

@@ -33,7 +33,7 @@ def found(source: Source, search: str = "from=now-2h") -> list[TimelineEvent]:
 
 
 def test_all_kinds_of_events_are_listed_newest_first(source: Source) -> None:
-    """Releases by first sight, alerts, and what was told, in one order; the first version of a service is no release."""
+    """Releases, alerts and reported events are in one order; the first version of a service is no release."""
     every = found(source)
 
     assert [each.at for each in every] == sorted((each.at for each in every), reverse=True)
@@ -86,7 +86,7 @@ def test_a_kind_filter_shows_only_its_events(source: Source, kind: str) -> None:
 
 
 def test_an_event_of_the_last_seconds_is_listed(tmp_path: Path) -> None:
-    """Nobody waits for the next ten seconds to see what they have told; a window that is over has nothing of it."""
+    """An event is listed before its 10 s bucket is complete; a past window does not contain it."""
     store = Store.open(f"sqlite:///{tmp_path / 'just.db'}", clock=NOW.timestamp)
     source = Source(store, None, NOW.timestamp)
     store.add_event(Event(NOW, "", "note", "", "just now"))
@@ -99,7 +99,7 @@ def test_an_event_of_the_last_seconds_is_listed(tmp_path: Path) -> None:
 
 
 def test_a_service_page_lists_its_events_and_global_ones(source: Source) -> None:
-    """Events without a service are everybody's."""
+    """Events without a service are shown for every service."""
     every = found(source, "svc=hot&from=now-2h")
 
     assert {each.service for each in every} == {"hot", ""}
@@ -120,7 +120,7 @@ def test_event_texts_are_escaped(source: Source) -> None:
 
 @pytest.mark.parametrize("search", ["kind=party", "svc=nobody", "from=now-3h&to=now-2h", "kind=%00&svc=%3Cb%3E"])
 def test_an_empty_event_list_explains_what_appears_there(source: Source, search: str) -> None:
-    """Garbage in the address falls back, and an empty window says how to fill it."""
+    """Invalid values in the address fall back, and an empty window explains how to fill it."""
     said = shown(source, f"/events?{search}")
 
     assert "Events" in said
@@ -128,7 +128,7 @@ def test_an_empty_event_list_explains_what_appears_there(source: Source, search:
 
 
 def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
-    """Before anything was sent the page says what will be there."""
+    """The page of an empty store describes its later content."""
     store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
     source = Source(store, None, NOW.timestamp)
     said = shown(source, "/events")

@@ -173,7 +173,7 @@ def test_stacked_stages_add_up_to_the_line() -> None:
 
 
 def test_the_objective_label_has_priority_over_the_median() -> None:
-    """Where both would stand at the same height, the words of the promise stay readable."""
+    """If both labels have the same height, the label of the objective stays readable."""
     clear = percentile_figure(breakdown(), objective=Objective(0.5, 0.99))
     crowded = percentile_figure(breakdown(), objective=Objective(0.03, 0.99))
 
@@ -267,7 +267,7 @@ def test_a_phone_gets_no_labels_beside_the_plot() -> None:
 
 @given(st.integers(min_value=0, max_value=10**9))
 def test_the_grid_ends_at_ten_requests_above_the_percentile(requests: int) -> None:
-    """No percentile is drawn that the requests cannot tell."""
+    """Percentiles without enough requests are not drawn."""
     grid = percentile_grid(requests)
 
     assert list(grid) == sorted(set(grid))
@@ -291,7 +291,7 @@ def test_a_version_of_the_user_is_text_and_not_html() -> None:
 
 
 def test_a_reported_release_is_marked_once() -> None:
-    """That its version was first seen a minute later says nothing more."""
+    """The first request of the version, a minute later, adds no second mark."""
     seen, reported = {START + timedelta(minutes=5): "v2"}, {START + timedelta(minutes=4): "v2"}
     figure = over_time_figure(over_time(), AXIS, versions=seen, reported=reported)
 
@@ -360,7 +360,7 @@ def test_the_time_chart_shows_the_counted_values(there: list[bool]) -> None:
 
 
 def test_steps_with_too_few_requests_are_greyed() -> None:
-    """Ten requests must stand above the percentile in each step: 600 tell p95, and not p99."""
+    """Each step needs ten requests above the percentile: 600 requests are enough for p95, and not for p99."""
     tail, body = (over_time_figure(over_time(), AXIS, quantile=each)["layout"]["shapes"] for each in (0.99, 0.95))
 
     assert [(shape["x0"], shape["x1"]) for shape in tail] == [(AXIS.place(START), AXIS.place(AXIS.end))]
@@ -435,7 +435,7 @@ def test_no_request_is_lost_in_the_heatmap(found: list[tuple[int, int, int]], ti
 
 
 def test_custom_stages_and_waiting_have_patterns() -> None:
-    """Who does not tell hues apart may turn patterns on; what is greyed by name has one always."""
+    """Patterns are an option for readers who do not distinguish hues; grey areas always have one."""
     frame = breakdown().rename(columns={"forward": "rerank"})
     families = {trace["name"]: trace["meta"]["family"] for trace in percentile_figure(frame)["data"] if "meta" in trace}
 
@@ -478,7 +478,7 @@ def test_one_step_is_as_wide_as_its_window() -> None:
 
 
 def test_a_burn_rate_is_labelled_with_its_window() -> None:
-    """Where only hours are left, nothing is known of five minutes: the line does not say so."""
+    """If only hourly data exist, the line is not labelled with five minutes."""
     axis = TimeAxis(START, START + timedelta(hours=10), timedelta(hours=1), UTC)
     long, short = timedelta(hours=6), timedelta(minutes=5)
     figure = burn_figure(counts(), axis, objective=0.99, lines=(), long=long, short=short)
@@ -496,7 +496,7 @@ def test_times_are_shown_in_the_reader_s_zone() -> None:
 
 @given(st.timedeltas(min_value=timedelta(minutes=5), max_value=timedelta(days=100)))
 def test_a_window_has_thirty_to_a_hundred_and_twenty_steps(length: timedelta) -> None:
-    """Few enough to read, enough to see a course."""
+    """The number of steps is small enough to read and large enough to show a trend."""
     steps = length / step_for(length)
 
     assert 30 <= steps <= 120
@@ -512,7 +512,7 @@ def test_every_request_is_in_the_heatmap() -> None:
 
 
 def test_labels_at_the_edge_do_not_touch() -> None:
-    """Thin neighbours are nudged apart, and bands too thin to point at have no label."""
+    """Close labels are moved, and areas too thin for a pointer have no label."""
     placed = band_labels({"forward": 0.1, "h2d": 0.04, "d2h": 0.04, "queue": 0.5, "overhead": 0.001}, 1.0)
     heights = [note["y"] for note in placed]
 
@@ -545,7 +545,7 @@ def test_a_logarithmic_axis_always_has_a_scale(low: float, reach: float) -> None
 
 @pytest.mark.parametrize(("bad", "side"), [(0.0, ("right", "top")), (40.0, ("left", "bottom"))])
 def test_the_pace_label_does_not_overlap_its_line(bad: float, side: tuple[str, str]) -> None:
-    """The line falls: below it a name ends, above it a name begins, and it is where the course of the budget is not."""
+    """A label below the falling line ends there, one above it starts there, and neither is on the series."""
     counted = counts().assign(bad=bad)
     figure = budget_figure(counted, AXIS, allowed_bad=100, window=timedelta(minutes=20))
     name = next(each for each in figure["layout"]["annotations"] if each["text"] == "sustainable pace")

@@ -22,7 +22,7 @@ from stagelens.dashboard.web import guard
     "module", [numbers, design_tokens, config, guard, components, elements, time_axis, budget, service]
 )
 def test_examples_in_docstrings_run(module: object) -> None:
-    """What a docstring promises is what the function returns."""
+    """The examples in docstrings return the shown results."""
     failures, _ = doctest.testmod(module)  # pyright: ignore[reportArgumentType] - parametrized modules are typed as object
 
     assert failures == 0
@@ -47,7 +47,7 @@ def test_examples_in_docstrings_run(module: object) -> None:
     ],
 )
 def test_a_duration_has_three_digits_and_the_unit_of_its_size(seconds: float, text: str) -> None:
-    """Rounding never leaves a number that belongs to the next unit."""
+    """Rounding never gives a number of the next larger unit."""
     assert numbers.duration(seconds) == text
 
 
@@ -92,5 +92,5 @@ def test_a_rank_is_never_rounded_up(quantile: float) -> None:
 
 
 def test_a_time_span_has_at_most_two_units() -> None:
-    """Nobody reads three."""
+    """A third unit would not be readable."""
     assert numbers.span(timedelta(days=1, hours=2, minutes=3, seconds=4)) == "1\u202fd\u00a02\u202fh"

@@ -40,7 +40,7 @@ def test_unauthenticated_access_is_for_loopback_only() -> None:
 
 
 def test_a_weak_token_is_for_loopback_only() -> None:
-    """It does not start where others reach it, and says what makes a better one."""
+    """A weak token prevents the start on a public address, and the error explains a better one."""
     with pytest.raises(ConfigError, match=r"STAGELENS_DASHBOARD_TOKEN has 1 characters.*\n.*openssl rand"):
         DashboardConfig(host="0.0.0.0", token="x")  # noqa: S106 - of this test
 
@@ -156,7 +156,7 @@ def test_a_refusal_escapes_the_host(filled: Store) -> None:
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 @pytest.mark.parametrize("config", [DashboardConfig(), DashboardConfig(host="0.0.0.0", token=TOKEN)])
 def test_probes_need_no_token(filled: Store, config: DashboardConfig, path: str) -> None:
-    """A probe has none, and learns that the store answers and nothing else."""
+    """A probe has no token, and its response contains only whether the store works."""
     answer = client_of(filled, config).get(path)
 
     assert answer.status_code == 200
@@ -164,7 +164,7 @@ def test_probes_need_no_token(filled: Store, config: DashboardConfig, path: str)
 
 
 def test_healthz_reports_why_the_store_fails(tmp_path: Path) -> None:
-    """A dashboard over a broken database is not healthy, whatever its pages say."""
+    """A dashboard over a failing database is unhealthy, even if its pages are served."""
     store = Store.open(f"sqlite:///{tmp_path / 'broken.db'}")
     with store.transaction() as connection:
         connection.execute(text("DROP TABLE services"))
@@ -179,7 +179,7 @@ def test_healthz_reports_why_the_store_fails(tmp_path: Path) -> None:
 
 
 def test_healthz_is_served_to_known_hosts_only(filled: Store) -> None:
-    """A web site cannot even learn that a dashboard runs here."""
+    """A web site cannot detect that a dashboard runs on this machine."""
     assert client_of(filled, DashboardConfig()).get("/healthz", headers={"Host": "evil.example"}).status_code == 421
 
 

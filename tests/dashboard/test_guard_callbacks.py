@@ -81,7 +81,7 @@ def test_an_oversized_callback_body_is_not_read(client: FlaskClient) -> None:
 def test_an_address_with_characters_no_database_stores_is_a_page(
     client: FlaskClient, caplog: pytest.LogCaptureFixture, path: str
 ) -> None:
-    """Which says that there is no such thing."""
+    """The page reports that the object does not exist."""
     with caplog.at_level(logging.WARNING):
         answer = client.post(CALLBACK_PATH, json=changed(inputs=valued(path)))
 

@@ -1,4 +1,4 @@
-"""Whether machines were busy when requests were slow: the arithmetic, and what the page says of it."""
+"""Machine load during slow requests: the arithmetic, and the texts of the page."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ BAD_MINUTES = range(9, 12)
 
 
 def frame(*rows: tuple[int, Measure, str, float]) -> pd.DataFrame:
-    """What the store answers: the value of a measure at a place, so many minutes after `AT`."""
+    """Frame of the store: the value of a measure of a replica, some minutes after `AT`."""
     told = [
         (AT + timedelta(minutes=minute), measure.key, place, value, value) for minute, measure, place, value in rows
     ]
@@ -51,7 +51,7 @@ def steps(values: Sequence[float], name: str) -> pd.DataFrame:
 
 
 def test_gpu_utilization_is_shown_where_there_are_gpus() -> None:
-    """However busy the CPUs are; each GPU counts as much as it was told of."""
+    """The load of CPUs is ignored; each GPU is weighted by its number of readings."""
     found = frame((0, GPU, "a/gpu0", 0.9), (1, GPU, "a/gpu0", 0.7), (0, GPU, "b/gpu0", 0.2), (0, CPU_SHARE, "a:1", 1.0))
 
     assert utilization(found)[0] == "GPU"
@@ -64,7 +64,7 @@ def test_a_mig_slice_without_utilization_is_not_idle() -> None:
 
 
 def test_the_processes_of_a_machine_share_its_cpus() -> None:
-    """Two workers at 0.3 keep it busy for 0.6; more than all of it nobody can."""
+    """Two workers at 0.3 give a utilization of 0.6; the maximum is 1."""
     found = frame(
         (0, CPU_SHARE, "a:1", 0.3), (0, CPU_SHARE, "a:2", 0.3), (0, CPU_SHARE, "b:1", 0.8), (0, CPU_SHARE, "b:2", 0.8)
     )
@@ -74,7 +74,7 @@ def test_the_processes_of_a_machine_share_its_cpus() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 100)), max_size=60))
 def test_slow_steps_are_compared_with_the_remaining_steps(told: list[tuple[float, float]]) -> None:
-    """The slow and the others are all there is, and both means lie among the values; too few or equal steps tell nothing."""
+    """Both means are within the values; too few or equal steps have no result."""
     shares, tail = [share for share, _ in told], [value for _, value in told]
     found = compare_slow_steps(steps(shares, "share"), steps(tail, "value"))
 
@@ -144,7 +144,7 @@ def test_the_page_reports_machine_load_during_slow_requests(store: Store, source
 
 
 def test_an_equally_busy_machine_explains_nothing(store: Store, source: Source) -> None:
-    """CPUs, where no GPU is told of; and how to have them told."""
+    """CPUs are shown without GPU data, with the instructions to get GPU data."""
     machines(store, gpu=False, explains=False)
     said = shown(source, PAGE)
 

@@ -68,7 +68,7 @@ def proof(client: FlaskClient) -> dict[str, str]:
 
 
 def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
-    """What is open first, with the reason where nobody is told, and the silences with their end."""
+    """Open incidents come first, with the reason of a missing notification, and silences with their end."""
     said = shown(source, "/incidents")
 
     assert "2 incidents open" in said
@@ -79,7 +79,7 @@ def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
 
 
 def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
-    """Since when, who acknowledged it, what happened, what was sent to whom."""
+    """The page has start, acknowledgement, transitions and deliveries by channel."""
     said = shown(source, f"/incidents/{notified_store.OPEN}")
     over = shown(source, f"/incidents/{notified_store.OVER}")
 
@@ -97,7 +97,7 @@ def test_an_unknown_incident_has_a_page_that_explains(source: Source) -> None:
 
 
 def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    """The page says who acknowledged it, and the channels are to be told."""
+    """The page names the person who acknowledged, and channels are notified."""
     answer = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=proof)
     found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
@@ -122,7 +122,7 @@ def slower(store: Store) -> str:
 def test_a_latency_regression_is_accepted_from_its_page(
     source: Source, client: FlaskClient, proof: dict[str, str], slower: str
 ) -> None:
-    """There is a button for it, and then the page and the list say who took it for normal."""
+    """The page has a button, and afterwards page and list name the person who accepted."""
     before = shown(source, f"/incidents/{slower}")
     answer = client.post(f"/api/v1/incidents/{slower}/accept", json={"why": "the new model"}, headers=proof)
     page, every = shown(source, f"/incidents/{slower}"), shown(source, "/incidents")
@@ -140,7 +140,7 @@ def test_a_latency_regression_is_accepted_from_its_page(
 
 
 def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    """There is no button for it, and a program is told what to do instead; nor can what is over, or nowhere."""
+    """There is no button, and the API returns a fix; resolved and unknown incidents are refused too."""
     paths = (notified_store.OPEN, notified_store.OVER, "sl-1")
     answers = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
 
@@ -150,7 +150,7 @@ def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskCl
 
 
 def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: str) -> None:
-    """In the name of who pressed it."""
+    """The action has the name of the person who clicked."""
     body = pressed(ACCEPT, slower)
     answer = client.post("/hooks/slack", data=body, headers=signed(body))
     found = source.incident_actions.incident(slower)
@@ -160,7 +160,7 @@ def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: 
 
 
 def test_a_silence_is_created_and_ended_from_a_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
-    """With who and why; ended, it is not in force."""
+    """A silence has author and reason; after its end it is not in force."""
     made = client.post("/api/v1/silences", json={"service": "x", "for": "8h", "comment": "deploy"}, headers=proof)
     name = json.loads(made.text)["id"]
     silent = {each.id: each for each in source.incident_actions.silences()}
@@ -241,7 +241,7 @@ def signed(body: bytes, secret: str = "s3cret") -> dict[str, str]:  # noqa: S107
 
 
 def test_a_button_in_slack_acknowledges(source: Source, client: FlaskClient) -> None:
-    """Signed with the secret of the file, it is done in the name of who pressed it; else it is refused."""
+    """A click signed with the secret of the file is executed with the name of the person; others are refused."""
     body = pressed(ACKNOWLEDGE)
     refused = client.post("/hooks/slack", data=body, headers=signed(body, "wrong"))
     taken = client.post("/hooks/slack", data=body, headers=signed(body))

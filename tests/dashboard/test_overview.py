@@ -143,7 +143,7 @@ def test_the_most_severe_row_is_first(source: Source) -> None:
     "sort", ["name", "rate", "p50", "p99", "change", "where", "budget", "errors", "status", "burn"]
 )
 def test_every_column_sorts_both_ways(source: Source, sort: str) -> None:
-    """The head says which way, and leads to the other; all services stay."""
+    """The header shows the direction and links to the other one; all services are listed."""
     page, back = (context_at(source, f"/?sort={each}") for each in (sort, f"-{sort}"))
     heads = [each for each in all_of(services_card(page, urgent_first(page)), html.Th) if hasattr(each, "aria-sort")]
     turned = [each for each in all_of(services_card(back, urgent_first(back)), html.Th) if hasattr(each, "aria-sort")]
@@ -172,7 +172,7 @@ def test_numbers_sort_by_size_and_unknown_ones_come_last(source: Source) -> None
 
 @pytest.mark.parametrize("query", ["sort=nonsense", "sort=--p99", "n=0", "n=99", "n=x", "n=²", "kind=<b>"])
 def test_invalid_values_fall_back_to_the_default(source: Source, query: str) -> None:
-    """An address with a value nobody knows shows what the address without it shows."""
+    """An invalid value gives the same page as no value."""
     assert names(source, f"/?{query}") == names(source, "/")
 
 
@@ -200,7 +200,7 @@ def test_every_cell_links_to_the_explanation_of_its_number(source: Source) -> No
 
 
 def test_hundreds_of_services_are_paged(crowd: Store) -> None:
-    """Fifty at a time, by kind; the side bar shows forty and says how many more there are."""
+    """Pages have fifty services by kind; the side bar lists forty and the number of the others."""
     source = Source(crowd, None, NOW.timestamp)
     pages = [names(source, f"/?n={each}") for each in range(1, 7)]
     first = text_of(source, "/")
@@ -245,7 +245,7 @@ def test_services_with_problems_come_before_all_kinds(crowd: Store, tmp_path: Pa
 
 
 def test_cards_beyond_three_are_collapsed(crowd: Store, tmp_path: Path) -> None:
-    """Eight services burn: three cards are shown, five are folded away, and how many they are is said."""
+    """With eight burning services, three cards are shown, and a button shows the number of the other five."""
     path = tmp_path / "slo.yaml"
     slos = ", ".join(
         f"{{name: s{each}, service: service-{each}, objective: 0.99, threshold: 10ms, window: 30d}}"
@@ -261,7 +261,7 @@ def test_cards_beyond_three_are_collapsed(crowd: Store, tmp_path: Path) -> None:
 
 
 def test_a_store_with_one_request_has_a_page(tmp_path: Path) -> None:
-    """It says how many requests p99 needs, and breaks nothing."""
+    """The page shows how many requests p99 needs, and no card fails."""
     store = Store.open(f"sqlite:///{tmp_path / 'one.db'}", clock=NOW.timestamp)
     histogram = Histogram()
     histogram.record(0.2)
@@ -314,7 +314,7 @@ def test_a_cold_start_in_the_tail_is_named(traffic: ModuleType, tmp_path: Path) 
 
 
 def test_events_are_listed_in_order(traffic: ModuleType, tmp_path: Path) -> None:
-    """Releases and what pipelines told, newest first; a finding that was put aside is no event of the fleet."""
+    """Releases and reported events are sorted newest first; dismissed findings are no events."""
     store = Store.open(f"sqlite:///{tmp_path / 'events.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=3), NOW, released=NOW - timedelta(minutes=1))
     store.add_event(Event(NOW - timedelta(minutes=2), "chat-llm", "config", "batch", "max_batch 16"))

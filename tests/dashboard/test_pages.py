@@ -1,4 +1,4 @@
-"""Pages without a browser: every address renders cold, says what it knows and never falls over."""
+"""Pages without a browser: every address renders without prior state or errors."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def text_of(source: Source, address: str, now: datetime = NOW) -> str:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_every_address_responds_without_prior_state(dashboard: Dashboard, address: str) -> None:
-    """The frame comes with GET, and the page with the one callback, which answers without an error card."""
+    """GET returns the frame, and one callback returns the page without an error card."""
     client = dashboard.app.server.test_client()
     path, _, search = address.partition("?")
     names = ("made.data", "seen.data")
@@ -140,7 +140,7 @@ def test_every_address_responds_without_prior_state(dashboard: Dashboard, addres
 
 
 def ticked(served: Dashboard, path: str, seen: object) -> dict[str, Any]:
-    """What the page at *path* answers to the beat of a browser that has *seen* it as told."""
+    """Return the response of the page at *path* to a refresh of a browser with the revision *seen*."""
     names = ("made.data", "seen.data")
     ask: dict[str, Any] = {
         "output": ".." + "...".join(names) + "..",
@@ -172,7 +172,7 @@ def test_a_refresh_without_new_data_sends_nothing(dashboard: Dashboard, path: st
 
 
 def test_a_refresh_that_overtakes_a_page_delivers_it(dashboard: Dashboard) -> None:
-    """The browser drops the answer that was overtaken: without it the old page would stand under the new address."""
+    """The browser drops the overtaken response, so the refresh must deliver the page of the new address."""
     seen = ticked(dashboard, "/traces", None)["seen"]["data"]
     answer = ticked(dashboard, "/s/vision-api", seen)
 
@@ -278,7 +278,7 @@ def test_a_stage_is_compared_with_its_own_median() -> None:
 
 
 def test_a_percentile_with_too_few_requests_names_no_stage(traffic: ModuleType, tmp_path: Path) -> None:
-    """The table of stages says how many it takes instead."""
+    """The table of stages shows the required number of requests."""
     store = Store.open(f"sqlite:///{tmp_path / 'young.db'}", clock=NOW.timestamp)
     traffic.fill(store, NOW - timedelta(minutes=5), NOW, released=NOW - timedelta(seconds=20))
     source = Source(store, None, NOW.timestamp)
@@ -311,7 +311,7 @@ def test_many_services_and_many_stages_break_nothing(traffic: ModuleType, tmp_pa
 
 
 def test_the_regression_is_named_with_its_stage(source: Source) -> None:
-    """The overview says what got slower, since which version, and why."""
+    """The overview names the slower service, the version and the stage."""
     text = text_of(source, "/")
 
     assert "Regression" in text
@@ -350,7 +350,7 @@ def test_an_empty_store_shows_how_to_start(fresh: Store) -> None:
     ],
 )
 def test_an_empty_store_names_where_its_collector_listens(fresh: Store, name: str, line: str) -> None:
-    """Not where it would listen if nobody had chosen another port."""
+    """The page shows the actual address of the collector instead of the default one."""
     with fresh.transaction() as connection:
         write_report(connection, Report("a", name, "1.2.3", NOW.timestamp() - 60, NOW.timestamp() - 3))
 
@@ -359,7 +359,7 @@ def test_an_empty_store_names_where_its_collector_listens(fresh: Store, name: st
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_an_empty_store_breaks_no_page(fresh: Store, address: str) -> None:
-    """Before the first request every address still answers."""
+    """Before the first request every address returns a page."""
     source = Source(fresh, None, NOW.timestamp)
     context = context_of(at(address), source)
     page = page_of(context)
@@ -368,7 +368,7 @@ def test_an_empty_store_breaks_no_page(fresh: Store, address: str) -> None:
 
 
 def test_a_window_without_data_links_to_the_last_data(source: Source) -> None:
-    """It says when the last request came and links there."""
+    """The page shows the time of the last request and links there."""
     text = text_of(source, "/s/vision-api?from=now-1h", NOW + timedelta(hours=5))
 
     assert "No request in this window" in text
@@ -439,7 +439,7 @@ def test_data_that_stopped_is_reported_with_its_age(filled: Store) -> None:
 
 
 def test_a_failing_card_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
-    """The page keeps its other cards, and the log says why."""
+    """The other cards of the page are shown, and the log has the reason."""
 
     def broken() -> Any:
         msg = "the query took too long"
@@ -488,7 +488,7 @@ def test_requests_of_one_distributed_trace_have_separate_links(source: Source) -
 
 
 def test_a_link_to_a_request_opens_it(source: Source) -> None:
-    """The slowest and its neighbour are told apart by their root spans."""
+    """The slowest request and its neighbour are distinguished by their root spans."""
     found = source.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1).iloc[0]
     text = text_of(source, f"/traces/{found['trace_id']}-{found['span_id']}")
     other = text_of(source, f"/traces/{found['trace_id']}-{'0' * 16}")
@@ -526,7 +526,7 @@ def test_a_span_note_lists_valid_attributes_only() -> None:
     ],
 )
 def test_an_unknown_address_is_404(dashboard: Dashboard, address: str, status: int) -> None:
-    """Programs hear it, people read it; a page about what is not there is still a page."""
+    """The status is 404 and the page is readable; a page about an unknown object is still a page."""
     answer = dashboard.app.server.test_client().get(address)
 
     assert answer.status_code == status

@@ -69,12 +69,12 @@ def test_each_release_is_compared_with_the_version_before(source: Source) -> Non
 
 
 def test_the_overview_and_the_side_bar_count_open_regressions(source: Source) -> None:
-    """A version that was rolled back is nobody's trouble any more."""
+    """A rolled back version is no longer counted."""
     assert [each.service for each in regressions(of(source))] == ["slower"]
 
 
 def test_the_page_starts_with_the_finding(source: Source) -> None:
-    """Then what is open, what improved, and the rest folded away."""
+    """The finding is followed by open and improved versions; the rest is collapsed."""
     said = shown(source, "/regressions")
 
     assert said.startswith("1 of 5 released services got slower")
@@ -117,7 +117,7 @@ def test_old_releases_are_not_evaluated(store: Store) -> None:
 
 
 def test_an_environment_without_traffic_has_no_releases(source: Source) -> None:
-    """And the page says that nobody knows it."""
+    """The page reports that the environment is unknown."""
     assert "No environment called nowhere" in shown(source, "/regressions?env=nowhere")
 
 
@@ -161,7 +161,7 @@ def test_an_open_incident_is_shown_with_its_release(store: Store) -> None:
 
 
 def test_an_open_incident_does_not_raise_a_small_change(traffic: ModuleType, tmp_path: Path) -> None:
-    """The order is by how much slower each surely is; the side bar counts those that somebody should act on."""
+    """Rows are sorted by their certain slowdown; the side bar counts those that need action."""
     began, few = NOW - timedelta(minutes=12), {**FAST, "forward": 11.1}
     slight = (Served("slight", "1", 30, 15), Served("slight", "2", 15, 0, few))
     opened = Store.open(f"sqlite:///{tmp_path / 'fleet.db'}", clock=NOW.timestamp)
@@ -185,7 +185,7 @@ def test_an_open_incident_does_not_raise_a_small_change(traffic: ModuleType, tmp
 def test_a_refresh_of_a_large_fleet_needs_few_queries(
     store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """New data makes the versions known anew, and judges none whose time is over again."""
+    """New data reload the known versions, and expired ones are not evaluated again."""
     asked: Counter[str] = Counter()
     later = NOW + timedelta(minutes=2)
     source = Source(store, None, later.timestamp)

@@ -36,7 +36,7 @@ def client(filled: Store, alerts: AlertsReader) -> FlaskClient:
 
 
 class Reader(HTMLParser):
-    """Takes HTML apart as a browser does: its tags with their attributes, and its text."""
+    """Parses HTML into tags with attributes, and text."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -132,7 +132,7 @@ def test_a_report_is_self_contained(client: FlaskClient) -> None:
 
 
 def test_a_report_can_be_downloaded(client: FlaskClient) -> None:
-    """Under a name that says what it is."""
+    """The file name contains service and window."""
     answer = client.get("/report", query_string={"path": "/s/vision-api", "download": "1"})
 
     assert answer.headers["Content-Disposition"] == 'attachment; filename="stagelens-s-vision-api.html"'
@@ -173,7 +173,7 @@ def test_the_first_response_contains_the_page(client: FlaskClient, path: str) ->
 
 
 def test_a_prepared_page_is_delivered_once(filled: Store) -> None:
-    """Who asks for the same again, as after an error, gets it made anew."""
+    """A repeated request, for example after an error, creates the page again."""
     source = Source(filled, None, NOW.timestamp)
     made, handover = Page("t", [("t", None)], []), Handover()
     context = Context(parse("/", "", NOW), source)

@@ -177,7 +177,7 @@ def test_the_page_contains_no_excluded_requests(mixed: Store, alone: Store, path
     ],
 )
 def test_related_pages_contain_no_excluded_requests(mixed: Store, alone: Store, address: str) -> None:
-    """Capacity tells no price of a part, a comparison has chips, the list of traces menus: their numbers are the same."""
+    """Capacity has no price, a comparison has chips, the list of traces has menus: numbers are equal."""
     part_of_it = page_data_of(Source(mixed, None, NOW.timestamp), f"{address}&{ROUTE}")
 
     assert part_of_it.charts or part_of_it.tables
@@ -224,13 +224,13 @@ def test_a_route_is_chosen_in_a_menu_and_ended_by_its_chip(source: Source) -> No
 
 @pytest.mark.parametrize(("service", "menu"), [("lonely", False), ("chat", True), ("many", True), ("capped", True)])
 def test_a_single_route_has_no_menu(source: Source, service: str, menu: bool) -> None:
-    """The menu stands where a service has several; folded ones count as one."""
+    """The menu is shown for services with several routes; aggregated ones count as one."""
     for path in (f"/s/{service}", f"/s/{service}/traces", f"/traces?svc={service}", f"/compare?svc={service}"):
         assert ("Route: any" in html_of(source, path)) is menu, path
 
 
 def test_a_menu_of_many_routes_accepts_unlisted_ones(source: Source) -> None:
-    """The busiest are listed, a field takes the rest; folded values are a route like others."""
+    """The busiest routes are listed, and a field accepts others; aggregated values are one route."""
     html = html_of(source, "/s/many")
 
     assert len(set(re.findall(r"r=/(\d{3})", html))) == 40
@@ -266,7 +266,7 @@ def test_links_within_the_service_preserve_the_scope(source: Source, path: str) 
 
 
 def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
-    """A side bar beside the page of one route judges the others' releases by all they serve."""
+    """A side bar beside the page of one route compares releases of other services over all their requests."""
     source = Source(filled, None, NOW.timestamp)
     addresses = ("/s/chat-llm", "/s/chat-llm?m=llama-3-8b&r=/v1/chat/completions")
     whole, part = (judge_releases(context(source, each)) for each in addresses)
@@ -314,7 +314,7 @@ def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
 
 
 def test_an_objective_of_one_route_is_not_drawn_for_all_routes(with_objectives: Source) -> None:
-    """Each view has the promise made for all its requests, the closest first; whose budget it is stands beside it."""
+    """Each view shows the objective for all its requests, the closest first, with its scope beside it."""
     addresses = ("/s/chat", f"/s/chat?{ROUTE}", f"/s/chat?{ODD_ROUTE}", "/s/pair", "/s/pair?r=/a", "/s/pair?r=/b")
     found = [context(with_objectives, each) for each in addresses]
 
@@ -323,7 +323,7 @@ def test_an_objective_of_one_route_is_not_drawn_for_all_routes(with_objectives: 
 
 
 def _whose(source: Source, address: str) -> str:
-    """Return whose budget the tile of a page says it shows; "" for that of just what is shown."""
+    """Return the scope of the budget in the tile of a page; "" for the scope of the page."""
     tile = " ".join(map(text_of, page(source, address).body)).partition("Error budget")[2]
     found = re.match(r"\D*[\d.]+\W+left (all routes|route \S+) ·", tile)
     return found[1] if found else ""

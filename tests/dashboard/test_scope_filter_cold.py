@@ -1,4 +1,4 @@
-"""Pages without the requests in which something was loaded: as if there had been none, and it says how many there were."""
+"""Pages without cold requests: equal to a store without them, with the number of excluded requests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def page(store: Store, address: str) -> Page:
 
 
 def page_body(found: Page) -> tuple[object, ...]:
-    """What a page shows below its head, which says that there is more."""
+    """Content of a page below its head, which contains the number of excluded requests."""
     shown = page_data(found.body)
     charts = {name: (drawn.spoken, str(drawn.frame)) for name, drawn in shown.charts.items()}
     return charts, shown.tables, [text_of(node) for node in found.body[2:]]
@@ -65,7 +65,7 @@ def test_excluded_cold_requests_are_not_on_the_page(stores: tuple[Store, Store],
 
 @pytest.mark.parametrize("path", ["/s/shop", "/traces", "/compare"])
 def test_the_cold_switch_shows_the_number_of_requests(stores: tuple[Store, Store], path: str) -> None:
-    """It is there where there are some; pressed, it says how many are left out, and links to all."""
+    """The switch exists if there are cold requests; pressed, it shows their number and links to all."""
     mixed, warm = stores
     address = f"{path}?svc=shop&from=now-15m"
     said = [text_of(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
@@ -102,7 +102,7 @@ def test_a_page_of_cold_requests_only_explains_why_it_is_empty(tmp_path: Path) -
 
 
 def test_replicas_are_listed_with_age_and_loads(tmp_path: Path) -> None:
-    """The youngest first; of one that is not heard of nobody knows how old it is."""
+    """Replicas are sorted by age, youngest first; the age of a replica without a report is unknown."""
     cold = [loaded("young", "start", 12, 8.0), loaded("young", "read", 13, 6.0, "resnet")]
     cold += [loaded("old", "start", 90_000, 3.0), loaded("old", "read", 90_000, 1.5, "resnet")]
     cold += [loaded("old", "read", 90_001, 0.5, "resnet")]

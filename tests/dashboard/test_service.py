@@ -1,4 +1,4 @@
-"""The page of one service: every number once, nothing told that its requests cannot tell, every control an address."""
+"""The page of one service: consistent numbers, no percentile of too few requests, and a link for every control."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def incident(opened: datetime, resolved: datetime | None, service: str = "two-mo
 
 
 def scraped(now: datetime) -> Batch:
-    """A source whose buckets are a doubling wide, as of a Prometheus histogram."""
+    """Source with buckets that double in width, as in a Prometheus histogram."""
     random = np.random.default_rng(1)
     seconds = np.exp(random.normal(np.log(0.05), 0.6, 5000))
     bucket = np.ceil(np.log2(seconds)).astype(int) - 1
@@ -79,7 +79,7 @@ def scraped(now: datetime) -> Batch:
 
 @pytest.fixture(scope="module")
 def store(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """Services that are hard to tell of: two models, fixed buckets, one request, much that nobody claimed."""
+    """Services with special data: two models, fixed buckets, one request, and much unattributed time."""
     shape = traffic.Shape
     stages = {"forward": shape(20, 0.2), "queue": shape(4, 1.0, 0.05, 20), "overhead": shape(1, 0.2)}
     unclaimed = {"forward": shape(20, 0.2), "overhead": shape(9, 0.2)}
@@ -113,7 +113,7 @@ def context(source: Source, address: str) -> Context:
 
 
 def page_data_of(source: Source, address: str) -> PageData:
-    """Return what a page says."""
+    """Return charts, tables and texts of a page."""
     page = page_of(context(source, address))
     assert page is not None
     return page_data(page.body)
@@ -179,7 +179,7 @@ def test_a_rate_is_compared_over_the_existing_history(source: Source) -> None:
 
 
 def test_vs_off_omits_the_comparison(source: Source) -> None:
-    """`vs=off` leaves the changes out, and says how many requests there were instead."""
+    """`vs=off` removes the changes and shows the numbers of requests instead."""
     page = html_of(source, "/s/two-models?from=now-5m&vs=off")
 
     assert "vs prev." in html_of(source, "/s/two-models?from=now-5m")
@@ -188,7 +188,7 @@ def test_vs_off_omits_the_comparison(source: Source) -> None:
 
 
 def test_a_model_has_a_link(source: Source) -> None:
-    """The service's models stand in its head, each a link; the page of one tells its requests only."""
+    """The models of the service are links in its head; the page of one contains its requests only."""
     both, small, large = (context(source, f"/s/two-models?{QUARTER}{query}") for query in ("", "&m=small", "&m=large"))
     counted = [each.source.read.latency(each.selection).count for each in (both, small, large)]
     page = html_of(source, f"/s/two-models?{QUARTER}")
@@ -201,7 +201,7 @@ def test_a_model_has_a_link(source: Source) -> None:
 
 
 def test_fixed_buckets_give_intervals(source: Source) -> None:
-    """Where the source knows no better, tile, chart and table say between what."""
+    """If the source has wide buckets, tile, chart and table show error bounds."""
     page = html_of(source, f"/s/scraped?{QUARTER}")
     written = notes(figure(source, "percentile", f"/s/scraped?{QUARTER}"))
 
@@ -212,7 +212,7 @@ def test_fixed_buckets_give_intervals(source: Source) -> None:
 
 
 def test_one_request_has_no_percentile(source: Source) -> None:
-    """The page stands, says what is missing, and still shows the request."""
+    """The page shows what is missing, and the request."""
     page = html_of(source, f"/s/one?{QUARTER}")
 
     assert "Too few requests for a percentile" in page
@@ -222,7 +222,7 @@ def test_one_request_has_no_percentile(source: Source) -> None:
 
 
 def test_one_request_has_no_rank_but_a_chart_scale(source: Source) -> None:
-    """It is slower than nobody: a place among a handful would be made up."""
+    """A rank among a few requests would not be meaningful."""
     table = next(each for each in page_data_of(source, f"/s/one?{QUARTER}").tables if each.name == "Slow exemplars")
     ticks = figure(source, "heat", f"/s/one?{QUARTER}")["layout"]["yaxis"]["ticktext"]
 
@@ -248,7 +248,7 @@ def test_unattributed_time_above_15_percent_is_named(source: Source) -> None:
 
 
 def test_a_stage_can_be_left_out(source: Source) -> None:
-    """The address names it; no chart draws it or speaks of the whole latency, and the table leads back."""
+    """The address names the stage; no chart draws it or shows the total latency, and the table links back."""
     address = f"/s/two-models?{QUARTER}&hide=queue,nobody"
     percentiles, over, heat = (figure(source, name, address) for name in ("percentile", "over", "heat"))
     page = html_of(source, address)
@@ -322,7 +322,7 @@ def test_an_alert_outside_the_scope_is_omitted(store: Store) -> None:
     ["p=banana", "p=-3", "p=100", "hide=,,", "hide=%3Cb%3E", "m=no-such-model", "t=7&by=x&y=z&x=q", "v=0&m=small"],
 )
 def test_invalid_values_in_the_address_break_nothing(source: Source, query: str) -> None:
-    """A wrong value falls back to its default, or finds nothing and says so."""
+    """An invalid value falls back to its default, or finds nothing with a notice."""
     page = html_of(source, f"/s/two-models?{QUARTER}&{query}")
 
     assert "could not be rendered" not in page
@@ -357,7 +357,7 @@ def test_a_mixture_needs_two_dominant_causes() -> None:
 
 
 def test_slow_exemplars_show_each_cause_once() -> None:
-    """A second request of a cause says nothing new; one that is faster than nine in ten is no slow one."""
+    """A second request of a cause is omitted, and so is one that is faster than nine in ten."""
     kept = pd.DataFrame(
         {
             "dominant": ["queue", "load", "queue", "forward"],
@@ -380,7 +380,7 @@ def test_exemplars_around_a_percentile_are_the_nearest_in_rank() -> None:
 
 
 def test_a_service_of_another_environment_is_not_mixed_in(source: Source) -> None:
-    """Where nobody serves there is no request, and the page leads to where there are some."""
+    """An environment without traffic shows no request and links to environments with traffic."""
     made = replace(context(source, f"/s/two-models?{QUARTER}").selection, environment="staging")
 
     page = html_of(source, f"/s/two-models?{QUARTER}&env=staging")

@@ -1,4 +1,4 @@
-"""What pages say of agents that keep to a budget: what it costs, what is missing, of how many requests, and since when."""
+"""Notices about agents with a budget: its cost, the missing detail, the share of requests, and the start."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def of(value: float, count: int = 100) -> Histogram:
 
 
 def served(service: str, at: int, level: str, cost: float) -> Batch:
-    """A hundred requests of 10 ms, as an agent at *level* tells of them."""
+    """Write a hundred requests of 10 ms, as recorded by an agent at *level*."""
     series, stage = Series(service, "1"), UNTIMED if level == "requests_only" else "forward"
     spent = Histogram(buckets=dict.fromkeys(of(0.01).buckets, 1000000))
     points = [
@@ -93,7 +93,7 @@ def test_past_reduced_recording_is_shown_with_its_end(source: Source) -> None:
 
 
 def test_a_window_without_recorded_requests_is_explained(source: Source) -> None:
-    """A window without requests, of which a process says that it recorded nothing."""
+    """A process reports that it recorded nothing in the window."""
     page = page_text(source, "/s/silent?from=now-5m")
 
     assert "No request in this window" in page

@@ -1,4 +1,4 @@
-"""What the page of a service says of servers whose word are invalid: how many calls, by whose dialect."""
+"""Notices about invalid server timings on the page of a service: number of calls by dialect."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LAST = int(NOW.timestamp()) // 10 * 10 - 20
 
 
 def served(service: str, **suspects: int) -> Batch:
-    """Return a hundred requests of 10 ms, and so many calls whose server was not believed, by dialect."""
+    """Return a hundred requests of 10 ms, and calls with refused server timings by dialect."""
     series = Series(service, "1")
 
     def of(count: int) -> Histogram:
@@ -35,7 +35,7 @@ def served(service: str, **suspects: int) -> Batch:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
-    """One service that calls servers that are wrong, and one whose servers are right."""
+    """One service that calls servers with invalid timings, and one with valid ones."""
     store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('note') / 'note.db'}", clock=NOW.timestamp)
     store.write([served("told", tgi=12, groq=1), served("well")])
     yield Source(store, None, NOW.timestamp)

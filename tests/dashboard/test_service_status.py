@@ -76,7 +76,7 @@ def test_the_status_is_the_worst_of_its_sources(  # noqa: PLR0917 - the columns 
     state: str,
     word: str,
 ) -> None:
-    """Objective, open incident, pending burn rule and slower release, in any combination; a link says why."""
+    """Any combination of objective, open incident, pending rule and slower release; a link explains the status."""
     rules = (PENDING,) if pending else ()
     slos = tuple(replace(slo, state=each, rules=rules) for each in states)
 

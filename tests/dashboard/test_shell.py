@@ -1,4 +1,4 @@
-"""The frame around the pages: what it says of the store's bounds."""
+"""The frame of the pages: notices about the limits of the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """A store with a budget, and two services of four routes where two are told apart."""
+    """Store with a budget, and two services of four routes with a cap of two."""
     opened = Store.open(
         f"sqlite:///{tmp_path / 'small.db'}",
         retention=Retention(budget_bytes=10 * 1024**3),
@@ -54,7 +54,7 @@ def words(node: Any) -> str:
 
 
 def foot(store: Store, address: str) -> str:
-    """Return what the side bar says."""
+    """Return the text of the side bar."""
     source = Source(store, None, NOW.timestamp)
     return words(side(context_of(parse(address, "", NOW), source), address, source.state()))
 
@@ -69,7 +69,7 @@ def test_detail_removed_by_the_storage_budget_is_shown(store: Store) -> None:
 
 
 def test_values_over_their_cap_are_shown_on_the_affected_pages(store: Store) -> None:
-    """A service's page tells its own folds, other pages those of all."""
+    """The page of a service shows its own aggregated values, other pages those of all services."""
     shop, desk = (f"{name} has more than 2 routes: new ones count as Other" for name in ("shop", "desk"))
 
     assert shop in foot(store, "/")
@@ -79,7 +79,7 @@ def test_values_over_their_cap_are_shown_on_the_affected_pages(store: Store) -> 
 
 
 def test_a_store_within_its_limits_has_no_notice(tmp_path: Path) -> None:
-    """No budget reached, no value folded: no word of it."""
+    """Without a reached budget or an aggregated value there is no notice."""
     store = Store.open(f"sqlite:///{tmp_path / 'new.db'}", clock=NOW.timestamp)
     said = foot(store, "/")
     store.close()

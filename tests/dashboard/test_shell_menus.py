@@ -104,7 +104,7 @@ def test_environments_are_offered_by_name(store: Store) -> None:
 
 
 def test_an_environment_without_data_can_be_deselected(store: Store) -> None:
-    """A link to it still says where one is."""
+    """A link to the environment still shows its name."""
     came_from(store, "prod")
     menu = shown(store, "?env=canary")
 

@@ -1,4 +1,4 @@
-"""The chart of an incident, for those who have its address and cannot sign in."""
+"""Signed chart URLs: access to the chart of an incident without authentication."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 @pytest.fixture
 def client(store: Store) -> FlaskClient:
-    """Somebody who did not sign in."""
+    """Client without authentication."""
     return Dashboard(GUARDED, store).app.server.test_client()
 
 
@@ -52,7 +52,7 @@ def path_of(store: Store, name: str) -> str:
 
 @pytest.mark.parametrize("name", [notified_store.OPEN, notified_store.OVER])
 def test_a_signed_address_serves_the_chart_only(store: Store, client: FlaskClient, name: str) -> None:
-    """Without a sign-in, also after the end; pages stay closed, and the answer makes no session."""
+    """The chart needs no authentication, also after the end; other pages are refused, and no session starts."""
     answer = client.get(path_of(store, name), headers=HERE)
 
     assert (answer.status_code, answer.mimetype) == (200, "image/png")
@@ -80,7 +80,7 @@ def test_the_chart_of_an_open_incident_is_current(store: Store, client: FlaskCli
 
 
 def test_every_invalid_signature_is_404(store: Store, client: FlaskClient) -> None:
-    """A wrong signature, that of another incident, one that never was, and garbage: no difference is told."""
+    """An invalid signature, that of another incident, an unknown incident and random text get the same response."""
     path = path_of(store, notified_store.OPEN)
     right = path.rpartition("/")[2]
     wrong = [
@@ -115,7 +115,7 @@ def test_an_incident_without_a_chart_is_404(store: Store, client: FlaskClient) -
 
 
 def test_signed_addresses_are_read_only(store: Store, client: FlaskClient) -> None:
-    """Nothing can be sent there, another name of this machine is refused, and what only looks alike asks who it is."""
+    """Writes, other host names and similar addresses are refused."""
     path = path_of(store, notified_store.OPEN)
 
     assert client.post(path, headers=HERE).status_code in (401, 405)

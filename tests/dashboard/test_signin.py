@@ -1,4 +1,4 @@
-"""Signing in: by token, by name and password, by what a trusted proxy says; and out again."""
+"""Authentication by token, by name and password, and by a trusted proxy; sign-out."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_hash_of_an_earlier_version_is_accepted(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_read_again(file: Path) -> None:
-    """Nobody restarts the dashboard to let somebody in, or out."""
+    """A change of users needs no restart of the dashboard."""
     users = Users(file)
     add_user(file, "bob", PASSWORD)
 
@@ -140,7 +140,7 @@ def test_a_missing_file_stops_the_start(filled: Store, tmp_path: Path) -> None:
 
 
 def test_the_command_adds_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The password comes from where nobody sees it, not from the command line."""
+    """The password is read from a prompt, not from the command line."""
     path = tmp_path / "users.txt"
     monkeypatch.setenv("STAGELENS_DASHBOARD_USERS", str(path))
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{PASSWORD}\n"))
@@ -272,7 +272,7 @@ def test_a_program_gets_a_challenge_and_a_browser_does_not(filled: Store, file: 
 
 
 def test_repeated_failed_logins_are_delayed(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even for the right token; a reader who is in stays in."""
+    """The delay also applies to the right token; existing sessions stay valid."""
     monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     server = Dashboard(DashboardConfig(token=TOKEN), filled).app.server
     inside, guesser = server.test_client(), server.test_client()
@@ -319,7 +319,7 @@ def test_an_ipv6_network_is_throttled_as_one_client() -> None:
 
 
 def test_concurrent_failed_logins_are_throttled(filled: Store, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sixty at once are five, as they are one after the other; who is in reads on meanwhile."""
+    """Of sixty concurrent attempts five are checked, as in sequence; existing sessions stay usable."""
     monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
     looked_at: list[str] = []
     hashing = threading.Event()
@@ -364,7 +364,7 @@ def proxied(filled: Store, **more: str) -> int:
 
 
 def test_a_trusted_proxy_names_the_user(filled: Store) -> None:
-    """It is believed; without the header nobody is signed in."""
+    """The header of a trusted proxy is accepted; without it there is no user."""
     assert proxied(filled, address="10.0.0.5", **{"X-Forwarded-User": "ada"}) == 200
     assert proxied(filled, address="::ffff:10.0.0.5", **{"X-Forwarded-User": "ada"}) == 200
     assert proxied(filled, address="10.0.0.5") == 401
@@ -372,13 +372,13 @@ def test_a_trusted_proxy_names_the_user(filled: Store) -> None:
 
 
 def test_the_user_header_of_untrusted_clients_is_ignored(filled: Store) -> None:
-    """Anybody can send it."""
+    """Any client can send the header."""
     assert proxied(filled, address="10.0.1.5", **{"X-Forwarded-User": "ada"}) == 401
     assert proxied(filled, address="127.0.0.1", **{"X-Forwarded-User": "ada"}) == 401
 
 
 def test_behind_tls_the_cookie_stays_on_https(filled: Store) -> None:
-    """A trusted proxy's word is taken for what the browser speaks, nobody else's."""
+    """The forwarded protocol of a trusted proxy is accepted, that of other clients is ignored."""
     config = DashboardConfig(token=TOKEN, trusted_proxies=(ip_network("10.0.0.5"),))
     https = {"X-Forwarded-Proto": "https"}
     cookies = [
@@ -424,7 +424,7 @@ def test_a_session_has_one_cookie_only() -> None:
 
 @given(st.text(max_size=60))
 def test_invalid_cookies_are_refused(cookie: str) -> None:
-    """Garbage is nobody's session."""
+    """A random cookie is not a session."""
     assert name_in(cookie) is None or not is_session(cookie, "secret", 0.0)
 
 

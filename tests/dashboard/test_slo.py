@@ -54,7 +54,7 @@ def source(burning_store: Store, alerts: AlertsReader) -> Source:
 
 
 def page(source: Source, address: str) -> PageData:
-    """What the page at *address* says, without its looks."""
+    """Text of the page at *address*."""
     path, _, search = address.partition("?")
     found = page_of(context_of(parse(path, search, NOW), source))
     assert found is not None
@@ -85,7 +85,7 @@ def test_the_page_starts_with_the_finding(source: Source) -> None:
 
 
 def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Source) -> None:
-    """Chart, table and the sentence below them speak of the same requests."""
+    """Chart, table and the sentence below them count the same requests."""
     found = page(source, "/slo/hot-latency?from=now-1h")
     spent = found.charts["spent"].frame
     assert spent is not None
@@ -115,7 +115,7 @@ def test_five_minutes_of_burn_are_five_minutes_in_every_window(source: Source) -
 
 
 def test_immediate_failures_blame_no_stage(source: Source) -> None:
-    """A failure that took no longer than a good request says nothing about stages."""
+    """A failure that took no longer than a good request has no guilty stage."""
     found = page(source, "/slo/failing-up?from=now-1h").charts["spent"].frame
     assert found is not None
 
@@ -125,7 +125,7 @@ def test_immediate_failures_blame_no_stage(source: Source) -> None:
 
 @pytest.mark.parametrize("window", ["30d", "7d", "1d", "garbage"])
 def test_each_budget_segment_ends_at_the_value_of_the_tile(source: Source, window: str) -> None:
-    """The course of a day is cut out of that of the month: it does not start again at the whole budget."""
+    """The time series of a day is part of that of the month, and does not start at the full budget."""
     found = page(source, f"/slo/hot-latency?w={window}").charts["budget"].frame
     assert found is not None
     left = status_of(source, "hot-latency").budget_left
@@ -158,7 +158,7 @@ def unpacked(packed: dict[str, str]) -> np.ndarray:
 
 
 def test_a_bar_links_to_the_requests_it_counts() -> None:
-    """The kept requests of that stage and step; where no stage explains anything, those that failed."""
+    """The link selects retained requests of that stage and step, or failed ones if no stage explains them."""
     at = pd.DatetimeIndex([AXIS.start, AXIS.start + AXIS.step])
     frame = pd.DataFrame({"at": at, "bad": [3.0, 2.0], "unexplained": [0.0, 2.0], "queue": [3.0, 0.0]})
     figure = spent_figure(frame, AXIS, lambda stage, when: f"/traces?dom={stage}&from={when:%H%M}")
@@ -215,7 +215,7 @@ def test_the_firing_rules_of_the_page_match_the_incident_severity(source: Source
 
 @dataclass
 class NotifiedAlerts:
-    """Alerts whose only incident was told to several channels."""
+    """Alerts whose only incident was sent to several channels."""
 
     real: AlertsReader
     incident: Incident
@@ -267,7 +267,7 @@ def test_the_link_of_a_message_opens_its_window(source: Source, alerts: AlertsRe
 
 
 def test_an_objective_is_shown_as_of_the_end_of_the_window(source: Source) -> None:
-    """An address with a fixed end speaks of that time, in tiles and charts: before version 2 nothing burned."""
+    """An address with a fixed end shows tiles and charts of that time: before version 2 nothing burned."""
     end = str(int((NOW - timedelta(minutes=42)).timestamp() * 1000))
     start = str(int((NOW - timedelta(minutes=100)).timestamp() * 1000))
     said = shown(source, f"/slo/hot-latency?from={start}&to={end}")
@@ -317,7 +317,7 @@ def test_an_objective_within_its_pace_has_no_exhaustion_date(source: Source) -> 
 
 
 def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Store) -> None:
-    """Nobody reads a negative share."""
+    """A negative share would not be readable."""
     found = status_of(source, "hot-latency")
     spent = replace(found, budget_left=-0.5, bad_left=-120.0, bad=360.0, exhausted_in=timedelta())
 
@@ -388,7 +388,7 @@ def test_every_link_of_the_page_opens_a_page(source: Source) -> None:
 
 
 def test_event_markers_are_on_the_charts_of_a_service(source: Source) -> None:
-    """What was told to the service and to all, by key or text; what was done with advice changes nothing."""
+    """Events of the service and global events are marked by key or text; actions on advice are not marked."""
     context = Context(parse("/s/hot", "from=now-1h", NOW), source, "hot")
 
     assert set(context.events.values()) == {"2", "two replicas <b>more</b>"}

@@ -34,7 +34,7 @@ FLEET = (
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Iterator[Source]:
-    """Two services whose objectives burn, and their incidents."""
+    """Two services with burning objectives and incidents."""
     folder = tmp_path_factory.mktemp("bad")
     file = folder / "slo.yaml"
     file.write_text(SLO, encoding="utf-8")
@@ -46,7 +46,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Ite
 
 
 def test_card_page_incident_and_link_name_the_stage_of_the_bad_requests(source: Source) -> None:
-    """Though another stage is most of p99, which kept the objective."""
+    """Another stage dominates p99, which is within the objective."""
     context = context_of(parse("/", "", NOW), source)
     (row,) = (each for each in urgent_first(context) if each.service == "shop")
     (incident,) = (each for each in source.incidents() if each.name == "shop-latency")
@@ -65,7 +65,7 @@ def test_card_page_incident_and_link_name_the_stage_of_the_bad_requests(source: 
 
 
 def test_the_requests_of_an_incident_violated_its_objective(source: Source) -> None:
-    """The link of its page leads to kept requests beyond the threshold, or those that spent their time in the stage."""
+    """The link selects retained requests beyond the threshold, or those that spent their time in the stage."""
     for name, why in (("shop-latency", "min=300ms"), ("line-queue", "dom=queue")):
         (incident,) = (each for each in source.incidents() if each.name == name)
         context = context_of(parse(f"/incidents/{incident.id}", "", NOW), source)

@@ -98,7 +98,7 @@ def test_the_exceeded_stage_budget_is_listed_first(source: Source) -> None:
 
 
 def test_stage_budgets_and_the_remainder_add_up(source: Source, client: FlaskClient) -> None:
-    """Of the threshold and of the latency: what stages without a budget have and take is said."""
+    """Stages without a budget are the remainder of the threshold and of the latency."""
     table = budgets_at(source, "/slo/hot-latency?from=now-1h")
     told = client.get("/api/v1/query/budgets?name=hot-latency&from=now-1h").json
     assert table is not None
@@ -112,7 +112,7 @@ def test_stage_budgets_and_the_remainder_add_up(source: Source, client: FlaskCli
 
 
 def test_window_and_version_filter_the_card(source: Source, client: FlaskClient) -> None:
-    """Version 1 kept every budget, before and after version 2 came; a version nobody serves had no request."""
+    """Version 1 is within every budget, before and after version 2; a version without traffic has no requests."""
     kept = "Every stage stayed within its budget"
     end = int((NOW - timedelta(minutes=42)).timestamp() * 1000)
     start = int((NOW - timedelta(minutes=100)).timestamp() * 1000)
@@ -131,7 +131,7 @@ def test_window_and_version_filter_the_card(source: Source, client: FlaskClient)
 
 
 def test_the_card_is_shown_for_objectives_with_budgets(source: Source) -> None:
-    """Not for a promise that does not split its threshold, or has none."""
+    """Objectives without a split threshold have no card."""
     for name in ("plain", "up"):
         assert budgets_at(source, f"/slo/{name}") is None
         assert "Stage budgets" not in page_text_at(source, f"/slo/{name}")
@@ -172,7 +172,7 @@ def test_the_budget_table_exports_as_csv(client: FlaskClient) -> None:
 
 
 def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traffic: ModuleType, tmp_path: Path) -> None:
-    """Every budget was kept and the request is still too slow: the sentence says who took the time."""
+    """Every budget is met and the request is still too slow: the sentence names the stages that took the time."""
     store = Store.open(f"sqlite:///{tmp_path / 'rest.db'}", clock=NOW.timestamp)
     write(store, traffic, Served("hot", "1", 20, stages={**FAST, "preprocess": 200}))
     path = tmp_path / "slo.yaml"

@@ -1,4 +1,4 @@
-"""How pages show an objective that nobody can judge, one in maintenance, one that is gone, and that there is none at all."""
+"""Pages of a stale objective, one in maintenance, one that was removed, and without any objective."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_dead_collector_is_shown_on_every_page(stale: Source) -> None:
 
 
 def test_a_stale_objective_has_no_forecast(stale: Source) -> None:
-    """Its last numbers are there, no rule fires, and no end of the budget is named: nobody knows the pace."""
+    """The last numbers are shown, no rule fires, and there is no exhaustion date."""
     found = status_of(stale, "hot-latency")
     rules = page_data([rules_card(found)]).tables[0].rows
     said = page_text_at(stale, "/slo/hot-latency")
@@ -130,7 +130,7 @@ def test_maintenance_is_not_burning_and_shows_its_numbers(in_maintenance: Source
 
 
 def test_the_list_names_each_state(in_maintenance: Source) -> None:
-    """Who sees no shape reads it, and so does who takes the table as CSV."""
+    """The name is available without the shape, also in the CSV of the table."""
     found = page_of(context_of(parse("/slo", "", NOW), in_maintenance))
     assert found is not None
     rows = {row[0].split()[0]: row[0] for row in page_data(found.body).tables[0].rows}
@@ -140,7 +140,7 @@ def test_the_list_names_each_state(in_maintenance: Source) -> None:
 
 
 def test_the_budget_series_excludes_maintenance(in_maintenance: Source) -> None:
-    """It ends where the tile says."""
+    """The series ends at the value of the tile."""
     found = page_of(context_of(parse("/slo/hot-latency", "", NOW), in_maintenance))
     assert found is not None
     course = page_data(found.body).charts["budget"].frame
@@ -164,7 +164,7 @@ def test_states_that_need_action_come_first(burning_store: Store, tmp_path: Path
 
 
 def test_the_overview_counts_only_healthy_objectives_as_healthy(burning_store: Store, tmp_path: Path) -> None:
-    """What is in maintenance is not inside its objective: nobody looks."""
+    """An objective in maintenance is not counted as healthy."""
     before = page_text_at(source_of(burning_store, tmp_path, SLOS), "/?q=calm")
     during = page_text_at(source_of(burning_store, tmp_path, SLOS + WORK.replace("hot", "calm")), "/?q=calm")
 
@@ -220,7 +220,7 @@ def test_missing_objectives_are_reported_with_the_fix(
 
 
 def test_an_objective_or_disabled_alerts_remove_the_warning(burning_store: Store, in_maintenance: Source) -> None:
-    """Who watches is not told off, nor is a dashboard whose alerts are none of its business."""
+    """There is no warning with an objective, or on a dashboard without alerts."""
     for source in (in_maintenance, Source(burning_store, None, NOW.timestamp)):
         assert "No SLO is evaluated" not in shown(source, "/")
 
@@ -256,7 +256,7 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
 def test_an_incident_with_an_unknown_end_is_closed_not_resolved(
     burning_store: Store, tmp_path: Path, ending: str
 ) -> None:
-    """An objective that was taken out of its file did not recover; its page says that it is gone, and leads to what was."""
+    """A removed objective did not recover; its page reports the removal and links to the history."""
     reader = AlertsReader(burning_store, LiveFile(tmp_path / "slo.yaml", ENV))
     (tmp_path / "slo.yaml").write_text(SLOS, encoding="utf-8")
     known = reader.incidents()[0]

@@ -1,4 +1,4 @@
-"""Answers are kept while what they are about stays as it is: of a service, of all; and each is worked out once."""
+"""The query cache: results stay valid until their service writes, and each query runs once."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_different_queries_do_not_wait_for_each_other() -> None:
 
 
 def test_an_error_reaches_the_caller_and_is_not_cached() -> None:
-    """The next one who asks gets an answer."""
+    """The next caller runs the query again."""
     answers = QueryCache(ROOM)
 
     def fails() -> int:
@@ -121,7 +121,7 @@ def test_an_error_reaches_the_caller_and_is_not_cached() -> None:
 
 
 def test_the_cache_is_bounded_and_evicts_the_least_recently_used() -> None:
-    """A large answer, be it a table or many small ones in one, drives out those nobody asked for longest."""
+    """A large result, one table or many small ones, evicts the least recently used ones."""
     answers = QueryCache(130_000)
     large = (pd.DataFrame({"n": range(5_000)}), dict.fromkeys(range(5)))
     made: list[str] = []

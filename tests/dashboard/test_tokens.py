@@ -1,4 +1,4 @@
-"""The page about tokens: what it finds, which definition it speaks of, and what it says while it knows too little."""
+"""The page about tokens: findings, selected definition, and notices for missing data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PAGE = "/s/chat-llm/tokens"
 
 @dataclass(frozen=True)
 class StreamedRequest:
-    """A request that answers token by token.
+    """Streamed request.
 
     Args:
         first_ms: When its first token came. [milliseconds after its start]
@@ -71,7 +71,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 
 def written(store: Store, answers: Iterable[StreamedRequest]) -> Source:
-    """Write *answers* as an agent counts them: prefill up to the first token, then 20 ms a token of decode."""
+    """Write *answers* as counted by an agent: prefill until the first token, then 20 ms of decode per token."""
     points: list[Point] = []
     for answer in answers:
         counts, first = RequestHistograms(), answer.first_ms * MS
@@ -139,7 +139,7 @@ def test_tile_and_chart_show_the_same_first_token(source: Source) -> None:
 
 
 def test_every_chart_has_numbers_with_units(source: Source) -> None:
-    """Under names with units; the percentile of a band or a load that too few requests tell is left open."""
+    """Columns have units; a percentile with too few requests is empty."""
     charts = outlined(source).charts
     speed, prompt = charts["token-speed"].frame, charts["first-token-by-input"].frame
 
@@ -152,7 +152,7 @@ def test_every_chart_has_numbers_with_units(source: Source) -> None:
 
 
 def test_output_lengths_count_all_completions(source: Source) -> None:
-    """The bars are of every request that told how many tokens it put out."""
+    """The bars include every request with an output token count."""
     rows = next(each.rows for each in outlined(source).tables if each.name == "Responses by number of tokens")
     n = measures_of_window(context_of(parse(PAGE, "", NOW), source)).put_out.count
 
@@ -170,7 +170,7 @@ def test_a_service_without_streaming_explains_the_page(source: Source) -> None:
 
 
 def test_one_request_shows_what_every_card_needs(store: Store) -> None:
-    """Every card says what it is waiting for, and none is broken."""
+    """Every card shows what is missing, and no card fails."""
     text = shown(written(store, [StreamedRequest()]), PAGE)
 
     assert "1 first token: too few to evaluate the time to the first token" in text
@@ -199,7 +199,7 @@ def test_first_token_definitions_never_mix(store: Store) -> None:
 
 
 def test_a_mixed_definition_has_no_stages(store: Store) -> None:
-    """Its times are known, the stages before them are not, and the card says what to do about it."""
+    """The times are known, the stages before them are not, and the card shows a fix."""
     both = [
         StreamedRequest(definition=each, ago=600 + step) for step in range(30) for each in list(names.DEFINITIONS)[:2]
     ]
@@ -211,7 +211,7 @@ def test_a_mixed_definition_has_no_stages(store: Store) -> None:
 
 
 def test_without_token_counts_the_page_explains_their_source(store: Store) -> None:
-    """First tokens are shown; what depends on counts says who counts."""
+    """First tokens are shown; values that need counts explain their source."""
     chunked = [StreamedRequest(100, 0, 0, names.BY_FIRST_CHUNK, ago=600 + step) for step in range(60)]
     text = shown(written(store, chunked), PAGE)
 
@@ -222,7 +222,7 @@ def test_without_token_counts_the_page_explains_their_source(store: Store) -> No
 
 
 def test_requests_without_a_first_token_are_counted(store: Store) -> None:
-    """Those of the service that have no first token are said beside those that have."""
+    """The number of requests without a first token is shown beside the others."""
     source = written(store, [StreamedRequest(ago=600 + step) for step in range(30)])
     counts = RequestHistograms()
     counts.add({"forward": 5 * MS}, 5 * MS)
@@ -235,7 +235,7 @@ def test_requests_without_a_first_token_are_counted(store: Store) -> None:
 
 
 def test_vs_off_shows_request_counts(source: Source) -> None:
-    """With the comparison switched off tiles say how many requests there were."""
+    """Without the comparison, tiles show the number of requests."""
     text = shown(source, f"{PAGE}?from=now-15m&vs=off")
 
     assert "vs prev." not in text
@@ -276,7 +276,7 @@ def test_the_tail_is_attributed_to_longer_outputs_or_slower_tokens(
 
 
 def test_hovering_shows_value_error_bounds_and_stages(source: Source) -> None:
-    """Where no table stands beside the chart, the pointer's box says n, the error band and the largest stages."""
+    """If no table is beside the chart, the hover text has n, the error bounds and the largest stages."""
     page = page_of(context_of(parse(PAGE, "", NOW), source))
     assert page is not None
     drawn = next(each for each in _charts(page.body) if "Stages before the first token" in str(each.to_plotly_json()))

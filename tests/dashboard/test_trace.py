@@ -1,4 +1,4 @@
-"""One kept request: its lanes, its file, and the list it stands in."""
+"""One retained request: lanes, downloaded file, and the list of traces."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def source(filled: Store, alerts: AlertsReader) -> Source:
 
 @pytest.fixture(scope="module")
 def slow(filled: Store) -> KeptTrace:
-    """A kept request that its preprocess dominates."""
+    """Retained request that is dominated by its preprocess."""
     window = Selection(NOW - timedelta(hours=1), NOW, service="vision-api")
     frame = filled.read.exemplars(window, limit=1, dominant="preprocess")
     found = filled.read.trace(str(frame["trace_id"].iloc[0]))
@@ -79,7 +79,7 @@ def text(page: Page) -> str:
     ],
 )
 def test_a_span_is_in_the_lane_of_its_device(stage: str, facts: dict[str, Any], device: str, lane: str) -> None:
-    """The model's stages where the model is, the others on the CPU, waiting and the wire apart."""
+    """Stages of the model are in the lane of its device, others on the CPU; waiting and network are separate."""
     assert lane_of({"stage": stage, "attributes": facts}, device) == lane
 
 
@@ -93,7 +93,7 @@ def test_overlapping_spans_count_once(spans: list[tuple[int, int]]) -> None:
 
 @given(st.integers(-(10**12), 10**12), st.integers(0, 10**12))
 def test_a_bar_stays_inside_its_request(start: int, length: int) -> None:
-    """Whatever the clock of another process said."""
+    """Clocks of other processes may differ."""
     left, width = Scale(1.0).place({"start_ns": start, "duration_ns": length})
 
     assert 0 <= left <= 100
@@ -120,7 +120,7 @@ def test_a_request_without_attributes_can_be_downloaded() -> None:
 
 
 def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
-    """By the name its page has; one that was not retained is said to be so, in JSON."""
+    """The address has the name of its page; one that was not retained is a JSON error."""
     name = f"{slow.trace_id}-{slow.span_id}"
     answer = httpx.get(f"{base}/api/v1/traces/{name}")
     gone = httpx.get(f"{base}/api/v1/traces/{'0' * 32}")
@@ -156,7 +156,7 @@ def test_an_invalid_tracing_backend_url_is_refused(url: str) -> None:
 
 
 def test_a_trace_that_was_not_retained_shows_the_newest_retained(source: Source) -> None:
-    """Nobody stands before an empty page."""
+    """The page is not empty."""
     shown = text(page(source, f"/traces/{'0' * 32}"))
 
     assert "This trace was not retained" in shown
@@ -170,7 +170,7 @@ def rows(shown: str) -> int:
 
 @pytest.mark.parametrize("query", ["min=nonsense", "max=-3", "min=1e400ms", "at=no-colon", "dom=nothing&err=2&t=x"])
 def test_invalid_filter_values_break_nothing(source: Source, query: str) -> None:
-    """A bound that cannot be read is none; a stage nobody has finds nothing."""
+    """An unreadable bound is ignored; an unknown stage finds nothing."""
     assert "could not be rendered" not in text(page(source, f"/traces?svc=vision-api&{query}"))
 
 
@@ -185,7 +185,7 @@ def test_filters_combine(source: Source) -> None:
 
 
 def test_the_list_explains_its_sampling_rule(source: Source) -> None:
-    """The rule, how many of which kind there are, and for how long they are kept."""
+    """The list shows the rule, the number of traces by reason, and the retention."""
     shown = text(page(source, "/s/vision-api/traces"))
 
     assert "Every request is counted. Retained:" in shown

@@ -28,7 +28,7 @@ PAUSED = {"gc:forward": 80 * MS, "gc:queue": 20 * MS, "loop:queue": 10 * MS}
 
 
 def paused() -> Batch:
-    """Two thousand requests, of which one in fifty met a collection and a stalled event loop; one of these was kept."""
+    """Two thousand requests, one in fifty with a GC pause and a stalled event loop; one of these is retained."""
     counts = RequestHistograms()
     for number in range(2000):
         stages = SLOW if number % 50 == 0 else QUICK
@@ -70,7 +70,7 @@ def visits(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 def test_the_page_names_the_stalls_at_a_percentile(visits: Visit) -> None:
-    """Of the pinned percentile, and of the one that is pointed at; the median met nothing, and nothing is said of it."""
+    """Stalls are shown for the pinned percentile and for that under the pointer; the median has none and no notice."""
     page = visits.go("/s/paused?from=now-15m")
     foot = page.locator(".card", has_text="What the tail adds").locator(".foot")
     # The latency there is the middle of a bucket that is 2.2 % wide.

@@ -47,7 +47,7 @@ def test_a_window_is_relative_or_from_moment_to_moment(search: str, start: datet
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_an_invalid_window_falls_back_to_the_default(start: str, end: str) -> None:
-    """An address somebody typed wrongly still shows something."""
+    """A mistyped address still shows a page."""
     view = parse("/", address("/", {"from": start, "to": end}).partition("?")[2], NOW)
 
     assert timedelta() < view.end - view.start <= timedelta(days=400)
@@ -84,7 +84,7 @@ def test_a_time_outside_the_date_range_is_ignored(moment: str) -> None:
     ],
 )
 def test_a_window_reports_whether_it_was_requested(search: str, kept: bool) -> None:
-    """A page shows the default in its place, a program is told."""
+    """A page shows the default window instead; the API returns an error."""
     assert parse("/", search, NOW).is_as_asked is kept
 
 
@@ -121,7 +121,7 @@ def test_any_service_name_survives_its_address(name: str) -> None:
     ("text", "percentile"), [("95", 0.95), ("99.9", 0.999), ("x", 0.99), ("100", 0.99), ("-1", 0.99)]
 )
 def test_a_pinned_percentile_is_below_one_hundred(text: str, percentile: float) -> None:
-    """p100 would speak of a single request."""
+    """p100 would describe a single request."""
     assert parse("/s/a", f"?p={text}", NOW).percentile == pytest.approx(percentile)
 
 
@@ -129,7 +129,7 @@ def test_a_pinned_percentile_is_below_one_hundred(text: str, percentile: float) 
     ("zone", "hour"), [("Europe/Berlin", 13), ("Nowhere/Land", 12), ("../etc/passwd", 12), (None, 12)]
 )
 def test_times_are_in_the_reader_s_zone_where_it_is_known(zone: str | None, hour: int) -> None:
-    """The browser says which; nonsense is UTC."""
+    """The browser sends its time zone; an invalid one is UTC."""
     view = parse("/", "", NOW, zone)
 
     assert view.now.astimezone(view.zone).hour == hour

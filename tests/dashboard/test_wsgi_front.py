@@ -1,4 +1,4 @@
-"""Before the pages: connections that say nothing, bodies that are too much, and probes that are answered whatever goes on."""
+"""The WSGI front: idle connections, large bodies, and probes under load."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def read_to_end(connection: socket.socket) -> bytes:
 
 @pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
 def test_idle_connections_do_not_block_readers(start: Start, said: bytes) -> None:
-    """Four times as many as there are places: a reader is answered, and so is a probe."""
+    """With four times as many idle connections as the limit, a reader and a probe get responses."""
     dashboard = start(token=TOKEN)
     with contextlib.ExitStack() as idle:
         for _ in range(260):
@@ -77,7 +77,7 @@ def test_idle_connections_do_not_block_readers(start: Start, said: bytes) -> Non
 
 @pytest.mark.parametrize("length", [b"Content-Length: 2000000\r\n", b"Transfer-Encoding: chunked\r\n"])
 def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -> None:
-    """It is refused at the socket: nobody has signed in yet."""
+    """The body is refused at the socket before authentication."""
     dashboard = start(token=TOKEN)
     seen: list[str] = []
     dashboard.app.server.before_request(lambda: seen.append("a page was asked"))
