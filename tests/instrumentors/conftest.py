@@ -32,14 +32,14 @@ HERE = Path(__file__).parent
 
 
 class Finished(deque[records.Record]):
-    """The finished requests, kept from the background thread."""
+    """Finished requests, which the background thread does not receive."""
 
     def stages(self) -> list[str]:
         """Return the stages of the only request, in the order they ended."""
         return [key for key, _, _ in self.marks() if not key.startswith("@")]
 
     def facts(self) -> dict[str, Any]:
-        """Return what the only request says about itself."""
+        """Return the facts of the only request."""
         return {key: value for key, value, _ in self.marks()[1:] if key.startswith("@")}
 
     def marks(self) -> list[tuple[str, Any, Any]]:
@@ -98,7 +98,7 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.fixture
 def instrumented(request: pytest.FixtureRequest) -> Generator[Instrumentor]:
-    """Instrument the library whose class the module names in INSTRUMENTOR, and give it back afterwards."""
+    """Instrument the library of the class in INSTRUMENTOR of the test module, and uninstrument it afterwards."""
     module: Instrumentor = request.module.INSTRUMENTOR()
     module.instrument()
     yield module
@@ -130,7 +130,7 @@ class Sink:
         }
 
     def requests(self, **attributes: str) -> int:
-        """Return how many requests were counted whose series has *attributes*, written with _ for a dot."""
+        """Return the number of counted requests whose series has *attributes*, with _ for a dot."""
         points = (point for name, _, point in self.points() if name == "inference.request.duration")
         return sum(
             int(point["count"])
@@ -161,7 +161,7 @@ class Sink:
                         yield metric["name"], plain(resource["resource"]["attributes"]), named
 
     def spans(self) -> Iterator[dict[str, Any]]:
-        """Yield the spans of kept traces, their attributes as a plain dict."""
+        """Yield the spans of retained traces with their attributes as a dict."""
         for path, body in list(self.bodies):
             for resource in body["resourceSpans"] if path == "/v1/traces" else ():
                 for span in resource["scopeSpans"][0]["spans"]:
@@ -190,7 +190,7 @@ def sink() -> Generator[Sink]:
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     sink = Sink(f"http://127.0.0.1:{server.server_port}")

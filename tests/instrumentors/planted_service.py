@@ -1,4 +1,4 @@
-"""A service whose every stage sleeps a known time and says, in its answer, how long that really took.
+"""Service whose stages sleep for known times and which returns their measured times.
 
 The machine may be busy, so a sleep lasts longer than planned: what was planted is what the service measured itself, right
 around the sleep, with the clock of the wall.

@@ -1,4 +1,4 @@
-"""Jobs as docs/batches.md tells to write them, for processes that import them by name."""
+"""Jobs written as in docs/batches.md, for processes that import them by name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import stagelens
 
 
 def square(number: int, ticket: Any) -> tuple[int, Any]:
-    """Square it for the request whose ticket came with it, and return its run."""
+    """Square it for the request of the ticket, and return its run."""
     with stagelens.batch([ticket]) as run, stagelens.stage("forward"):
         number **= 2
     return number, run

@@ -49,22 +49,22 @@ class Collector:
                 self.dropped += sum(int(point["asInt"]) for point in metric["sum"]["dataPoints"])
 
     def drain(self, timeout_seconds: float) -> bool:
-        """Say that nothing is left to send."""
+        """Report an empty queue."""
         return timeout_seconds >= 0
 
     def cpu_ns(self) -> int:
-        """Say that sending costs nothing."""
+        """Report zero cost of sending."""
         return 0
 
 
 class DeferredMark:
-    """What a device says later, or never."""
+    """Mark of a device that is known later, or never."""
 
     def __init__(self, *, known: bool) -> None:
         self._known = known
 
     def ready(self) -> bool:
-        """Say whether it has come."""
+        """Return whether the mark is known."""
         return self._known
 
     def marks(self) -> records.Marks:
@@ -284,7 +284,7 @@ async def serve(agent: Agent, load: Load, requests: int, warm_after: int) -> tup
 
 
 def main(requests: int, warm_after: int) -> None:
-    """Have the agent fold and export only when it is told to, to a collector that acknowledges everything."""
+    """Let the agent aggregate and export on command only, to a collector that acknowledges everything."""
     collector = Collector()
     recorder.MAX_PENDING = 1000
     recorder.background.wake_at = sys.maxsize

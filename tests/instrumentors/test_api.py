@@ -43,7 +43,7 @@ def test_planted_stages_and_unattributed_time_add_up_to_the_wall_time(finished: 
 
 
 def test_facts_of_an_inner_request_are_recorded_on_the_outer_one(finished: Finished) -> None:
-    """A request inside a request counts nothing of its own, but what it knows and times is kept."""
+    """A nested request is not counted, and its facts and times are recorded on the outer one."""
     with (
         stagelens.request("outer", device="cpu"),
         stagelens.request("inner", model="resnet50", model_version="2", batch=8),
@@ -180,7 +180,7 @@ def test_an_abandoned_generator_finishes_its_request_without_an_error(finished: 
 
 
 def test_an_exception_thrown_into_a_generator_reaches_it(finished: Finished) -> None:
-    """`throw` passes, and the request says how it ended."""
+    """`throw` is passed on, and the request records the error."""
     seen: list[str] = []
 
     @stagelens.request("stream")

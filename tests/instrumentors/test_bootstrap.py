@@ -33,7 +33,7 @@ def test_an_instrumentor_is_loaded_with_its_library() -> None:
 def test_a_failing_instrumentor_does_not_affect_the_import(
     reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """The library loads as before, and one line says what is not timed."""
+    """The library loads unchanged, and one log line names what is not timed."""
     (tmp_path / "a_library_of_nobody.py").write_text("VALUE = 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(instrumentor, "_hooks", {})

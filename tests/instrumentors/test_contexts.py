@@ -277,7 +277,7 @@ def test_a_generator_consumed_in_many_contexts_is_one_request(finished: Finished
 
 
 def test_an_abandoned_generator_ends_its_request_when_freed(finished: Finished) -> None:
-    """Nobody closes it: when it is freed, in whatever context, the request is counted once and is no error."""
+    """When a generator that is never closed is freed, in any context, the request is counted once without an error."""
 
     @request("stream")
     def stream() -> Generator[int]:
@@ -294,7 +294,7 @@ def test_an_abandoned_generator_ends_its_request_when_freed(finished: Finished) 
 
 
 def test_an_abandoned_async_generator_ends_in_a_task_of_the_loop(finished: Finished) -> None:
-    """The loop closes it in a task of its own, whose context knows nothing of the request."""
+    """The loop closes it in a separate task, whose context does not contain the request."""
     closed: list[object] = []
 
     @request("stream")

@@ -32,7 +32,7 @@ def cached(): return 4
 
 @pytest.fixture
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
-    """A module of the user's, four of whose names are to be stages."""
+    """User module with four names that become stages."""
     (tmp_path / "work_of_the_user.py").write_text(SOURCE)
     monkeypatch.syspath_prepend(str(tmp_path))
     named = {"preprocess": "prepare", "decode": "model", "forward": "Model.predict", "load": "cached"}
@@ -56,7 +56,7 @@ def test_functions_and_methods_become_stages(finished: Finished, work: Any) -> N
 
 @pytest.mark.usefixtures("finished")
 def test_a_callable_object_is_not_wrapped(caplog: pytest.LogCaptureFixture, request: Any) -> None:
-    """A function in its place would lack everything but the call; the user is told what to do."""
+    """A function in its place would lack everything but the call; the log has the fix."""
     with caplog.at_level(logging.WARNING, "stagelens"):
         work = request.getfixturevalue("work")
 

@@ -73,7 +73,7 @@ def test_missing_or_inherited_methods_are_not_patched() -> None:
 
 @pytest.mark.usefixtures("toy")
 def test_a_library_that_cannot_be_patched_still_loads(reported: set[str], caplog: pytest.LogCaptureFixture) -> None:
-    """The import succeeds, and one line says what is not timed."""
+    """The import succeeds, and one log line names what is not timed."""
     with caplog.at_level(logging.WARNING, "stagelens"):
         extra: Any = importlib.import_module("toy_library_extra")
         importlib.reload(extra)
@@ -115,14 +115,14 @@ def test_a_reloaded_library_is_patched_again(toy: ToyInstrumentor) -> None:
 
 
 def test_a_property_is_patched_and_restored() -> None:
-    """Its getter is ours; how it is set, and what it says of itself, is as before."""
+    """Its getter is replaced; setter and documentation are unchanged."""
 
     class Owner:
         held = 1
 
         @property
         def value(self) -> int:
-            """Say what is held."""
+            """Return the value."""
             return self.held
 
         @value.setter

@@ -156,7 +156,7 @@ class Refusing:
 
 @pytest.mark.parametrize("values", [[Refusing()], [7, None, "text"], [np.float32(1)]])
 def test_an_input_without_a_shape_has_no_shape_text(values: list[Any]) -> None:
-    """A scalar, an object that answers by raising."""
+    """A scalar, and an object that raises on access."""
     assert shapes_of(values) == ""
 
 

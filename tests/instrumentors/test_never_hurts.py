@@ -1,4 +1,4 @@
-"""What every library module promises of what it patches, tried on each in a process of its own.
+"""Guarantees of every instrumentor about patched functions, each in a separate process.
 
 What its calls do, with a failure of ours inside them too, is in the tests of the module: that takes the library at work.
 """

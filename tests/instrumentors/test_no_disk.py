@@ -61,7 +61,7 @@ def test_requests_are_counted_where_nothing_can_be_written(sink: Sink, surroundi
 
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
 def test_a_run_without_storage_does_not_start(sink: Sink, surroundings: str) -> None:
-    """With --summary the program is not started: one line says why, and what to do."""
+    """With --summary the program is not started: one line has the reason and the fix."""
     answer = run(surroundings, PROGRAM, sink.environment(), "--summary")
 
     assert (answer.returncode, answer.stdout) == (1, "")

@@ -1,4 +1,4 @@
-"""Secrets are planted in all that services are given, know and answer; nothing of ours holds any of them.
+"""Secrets are in all inputs, outputs and settings of services; no output of Stagelens contains one.
 
 Real servers with every library we know run under `stagelens run` and report to a real collector, by a way that keeps
 every byte. Each trace is kept.
@@ -123,7 +123,7 @@ CALLS = (
 
 @dataclass
 class Seen:
-    """All that has left the services, and all that the collector has kept of it."""
+    """All data that left the services, and all data that the collector stored."""
 
     database: Path
     logs: dict[str, bytes]
@@ -194,7 +194,7 @@ class Service:
             time.sleep(0.05)
 
     def send_request(self, call: Call) -> tuple[int, bytes]:
-        """Return the status and the body of the answer."""
+        """Return the status and the body of the response."""
         connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
         try:
             connection.request(

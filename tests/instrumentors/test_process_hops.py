@@ -1,4 +1,4 @@
-"""A process of `multiprocessing` that is given a ticket, as docs/batches.md tells to: its run comes back to the request."""
+"""A `multiprocessing` process with a ticket, as in docs/batches.md: its run returns to the request."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ FORKS_UNDER_LOAD = """
 def test_a_fork_during_an_export_loses_nothing_and_does_not_deadlock(
     tmp_path: Path, sink: Sink, until: Callable[..., None]
 ) -> None:
-    """While threads record, fold and export, children are forked one after the other."""
+    """While threads record, aggregate and export, children are forked in sequence."""
     done = run(HEAD + FORKS_UNDER_LOAD + TAIL, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="1s")
     served = int(done.stdout)
 
@@ -419,7 +419,7 @@ recorder.flush(30)
 
 
 def test_a_forked_child_does_not_run_greenlets_of_its_parent(tmp_path: Path, sink: Sink) -> None:
-    """With gevent a child inherits our threads: what they counted is the parent's to tell, what the child does its own."""
+    """With gevent a child inherits threads: the parent reports their counts, and the child its own."""
     done = run(INHERITED, tmp_path, sink, STAGELENS_EXPORT_INTERVAL="1s")
 
     assert (done.returncode, done.stderr) == (0, "")

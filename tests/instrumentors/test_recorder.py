@@ -48,7 +48,7 @@ def test_a_worker_outliving_its_starting_request_starts_new_requests(finished: F
 
 
 def test_records_over_the_limit_are_counted_as_dropped(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full queue keeps what it has; the rest is told as dropped."""
+    """A full queue retains its content; the rest is reported as dropped."""
     monkeypatch.setattr(recorder, "MAX_PENDING", 3)
     before = recorder.dropped.read()
     for _ in range(5):
@@ -87,7 +87,7 @@ def test_a_counter_counts_every_addition_of_every_thread() -> None:
 
 
 def test_threads_with_a_copied_context_record_on_one_request(finished: Finished) -> None:
-    """Every stage of every thread is there, and no triple is torn apart by another."""
+    """Every stage of every thread is recorded, and no triple is interleaved with another."""
     with request("parallel"), ThreadPoolExecutor(4) as pool:
         for number in range(4):
             work = stage(f"stage-{number}")(lambda: None)
@@ -152,7 +152,7 @@ def test_the_background_thread_starts_with_the_first_record_and_restarts() -> No
 
 
 def test_a_running_thread_is_signalled_not_duplicated() -> None:
-    """Waking twice starts one thread; the second time it is told to look."""
+    """Two wakes start one thread; the second one signals it."""
     stop = threading.Event()
 
     def run() -> None:

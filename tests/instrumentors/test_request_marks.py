@@ -1,4 +1,4 @@
-"""What the marks of a request say: what a server says it did while its answer was read is the server's."""
+"""Marks of a request: stages reported by a server while its response is read are server stages."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ spans = st.tuples(st.integers(0, WALL), st.integers(0, WALL)).map(sorted).map(tu
 
 
 def own_times(*triples: tuple[str, int, int]) -> dict[str, int]:
-    """Return whose the time of a request is, without what is nobody's."""
+    """Return the own times of a request, without unattributed time."""
     marks: Marks = [OPEN, 0, 0, *(value for triple in triples for value in triple)]
     return {stage: spent for stage, spent in partition(read_marks(marks).intervals, 0, WALL).items() if spent}
 
 
 def test_body_reads_do_not_overlap_reported_server_stages() -> None:
-    """However many there are: what the server says is as long as it says, and its reader's own work is its reader's."""
+    """For any number of reads, reported server stages have their length, and the reader's work is its own."""
     waits = [
         ("dependency", 0, 10),
         ("dependency@body", 10, 40),
@@ -41,7 +41,7 @@ def test_body_reads_do_not_overlap_reported_server_stages() -> None:
 
 
 def test_a_call_inside_reported_server_stages_is_recorded() -> None:
-    """Of another server, whose headers were waited for meanwhile."""
+    """The call is to another server, whose headers arrive meanwhile."""
     assert own_times(("decode@reported", 0, 100), ("dependency", 20, 30)) == {"decode": 90, "dependency": 10}
 
 

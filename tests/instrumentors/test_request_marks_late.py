@@ -9,14 +9,14 @@ from stagelens.instrumentors.request_marks import MAX_WAIT_SECONDS, MAX_WAITING,
 
 
 class Device:
-    """Knows what it did when it is told to."""
+    """Device whose marks become known on command."""
 
     def __init__(self, *, known: bool = False) -> None:
         self.known = known
         self.asked = 0
 
     def ready(self) -> bool:
-        """Say whether it knows."""
+        """Return whether the marks are known."""
         return self.known
 
     def marks(self) -> list[Any]:
@@ -46,7 +46,7 @@ def record(*devices: Device) -> records.Record:
 
 
 def test_a_request_without_deferred_marks_does_not_wait() -> None:
-    """It is folded at once."""
+    """It is aggregated immediately."""
     assert not DeferredRecords().holds(record(), 0)
 
 

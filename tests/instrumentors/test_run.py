@@ -212,7 +212,7 @@ def test_a_named_function_is_a_stage_of_its_requests(sink: Sink, tmp_path: Path,
 def test_a_script_function_is_a_stage_and_a_missing_one_is_reported(
     sink: Sink, tmp_path: Path, until: Callable[..., None]
 ) -> None:
-    """`python serve.py` is imported by no name; what stayed empty is said when the process ends."""
+    """`python serve.py` has no import name; stages that were not found are reported at exit."""
     source = "import stagelens\ndef prepare(): return sum(range(10**6))\nwith stagelens.request('job'): prepare()\n"
     (tmp_path / "serve.py").write_text(source)
     named = ["--stage", "preprocess=serve:prepare", "--stage", "load=elsewhere:fetch"]

@@ -25,7 +25,7 @@ MAX_GROWTH_BYTES = 8 * 1024**2
 
 
 def test_two_hundred_thousand_requests_leave_only_their_counts() -> None:
-    """Memory, threads and series stay as they were after the first quarter, and every request is counted or told as dropped.
+    """Memory, threads and series are constant after the first quarter; every request is counted or dropped.
 
     In a process of its own: other tests leave threads and memory that come and go.
     """

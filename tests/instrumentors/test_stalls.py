@@ -1,4 +1,4 @@
-"""What held requests up: noted where it ends, each instant one cause's, and whose stage it was."""
+"""Stalls of requests: recorded at their end, each instant with one cause and one stage."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def instrumented(*libraries: Instrumentor) -> Generator[None]:
 
 
 def root_of(record: records.Record) -> Span:
-    """The root of *record*, as if it had been kept."""
+    """Root span of *record* as a retained request."""
     return build_trace(
         RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3], failed=False), set())
     ).spans[0]
@@ -104,7 +104,7 @@ def test_overlapping_stalls_are_assigned_to_the_cause_that_ended_first(found: li
 def test_stalls_by_stage_add_up_to_the_stall_of_the_request(
     found: list[tuple[str, int, int]], request: list[Interval]
 ) -> None:
-    """No stage was held up for longer than it took, and what holds every stage up is told to the last nanosecond."""
+    """No stage was stalled for longer than its duration, and a stall of every stage is exact to the nanosecond."""
     met = met_by(found)
     scaled = [(stage, start * MS, end * MS) for stage, start, end in request]
     shares = by_stage(met, scaled, T0 * MS, T1 * MS)
@@ -126,7 +126,7 @@ def test_stalls_by_stage_add_up_to_the_stall_of_the_request(
 
 
 def test_the_ring_is_bounded(ring: Stalls) -> None:
-    """Real collections, watched for twice: the latest are kept, each once."""
+    """Of real collections, recorded twice, the latest are retained once each."""
     ring.watch()
     ring.watch()
     started = records.clock()
@@ -229,7 +229,7 @@ def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> Non
 def test_a_late_timer_is_split_into_cpu_wait_and_callback_time(
     ring: Stalls, monkeypatch: pytest.MonkeyPatch, ran: int, waited: int, said: dict[str, int]
 ) -> None:
-    """What the kernel says of the thread is told from what a callback took; never more than the beat was late."""
+    """Scheduler statistics of the thread and callback time are distinguished; the sum is at most the delay."""
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(stalls, "clock", lambda: 130 * MS)
     monkeypatch.setattr(stalls, "on_and_off_cpu", lambda: ((3 + ran) * MS, (7 + waited) * MS))

@@ -1,4 +1,4 @@
-"""What the process went through around a request: counted between two readings that enclose it, and told on its trace."""
+"""Process counters around a request: the difference of two readings that enclose it, on its trace."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[ProcessCounters, int, int
 
 @given(looks, st.integers(0, 45), st.integers(0, 10))
 def test_counters_are_read_around_the_request(steps: list[tuple[int, int]], start: int, length: int) -> None:
-    """In the shortest time between two readings that the request lies in; where there is none, nothing is told."""
+    """The shortest interval between two readings around the request is used; without one there is no value."""
     readings = [(0, 0)]
     for later, more in steps:
         readings.append((readings[-1][0] + later, readings[-1][1] + more))

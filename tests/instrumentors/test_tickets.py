@@ -1,4 +1,4 @@
-"""Batches: each request learns what was done for it in them, and nothing of another's."""
+"""Batches: each request records its own work in them, and nothing of other requests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """Clock that a test advances."""
 
     def __init__(self) -> None:
         self.now = 1
@@ -55,7 +55,7 @@ def requests_by_name(finished: Finished) -> dict[str, Record]:
 
 
 def own_times(record: Record) -> dict[str, int]:
-    """Return what belongs to each stage of a request."""
+    """Return the own time of each stage of a request."""
     return partition(read_marks(record[0]).intervals, record[1], record[2])
 
 
@@ -105,7 +105,7 @@ def test_each_request_has_the_stages_of_its_batches(
 
 
 def leaves_at(leaves: set[tuple[int, int]], place: int) -> set[int]:
-    """Return who leaves in batch *place*."""
+    """Return the requests that leave in batch *place*."""
     return {number for number, when in leaves if when == place}
 
 
@@ -131,7 +131,7 @@ def test_a_batch_gives_each_request_its_queue_and_stages(finished: Finished, tim
 
 
 def test_a_request_that_timed_out_in_its_batch_has_its_stages_until_then(finished: Finished, time: Clock) -> None:
-    """It timed out in the middle of the forward: its wait and its part of the forward are told all the same."""
+    """The request timed out during the forward: its wait and its part of the forward are recorded."""
     impatient = request("impatient")
     impatient.__enter__()
     drawn = ticket()
@@ -211,7 +211,7 @@ def test_facts_of_a_whole_batch_are_on_no_request(finished: Finished) -> None:
 
 
 class DeferredMark:
-    """A `recorder.Late` that is known when the test says so, and may be asked once."""
+    """`recorder.Late` whose mark becomes known on command, and is read once."""
 
     def __init__(self) -> None:
         self.known = False
@@ -219,18 +219,18 @@ class DeferredMark:
         self.asked = 0
 
     def ready(self) -> bool:
-        """Say whether the test has said so."""
+        """Return whether the test has set it."""
         self.prepared = True
         return self.known
 
     def marks(self) -> list[Any]:
-        """Return marks that tell how often they were asked for."""
+        """Return marks that contain the number of reads."""
         self.asked += 1
         return ["forward@gpu", self.asked, self.asked + 1]
 
 
 def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: Finished) -> None:
-    """The times of a device belong to the run: two requests get the same, and wait for it."""
+    """Device times are part of the run: two requests get the same times, and wait for them."""
     answer = DeferredMark()
     open_requests = [request("a"), request("b")]
     drawn: list[Ticket] = []
@@ -383,7 +383,7 @@ def test_tickets_outside_of_requests_are_harmless() -> None:
 
 
 def test_the_tickets_of_a_request_are_bounded(finished: Finished) -> None:
-    """Past the limit its jobs run as before, and nothing is told of them."""
+    """Beyond the limit its jobs run, and nothing is recorded."""
     with request("endless"):
         for _ in range(tickets.MAX_TICKETS * 2):
             with batch([ticket()]), stage("forward"):

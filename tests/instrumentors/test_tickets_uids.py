@@ -1,4 +1,4 @@
-"""A uid with a run on it is found under what it was before, and the run is for the one who waits for it."""
+"""A uid with a run equals the original uid, and the run is delivered to the waiting request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_uid_with_a_run_is_found_under_the_uid(uid: Hashable) -> None:
 @pytest.mark.usefixtures("finished")
 @pytest.mark.parametrize("uid", UIDS)
 def test_a_result_with_a_uid_is_delivered_once(uid: Any) -> None:
-    """Not those who wait for another, and nobody twice; an answer without a run tells nothing."""
+    """Other waiting requests get nothing; a response without a run has no effect."""
     waiting = TicketsById("a library")
     with request("asks"):
         own, other = ticket(), ticket()

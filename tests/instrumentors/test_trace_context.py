@@ -35,13 +35,13 @@ INCOMING = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 
 def trace(record: records.Record) -> Trace:
-    """The trace of *record*, as if it had been kept."""
+    """Trace of *record* as a retained request."""
     dimensions = dimensions_of(read_marks(record[0]).facts, record[3], failed=False)
     return build_trace(RetainedRequest(record, "forced", dimensions, set()))
 
 
 def test_every_call_of_a_request_propagates_the_same_ids(finished: Finished) -> None:
-    """They are those of the root of the trace, should it be kept."""
+    """The ids are those of the root span of a retained trace."""
     with stagelens.request("job"):
         marks = records.current.get()
         assert marks is not None
@@ -52,7 +52,7 @@ def test_every_call_of_a_request_propagates_the_same_ids(finished: Finished) -> 
 
 
 def test_the_trace_of_the_caller_continues_with_its_flags(finished: Finished) -> None:
-    """A trace that nobody records upstream is not recorded downstream because of us."""
+    """A trace that is not recorded upstream is not recorded downstream."""
     with stagelens.request("job", traceparent=INCOMING):
         marks = records.current.get()
         assert marks is not None
@@ -103,7 +103,7 @@ def test_disabled_propagation_sends_no_header(variables: dict[str, str]) -> None
 def test_a_trace_is_forced_only_by_the_configured_header(
     monkeypatch: pytest.MonkeyPatch, told: str, header: str, forced: bool
 ) -> None:
-    """Nobody off the network has traces kept unless the service says so."""
+    """Traces are retained by a header only if the service enables it."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", told)
 
     assert is_forced(header) is forced
@@ -194,7 +194,7 @@ def test_a_trace_that_was_sampled_out_stays_out(finished: Finished, monkeypatch:
 
 
 def retained_trace(spans: int = 1) -> Trace:
-    """A kept request of so many spans in no trace of the user's."""
+    """Retained request with so many spans in no trace of the user."""
     marks = [records.CLOSED, 0, 0]
     for at in range(spans - 1):
         marks += ["forward", at, at + 1]
@@ -207,7 +207,7 @@ def retained_trace(spans: int = 1) -> Trace:
 def test_the_sampler_of_the_user_decides_about_new_traces(
     sampler: Any, wanted: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who sends one trace in ten to a backend that is paid by the span does not get all of ours."""
+    """A sampler of one in ten traces also applies to retained requests."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(sampler=sampler)
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -46,7 +46,7 @@ def keys(record: records.Record) -> list[str]:
 
 
 def test_untimed_requests_record_no_stages(spared: Finished) -> None:
-    """A request is its time, and what it said of itself when it began."""
+    """A request has its duration, and the facts recorded at its start."""
     with request("predict", model="m", batch=3), stage("forward"):
         assert records.current.get() is None
 
@@ -136,7 +136,7 @@ def test_an_untimed_generator_is_one_request(spared: Finished) -> None:
 
 
 def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of many writes its stages down: the fold has it as a sample, and counts it like the others."""
+    """One of many records its stages: it is a sample for the aggregation, and counts like the others."""
     monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
     fold = Aggregator(SamplingLimits(), random.Random(1))
     for _ in range(2 * recorder.SCOUTS):
@@ -161,7 +161,7 @@ def test_level_none_records_nothing(finished: Finished, monkeypatch: pytest.Monk
 
 
 def served(fold: Aggregator) -> dict[tuple[str, str], int]:
-    """Serve a request with everything there is, and return how often each metric was counted, by what tells it apart."""
+    """Serve a request with all features, and return the counts of each metric by series."""
     marks = [records.CLOSED, 0, 0, "forward", 10, 60, "@tokens_in", 5, 0, "@batch", 2, 0, "@failed", "timeout", 9]
     marks += ["@model", "m", 0]
     fold.add((marks, 0, 100, "/predict", "", 200, "server"))
@@ -173,7 +173,7 @@ def served(fold: Aggregator) -> dict[tuple[str, str], int]:
 
 
 def test_each_level_drops_more_detail_and_no_request() -> None:
-    """Traces, then facts, and at last stages: whose time is then neither theirs nor what nobody claimed."""
+    """Traces are dropped first, then facts, then stages: requests without stages are untimed, not unattributed."""
     fold = Aggregator(SamplingLimits(), random.Random(1))
     by_level: list[dict[tuple[str, str], int]] = []
     for level in (ALL, NO_TRACES, NO_FACTS):

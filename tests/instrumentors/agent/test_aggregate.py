@@ -58,7 +58,7 @@ def retained_trace(item: records.Record) -> Trace:
 
 
 def of(delta: Delta, wanted: str) -> dict[str, Histogram]:
-    """The histograms of one metric, by what tells them apart."""
+    """Histograms of one metric by series."""
     return {key: histogram for metric, key, histogram in delta.counts.histograms() if metric == wanted}
 
 
@@ -80,7 +80,7 @@ def test_facts_and_status_determine_the_series() -> None:
 
 
 def test_the_dominant_stage_is_the_largest_including_unattributed() -> None:
-    """A request of which hardly anything was seen is not told as one of what was seen."""
+    """A request with few recorded intervals is counted as mostly unattributed."""
     mostly = record(("forward", 0, 6 * MS), ("queue", 6 * MS, 7 * MS))
     delta = only(aggregated(mostly, record(("forward", 0, MS // 10)), record()))
 
@@ -178,7 +178,7 @@ def test_a_streamed_response_is_counted_up_to_its_first_token() -> None:
 
 
 def test_first_token_definitions_are_counted_separately() -> None:
-    """A service that hands on what it gets in parts: its own pauses, and those of whom it asked."""
+    """A service that passes on a stream has its own gaps, and those of its upstream."""
     delta = only(
         aggregated(
             record(
@@ -201,7 +201,7 @@ def test_first_token_definitions_are_counted_separately() -> None:
 
 
 def test_a_stream_without_token_counts_is_in_no_bucket() -> None:
-    """Its first token is counted; how long prompt and answer were is not guessed."""
+    """The first token is counted; the lengths of prompt and output are unknown."""
     delta = only(
         aggregated(record(("@first_token", 5 * MS, "first_chunk"), ("@per_token", 4 * MS, 2), ("@tokens_in", 0, 0)))
     )
@@ -211,7 +211,7 @@ def test_a_stream_without_token_counts_is_in_no_bucket() -> None:
 
 
 def test_model_time_is_counted_by_batch_size() -> None:
-    """Forward and prefill of a request together, what ran inside them left out, in the band of the last batch it told."""
+    """Forward and prefill of a request, without inner stages, are counted in the bucket of its last batch size."""
     delta = only(
         aggregated(
             record(("@batch", 9, 0), ("forward", 0, 2 * MS), ("forward", 3 * MS, 6 * MS), ("@batch", 5, 0)),
@@ -245,7 +245,7 @@ def test_a_batch_without_size_is_dropped_alone(batch: object) -> None:
 
 
 def test_a_batch_size_without_a_model_run_is_not_counted() -> None:
-    """A request that says how many items it has, but in which no model ran, has no such time."""
+    """A request with a batch size but without a model run has no model time."""
     for each in (record(("queue", 0, MS), ("@batch", 4, 0)), record(("@batch", 4, 0))):
         assert of(only(aggregated(each)), names.BATCH_DURATION) == {}
 
@@ -263,7 +263,7 @@ def test_cold_requests_are_a_separate_series() -> None:
 
 
 def test_a_cold_series_needs_no_slot_and_shares_stage_names_with_its_warm_one() -> None:
-    """Past the limit both fold; a user's fourth stage is counted as other in both."""
+    """Beyond the limit both series are aggregated; a fourth custom stage counts as other in both."""
     own = [(f"own{number}", 0, MS) for number in range(4)]
     deltas = aggregated(record(*own), record(*own[::-1], ("load", MS, 2 * MS)), max_series=1)
     warm, cold = (set(of(delta, names.STAGE_DURATION)) for delta in deltas.values())
@@ -288,7 +288,7 @@ def test_failed_calls_are_counted_for_every_request_outcome() -> None:
 
 
 def test_unused_server_reports_are_counted_and_on_the_trace() -> None:
-    """By whose they are, each with the call it was about."""
+    """Reports are counted by dialect, each with its call."""
     item = record(
         ("dependency", 0, 5 * MS), ("@suspect", "tgi", 5 * MS), ("@suspect", "openai", MS), ("@suspect", "tgi", MS)
     )
@@ -364,7 +364,7 @@ def test_a_fact_of_the_wrong_type_is_dropped_alone(batch: object) -> None:
 
 
 def test_a_retained_trace_has_its_longest_intervals() -> None:
-    """A request of thousands of stages is kept in bounded memory; its times still add up."""
+    """A request with thousands of stages is stored in bounded memory, and its times add up."""
     root, *below = retained_trace(
         record(*(("decode", 10 * number, 10 * number + 1 + number % 9) for number in range(5000)))
     ).spans
@@ -399,7 +399,7 @@ def test_whole_microseconds_add_up_to_the_rounded_total(spent: dict[str, int]) -
     ],
 )
 def test_an_invalid_traceparent_is_ignored(header: str) -> None:
-    """The trace then gets an id of its own, as the specification says."""
+    """The trace gets a new id, as in the specification."""
     assert parse(header) is None
 
 
@@ -509,7 +509,7 @@ def test_chunks_contain_every_record_in_order(items: list[int], size: int) -> No
 
 
 class Hostile(str):
-    """What a user may put where a name belongs: nothing about it works."""
+    """Hostile object in place of a name: every operation fails."""
 
     __slots__ = ()
 
@@ -556,7 +556,7 @@ KEYS = (
 @pytest.mark.parametrize("key", KEYS)
 @pytest.mark.parametrize("second", [0, 3, *STRANGE[:1], 10**400])
 def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> None:
-    """It is counted, kept and written, and the collector takes every bit of it."""
+    """The request is counted, retained and encoded, and the collector accepts it."""
     for value in STRANGE:
         ((dimensions, delta),) = aggregated(record(("forward", 0, MS), (key, value, second))).items()
         ((request, because),) = delta.sampler.retained()

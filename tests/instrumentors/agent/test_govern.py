@@ -67,7 +67,7 @@ def test_a_budget_is_a_share_a_time_or_both(text: str, budget: OverheadBudget | 
 
 @pytest.mark.parametrize("text", ["1", "%", "-1%", "0%", "200%", "nan%", "100", "1%,", ",", "0us", "much", "1%;2us"])
 def test_an_invalid_budget_is_refused_with_the_allowed_form(text: str) -> None:
-    """The key, the value and the cure are in the message."""
+    """The message has the key, the value and the fix."""
     with pytest.raises(ConfigError, match=r"KEY is .*1%,100us"):
         OverheadBudget.parse(text, "KEY")
 
@@ -161,7 +161,7 @@ LADDERS = st.lists(st.floats(0, 1e6), min_size=NOTHING, max_size=NOTHING).map(
 @settings(deadline=None, max_examples=50)
 @given(LADDERS, st.floats(1e3, 1e9))
 def test_constant_costs_cause_one_level_change(costs_ns: list[float], duration_ns: float) -> None:
-    """Within the patience it is at a level that fits, or at nothing, and but for trials from nothing never leaves it."""
+    """Within the deadline the level fits the budget or is none, and later changes only by trials from none."""
     governor = Governor(BUDGET)
     changes = run(governor, costs_ns, range(HOUR // 2), duration_ns=duration_ns)
     settled = [(at, level) for at, level in changes if at > OVER_BUDGET_SECONDS]
@@ -177,7 +177,7 @@ def test_constant_costs_cause_one_level_change(costs_ns: list[float], duration_n
 @settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(LADDERS, st.integers(1, 300)), min_size=1, max_size=12))
 def test_changing_costs_exceed_the_budget_only_briefly(stretches: list[tuple[list[float], int]]) -> None:
-    """Longer than its patience, and the second until the next look, it is at no level that does not fit."""
+    """Except during the deadline and the second until the next check, the level fits the budget."""
     governor, now, over = Governor(BUDGET), 0, 0
     for costs_ns, seconds in stretches:
         for now in range(now + 1, now + 1 + seconds):  # noqa: B020 - goes on where it was
@@ -193,7 +193,7 @@ def test_changing_costs_exceed_the_budget_only_briefly(stretches: list[tuple[lis
 def test_an_oscillating_load_does_not_oscillate_the_level(
     one: list[float], other: list[float], for_one: int, for_other: int
 ) -> None:
-    """It rises ever more seldom where that was in vain: at most as often as one may who relapses just too late."""
+    """The level rises less and less often after failed trials."""
     governor = Governor(BUDGET)
     turns = itertools.cycle([one] * for_one + [other] * for_other)
     changes = [run(governor, costs_ns, [now]) for now, costs_ns in zip(range(4 * HOUR), turns, strict=False)]

@@ -47,7 +47,7 @@ def test_a_failed_calibration_does_not_affect_the_request(finished: Finished, mo
 
 
 def test_a_calibration_request_is_not_counted(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its record says that it is from before this process was forked; and the user's context stays as it was."""
+    """The record is marked as older than the fork of the process, and the context of the user is unchanged."""
     path = PathCost()
     monkeypatch.setattr(recorder, "calibrate", path.calibrate)
     monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)

@@ -1,4 +1,4 @@
-"""What the agent tells of its process: read for real, of this one; and of torch's memory, which is never woken for it."""
+"""Process metrics of the agent: real values, and memory of torch, which is never initialized for them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ FILES = {
 
 
 class Clocks:
-    """The clocks of a process, in nanoseconds: they go on when a test says so."""
+    """Clocks of a process, in nanoseconds, that a test advances."""
 
     def __init__(self) -> None:
         self.wall = self.cpu = 0
@@ -56,7 +56,7 @@ def readings_of(source: ProcessMetrics) -> dict[Measure, float]:
 
 @pytest.fixture
 def files(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """A machine whose files say this; what is not there is empty."""
+    """Machine with these file contents; missing files are empty."""
     found = dict(FILES)
     monkeypatch.setattr(hardware, "_read_file", lambda path: found.get(path, ""))
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
@@ -76,7 +76,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 @pytest.mark.usefixtures("files")
 def test_the_cpu_time_is_what_the_process_used(clocks: Clocks) -> None:
-    """CPUs kept busy: CPU time by time, since the last reading alone."""
+    """Utilization is CPU time by time since the last reading."""
     source = ProcessMetrics()
     clocks.go_on(2, 3)
     first = readings_of(source)
@@ -99,7 +99,7 @@ def test_memory_and_threads_are_those_of_the_process(files: dict[str, str]) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
 def test_real_kernel_files_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this process and machine; how much is not for a test to say."""
+    """Real values of this process and machine are parsed."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     found = readings_of(ProcessMetrics())
 
@@ -121,7 +121,7 @@ def test_a_container_reports_its_cpu_limit_and_throttling(files: dict[str, str])
 
 
 def test_machine_utilization_is_at_most_one(files: dict[str, str]) -> None:
-    """Of 9 ticks 10 were busy: what the kernel says of waiting for disks goes down at times."""
+    """Of 9 ticks 10 were busy, because the I/O wait of the kernel can decrease."""
     source = ProcessMetrics()
     files["/proc/stat"] = "cpu  110 0 50 800 49 0 0 0 0 0\n"
 
@@ -207,7 +207,7 @@ def test_torch_is_queried_only_when_it_uses_a_device(monkeypatch: pytest.MonkeyP
 
 
 def test_a_failing_source_drops_only_its_values(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broken torch: the process is told of all the same."""
+    """If torch fails, process metrics are still reported."""
     monkeypatch.setattr(hardware, "MIN_SECONDS", 0.0)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=SimpleNamespace(is_initialized=lambda: 1 / 0)))
 

@@ -1,4 +1,4 @@
-"""GPUs: what NVML says of those a process can see, and that nothing it does or fails to do reaches anything else."""
+"""GPUs: values of NVML for the visible GPUs; no failure of NVML affects other parts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_process_reports_its_visible_gpus(visible: str | None, expected: list[
 
 
 def test_unsupported_gpu_values_are_omitted(caplog: pytest.LogCaptureFixture) -> None:
-    """A slice has no utilization, and one card may be closed to us: the rest is told, and nobody is bothered."""
+    """A MIG slice has no utilization, and one card may be inaccessible: other values are reported without a warning."""
     nvml = FakeNvml(
         [Card(slices=[Card("MIG-1", busy=None)]), Card(error=FakeNvml.NVML_ERROR_NO_PERMISSION), Card(busy=9)]
     )
@@ -78,7 +78,7 @@ def test_unsupported_gpu_values_are_omitted(caplog: pytest.LogCaptureFixture) ->
 
 @pytest.mark.parametrize("error", [FakeNvml.NVML_ERROR_LIBRARY_NOT_FOUND, FakeNvml.NVML_ERROR_DRIVER_NOT_LOADED])
 def test_a_missing_driver_is_retried_rarely_and_reports_nothing(error: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The extra is in many images that run on machines without a GPU: no reason to warn anybody."""
+    """Many images have the extra and run without a GPU, so nothing is logged."""
     gpus = Gpus(FakeNvml(broken=error), lambda: None)
 
     assert gpus.read_once() == RETRY_SECONDS
@@ -87,7 +87,7 @@ def test_a_missing_driver_is_retried_rarely_and_reports_nothing(error: int, capl
 
 
 def test_a_lost_driver_is_logged_once_and_found_again(caplog: pytest.LogCaptureFixture) -> None:
-    """What was read before stands; NVML is ended as often as it was begun, and begun anew when it is tried again."""
+    """Previous readings stay valid; NVML is shut down as often as it is initialized, and retried."""
     card = Card()
     nvml = FakeNvml([card])
     gpus = Gpus(nvml, lambda: None)
@@ -141,7 +141,7 @@ def test_an_unrelated_pynvml_module_is_ignored() -> None:
 
 
 def test_without_the_extra_there_is_no_thread() -> None:
-    """Who does not read GPUs does not pay for it."""
+    """Processes that read no GPUs have no additional thread."""
     before = set(threading.enumerate())
     Gpus(None).watch()
 
@@ -149,7 +149,7 @@ def test_without_the_extra_there_is_no_thread() -> None:
 
 
 def test_gpu_readings_run_in_a_separate_thread() -> None:
-    """A driver that never answers holds up that thread, and nothing else: the answer of the others is there all the same."""
+    """A driver that does not respond blocks only its thread; other values are reported."""
     asked, answer = threading.Event(), threading.Event()
 
     class Hanging(FakeNvml):

@@ -48,7 +48,7 @@ def test_the_slowest_of_any_sequence_are_retained(durations: list[int], size: in
 
 @given(calls, st.builds(SamplingLimits, limits, limits, limits, limits, limits))
 def test_memory_is_bounded_and_requests_are_retained_once(sequence: list[Call], keep: SamplingLimits) -> None:
-    """No more requests are kept than the limits add up to, each once."""
+    """The number of retained requests is at most the sum of the limits, each once."""
     kept = sampled(sequence, keep)
 
     assert len(kept) <= keep.slow + keep.errors + keep.uniform + keep.cold + keep.forced

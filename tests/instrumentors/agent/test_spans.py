@@ -1,4 +1,4 @@
-"""A kept request as spans: nested requests, facts of a stage, timings and stalls."""
+"""Retained requests as spans: nested requests, facts of a stage, timings and stalls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def spans(record: records.Record) -> list[Span]:
-    """The spans of *record*, as if it had been kept."""
+    """Spans of *record* as a retained request."""
     return build_trace(
         RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3], failed=False), set())
     ).spans
@@ -47,7 +47,7 @@ def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
 
 
 def test_stage_attributes_are_on_its_span() -> None:
-    """Two models in one request are told apart, and how each was timed."""
+    """Two models in one request are distinguished, with their timing methods."""
     marks = [records.CLOSED, 0, 0]
     marks += ["forward", 1, 2, "@model", "detector", 0, "@batch", 4, 0]
     marks += ["forward@gpu", 3, 5, "@model", "classifier", 0, "@provider", "CUDAExecutionProvider", 0]
@@ -65,7 +65,7 @@ def test_stage_attributes_are_on_its_span() -> None:
 
 
 def test_a_trace_reports_process_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the root, and on the stage that took longer for it; other stages say nothing."""
+    """The root and the affected stage have the stall, other stages do not."""
     monkeypatch.setattr(stalls.stalls, "_ring", [Stall("gc", 12, 15), Stall("gc", 90, 99)])
     marks = [records.CLOSED, 10, 0, "preprocess", 10, 14, "forward", 20, 30]
     root, preprocess, forward = spans((marks, 10, 40, "/predict", "", 200, "server"))

@@ -26,7 +26,7 @@ STAGE = "stagelens.stage."
 
 
 class Server:
-    """A running server, and what it says of each request."""
+    """Running server and the spans of its requests."""
 
     def __init__(self, url: str, sink: Any) -> None:
         self.url = url
@@ -34,7 +34,7 @@ class Server:
         self._sent = 0
 
     def send_requests(self, path: str, bodies: Sequence[Any]) -> tuple[list[Any], list[dict[str, Any]]]:
-        """Send *bodies* at once; return the answers, None for a failure, and the request span of each.
+        """Send *bodies* concurrently; return the responses, None for a failure, and the request span of each.
 
         Each goes in a trace of its own, by which its spans are found.
         """
@@ -56,7 +56,7 @@ class Server:
 
     @staticmethod
     def own_times(span: dict[str, Any]) -> dict[str, int]:
-        """Return what belongs to each stage of a request, which adds up to its time."""
+        """Return the own time of each stage of a request, which add up to its time."""
         stages = {key.removeprefix(STAGE): spent for key, spent in span["attributes"].items() if key.startswith(STAGE)}
 
         assert sum(stages.values()) == int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])

@@ -1,4 +1,4 @@
-"""KServe with a batcher of one's own, by the lines that docs/batches.md tells to write. The argument is the port."""
+"""KServe with a custom batcher, written as in docs/batches.md. The argument is the port."""
 
 # ruff: noqa: ARG002 - KServe looks at the names of arguments
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false

@@ -47,13 +47,13 @@ class Many(One):
 
 
 class Chat(litserve.LitAPI):
-    """Says hello as OpenAI does."""
+    """Sends a greeting in the format of OpenAI."""
 
     def setup(self, device: str) -> None:
         """Load nothing."""
 
     def predict(self, prompt: Any) -> Generator[str]:
-        """Say it in two parts, in a stage of its own."""
+        """Return it in two parts, within a custom stage."""
         with stagelens.stage("thinking"):
             time.sleep(0.005)
         yield "hello "

@@ -42,7 +42,7 @@ class Front:
         self.model = model
 
     async def __call__(self, request: Any) -> dict[str, int]:
-        """Ask for one number; say that we are up."""
+        """Send one number as a readiness probe."""
         if request.method == "GET":
             return {}
         return {"output": await self.model.remote((await request.json())["input"])}

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.stacks
 
 
 def test_a_ticket_gives_each_request_its_batch(serving: Callable[..., Any]) -> None:
-    """Two rounds, for the batcher's task has begun in the first request; and a batch that fails."""
+    """Two rounds, because the batcher's task starts in the first request; and a failing batch."""
     server = serving("kserve", ["served_by_kserve_batches.py", "PORT"], "/v2/health/ready")
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
         answers, spans = server.send_requests(

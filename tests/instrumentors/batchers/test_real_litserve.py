@@ -33,7 +33,7 @@ def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., A
 
 
 def test_openai_spec_requests_have_separate_waits_and_stages(serving: Callable[..., Any]) -> None:
-    """It puts them into the queue by itself, under a UUID, and finds the answers only under what is equal to that."""
+    """LitServe queues them under a UUID, and finds responses only by an equal key."""
     server = serving("litserve", ["served_by_litserve.py", "PORT", "--openai"], "/health")
     bodies = [{"model": "m", "messages": [{"role": "user", "content": name}]} for name in ("Ada", "Bob")]
     answers, spans = server.send_requests("/v1/chat/completions", bodies)

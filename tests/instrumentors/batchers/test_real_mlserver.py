@@ -18,7 +18,7 @@ def body(number: int) -> dict[str, Any]:
 
 
 def test_a_worker_gives_each_request_its_batch(serving: Callable[..., Any]) -> None:
-    """Two rounds, for the batcher's task has begun in an early request; and a batch that fails."""
+    """Two rounds, because the batcher's task starts in an earlier request; and a failing batch."""
     server = serving("mlserver", ["served_by_mlserver.py", "PORT"], "/v2/health/ready")
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
         answers, spans = server.send_requests("/v2/models/doubling/infer", [body(number) for number in numbers])

@@ -68,7 +68,7 @@ def bench(place: Path, capsys: pytest.CaptureFixture[str]) -> Generator[Bench]:
 
 
 def test_both_variants_run_concurrently_without_a_fixed_port(bench: Bench, place: Path) -> None:
-    """Each has its turns, with the same requests; what ours sends is taken, and nobody else sees it."""
+    """Each variant has its rounds with the same requests; exports of ours are received and discarded."""
     (place / "body").write_text("good")
     said = bench("--url", "http://127.0.0.1:{port}/work", "--body", "body", "--header", "X-Key: 7", *UVICORN)
     seen = (place / "seen").read_text().splitlines()
@@ -102,7 +102,7 @@ def test_a_custom_load_is_measured_by_its_duration(bench: Bench, place: Path) ->
 
 
 def test_a_command_that_exits_is_its_own_load(bench: Bench, place: Path) -> None:
-    """A batch script; where it made no request, that is said, with who knows why."""
+    """A batch script that made no request is reported with a hint."""
     code = "open('runs', 'a').write('autoload' in __import__('os').environ.get('PYTHONPATH', '') and 'w' or 'o')"
     said = bench("--", sys.executable, "-c", code)
 
@@ -142,7 +142,7 @@ def test_a_port_in_use_by_another_service_is_refused() -> None:
 
 
 def test_an_unused_port_is_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command listens there only later: what the system gives away by itself could be somebody else's by then."""
+    """The command listens later, so the port is below the range from which the system assigns ports."""
     free = rounds._free_port()  # pyright: ignore[reportPrivateUsage] - which one it is, is told to the command alone
     with socket.create_server(("127.0.0.1", 0)) as taken:
         monkeypatch.setattr(rounds, "_PORTS", (taken.getsockname()[1], free))

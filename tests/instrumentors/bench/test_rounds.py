@@ -1,4 +1,4 @@
-"""What the rounds say: medians of ratios, and how sure they are."""
+"""Results of the rounds: medians of ratios, and their confidence intervals."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_drift_between_rounds_does_not_change_the_ratio(pairs: list[tuple[float,
 
 
 def test_an_effect_is_distinguished_from_noise() -> None:
-    """Ten rounds that all say more are no accident; ten that say both are."""
+    """Ten rounds in the same direction are significant; ten in both directions are not."""
     more = change([(100.0, 105.0 + place) for place in range(10)])
     both = change([(100.0, 95.0 + place) for place in range(10)])
 
@@ -50,7 +50,7 @@ def test_five_rounds_are_not_significant() -> None:
 
 
 def test_a_measure_with_a_zero_is_omitted() -> None:
-    """A turn may be too short for the clock of the CPU time; a ratio to zero says nothing."""
+    """A round may be shorter than the resolution of CPU time, and a ratio to zero is undefined."""
     rounds = [({"p50": 1.0, "CPU time": 0.01 * place}, {"p50": 2.0, "CPU time": 0.02}) for place in range(6)]
 
     assert list(changes(rounds)) == ["p50"]

@@ -1,4 +1,4 @@
-"""A collector's socket to deliver to: a real HTTP server that answers as it is told."""
+"""Collector for deliveries: a real HTTP server whose responses the test sets."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Post:
 
 @dataclass
 class Sink:
-    """Answers with the next of *answers*, each raw bytes or (status, headers, body); 200 when there is none.
+    """Server that sends the next of *answers*, each raw bytes or (status, headers, body); 200 if there is none.
 
     Args:
         url: Where it listens.
@@ -71,7 +71,7 @@ class Sink:
         return sum(int(point["count"]) for point in points)
 
     def dropped(self) -> dict[str, int]:
-        """Return how many requests are said to be dropped, by reason."""
+        """Return the number of requests reported as dropped, by reason."""
         named = {post.name: post for post in self.metrics()}
         points = [point for post in named.values() for point in post.points("stagelens.requests.dropped")]
         return {point["attributes"][0]["value"]["stringValue"]: int(point["asInt"]) for point in points}
@@ -100,7 +100,7 @@ def sink() -> Generator[Sink]:
             self.wfile.write(text)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: object, client_address: object) -> None:

@@ -1,4 +1,4 @@
-"""A collector that asks who sends: what the agent shows it, and what people read where that is not enough."""
+"""A collector with access control: credentials of the agent, and the messages for rejected ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def batch(url: str, number: int = 1) -> ExportBatch:
 
 @dataclass
 class Guarded:
-    """A server that asks for certificates of `clients`, and the common names of those who showed one."""
+    """Server that requires certificates of `clients`, and the common names of its clients."""
 
     url: str
     seen: list[str] = field(default_factory=list[str])
@@ -62,7 +62,7 @@ class Guarded:
 
 @pytest.fixture
 def guarded(authority: Authorities) -> Generator[Guarded]:
-    """A server that nobody talks to without a certificate."""
+    """Server that requires a client certificate."""
     own = authority("servers").sign("collector")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)
@@ -78,7 +78,7 @@ def guarded(authority: Authorities) -> Generator[Guarded]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         def get_request(self) -> tuple[Any, Any]:
@@ -132,7 +132,7 @@ def test_a_denied_batch_is_sent_once_and_logged_once_with_the_fix(
 def test_a_token_that_expires_later_is_logged_again(
     sink: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, quiet_seconds: float, lines: int
 ) -> None:
-    """The first trouble was mended; this is another one, unless it comes at once: one of two collectors lets nobody in."""
+    """The second problem is logged unless it follows immediately: then one of two collectors refuses."""
     monkeypatch.setattr(module, "QUIET_SECONDS", quiet_seconds)
     sink.answers.extend([(401, {}, b""), (200, {}, b""), (401, {}, b"")])
     agent = exporter()
@@ -156,7 +156,7 @@ def test_a_client_certificate_is_presented(guarded: Guarded, authority: Authorit
 def test_without_a_valid_certificate_data_waits_and_the_settings_are_named(
     guarded: Guarded, authority: Authorities, until: Until, caplog: pytest.LogCaptureFixture, client: str | None
 ) -> None:
-    """The handshake fails, as a dead network does: it is tried again, with patience."""
+    """The handshake fails like a network error, so it is retried."""
     trusted = authority("servers").file
     agent = exporter(shown(trusted, authority(client).sign("checkout")) if client else ClientTlsFiles(str(trusted)))
     agent.offer(batch(guarded.url))

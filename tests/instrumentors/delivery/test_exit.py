@@ -1,4 +1,4 @@
-"""Whole processes: they report by themselves, leave nothing behind when they end, and never speak for their parent."""
+"""Whole processes: they report at exit without traces of the agent, and never for their parent process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def serve(count):
 
 
 def settings(url: str, **more: str) -> dict[str, str]:
-    """Return the environment of a process whose collector is at *url*, and which sends at its end or as *more* has it."""
+    """Return the environment of a process that exports to *url* at its exit, or as set by *more*."""
     ours = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": url,
         "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
@@ -37,7 +37,7 @@ def settings(url: str, **more: str) -> dict[str, str]:
 
 
 def run(url: str, script: str, patience: int = 60, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run *script* in a process whose collector is at *url*, and which waits for it for so many seconds when it ends."""
+    """Run *script* in a process that exports to *url*, with a flush timeout in seconds."""
     command = [sys.executable, "-W", "error", "-c", SERVE.format(patience=patience) + script]
     env = settings(url, **environment)
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
@@ -66,7 +66,7 @@ def test_a_short_script_delivers_all_requests_at_exit(sink: Sink, ending: str) -
 
 
 def test_a_process_ends_cleanly_without_a_collector() -> None:
-    """Nobody listens, or somebody listens and never answers: no word on stderr, and no waiting for more than the flush."""
+    """Without a listener, or with one that never responds, stderr is empty and the exit takes the flush timeout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
             done = run(f"http://127.0.0.1:{port}", "serve(3)", patience=2)
@@ -188,7 +188,7 @@ def test_an_error_in_the_background_is_logged_and_the_thread_goes_on(sink: Sink)
 
 
 def test_a_background_thread_that_died_is_replaced(sink: Sink) -> None:
-    """The next backlog starts another one, which speaks for the same instance."""
+    """The next backlog starts another thread, with the same instance id."""
     done = run(sink.url, PLANTED.format(error="SystemExit", then=DIED), STAGELENS_EXPORT_INTERVAL="100ms")
 
     assert (done.returncode, done.stderr) == (0, "")

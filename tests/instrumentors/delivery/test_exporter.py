@@ -145,7 +145,7 @@ def test_a_refused_batch_is_dropped_counted_and_logged_once(
 def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
     sink: Sink, exporter: Make, caplog: pytest.LogCaptureFixture, said: str
 ) -> None:
-    """A proxy in between answers in whatever way it likes."""
+    """A proxy may respond in any format."""
     sink.answers.append((403, {}, said.encode()))
     agent = exporter()
     agent.offer(batch(sink.url))
@@ -157,7 +157,7 @@ def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
 def test_a_partial_success_is_delivered_and_its_message_logged_once(
     sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The collector kept the rest: to send it again would not help."""
+    """The collector stored the valid points, so the batch is not repeated."""
     partial = ExportMetricsPartialSuccess(rejected_data_points=2, error_message="clock is wrong")
     refusal = ExportMetricsServiceResponse(partial_success=partial).SerializeToString()
     nothing = ExportMetricsServiceResponse(partial_success=ExportMetricsPartialSuccess()).SerializeToString()
@@ -190,7 +190,7 @@ def test_a_200_with_an_invalid_body_is_an_acknowledgement(
 def test_the_queue_is_bounded_and_drops_the_oldest(
     losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A collector that is away costs the host at most the buffer; what had to go is counted, and told once."""
+    """While the collector is down the host uses at most the buffer; dropped data are counted and logged once."""
     agent = exporter(buffer_bytes=100)
     for number in range(5):
         agent.offer(batch("http://127.0.0.1:1", number, b"x" * 40, requests=10 + number))
@@ -280,7 +280,7 @@ def test_a_batch_in_flight_is_not_delivered() -> None:
 def test_an_unreachable_server_and_its_return_are_logged_once(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line per outage, with the cure; the data arrive when the server is back."""
+    """Each outage is one line with the fix; the data arrive when the server recovers."""
     caplog.set_level(logging.WARNING)
     sink.answers.extend([b""] * 5)
     agent = exporter()
@@ -296,7 +296,7 @@ def test_an_unreachable_server_and_its_return_are_logged_once(
 def test_a_flapping_server_does_not_fill_the_log(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second outage in a minute says nothing that the first has not said."""
+    """The second outage within a minute is not logged."""
     sink.answers.extend([(503, {}, b"full\n"), (200, {}, b"")] * 3)
     agent = exporter()
     for number in range(3):
@@ -312,7 +312,7 @@ def test_a_flapping_server_does_not_fill_the_log(
 
 
 def test_shutdown_time_is_bounded(losses: Losses, exporter: Make) -> None:
-    """Neither a closed port nor one that takes the post and never answers holds up an exit."""
+    """Neither a closed port nor a server without responses delays the exit."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
             agent = exporter(timeout_seconds=0.5)
@@ -389,7 +389,7 @@ class NotedEvent(threading.Event):
 
 
 def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, exporter: Make, until: Until) -> None:
-    """What a slow server says is obeyed, however many batches came while it took its time to say it."""
+    """The delay of a slow server is respected, however many batches arrived during its response."""
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
     sink.answering.clear()
     agent = exporter()
@@ -408,7 +408,7 @@ def test_a_wake_during_an_attempt_does_not_cut_the_wait_short(sink: Sink, export
 def test_undelivered_batches_are_reported_at_exit(
     exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A process that ends takes along what it kept."""
+    """Retained data are lost when the process exits."""
     agent = exporter()
     agent.offer(batch("http://127.0.0.1:1", 1, requests=7))
     agent.wake()
@@ -423,7 +423,7 @@ def test_undelivered_batches_are_reported_at_exit(
 def test_batches_in_flight_at_exit_are_reported(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The collector has it, and says nothing: nobody knows whether it counts."""
+    """The collector has received the batch without a response, so its outcome is unknown."""
     sink.answers.append((503, {"Retry-After": "3600"}, b""))
     agent = exporter()
     agent.offer(batch(sink.url, 1, requests=7))
@@ -440,7 +440,7 @@ def test_batches_in_flight_at_exit_are_reported(
 def test_a_collector_that_cannot_store_is_not_reported_as_absent(
     sink: Sink, exporter: Make, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its own words say what is wrong; to start another one would be the wrong cure."""
+    """The message of the collector is logged instead of the advice to start a collector."""
     sink.answers.append((503, {"Retry-After": "3600"}, Status(message="the disk is full").SerializeToString()))
     agent = exporter()
     agent.offer(batch(sink.url, 1))

@@ -1,4 +1,4 @@
-"""One POST: what was said comes back whole, and no answer holds who waits for it, however slowly it comes."""
+"""One POST: the response is complete, and a slow response does not exceed the deadline."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.support.trickle import trickling
     "beginning", [b"HTTP/1.1 200 OK\r\nX: ", b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"]
 )
 def test_a_trickling_response_times_out(beginning: bytes) -> None:
-    """Each byte of head or body comes in time; the answer does not."""
+    """Each byte arrives in time, and the complete response does not."""
     with trickling(beginning) as port, pytest.raises(TimeoutError):
         post(f"http://127.0.0.1:{port}/v1/metrics", b"body", {}, 0.3, ssl.create_default_context)
 
 
 def test_a_response_is_read_completely(sink: Sink) -> None:
-    """Status, headers and body, also of an answer that ends with its connection."""
+    """Status, headers and body are read, also of a response that ends with its connection."""
     sink.answers.append((503, {"Retry-After": "7"}, b"full"))
     answer = post(f"{sink.url}/v1/metrics?a=b", b"body", {"X-Stagelens-Batch": "a:1"}, 60, ssl.create_default_context)
 

@@ -1,4 +1,4 @@
-"""`stagelens doctor` on real commands: the interpreter is asked, the modules are read, a collector answers or does not."""
+"""`stagelens doctor` on real commands: inspection of interpreter and modules, and a test export to a collector."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 
 @pytest.fixture
 def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
-    """Runs it in `place`, and returns its exit code and what it has said, as one line."""
+    """Run the command in `place`, and return its exit code and its output as one line."""
 
     def look(*words: str) -> tuple[int, str]:
         assert Path.cwd() == place
@@ -138,7 +138,7 @@ def test_the_opentelemetry_launcher_loads_stagelens_unless_disabled(
     [[], ["--"], ["--nosuch", "--", "x"], ["--run", "--", "x"], ["--run=soon", "--", "x"], ["--stage", "a", "--", "x"]],
 )
 def test_wrong_usage_exits_with_2_and_shows_the_usage(doctor: Doctor, words: list[str]) -> None:
-    """It is told from trouble that was found."""
+    """The exit code differs from that of a found problem."""
     code, said = doctor(*words)
 
     assert code == 2
@@ -162,7 +162,7 @@ def test_startup_output_and_startup_failures_are_distinguished(doctor: Doctor, p
 def answering(
     status: int = 200, headers: dict[str, str] | None = None, context: ssl.SSLContext | None = None
 ) -> Generator[str]:
-    """A server that says this to everything."""
+    """Server with this response to every request."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -174,7 +174,7 @@ def answering(
             self.wfile.write(b"because")
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name there
-            """Say nothing."""
+            """Log nothing."""
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: object, client_address: object) -> None:
@@ -195,7 +195,7 @@ def answering(
 
 @contextmanager
 def silent_in_http() -> Generator[str]:
-    """A server that answers as gRPC does: with a frame of HTTP/2 settings."""
+    """Server that responds like gRPC: with an HTTP/2 settings frame."""
 
     def serve() -> None:
         connection, _ = listening.accept()
@@ -232,7 +232,7 @@ def silent_in_http() -> Generator[str]:
 def test_a_refusing_collector_is_reported_with_its_response(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], told: str, fix: str
 ) -> None:
-    """It is asked for real: an export without content, which stands in nobody's numbers."""
+    """The collector gets a real export without content, which changes no counts."""
     with server() as address:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
         code, said = doctor("--", "tritonserver", "--trace-config=mode=opentelemetry")
@@ -255,7 +255,7 @@ def test_a_missing_collector_is_reported_without_summary(doctor: Doctor, monkeyp
 def test_an_unknown_certificate_authority_is_reported_with_the_setting(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch, authority: Authorities
 ) -> None:
-    """With the setting the certificate is believed."""
+    """With the setting the certificate is accepted."""
     own = authority("servers").sign("collector")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(own.certificate, own.key)

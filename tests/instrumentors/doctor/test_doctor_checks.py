@@ -1,4 +1,4 @@
-"""Each check speaks where something is in the way, and is silent where nothing is."""
+"""Each check reports its problem, and has no finding otherwise."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Change = Callable[[Inspection], Inspection]
 
 
 def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection:
-    """Return a look at a command in a healthy place, whose one module is *code*."""
+    """Return an inspection of a command in a valid environment, whose one module is *code*."""
     env = run.environment({"OTEL_SERVICE_NAME": "checkout", **environment})
     interpreter = Interpreter(
         executable="/usr/bin/python3",
@@ -45,7 +45,7 @@ def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection
 
 
 def with_interpreter(inspection: Inspection, **facts: Any) -> Inspection:
-    """Return *look* with an interpreter that says something else."""
+    """Return *inspection* with an interpreter that reports other facts."""
     assert inspection.interpreter is not None
     return replace(inspection, interpreter=replace(inspection.interpreter, **facts))
 
@@ -154,7 +154,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
 
 @pytest.mark.parametrize(("inspection", "check", "words"), TROUBLES, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_check_finds_its_problem_and_names_the_fix(inspection: Inspection, check: Check, words: str) -> None:
-    """Each is told once, with what to do."""
+    """Each problem is reported once with its fix."""
     told = [
         f"{finding.text}\n{finding.fix}" for finding in check(inspection) if words in f"{finding.text}\n{finding.fix}"
     ]
@@ -173,7 +173,7 @@ ELSEWHERE = {"check_collector", "check_memory", "check_temporary_files", "check_
 
 
 def test_every_check_has_a_test_case() -> None:
-    """One that never speaks may as well not be there."""
+    """A check without a case that reports a problem is not tested."""
     assert {check.__name__ for check in CHECKS} - ELSEWHERE == {check.__name__ for _, check, _ in TROUBLES}
 
 
@@ -188,7 +188,7 @@ def test_every_check_has_a_test_case() -> None:
     ],
 )
 def test_a_stream_with_a_variable_usage_option_is_not_reported(code: str) -> None:
-    """Only what is written out is told."""
+    """Only literal options are reported."""
     assert list(frameworks.check_stream_usage(inspection_of("python", "serve.py", code=code))) == []
 
 
@@ -208,7 +208,7 @@ def test_a_vllm_without_the_option_gets_no_advice(tmp_path: Path) -> None:
 
 
 def test_importing_a_related_library_does_not_count_as_the_library() -> None:
-    """What runs under gevent has Flask, and much else; who imports magika has its ONNX Runtime, though."""
+    """A process under gevent contains Flask and others; one that imports magika uses its ONNX Runtime."""
     there = {"flask": "3.1.3", "gevent": "26.9.0", "onnxruntime": "1.31.1", "magika": "1.0.3"}
     inspection = with_interpreter(
         inspection_of("python", "serve.py", code="import gevent, magika"), distributions=there
@@ -225,7 +225,7 @@ def test_an_argument_too_long_for_a_path_is_not_a_file(tmp_path: Path) -> None:
 
 
 def test_uwsgi_may_have_its_options_in_a_file() -> None:
-    """What is in there is not read, so nothing is said."""
+    """The file is not parsed, so nothing is reported."""
     assert list(checks.check_uwsgi(inspection_of("uwsgi", "--ini", "app.ini"))) == []
 
 

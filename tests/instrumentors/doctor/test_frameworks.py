@@ -1,4 +1,4 @@
-"""Frameworks that take a request where we do not follow it are told with the line to write; nothing is said without need."""
+"""Frameworks with uninstrumented requests are reported with the line that fixes them; others are not."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from stagelens.instrumentors.doctor.target import find_target
 
 
 def inspection_of(*words: str, code: str = "", **environment: str) -> Inspection:
-    """Return a look at a command whose one module is *code*; no program of its name need be there."""
+    """Return an inspection of a command whose one module is *code*; its program need not exist."""
     found = replace(find_target(words, {}), lost="")
     return Inspection(words, found, environment, sources=Sources({Path("serve.py"): ast.parse(code)}))
 
@@ -45,7 +45,7 @@ ls.LitServer(api, spec=ls.OpenAISpec())
 
 @pytest.fixture(autouse=True)
 def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A framework that gets a module of ours is spoken of no more."""
+    """A framework with an instrumentor is no longer reported."""
     monkeypatch.setattr(frameworks, "LIBRARIES", ())
 
 

@@ -42,7 +42,7 @@ def test_python_options_end_at_the_program(
 
 
 def test_a_pip_script_names_its_interpreter() -> None:
-    """`uvicorn` on PATH is a script whose first line says where it is installed."""
+    """`uvicorn` on PATH is a script whose first line names its interpreter."""
     found = at(str(Path(sys.executable).parent / "uvicorn"), "serve:app")
 
     assert Path(found.interpreter).samefile(sys.executable)
@@ -160,7 +160,7 @@ def test_an_undeterminable_command_is_explained(words: list[str], why: str) -> N
     )
 )
 def test_any_command_line_is_analysed_without_an_error(words: list[str]) -> None:
-    """It says what it comes to, or why that is not known."""
+    """The result is a target, or the reason why it is unknown."""
     found = at(*words)
 
     assert found.lost or found.program

@@ -1,4 +1,4 @@
-"""Bodies on the wire: OpenTelemetry's own classes read in them exactly what was counted and kept."""
+"""Bodies in OTLP: OpenTelemetry's own classes decode exactly the counted and retained data."""
 
 from __future__ import annotations
 

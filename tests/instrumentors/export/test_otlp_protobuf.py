@@ -55,7 +55,7 @@ def test_a_status_is_decoded(code: int, said: str) -> None:
 
 @given(st.binary())
 def test_any_bytes_are_a_message_or_a_value_error(content: bytes) -> None:
-    """No answer of a server raises anything else."""
+    """No response of a server raises another error."""
     with suppress(ValueError):
         parse_fields(content)
 

@@ -1,4 +1,4 @@
-"""Whether one function takes every call that another one takes, whatever it says of itself."""
+"""Check whether one function accepts every call of another function, independent of its signature."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PLACED: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL
 
 
 def refused(original: Any, replacement: Any) -> Iterator[str]:
-    """Yield the ways to call *original* that *replacement* itself, without what it says of itself, does not take."""
+    """Yield the calls that *original* accepts and *replacement* itself does not, ignoring its signature."""
     try:
         theirs = inspect.signature(original)
         ours = inspect.signature(replacement, follow_wrapped=False)

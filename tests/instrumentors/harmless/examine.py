@@ -66,12 +66,12 @@ def introspection(place: Place) -> dict[str, Any]:
 
 
 def is_pickled(function: Any) -> bool:
-    """Say whether pickle finds it again, by its name."""
+    """Return whether pickle finds it by its name."""
     return pickle.loads(pickle.dumps(function)) is function  # noqa: S301 - made in this very line
 
 
 def value_or_error(question: Callable[[Any], Any], value: Any) -> Any:
-    """Return the answer, or the name of the exception that it is."""
+    """Return the result, or the name of the raised exception."""
     try:
         return question(value)
     except Exception as error:  # noqa: BLE001 - whatever it is, it must be the same with us
@@ -132,7 +132,7 @@ def unheard(noise: list[str]) -> Generator[None]:
 
 
 def overridden(place: Place) -> bool:
-    """Say whether a subclass of a patched class may still replace the method, and one that does not inherits ours."""
+    """Return whether a subclass of a patched class can override the method, and inherits the patch otherwise."""
     if not isinstance(place.owner, type):
         return True
 
@@ -164,7 +164,7 @@ class Examination:
         self.patched = patches(type(self._instrumentor))
 
     def broken(self) -> dict[str, list[str]]:
-        """Return where which promise is broken; the library is as before then."""
+        """Return the violated guarantees; the library is unchanged afterwards."""
         with_us = {place: introspection(place) for place in self._patched}
         broken = {
             "escapes the examination": sorted(set(map(str, self._patched)) ^ set(self.patched)),
@@ -223,7 +223,7 @@ def instrument_first() -> dict[str, list[str]]:
 
 
 def patches(instrumentor: type[Instrumentor]) -> list[str]:
-    """Return what it has patched, as it says itself."""
+    """Return its patches, as listed by itself."""
     own: list[Patch] = vars(instrumentor)["_patches"]
     return sorted(str(Place(patch.owner, patch.name)) for patch in own)
 

@@ -1,4 +1,4 @@
-"""Calls whose server's part is an average of its statistics."""
+"""Calls whose server stages are averages of server statistics."""
 
 from __future__ import annotations
 

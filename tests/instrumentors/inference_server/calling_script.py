@@ -1,4 +1,4 @@
-"""Requests to a Triton server, whose address follows the script's name: one for each line of the input, which is answered."""
+"""Client script of a Triton server, whose address is its argument: one request for each line of its input."""
 
 import sys
 

@@ -21,7 +21,7 @@ class Recorded(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """Return what it says about itself."""
+        """Return the facts of the request."""
         ...
 
     def marks(self) -> list[tuple[str, Any, Any]]:

@@ -23,7 +23,7 @@ SERVER = Server("http", "planted:8000", {})
 
 
 class Planted:
-    """A server whose statistics and a clock whose time are set by the test."""
+    """Server whose statistics the test sets, and a clock whose time the test sets."""
 
     def __init__(self) -> None:
         self.now = 100 * SECOND
@@ -32,7 +32,7 @@ class Planted:
         self.asked = 0
 
     def ask(self, _server: Server, _model: str, _version: str) -> Totals:
-        """Answer a reading."""
+        """Return the statistics of a reading."""
         self.asked += 1
         if self.error is not None:
             raise self.error
@@ -82,7 +82,7 @@ def test_a_call_between_two_readings_gets_their_average(planted: Planted) -> Non
 
 
 def test_a_call_waits_for_the_reading_after_it(planted: Planted) -> None:
-    """A model is read once a second, and the server counts a call a little after it has answered."""
+    """A model is read once a second, and the server counts a call shortly after its response."""
     planted.serve(0.1, 1, 9, 0, 9, 0).ready()
     call = planted.serve(0.1, 0, 0, 0, 0, 0)
 
@@ -106,7 +106,7 @@ def test_a_model_is_read_at_most_once_a_second(planted: Planted) -> None:
 
 
 def test_a_call_without_a_new_reading_gets_the_previous_average(planted: Planted) -> None:
-    """After three seconds nobody asks any more: the last that is known stands for it."""
+    """After three seconds there is no further reading: the last known average is used."""
     planted.serve(0.1, 1, 9, 0, 9, 0).ready()
     planted.now += SECOND
     planted.serve(0.1, 1, 7, 0, 7, 0).ready()
@@ -161,7 +161,7 @@ def test_readings_of_a_slow_server_take_at_most_a_tenth_of_the_time(
 def test_a_server_without_statistics_is_queried_less_and_less(
     planted: Planted, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is named in the log once, no request waits for it, and it is heard again when it tells."""
+    """The server is logged once, no request waits for it, and it is used again when statistics return."""
     planted.error = ConnectionRefusedError()
     with caplog.at_level(logging.WARNING, "stagelens"):
         for _ in range(200):
@@ -183,7 +183,7 @@ def test_a_server_without_statistics_is_queried_less_and_less(
 
 
 def test_the_number_of_models_read_is_limited(planted: Planted) -> None:
-    """A model named by each request must not grow us; who is called no more makes room."""
+    """Models named by requests must not grow the memory; unused models are dropped."""
 
     def call(number: int) -> Averaged:
         return Averaged(SERVER, f"m{number}", "", planted.now - 1, planted.now)

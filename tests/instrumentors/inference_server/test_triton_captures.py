@@ -22,7 +22,7 @@ CAPTURES = Path(__file__).parents[2] / "support" / "triton" / "captures"
 
 
 def outline(spans: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str], list[str]]]:
-    """Return of each span its name, its parent's, the attributes it has and what it tells of, without times and ids."""
+    """Return of each span its name, its parent's, the attribute names and texts, without times and ids."""
     spans = list(spans)
     names = {span["spanId"]: span["name"] for span in spans}
     return sorted(

@@ -29,18 +29,18 @@ INSTRUMENTOR = TritonClientInstrumentor
 
 
 def server_of(triton: TritonServer, protocol: str) -> Server:
-    """Return the server as a client of *protocol* is told of it."""
+    """Return the server of a client of *protocol*."""
     return Server(protocol, triton.http if protocol == "http" else triton.grpc, {})
 
 
 def server_statistics(triton: TritonServer, model: str) -> dict[str, dict[str, int]]:
-    """Return what the server says, without any of our code."""
+    """Return the statistics of the server, read without Stagelens."""
     with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=10) as answer:
         return json.loads(answer.read())["model_stats"][0]["inference_stats"]
 
 
 def drive(triton: TritonServer, model: str, inputs: Any, calls: int, *, batch: bool = False) -> list[Averaged]:
-    """Make calls of one request each, several at once; return what each learns later."""
+    """Make concurrent calls of one request each; return what each learns later."""
 
     def request(_: int) -> Averaged:
         marks, token = recorder.begin() or pytest.fail("a request runs already")
@@ -55,14 +55,14 @@ def drive(triton: TritonServer, model: str, inputs: Any, calls: int, *, batch: b
 
 
 def is_read_after(call: Any) -> bool:
-    """Ask for the statistics, again after one time that failed; say whether they were read since *call* ended."""
+    """Read the statistics, with one retry; return whether they were read after the end of *call*."""
     call.ready()
     model = statistics.known.model(call._server, call._model, call._version)
     return model is not None and model.window(*call._call) is not None
 
 
 def counts(triton: TritonServer, model: str, more_than: int) -> bool:
-    """Say whether the server has counted more than so many calls."""
+    """Return whether the server has counted more than so many calls."""
     return server_statistics(triton, model)["success"]["count"] > more_than
 
 
@@ -128,7 +128,7 @@ def test_a_missing_model_or_server_raises(protocol: str, triton: TritonServer) -
 
 
 def test_a_path_prefix_before_the_api_is_preserved(triton: TritonServer) -> None:
-    """A proxy may serve Triton below a path: the client's address says so."""
+    """A proxy may serve Triton below a path, which is part of the client's address."""
     with pytest.raises(Exception, match=r"400|404"):
         statistics.fetch_totals(Server("http", f"{triton.http}/below", {}), "plain", "")
     assert statistics.fetch_totals(Server("http", f"{triton.http}/", {}), "plain", "").calls >= 0
@@ -137,7 +137,7 @@ def test_a_path_prefix_before_the_api_is_preserved(triton: TritonServer) -> None
 @pytest.mark.usefixtures("instrumented")
 @pytest.mark.parametrize("library", [http, grpc], ids=["http", "grpc"])
 def test_every_client_is_mapped_to_its_server(library: Any, triton: TritonServer) -> None:
-    """By position or keyword; arguments about TLS are kept for our own connection."""
+    """Addresses are positional or keyword arguments; TLS arguments are used for the statistics connection."""
     address = triton.http if library is http else triton.grpc
     with library.InferenceServerClient(url=address) as named, library.InferenceServerClient(address, False) as placed:
         assert named._stagelens_server == placed._stagelens_server == server_of(triton, library.__name__.split(".")[1])

@@ -1,4 +1,4 @@
-"""Decoupled models over the streams of tritonclient's gRPC clients: time to the first part, gaps, and whose part it is."""
+"""Decoupled models over streams of tritonclient's gRPC clients: time to the first part, gaps, and their calls."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_requests_that_share_a_stream_never_mix(triton: TritonServer, client: An
 
 
 class Watched:
-    """A lock that says when somebody has to wait for it, or is through with what it was wanted for."""
+    """Lock that signals when a thread waits for it or has released it."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
@@ -192,7 +192,7 @@ class Watched:
 
 
 class Interrupted(triton_client.StreamedCall):
-    """A call in whose first part, or end, another thread comes up."""
+    """Call during whose first part, or end, another thread runs."""
 
     meanwhile: Callable[[], None]
 
@@ -220,7 +220,7 @@ class Sharing:
         self.lock = self.stream._lock = Watched()
 
     def add(self, marks: records.Marks, request_id: str) -> None:
-        """Expect answers to a new call of a request."""
+        """Expect responses to a new call of a request."""
         self.stream.add(triton_client.StreamedCall(marks, object(), "m", ""), request_id)
 
     def respond(self, request_id: str, *, last: bool = False) -> None:
@@ -231,7 +231,7 @@ class Sharing:
 
 
 def test_two_simultaneous_calls_are_distinguished() -> None:
-    """Who comes while another is being noted under the same id comes after it: neither gets the other's parts."""
+    """A call that starts while another with the same id is recorded comes after it, and their parts do not mix."""
     sharing = Sharing()
     earlier: records.Marks = [records.OPEN, 0, 0]
     first, second = ([records.OPEN, number, 0] for number in (1, 2))
@@ -261,7 +261,7 @@ def test_a_call_started_during_the_last_response_of_another_is_separate() -> Non
 
 
 def test_a_callback_may_use_the_stream() -> None:
-    """Nobody waits for it: it may even wait for them."""
+    """No lock is held during the callback, which may wait for other threads."""
     marks: records.Marks = [records.OPEN, 0, 0]
     alive: list[bool] = []
 

@@ -1,4 +1,4 @@
-"""Statistics behind TLS: our own connection trusts whom the user's client was told to trust, and nobody else."""
+"""Statistics over TLS: the statistics connection trusts the authorities of the user's client only."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EXPECTED = Totals(4, 40, 1, 20, 2)
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate for localhost that nobody else has signed, with its key beside it."""
+    """Self-signed certificate for localhost, with its key beside it."""
     path = tmp_path_factory.mktemp("tls") / "localhost.pem"
     what = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
     name = ["-addext", "subjectAltName=DNS:localhost"]
@@ -56,7 +56,7 @@ def https(certificate: Path) -> Generator[str]:
             self.wfile.write(STATISTICS.encode())
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Say nothing."""
+            """Log nothing."""
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, certificate.with_suffix(".key"))
@@ -98,7 +98,7 @@ def grpcs(certificate: Path) -> Generator[str]:
 
 
 def statistics_of(client: Any) -> Totals:
-    """Return what the server of *client* says."""
+    """Return the statistics of the server of *client*."""
     return fetch_totals(getattr(client, SERVER), "m", "")
 
 
@@ -117,7 +117,7 @@ def test_https_uses_the_certificate_authorities_of_the_client(https: str, certif
 
 
 def test_https_refuses_other_certificate_authorities(https: str) -> None:
-    """Without statistics the calls are network, which is better than to be told by a stranger."""
+    """Without statistics the calls are network, which is better than numbers of an untrusted server."""
     with (
         tritonclient.http.InferenceServerClient(https, ssl=True, insecure=True) as client,
         pytest.raises(ssl.SSLCertVerificationError),

@@ -114,7 +114,7 @@ every_way = pytest.mark.parametrize("call", WAYS.values(), ids=WAYS.keys())
 def test_a_call_is_serialize_around_one_wait(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """The wait starts after the request is built, and says which model was called."""
+    """The wait starts after the request is built, and has the name of the model."""
     np.testing.assert_array_equal(call(triton, "plain", inputs, model_version="1"), [2, 4, 6])
 
     stages = [stage for stage, _, _ in in_a_request.marks() if not stage.startswith("@")]
@@ -134,7 +134,7 @@ def test_a_call_is_serialize_around_one_wait(
 def test_the_server_continues_our_trace(
     call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """`traceparent` goes out, and the server's own spans belong to the request's trace."""
+    """`traceparent` is sent, and the server's own spans are part of the request's trace."""
     spans: list[dict[str, Any]] = []
     for _ in range(ATTEMPTS):
         call(triton, "plain", inputs)
@@ -152,7 +152,7 @@ def test_the_server_continues_our_trace(
 def test_headers_of_the_user_are_unchanged(
     call: Call, triton: TritonServer, traces: TraceSink, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """A `traceparent` of the user's is kept, and their dict is not written to by us."""
+    """A `traceparent` of the user is preserved, and the user's dict is not modified."""
     spans: list[dict[str, Any]] = []
     for attempt in range(ATTEMPTS):
         trace_id = f"{id(call):016x}{attempt + 1:016x}"
@@ -243,7 +243,7 @@ def test_a_full_queue_is_a_rejected_call(call: Call, triton: TritonServer, finis
 
 
 def test_a_call_that_takes_too_long_is_a_timeout(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
-    """As the socket, the deadline or the handle's wait says it."""
+    """Timeouts of the socket, of the deadline and of the handle are recorded."""
     with triton.hanging():
         with http.InferenceServerClient(triton.http, network_timeout=0.01) as client, pytest.raises(TimeoutError):
             client.infer("plain", inputs(http))
@@ -343,7 +343,7 @@ def test_an_unknown_client_is_recorded_as_network(reported: set[str], monkeypatc
 
 
 def unregistered(client: Any) -> bool:
-    """Say whether the server no longer uses our memory, which it does for a moment after it has answered."""
+    """Return whether the server has released the shared memory, which takes a moment after its response."""
     try:
         client.unregister_system_shared_memory("mine")
     except InferenceServerException:
@@ -438,7 +438,7 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(  # noqa: PL
 
 
 def test_no_payload_and_no_header_is_recorded(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
-    """Of a call only the names of model and version are kept."""
+    """Only the names of model and version of a call are recorded."""
     with http.InferenceServerClient(triton.http) as client:
         client.infer(
             "plain",

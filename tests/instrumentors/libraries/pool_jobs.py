@@ -24,7 +24,7 @@ def square(number: int) -> int:
 
 
 def describe_process() -> tuple[int, int, bool, str, list[str]]:
-    """Say which process this is, what time it is, whether a request runs here, what header it hands on, who prepared it."""
+    """Return the process id, the time, whether a request runs here, the propagated header, and the initializer."""
     marks = records.current.get()
     header = "" if marks is None else trace_context.traceparent(marks)
     return os.getpid(), clock(), marks is not None, header, prepared
@@ -39,7 +39,7 @@ class Failed(Exception):  # noqa: N818 - not ours to say
 
 
 class OwnPickle(Exception):  # noqa: N818
-    """Says itself what is kept of it."""
+    """Exception with its own pickle format."""
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
         """Keep nothing but a word."""

@@ -92,7 +92,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
 
 
 def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The header of a proxy moves its start back; one who may, has its trace kept."""
+    """The header of a proxy moves the start back; the configured header retains the trace."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
     send_request(application(("GET", "/", item_of_digits)), "GET", "/", headers=headers)
@@ -152,7 +152,7 @@ def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) ->
 def test_the_route_is_a_template_never_a_path(
     finished: Finished, method: str, path: str, route: str, status: int
 ) -> None:
-    """What matches nothing shares one name; an answer that is raised is an answer."""
+    """Unmatched paths share one name; a raised response is a response."""
 
     async def raised(_: web.Request) -> web.Response:
         raise web.HTTPNotFound
@@ -177,7 +177,7 @@ async def item_of_digits(request: web.Request) -> web.Response:
 
 
 def test_an_exception_is_an_error_by_its_name(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
-    """The answer is 500, and aiohttp logs the exception as before."""
+    """The status is 500, and aiohttp logs the exception unchanged."""
 
     async def broken(_: web.Request) -> web.Response:
         message = "broken"
@@ -192,7 +192,7 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, caplog: pytest
 
 
 def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
-    """Its first chunk and its longest gap are facts; an answer in one part has neither."""
+    """First chunk and longest gap are facts; a response in one part has neither."""
 
     async def stream(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
@@ -325,7 +325,7 @@ def test_websockets_are_not_recorded(finished: Finished) -> None:
 
 
 def test_invalid_http_is_not_a_request(finished: Finished, caplog: pytest.LogCaptureFixture) -> None:
-    """The server answers it itself: no application has seen it."""
+    """The server responds itself, and the application is not called."""
 
     async def drive(client: Client) -> bytes:
         reader, writer = await asyncio.open_connection(client.host, client.port)
@@ -409,7 +409,7 @@ def test_nothing_but_method_template_and_status_is_recorded(finished: Finished) 
 def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], internal: str
 ) -> None:
-    """Whatever breaks in our code, the client sees its answer."""
+    """For any failure of the agent, the client gets its response."""
 
     async def stream(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()

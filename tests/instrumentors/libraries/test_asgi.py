@@ -109,7 +109,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
 
 
 def test_reading_parsing_rendering_and_sending_are_stages(finished: Finished) -> None:
-    """A JSON body is received (network), parsed and validated, and the answer built (serialize) and sent (network)."""
+    """A JSON body is received (network) and parsed, and the response built (serialize) and sent (network)."""
     app = FastAPI()
 
     @app.post("/")
@@ -208,7 +208,7 @@ def test_waiting_for_one_of_forty_threads_is_queue_not_forward(finished: Finishe
 
 
 def test_waiting_for_the_loop_after_a_thread_is_queue(finished: Finished) -> None:
-    """A plain function has returned, but the loop is held by others: that is neither its work nor nobody's."""
+    """A plain function has returned, but the loop is blocked by others: this is neither its work nor unattributed."""
     inside, release, returned = threading.Event(), threading.Event(), threading.Event()
     app = FastAPI()
 
@@ -261,7 +261,7 @@ def test_cancellation_before_a_free_thread_is_queue(finished: Finished) -> None:
 
 
 def test_proxy_wait_time_is_queue(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The header of a proxy moves its start back; one who may, has its trace kept."""
+    """The header of a proxy moves the start back; the configured header retains the trace."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse(""))])
@@ -341,7 +341,7 @@ def test_an_exception_is_an_error_and_reaches_the_server(finished: Finished) -> 
 
 
 def test_an_application_without_a_response_is_an_error(finished: Finished) -> None:
-    """A server answers 500 in its place."""
+    """A server sends 500 instead."""
 
     async def silent(*_: object) -> None:
         return
@@ -354,7 +354,7 @@ def test_an_application_without_a_response_is_an_error(finished: Finished) -> No
 
 
 def test_the_request_ends_at_the_last_byte_before_background_tasks(finished: Finished) -> None:
-    """The client has its answer: what runs after it is not the request's time."""
+    """The client has its response; later work is not part of the request."""
     seen: list[int] = []
 
     def later() -> None:
@@ -416,7 +416,7 @@ def test_a_stream_has_first_chunk_time_and_longest_gap(
     headers: list[tuple[bytes, bytes]],
     is_stream: bool,
 ) -> None:
-    """Several parts with bytes, of a length nobody announced; how long it lasted says nothing about it."""
+    """Several parts with bytes, without an announced length; the duration alone is no indication."""
     now = [1_000]
     monkeypatch.setattr(asgi, "clock", lambda: now[0])
 
@@ -496,7 +496,7 @@ def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished) -> 
 
 
 def test_a_cancelled_request_is_finished_and_stays_cancelled(finished: Finished) -> None:
-    """Cancelling is the server's business: the record says so, and the cancellation goes on."""
+    """The record has the cancellation, which the server handles."""
 
     async def endpoint(_: Request) -> PlainTextResponse:
         await asyncio.Event().wait()
@@ -642,7 +642,7 @@ def test_the_final_report_precedes_the_lifespan_shutdown(monkeypatch: pytest.Mon
 def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whatever breaks in our code, the client sees its answer."""
+    """For any failure of the agent, the client gets its response."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
     make_fail(asgi.AsgiExchange, "_read_head")
     with caplog.at_level(logging.WARNING, "stagelens"):

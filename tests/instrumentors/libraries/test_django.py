@@ -126,7 +126,7 @@ def client(handler: Any) -> Client:
 
 
 def by_wsgi(method: str, url: str, **options: Any) -> tuple[int, bytes]:
-    """Send one request to a WSGI handler without a network, and read the whole answer."""
+    """Send one request to a WSGI handler without a network, and read the complete response."""
     answer = client(WSGIHandler()).open(url, method=method, buffered=True, **options)
     return answer.status_code, answer.data
 
@@ -195,7 +195,7 @@ def test_reading_the_body_is_network(finished: Finished) -> None:
 
 
 def test_an_exception_is_an_error_by_its_name(finished: Finished, send_request: Ask) -> None:
-    """Django answers it itself; one that it answers otherwise, as "not found", is no error."""
+    """Django sends the response; an exception with another status, such as "not found", is no error."""
     assert send_request("GET", "/broken")[0] == 500
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)]
 
@@ -300,7 +300,7 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A request whose route or error we cannot name is counted all the same."""
+    """A request whose route or error is unknown is still counted."""
     make_fail(module, "_exchange_of")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [send_request("GET", url)[0] for url in ("/items/1/", "/items/1/", "/broken", "/broken")]

@@ -1,4 +1,4 @@
-"""Threads and thread pools: what of them belongs to a request, what they waited for, and that nothing else changes."""
+"""Threads and thread pools: their parts of a request, their waits, and no other changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def join(thread: threading.Thread) -> None:
 
 @pytest.fixture
 def busy() -> Generator[tuple[ThreadPoolExecutor, threading.Event]]:
-    """Give a pool whose only thread works on something else until the event is set."""
+    """Return a pool whose only thread is busy until the event is set."""
     begun, release = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -199,7 +199,7 @@ def test_shared_library_threads_are_part_of_no_request(finished: Finished) -> No
 def test_a_job_that_starts_after_its_request_runs_outside(
     finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
 ) -> None:
-    """What is left to do when the answer is out adds nothing to it."""
+    """Work after the response is not part of the request."""
     pool, release = busy
     with request("leaves"):
         job = pool.submit(lambda: (work(), records.current.get()))
@@ -232,7 +232,7 @@ class Worker(threading.Thread):
 def test_a_thread_started_inside_a_request_is_part_of_it(
     finished: Finished, make: Callable[[], threading.Thread]
 ) -> None:
-    """Its stages are the request's, whatever way it says what it runs."""
+    """Its stages are those of the request, for every way to set the target."""
     with request("starts"):
         thread = make()
         thread.start()
@@ -307,7 +307,7 @@ def test_a_callback_left_with_a_future_runs_in_the_request(finished: Finished) -
 
 
 def test_callbacks_of_a_loop_carry_the_request(finished: Finished) -> None:
-    """A thread that was started inside a request calls the loop back, and the loop's answer is the request's."""
+    """A thread started inside a request calls the loop, and the callback is part of the request."""
 
     async def handle() -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
@@ -394,7 +394,7 @@ def test_concurrent_requests_on_one_pool_do_not_mix(finished: Finished) -> None:
 
 
 def test_results_exceptions_and_refusals_are_unchanged(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job's exception, a pool that is shut down and a thread that cannot start say what they said before."""
+    """Exceptions of jobs, a closed pool and a thread that cannot start raise the original errors."""
 
     def refuse(*_: object, **__: object) -> None:
         msg = "can't start new thread"
@@ -477,7 +477,7 @@ def test_a_retained_future_releases_its_request(finished: Finished) -> None:
 def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing of ours reaches who starts a thread or hands over a job."""
+    """No failure of the agent reaches the code that starts a thread or submits a job."""
 
     def broken(*_: object) -> None:
         raise ZeroDivisionError
@@ -615,7 +615,7 @@ print(sorted({"concurrent.futures", "multiprocessing", "gevent", "asyncio"} & se
 
 
 def test_the_required_private_names_exist() -> None:
-    """A future takes the note on when it was handed over, and a thread says what it runs."""
+    """A future accepts an attribute for its submission time, and a thread has its target."""
     assert vars(Future()) is not None
     assert "_target" in vars(threading.Thread())
     assert concurrent.futures.ThreadPoolExecutor is ThreadPoolExecutor

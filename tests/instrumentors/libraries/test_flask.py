@@ -86,7 +86,7 @@ def app() -> Flask:
 
 
 def send_request(app: Any, method: str, path: str, **options: Any) -> TestResponse:
-    """Send one request to *app* without a network, and read the whole answer."""
+    """Send one request to *app* without a network, and read the complete response."""
     return Client(app).open(path, method=method, buffered=True, **options)
 
 
@@ -102,7 +102,7 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
 
 
 def test_proxy_wait_time_is_queue(finished: Finished, app: Flask, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The header of a proxy moves its start back; one who may, has its trace kept."""
+    """The header of a proxy moves the start back; the configured header retains the trace."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", "please")
     headers = {"X-Request-Start": f"t={time.time() - 2:.3f}", "X-Force-Trace": "please"}
     send_request(app, "GET", "/items/1", headers=headers)
@@ -136,7 +136,7 @@ class OwnProvider(flask.json.provider.DefaultJSONProvider):
 def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
     finished: Finished, app: Flask, provider: type[flask.json.provider.JSONProvider]
 ) -> None:
-    """By whatever provider; the body is read inside the parsing, and a cached answer is no parsing."""
+    """With any provider the body is read inside the parsing; a cached result is no parsing."""
     app.json = provider(app)
     answer = send_request(app, "POST", "/json", json={"n": 1})
 
@@ -188,7 +188,7 @@ def test_a_dispatched_application_is_one_request_with_the_inner_route(finished: 
 
 
 def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) -> None:
-    """Flask answers 500; where it is told to propagate, the very same exception reaches the server."""
+    """Flask sends 500; if it propagates exceptions, the same exception reaches the server."""
     answer = send_request(app, "GET", "/broken")
     app.testing = True
     with pytest.raises(LookupError, match="broken"):
@@ -274,7 +274,7 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A request whose route or error we cannot name is counted all the same."""
+    """A request whose route or error is unknown is still counted."""
     make_fail(module, "_name_route")
     make_fail(module, "_name_error")
     with caplog.at_level(logging.WARNING, "stagelens"):

@@ -33,7 +33,7 @@ HERE = ("127.0.0.1", 80)
 
 @pytest.fixture
 def worker() -> Generator[Any]:
-    """A worker with one thread, as it is once it has begun; nobody polls for it."""
+    """Initialized worker with one thread and without a poller."""
     cfg = Config()
     app = Flask("app")
     app.get("/")(lambda: "fine")

@@ -178,7 +178,7 @@ def test_every_run_started_cold_is_load(in_a_request: Finished) -> None:
 def test_on_an_accelerator_the_first_run_of_every_shape_is_load(
     in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its kernels are chosen by shape. There is none here: the session on a CPU only says that it is on one."""
+    """Kernels are selected by shape; the session on a CPU reports an accelerator for this test."""
     monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     session = load()
     for batch in (1, 1, 2, 1, 2):
@@ -218,7 +218,7 @@ def test_the_number_of_cold_shapes_is_limited(in_a_request: Finished, monkeypatc
 
 
 def test_an_unawaited_run_is_recorded_as_launch(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A device may still work when such a run returns; the clock around it says nothing about the device."""
+    """A device may still work when the run returns, so the clock does not measure the device."""
     monkeypatch.setitem(onnxruntime_session.DEVICES, "CPU", "cuda")
     session = load()
     options = onnxruntime.RunOptions()
@@ -242,7 +242,7 @@ def test_facts_are_recorded_once_per_change(in_a_request: Finished, warm: Any) -
 
 @pytest.mark.parametrize("kind", ["lists", "values"])
 def test_inputs_need_not_be_arrays(in_a_request: Finished, warm: Any, kind: str) -> None:
-    """ONNX Runtime takes nested lists, as magika feeds it, and values; their batch is told as well."""
+    """ONNX Runtime accepts nested lists, as from magika, and values; their batch size is recorded."""
     feed = feed_of(warm, 2)
     expected = warm.run(None, feed)[0]
     other = {
@@ -284,7 +284,7 @@ class Node:
     ],
 )
 def test_the_batch_is_the_free_first_dimension_that_counts_items(shape: tuple[Any, ...], told: bool) -> None:
-    """A fixed one says nothing, and a sequence or a wave form is no batch."""
+    """A fixed dimension is ignored, and a sequence or a waveform is no batch."""
     assert bool(onnxruntime_session.batched_input(Node(*shape))) is told
 
 
@@ -349,7 +349,7 @@ def test_the_exception_of_a_callback_is_unchanged(
 
 
 def test_an_invalid_callback_is_refused_by_the_library(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
-    """ONNX Runtime says so at the call, not on a thread of its own."""
+    """ONNX Runtime raises the error at the call, not in another thread."""
     with pytest.raises(TypeError):
         warm.run_async(None, feed, "no function", None)
 

@@ -55,7 +55,7 @@ def test_magika_is_one_forward(in_a_request: Finished) -> None:
 
 
 def test_magika_takes_64_files_in_one_batch(finished: Finished, tmp_path: Path) -> None:
-    """The batch size is told, and neither names nor contents are."""
+    """The batch size is recorded, and neither names nor contents are."""
     classifier = magika.Magika()
     paths = [tmp_path / f"secret{number}.py" for number in range(64)]
     for path in paths:
@@ -121,7 +121,7 @@ def text(*lines: str) -> Any:
 
 
 def test_silero_processes_a_second_in_31_chunks(in_a_request: Finished) -> None:
-    """One load of the session, one of the first chunk, then every chunk is a forward; its name is told once."""
+    """The session and the first chunk are load, every other chunk is a forward; the model name is recorded once."""
     listen: Any = silero_vad.load_silero_vad(onnx=True)
     for chunk in torch.zeros(31, 512):
         listen(chunk, 16000)

@@ -33,7 +33,7 @@ ARRAY = np.zeros([1, 2048], dtype=np.int32)
 
 
 def bound() -> tuple[Any, Any]:
-    """Load the model outside any request; return it with a binding whose output is bound."""
+    """Load the model outside any request; return it with a binding with a bound output."""
     token = records.current.set(None)
     session = onnxruntime.InferenceSession(str(MODEL), providers=["CPUExecutionProvider"])
     records.current.reset(token)
@@ -131,7 +131,7 @@ def test_waiting_for_the_outputs_is_forward(in_a_request: Finished, on_cuda: Cal
 
 @pytest.mark.parametrize("way", ["array", "value", "memory"])
 def test_a_binding_records_batch_and_shape(in_a_request: Finished, on_cuda: Callable[..., None], way: str) -> None:
-    """However an input was bound, also before the request, a new shape is cold and the batch is told."""
+    """For every way to bind an input, also before the request, a new shape is cold and the batch size is recorded."""
     session, binding = bound()
     on_cuda()
     arrays = {batch: np.zeros([batch, 2048], dtype=np.int32) for batch in (1, 3)}
@@ -156,7 +156,7 @@ def test_a_binding_records_batch_and_shape(in_a_request: Finished, on_cuda: Call
 def test_an_agent_failure_is_reported_once_and_the_copy_runs(
     in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """A copy whose devices we cannot tell is not timed."""
+    """A copy with unknown devices is not timed."""
     value = OrtValue.ortvalue_from_numpy(ARRAY)
     make_fail(OrtValue, "device_name")
     for _ in range(2):
@@ -182,7 +182,7 @@ def test_an_invalid_call_raises_the_library_error(in_a_request: Finished, report
 
 
 def test_the_factory_is_still_a_class_method() -> None:
-    """It makes values of a subclass, and says what it takes."""
+    """It creates values of a subclass, and its signature is unchanged."""
 
     class Mine(OrtValue):
         pass

@@ -88,7 +88,7 @@ def intervals(request: Finished) -> list[tuple[str, int, int]]:
 
 
 def test_encoding_stages_have_no_gap(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    """Preparation with its tokenizer, the model, and the rest, which is what is done with the answer."""
+    """Preparation with its tokenizer, the model, and the postprocessing."""
     answer = embedder.encode("word1 word2")
     stages = intervals(in_a_request)
     own = partition(stages, stages[0][1], max(stage[2] for stage in stages))

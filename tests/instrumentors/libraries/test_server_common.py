@@ -37,7 +37,7 @@ def test_the_trace_it_came_with_is_a_fact() -> None:
 
 @pytest.mark.parametrize(("setting", "facts"), [("please", ["@force", 1, 0]), ("other", []), ("", [])])
 def test_a_forced_trace_is_opt_in(monkeypatch: pytest.MonkeyPatch, setting: str, facts: Marks) -> None:
-    """Only the text the service was told to obey has a trace kept, and the text itself goes nowhere."""
+    """Only the configured text retains a trace, and the text itself is not propagated."""
     monkeypatch.setenv("STAGELENS_FORCE_TRACE", setting)
 
     assert described(forced="please")[0][3:] == facts
@@ -75,7 +75,7 @@ def test_a_wait_is_queue_and_moves_the_start_back() -> None:
     ],
 )
 def test_the_proxy_header_is_parsed_in_every_unit_and_validated(header: str, waited_ns: int) -> None:
-    """Seconds, milli-, micro- and nanoseconds are told apart; the future, the distant past and garbage say nothing."""
+    """Seconds to nanoseconds are distinguished; future, very old and invalid values are ignored."""
     waited = proxy_wait_ns(header, 1_700_000_001_000_000_000)
 
     # A float of seconds since 1970 resolves 0.24 microseconds.

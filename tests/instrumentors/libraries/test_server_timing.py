@@ -1,4 +1,4 @@
-"""`Server-Timing` of a service of ours: what it tells, when it does not, and a client of ours that reads it."""
+"""`Server-Timing` of an instrumented service: content, conditions, and an instrumented client that reads it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def predict() -> str:
 
 @app.get("/theirs")
 async def theirs(response: Response, said: str) -> str:
-    """Answer with a header of the service's own."""
+    """Respond with a header of the service itself."""
     response.headers["Server-Timing"] = said
     return "done"
 
@@ -97,13 +97,13 @@ def test_a_response_header_has_the_stages_before_the_response(finished: Finished
 
 @pytest.mark.usefixtures("finished")
 def test_server_timing_is_off_by_default(url: str) -> None:
-    """Who may ask is told how long each stage takes only if the service says so."""
+    """Stage times are sent only if the service enables it."""
     assert "Server-Timing" not in httpx.get(f"{url}/predict", timeout=60).headers
 
 
 @pytest.mark.usefixtures("enabled", "finished")
 def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
-    """They are nobody's stage."""
+    """They are no stages."""
     headers = httpx.get(f"{url}/theirs", params={"said": THEIRS}, timeout=60).headers
 
     assert headers.get_list("Server-Timing")[0] == THEIRS
@@ -112,7 +112,7 @@ def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
 
 @pytest.mark.usefixtures("enabled", "finished")
 def test_stages_of_another_server_are_passed_through(url: str) -> None:
-    """As by a gateway: with two servers' stages in one header nobody could tell whose they are."""
+    """In a gateway, stages of two servers in one header would be ambiguous."""
     headers = httpx.get(f"{url}/theirs", params={"said": "queue;dur=5, total;dur=9"}, timeout=60).headers
 
     assert headers.get_list("Server-Timing") == ["queue;dur=5, total;dur=9"]

@@ -70,7 +70,7 @@ class Broken(nn.Module):
 
 
 def warm(model: Any, calls: int = 1) -> Any:
-    """Call a model outside of any request, as who warms up at the start does."""
+    """Call a model outside of any request, like a warm-up at startup."""
     for _ in range(calls):
         contextvars.Context().run(model, X)
     return model
@@ -85,7 +85,7 @@ def net(instrumented: Instrumentor) -> Net:
 
 @pytest.fixture
 def expected(net: Net) -> torch.Tensor:
-    """What the net answers; to be asked for before the request opens."""
+    """Output of the net, requested before the request starts."""
     return contextvars.Context().run(net, X)
 
 
@@ -291,7 +291,7 @@ def test_instrumentation_does_not_change_graph_breaks_and_recompilations(instrum
 
 
 def test_threads_are_timed_while_another_compiles(in_a_request: Finished, net: Net) -> None:
-    """`is_compiling` is one flag for the whole process; only the compiling thread has nothing to tell."""
+    """`is_compiling` is a flag of the process; only the compiling thread is not timed."""
     torch._dynamo.reset()
     marks = records.current.get()
 

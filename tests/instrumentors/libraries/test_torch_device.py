@@ -1,4 +1,4 @@
-"""PyTorch on a device: copies, and the times that the device tells, placed where they belong in the request.
+"""PyTorch on a device: copies and device times at their positions in the request.
 
 The device here is a stream with a clock of its own. Tensors on it are real ones of another kind ("lazy", which nothing on
 this machine implements) that hand their operations to it; the host's clock is stopped, and moves when somebody works.
@@ -84,7 +84,7 @@ class Event:
         self.source.records += 1
 
     def query(self) -> bool:
-        """Say whether it has happened."""
+        """Return whether the event is complete."""
         self.source.asked.add(threading.get_ident())
         assert self.source.asked <= self.source.prepared
         return self.at is not None and self.source.host.now >= self.at
@@ -126,7 +126,7 @@ class Source:
         return Event(self)
 
     def prepare(self, device: Any) -> None:
-        """Remember who may ask."""
+        """Record the thread."""
         assert device == Stream.device
         self.prepared.add(threading.get_ident())
 
@@ -144,7 +144,7 @@ class Tensor(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Have no say in it."""
+        """Pass the call through."""
         with torch._C.DisableTorchFunctionSubclass():  # pyright: ignore[reportPrivateUsage] - torch documents it so
             return func(*args, **(kwargs or {}))
 
@@ -240,7 +240,7 @@ class Request:
         }
 
     def own_times(self) -> dict[str, int]:
-        """Return whose time it was, in us."""
+        """Return the own times, in us."""
         triples = zip(self.marks[::3], self.marks[1::3], self.marks[2::3], strict=True)
         intervals = [(key.partition("@")[0], t0, t1) for key, t0, t1 in triples if not key.startswith("@")]
         return {stage: round(own / US) for stage, own in partition(intervals, self.start, self.end).items()}
@@ -357,7 +357,7 @@ def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Te
 
 
 def test_earlier_work_of_the_request_is_not_queue(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    """Kernels that the request has launched by itself are nobody's stage, and two models are two forwards."""
+    """Kernels of the request itself are unattributed, and two models are two forwards."""
     request = Request(host)
     source.default.launch(4 * MS)
     net(net(x)).cpu()
@@ -406,7 +406,7 @@ def test_a_capturing_stream_is_not_timed(host: Host, net: Net, x: torch.Tensor, 
 
 
 def test_a_device_without_a_timely_event_leaves_the_launch_time(host: Host, net: Net, x: torch.Tensor) -> None:
-    """The times of the host stand, and say that they are no more than that."""
+    """The host times remain, marked as launch times."""
     request = Request(host)
     net(x)
     x.to("cpu", non_blocking=True)
@@ -503,7 +503,7 @@ def test_event_placement_stays_accurate_with_clock_drift(host: Host, net: Net, x
 
 
 def test_events_of_a_busy_device_are_placed(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:
-    """Where each request finds the stream busy nothing says how the clocks stand: what was learnt before is carried on."""
+    """If the stream is always busy the clocks cannot be compared; the previous offset is used."""
     busy = Request(host)
     net(x)
     busy.close()
@@ -580,7 +580,7 @@ def test_the_first_copy_of_a_process_is_its_launch(host: Host, source: Source, m
 def test_a_kind_of_device_without_events_is_timed_by_the_host(
     host: Host, net: Net, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It says so: what the host measures of a device that works on is no more than the launch."""
+    """It is marked as launch time, because the host does not measure a device that is still working."""
     monkeypatch.setattr(torch_device.devices, "sources", {})
     request = Request(host)
     net(x).cpu()
@@ -716,7 +716,7 @@ class Elsewhere:
 
 
 def test_arguments_without_a_device_are_passed_through(host: Host, source: Source, reported: set[str]) -> None:
-    """Neither a tensor nor the input of a model has to tell its device."""
+    """Neither a tensor nor a model input must have a device."""
 
     class Count(nn.Module):
         def forward(self, _: Any) -> int:
@@ -755,7 +755,7 @@ def test_methods_replaced_by_other_code_are_not_restored(
 
 
 def test_a_copy_after_the_request_leaves_no_event(host: Host, x: torch.Tensor, source: Source) -> None:
-    """A background task goes on in the context of the request it was made in, which is told no more."""
+    """A background task runs in the context of its creating request, which accepts no more marks."""
     request = Request(host)
     task = contextvars.copy_context()
     request.close()
@@ -806,7 +806,7 @@ class Backend:
     capturing = False
 
     def is_current_stream_capturing(self) -> bool:
-        """Say what it was told."""
+        """Return the configured state."""
         return self.capturing
 
     def current_stream(self, device: Any) -> str:

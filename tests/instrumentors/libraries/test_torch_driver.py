@@ -23,17 +23,17 @@ class Library:
         self.modes: list[int] = []
 
     def cuCtxGetCurrent(self, context: Any) -> int:  # noqa: N802 - its name there
-        """Tell the thread's."""
+        """Return the context of the thread."""
         context._obj.value = self.current
         return 0
 
     def cuDeviceGet(self, handle: Any, index: int) -> int:  # noqa: N802
-        """Tell the handle of a device."""
+        """Return the handle of a device."""
         handle._obj.value = index
         return 0
 
     def cuDevicePrimaryCtxRetain(self, context: Any, handle: Any) -> int:  # noqa: N802
-        """Tell the context of a device."""
+        """Return the context of a device."""
         context._obj.value = FIRST + handle.value
         self.retained.append(handle.value)
         return 0

@@ -75,7 +75,7 @@ def test_a_request_is_mostly_forward(finished: Finished, detector: Any) -> None:
 
 
 def test_ten_seconds_fit_into_one_request(detector: Any) -> None:
-    """313 chunks, all of them told."""
+    """All 313 chunks are recorded."""
     marks, _, _ = listen(detector, 10)
 
     assert len([key for key in marks[::3] if key in {"forward", "load"}]) == 313

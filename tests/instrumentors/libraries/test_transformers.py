@@ -59,7 +59,7 @@ class Lengths(Pipeline):
         return self._step("forward", {"length": len(input_tensors["word"])})
 
     def postprocess(self, model_outputs: Any, **_: Any) -> Any:
-        """Answer."""
+        """Return the output."""
         return self._step("postprocess", model_outputs["length"])
 
     def _step(self, name: str, answer: Any) -> Any:
@@ -175,7 +175,7 @@ def test_an_exception_of_the_pipeline_is_unchanged(
 
 
 def test_a_pipeline_that_generates_prefills_and_decodes(in_a_request: Finished) -> None:
-    """Inside its forward the model is prefill and decode; reading the words is part of the answer."""
+    """Inside its forward the model is prefill and decode; decoding the words is part of the postprocess."""
     write = pipeline("text-generation", model=llama(), tokenizer=tokenizer())
     write("word1", max_new_tokens=1)
     shares: list[float] = []
@@ -313,7 +313,7 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A pipeline whose model we cannot name is timed all the same."""
+    """A pipeline whose model name is unknown is still timed."""
     make_fail(transformers, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = lengths(["a", "bc"])
@@ -372,7 +372,7 @@ def test_patched_classes_can_be_copied_pickled_and_subclassed(in_a_request: Fini
 
 @pytest.mark.stacks
 def test_classes_imported_later_are_timed() -> None:
-    """As what was imported before is, whose names were taken out of it: that are all other tests here."""
+    """Classes imported later are timed like earlier ones, whose names all other tests here use."""
     code = """
 import stagelens
 stagelens.instrument()

@@ -176,7 +176,7 @@ def test_an_encoder_is_part_of_prefill(in_a_request: Finished) -> None:
 
 
 def test_embeddings_are_a_prompt_too(in_a_request: Finished) -> None:
-    """The answer to embeddings holds the new tokens only."""
+    """For embeddings the output contains only the new tokens."""
     embedded = llama().get_input_embeddings()(PROMPT)
     in_a_request[0][0][3:] = []
     answer = llama().generate(inputs_embeds=embedded, max_new_tokens=NEW, do_sample=False)
@@ -187,7 +187,7 @@ def test_embeddings_are_a_prompt_too(in_a_request: Finished) -> None:
 
 
 def test_a_stream_is_consumed_while_it_is_generated(in_a_request: Finished) -> None:
-    """`generate` in a thread of the request records there; the longest gap between two tokens is kept."""
+    """`generate` in a thread of the request is recorded there, with the longest gap between two tokens."""
     marks = records.current.get()
     streamer = TextIteratorStreamer(tokenizer(), skip_prompt=True)
     watch = Watch()
@@ -220,7 +220,7 @@ def test_a_compiled_model_stays_one_graph(in_a_request: Finished, monkeypatch: p
 
 
 def test_a_custom_decoding_loop_is_decode(in_a_request: Finished) -> None:
-    """A loop that does not say when a step ends has no first token; the modules in it are not shown either."""
+    """A loop without known steps has no first token; its modules are not shown either."""
 
     def loop(model: Any, input_ids: Any, **_: Any) -> Any:
         for _step in range(NEW):

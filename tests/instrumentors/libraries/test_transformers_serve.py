@@ -1,4 +1,4 @@
-"""A real model server, `transformers serve` with a tiny model, and a client of ours: what it says is what the call was."""
+"""A real model server, `transformers serve` with a tiny model, and an instrumented client: equal stages."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOKENS = 24
 
 @pytest.fixture(scope="module")
 def call_results(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Any]]:
-    """Serve a tiny model under `stagelens run`, and return what a call of it says."""
+    """Run a tiny model under `stagelens run`, and return the stages of a call."""
     folder = tmp_path_factory.mktemp("serve")
     llama().save_pretrained(folder / "tiny")
     tokenizer().save_pretrained(folder / "tiny")
@@ -111,7 +111,7 @@ def test_the_stages_of_the_model_are_those_of_the_call(
 
 
 def test_concurrent_calls_have_separate_stages(client: openai.OpenAI, call_results: dict[str, Any]) -> None:
-    """The one thread that generates for all of them works for the one whose turn it is."""
+    """One thread generates for all calls, and its work is recorded on the current one."""
 
     def call(_: int) -> set[str]:
         opened = recorder.begin()
@@ -130,7 +130,7 @@ def test_concurrent_calls_have_separate_stages(client: openai.OpenAI, call_resul
 def test_a_stream_is_timed_by_its_tokens(
     in_a_request: Finished, client: openai.OpenAI, call_results: dict[str, Any]
 ) -> None:
-    """As many as it says there were, from the first with content on."""
+    """The count is that of the server, from the first token with content."""
     parts = list(client.chat.completions.create(stream=True, **call_results["call"]))
     marks = in_a_request[0][0]
     facts = {key: (first, second) for key, first, second in in_a_request.marks()}

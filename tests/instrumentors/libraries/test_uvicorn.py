@@ -21,7 +21,7 @@ pytestmark = pytest.mark.usefixtures("instrumented")
 
 
 async def app(_scope: Any, _receive: Any, _send: Any) -> None:
-    """Answer nothing."""
+    """Return an empty body."""
 
 
 async def shut_down(server: uvicorn.Server | None = None) -> None:
@@ -42,7 +42,7 @@ def flushed(monkeypatch: pytest.MonkeyPatch) -> list[threading.Thread]:
 
 
 def test_a_shutdown_reports_once_outside_the_loop(flushed: list[threading.Thread]) -> None:
-    """The loop may belong to a program that runs on."""
+    """The loop may be part of a program that continues."""
     asyncio.run(shut_down())
 
     assert len(flushed) == 1

@@ -113,7 +113,7 @@ def test_the_request_is_in_the_context_during_each_step_and_never_in_between(fin
 
 
 def test_an_abandoned_body_ends_the_request_once_when_it_is_closed(finished: Finished) -> None:
-    """The client has gone: the generator's own clean-up still belongs to the request."""
+    """The client has disconnected: cleanup of the generator is part of the request."""
     made: list[Closing] = []
 
     def application(_: dict[str, Any], start_response: Start) -> Closing:
@@ -161,7 +161,7 @@ def test_exceptions_from_every_step_are_unchanged(finished: Finished) -> None:
 
 
 def test_an_application_that_starts_no_response_is_an_error(finished: Finished) -> None:
-    """The server answers 500 in its place."""
+    """The server sends 500 instead."""
     list(call(served(lambda *_: [])))
 
     assert finished[0][4:6] == ("", 500)
@@ -185,7 +185,7 @@ def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, mo
 
 
 def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its duration says nothing: it lasts as long as there is something to say. An empty part is none."""
+    """Its duration alone is no indication. Empty parts are ignored."""
     now = [0]
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
@@ -202,7 +202,7 @@ def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monke
 
 
 def test_a_body_of_a_known_length_is_no_stream(finished: Finished) -> None:
-    """However many parts it has: a file is not made while it is sent. Nor is an answer in one part."""
+    """A file in any number of parts is no stream, and neither is a response in one part."""
 
     def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
         start_response("200 OK", [("Content-Length", "2")])
@@ -411,7 +411,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
 def test_an_agent_failure_is_logged_once_and_the_application_responds(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, internal: str
 ) -> None:
-    """Whatever breaks in our code, the client sees its answer and the context is clean."""
+    """For any failure of the agent, the client gets its response and the context is clean."""
 
     def broken(*_: Any) -> None:
         message = "ours"

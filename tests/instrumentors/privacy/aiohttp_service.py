@@ -1,4 +1,4 @@
-"""A service of aiohttp; what follows its port on the command line is nobody's business."""
+"""Service of aiohttp; arguments after the port are ignored."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ planted.log_ours()
 
 
 async def item(request: web.Request) -> web.Response:
-    """Answer with what came."""
+    """Return the received data."""
     said = {"name": request.match_info["name"], "json": await request.json(), "headers": str(request.headers)}
     return web.json_response(said, headers={"X-Answer": secret("answerheader")})
 
 
 async def form(request: web.Request) -> web.Response:
-    """Answer with what came."""
+    """Return the received data."""
     return web.Response(text=str(await request.post()))
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
-    """Answer in parts."""
+    """Respond in parts."""
     response = web.StreamResponse(status=503, reason=secret("reason"), headers={"X-Answer": secret("answerheader")})
     await response.prepare(request)
     for _ in range(2):
@@ -37,7 +37,7 @@ async def fails(_: web.Request) -> web.Response:
 
 
 async def instrumented(_: web.Request) -> web.Response:
-    """Say what is instrumented."""
+    """Return the instrumented libraries."""
     return web.json_response(planted.instrumented())
 
 

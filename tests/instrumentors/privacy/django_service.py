@@ -17,19 +17,19 @@ settings.configure(SECRET_KEY=secret("key"), ROOT_URLCONF=__name__, ALLOWED_HOST
 
 
 def item(request: HttpRequest, name: str) -> JsonResponse:
-    """Answer with what came."""
+    """Return the received data."""
     said: dict[str, Any] = {"name": name, "json": json.loads(request.body), "query": request.GET}
     return JsonResponse(said | {"headers": str(request.headers)})
 
 
 def form(request: HttpRequest) -> JsonResponse:
-    """Answer with what came."""
+    """Return the received data."""
     names = [file.name for file in request.FILES.values() if not isinstance(file, list)]
     return JsonResponse({"fields": request.POST, "names": names})
 
 
 def stream(_: HttpRequest) -> StreamingHttpResponse:
-    """Answer in parts."""
+    """Respond in parts."""
     parts = [secret("chunk"), secret("chunk")]
     return StreamingHttpResponse(parts, reason=secret("reason"), headers={"X-Answer": secret("answerheader")})
 
@@ -40,7 +40,7 @@ def fails(_: HttpRequest) -> None:
 
 
 def instrumented(_: HttpRequest) -> JsonResponse:
-    """Say what is instrumented."""
+    """Return the instrumented libraries."""
     return JsonResponse(planted.instrumented(), safe=False)
 
 

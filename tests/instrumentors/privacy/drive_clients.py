@@ -99,7 +99,7 @@ class Clients:
                 await session.get(self._nowhere)
 
     def openai(self) -> None:
-        """Have two answers come token by token, one of them as a whole."""
+        """Request two completions as streams of tokens, one of them in a single part."""
         said: Any = [{"role": "user", "content": secret("prompt")}]
         more: Any = {"model": secret("modelasked"), "messages": said, "user": secret("enduser")}
         with openai.OpenAI(base_url=self._url, api_key=secret("apikey"), default_headers=HEADERS) as client:
@@ -107,7 +107,7 @@ class Clients:
             _fail(client.chat.completions.create, **more)
 
     def grpc(self) -> None:
-        """Call a method that answers, and one that fails."""
+        """Call one method that succeeds and one that fails."""
         with grpc.insecure_channel(self._rpc) as channel:
             call: Any = channel.unary_unary(METHOD)
             call(BODY.encode(), metadata=METADATA, timeout=60)

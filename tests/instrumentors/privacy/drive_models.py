@@ -1,4 +1,4 @@
-"""Every way to run a model, with secrets in what it is given, in where it lies and in what it may say."""
+"""Every way to run a model, with secrets in inputs, paths and messages."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Models:
             model.encode([PROMPT])
 
     def threads(self) -> None:
-        """Work on threads whose names are secret."""
+        """Use threads with secret names."""
         with ThreadPoolExecutor(1, thread_name_prefix=secret("pool")) as pool:
             list(pool.map(str.upper, [PROMPT, PROMPT]))
             asyncio.run(asyncio.wait_for(asyncio.to_thread(str.upper, PROMPT), 60))
@@ -108,7 +108,7 @@ class Models:
 
 
 class Echo(torch.nn.Module):
-    """Answers how long a text is."""
+    """Returns the length of a text."""
 
     def forward(self, text: str) -> int:
         """Return the length of *text*."""

@@ -1,4 +1,4 @@
-"""A FastAPI service with all models and clients behind it; it says nothing that it should not, and neither must we."""
+"""FastAPI service with all models and clients; neither it nor the agent may expose secrets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Exporter(SpanExporter):
     """Writes the spans that we have handed to the user's own OpenTelemetry SDK to a file."""
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        """Write those of ours; the user's own may say anything."""
+        """Write the spans of Stagelens; those of the user may contain anything."""
         with Path(os.environ["PRIVACY_SPANS"]).open("a", encoding="utf-8") as file:
             for span in spans:
                 if span.instrumentation_scope and span.instrumentation_scope.name.startswith("stagelens"):
@@ -51,7 +51,7 @@ clients = Clients(*os.environ["PRIVACY_UPSTREAMS"].split())
 
 @app.post("/items/{name}")
 async def item(name: str, item: Item, request: Request) -> Item:
-    """Answer with what came."""
+    """Return the received data."""
     answer = Item(text=f"{name} {item.text} {await request.json()} {request.headers} {request.query_params}")
     setattr(request.state, secret("state"), secret("state"))
     return answer
@@ -59,13 +59,13 @@ async def item(name: str, item: Item, request: Request) -> Item:
 
 @app.post("/forms")
 async def form(file: UploadFile, field: Annotated[str, Form()]) -> Any:
-    """Answer with what came."""
+    """Return the received data."""
     return {"name": file.filename, "text": str(await file.read()), field: field}
 
 
 @app.get("/streams")
 async def stream() -> StreamingResponse:
-    """Answer in parts."""
+    """Respond in parts."""
 
     async def parts() -> AsyncIterator[str]:
         for number in range(3):
@@ -82,7 +82,7 @@ def fails() -> None:
 
 @app.get("/spans")
 def spans() -> str:
-    """Answer inside a span of the user's own."""
+    """Respond inside a span of the user."""
     token = context.attach(baggage.set_baggage(secret("baggagekey"), secret("baggagevalue")))
     with tracer.start_as_current_span(secret("span"), attributes={secret("attribute"): secret("attributevalue")}):
         context.detach(token)
@@ -91,7 +91,7 @@ def spans() -> str:
 
 @app.get("/instrumented")
 def instrumented() -> list[str]:
-    """Say what is instrumented."""
+    """Return the instrumented libraries."""
     return planted.instrumented()
 
 

@@ -15,19 +15,19 @@ app = Flask(__name__)
 
 @app.post("/items/<name>")
 def item(name: str) -> Any:
-    """Answer with what came."""
+    """Return the received data."""
     return {"name": name, "json": request.get_json(), "headers": str(request.headers), "query": request.args}
 
 
 @app.post("/forms")
 def form() -> Any:
-    """Answer with what came."""
+    """Return the received data."""
     return {"fields": request.form, "names": [file.filename for file in request.files.values()]}
 
 
 @app.get("/streams")
 def stream() -> Response:
-    """Answer in parts."""
+    """Respond in parts."""
 
     def parts() -> Iterator[str]:
         yield secret("chunk")
@@ -44,5 +44,5 @@ def fails() -> str:
 
 @app.get("/instrumented")
 def instrumented() -> Any:
-    """Say what is instrumented."""
+    """Return the instrumented libraries."""
     return planted.instrumented()

@@ -43,7 +43,7 @@ def forms(word: str) -> Iterator[bytes]:
 
 
 def log_ours() -> None:
-    """Write what our loggers say to a file of its own: a service's log has what its users send."""
+    """Write the logs of Stagelens to a separate file, because the service log contains user data."""
     handler = logging.FileHandler(os.environ[LOG_VARIABLE])
     logger = logging.getLogger("stagelens")
     logger.addHandler(handler)

@@ -17,7 +17,7 @@ from tests.instrumentors.privacy.planted import secret
 
 
 class Sent(NamedTuple):
-    """One export: where it went, all bytes of its head, its body as it came and unpacked, and how it was answered."""
+    """One export: path, raw head, body as received and decompressed, and the response status."""
 
     path: str
     head: bytes
@@ -52,7 +52,7 @@ class _SilentHandler(BaseHTTPRequestHandler):
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
     def respond(self, status: int, body: bytes, kind: str) -> None:
-        """Answer."""
+        """Respond."""
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -61,7 +61,7 @@ class _SilentHandler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        """Say nothing."""
+        """Log nothing."""
 
 
 class Recording(_Server):
@@ -95,7 +95,7 @@ class Recording(_Server):
 
 
 class Upstream(_Server):
-    """Answers every call with a secret, and one for a chat as a stream of them."""
+    """Upstream server whose responses contain a secret; a chat response is a stream."""
 
     def __init__(self) -> None:
         class Handler(_SilentHandler):
@@ -130,7 +130,7 @@ class Rpc(grpc.GenericRpcHandler):
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
 
     def service(self, handler_call_details: Any) -> Any:  # noqa: ARG002 - the name gRPC gives it
-        """Return what answers a call."""
+        """Return the handler of a gRPC call."""
         return grpc.unary_unary_rpc_method_handler(_grpc_response)
 
     def __enter__(self) -> Self:

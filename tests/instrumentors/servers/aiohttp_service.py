@@ -1,4 +1,4 @@
-"""A service that says which process answered, run by itself or inside gunicorn."""
+"""Service that returns its process id, standalone or inside gunicorn."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aiohttp import web
 
 
 async def root(_: web.Request) -> web.Response:
-    """Answer."""
+    """Return the process id."""
     return web.json_response({"pid": os.getpid()})
 
 

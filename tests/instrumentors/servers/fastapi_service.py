@@ -1,4 +1,4 @@
-"""A service that says which process answered, and what ran in it by then."""
+"""Service that returns its process id and the running threads."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ served = itertools.count(1)
 
 @app.get("/")
 async def root() -> dict[str, Any]:
-    """Answer."""
+    """Return process id and threads."""
     return {"pid": os.getpid(), "n": next(served), "threads": [thread.name for thread in threading.enumerate()]}

@@ -1,4 +1,4 @@
-"""A service that says which process answered, and what ran in it by then."""
+"""Service that returns its process id and the running threads."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ all_inside = threading.Event()
 
 @app.get("/")
 def root() -> dict[str, Any]:
-    """Answer."""
+    """Return process id and threads."""
     threads = [thread.name for thread in threading.enumerate()]
     return {"pid": os.getpid(), "n": next(served), "threads": threads, "at_fork": at_fork}
 
 
 @app.get("/together/<int:count>")
 def together(count: int) -> dict[str, Any]:
-    """Answer when so many are inside, with the request that was in the context before and after."""
+    """Respond when so many requests are inside, with the request in the context before and after."""
     before = records.current.get()
     if next(inside) == count:
         all_inside.set()

@@ -1,4 +1,4 @@
-"""What gunicorn calls in a worker: it says so once it hears signals, for one that comes earlier is lost in gunicorn."""
+"""Hooks of gunicorn: a worker reports when it handles signals, because gunicorn drops earlier ones."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from typing import Any
 
 
 def post_worker_init(worker: Any) -> None:
-    """Say that the worker is up."""
+    """Report that the worker is ready."""
     worker.log.info("Worker is up")

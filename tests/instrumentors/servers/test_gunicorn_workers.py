@@ -41,7 +41,7 @@ KINDS = {
 
 
 def check(sink: Sink, answers: list[dict[str, Any]]) -> None:
-    """See that each process reported for itself and nobody for another, and that it started no thread too early."""
+    """Check that each process reported its own requests only, and started no thread too early."""
     assert sink.requests() == len(answers)
     assert len(sink.instances()) == len({answer["pid"] for answer in answers})
     assert [answer["threads"] for answer in answers if answer.get("n") == 1 and "stagelens" in answer["threads"]] == []

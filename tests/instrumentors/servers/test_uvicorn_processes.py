@@ -43,7 +43,7 @@ def assert_clean(ended: tuple[int, str], status: int) -> None:
 def test_every_process_reports_all_requests_once(
     start: Start, sink: Sink, options: tuple[str, ...], status: int
 ) -> None:
-    """It ends by the signal itself, past every exit handler, whether the application hears of the shutdown or not."""
+    """The process exits by the signal without exit handlers, with or without a lifespan of the application."""
     server = start(*UVICORN, *options, STAGELENS_EXPORT_INTERVAL=NEVER)
     answers = server.send_many("/", 30)
 

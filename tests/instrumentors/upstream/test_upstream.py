@@ -72,7 +72,7 @@ class Suite:
         )
 
     def failed(self, *options: str, under: Iterable[str] = RUN, **env: str) -> dict[str, str]:
-        """Run them and return what pytest says of those that failed, by their id.
+        """Run the tests and return the output of the failed ones by their id.
 
         Args:
             options: Of pytest; the ids of tests among them.
@@ -98,7 +98,7 @@ class Suite:
 
 
 def broken_by_us(suite: Suite, *options: str) -> dict[str, str]:
-    """Return the tests that fail with us, twice, and do not without us, and what pytest says of them."""
+    """Return the tests that fail twice with Stagelens and pass without it, with their output."""
     broken = suite.failed(*options)
     if broken:
         # Not the test that just ran when the garbage collector found what another one had left open.

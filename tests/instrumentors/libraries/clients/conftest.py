@@ -52,7 +52,7 @@ def in_a_request() -> Generator[Running]:
 
 
 class Upstream:
-    """A server that keeps the headers it was sent, answers in parts, and hangs up on the first call of `/flaky`.
+    """Server that records request headers, responds in parts, and disconnects on the first call of `/flaky`.
 
     `/held` sends its body when `release` is set.
     """
@@ -69,13 +69,13 @@ class Upstream:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers by path."""
+    """Handler that responds by path."""
 
     protocol_version = "HTTP/1.1"
     upstream: Upstream
 
     def do_GET(self) -> None:
-        """Answer, or hang up."""
+        """Respond, or disconnect."""
         self.upstream.heads.append(self.headers)
         if self.path == "/flaky" and not self.upstream.hung_up:
             self.upstream.hung_up = self.close_connection = True
@@ -106,14 +106,14 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.flush()
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        """Say nothing."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """Says nothing of clients that have left."""
+    """Server that does not log disconnected clients."""
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture

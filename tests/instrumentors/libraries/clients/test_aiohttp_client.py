@@ -163,7 +163,7 @@ def test_request_bodies_of_a_server_are_not_dependencies(in_a_request: Running) 
 
 
 def test_opening_a_websocket_is_a_dependency(in_a_request: Running) -> None:
-    """Its messages are none: a socket that is open for an hour waits for nobody in particular."""
+    """Messages are no dependency, because a socket may be open for hours."""
     traces: list[list[str]] = []
 
     async def handler(request: web.Request) -> web.WebSocketResponse:

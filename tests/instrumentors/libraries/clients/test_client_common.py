@@ -181,7 +181,7 @@ def test_without_propagation_nothing_is_sent(
 
 
 def test_an_error_is_unchanged_and_its_time_is_recorded(client: Client, in_a_request: Running) -> None:
-    """Nobody listens: what is raised is what was raised before, and the wait for it is recorded."""
+    """Without a listener, the original error is raised and the wait is recorded."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/"
@@ -225,7 +225,7 @@ def test_a_redirect_is_part_of_the_call(client: Client, in_a_request: Running, u
 def test_calls_below_an_instrumented_library_record_nothing(
     client: Client, in_a_request: Running, upstream: Upstream
 ) -> None:
-    """The time belongs to the library above, and so does the header."""
+    """Time and header are those of the library above."""
     token = suppress()
     client.get(f"{upstream.address}/plain", NO_HEADERS)
     recorder.end(token)
@@ -378,7 +378,7 @@ def test_consecutive_reads_are_one_interval(at: Callable[[int], None]) -> None:
 
 
 def test_bodies_read_concurrently_are_recorded_completely(at: Callable[[int], None]) -> None:
-    """The second to end may have begun first: it is not taken for a continuation."""
+    """The second read to end may have started first, and is not a continuation."""
     marks: list[Any] = [records.OPEN, 0, 0]
     for begun, ended in ((90, 100), (0, 101), (95, 110)):
         at(ended)
@@ -391,7 +391,7 @@ class Shortened(list[Any]):
     """A list that another thread shortens right after its length was asked for."""
 
     def __len__(self) -> int:
-        """Say what was true a moment ago."""
+        """Return an outdated length."""
         return super().__len__() + 300
 
 

@@ -119,7 +119,7 @@ def streaming() -> Generator[Callable[[Iterable[str]], str]]:
                 self.wfile.write(line.encode() + b"\n")
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -234,7 +234,7 @@ def played(
 def test_tokens_are_counted_from_the_first_with_content_to_the_last(
     monkeypatch: pytest.MonkeyPatch, *, as_bytes: bool
 ) -> None:
-    """As many as the server says there were, not as many as lines."""
+    """The number is that of the server, not the number of lines."""
     lines = [ollama(""), ollama("a"), ollama("b"), ollama(""), ollama("c"), ollama("", **DONE)]
     noted = played(monkeypatch, [line.encode() if as_bytes else line for line in lines])
 
@@ -261,7 +261,7 @@ def test_tokens_are_counted_from_the_first_with_content_to_the_last(
 def test_hidden_reasoning_is_excluded_from_time_per_token(
     monkeypatch: pytest.MonkeyPatch, lines: tuple[str, ...], over: list[int]
 ) -> None:
-    """Nor is there one of several answers."""
+    """Responses with several choices have none either."""
     usage = {"prompt_tokens": 5, "completion_tokens": 104, "completion_tokens_details": {"reasoning_tokens": 100}}
     noted = played(monkeypatch, [*lines, event(None, usage=usage, metrics={"queue_time_ms": 1.0})])
 

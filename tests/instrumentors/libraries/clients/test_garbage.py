@@ -1,4 +1,4 @@
-"""Whatever a server says, in every dialect: no exception, no warning of ours, and no number that cannot be true."""
+"""Any response of a server, in every dialect: no exception, no warning, and no impossible number."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def a_call(wall: int = WALL) -> tuple[RespondedCall, records.Marks]:
 
 
 def assert_possible(marks: records.Marks) -> None:
-    """Hold what was added to what a call can have been: one thing after the other, inside of it."""
+    """Check that the recorded stages are sequential and within the call."""
     added = list(zip(marks[6::3], marks[7::3], marks[8::3], strict=True))
     stages = [mark for mark in added if not mark[0].startswith("@")]
 

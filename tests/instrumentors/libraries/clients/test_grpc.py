@@ -50,7 +50,7 @@ PARTS = [b"one ", b"two ", b"three"]
 
 
 class Server:
-    """What the server was sent, and when it may answer."""
+    """Calls received by the server, and the time at which it may respond."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -146,7 +146,7 @@ def test_a_unary_response_is_a_dependency(  # noqa: PLR0917 - fixtures
     method: str,
     request_: Any,
 ) -> None:
-    """Blocking, with the call, and as a future, whose interval ends when the answer is there."""
+    """Blocking, with the call, and as a future, whose interval ends with the response."""
     kind = channel.unary_unary if method == "Unary" else channel.stream_unary
     request = request_ if method == "Unary" else iter(request_)
     answer = way(kind(f"{SERVICE}/{method}"), request, timeout=30)
@@ -260,7 +260,7 @@ def test_a_call_outside_a_request_is_unchanged(
 def test_calls_below_an_instrumented_library_record_nothing(
     in_a_request: Running, channel: grpc.Channel, server: Server
 ) -> None:
-    """The time belongs to the library above, and so does the metadata."""
+    """Time and metadata are those of the library above."""
     token = suppress()
     channel.unary_unary(f"{SERVICE}/Unary")(b"", timeout=30)
     recorder.end(token)
@@ -273,7 +273,7 @@ def test_calls_below_an_instrumented_library_record_nothing(
 def test_a_grpc_error_is_unchanged_and_its_time_is_recorded(
     in_a_request: Running, channel: grpc.Channel, until: Callable[..., None], way: Any
 ) -> None:
-    """Answered with an error, and out of time."""
+    """An error response, and an exceeded deadline."""
     call = channel.unary_unary(f"{SERVICE}/Unary")
     with pytest.raises(grpc.RpcError) as refused:
         way(call, b"fail", timeout=30)
@@ -374,7 +374,7 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: 
 def test_a_future_without_callbacks_still_returns_its_result(
     channel: grpc.Channel, in_a_request: Running, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """It is reported, and the answer comes through."""
+    """The failure is reported, and the response is returned."""
     make_fail(module, "_when_done")
     call = channel.unary_unary(f"{SERVICE}/Unary").future(b"abc", timeout=30)
 
@@ -480,7 +480,7 @@ def test_each_wait_of_an_async_stream_counts(
 
 
 def test_async_grpc_errors_are_unchanged(in_a_request: Running, server: Server) -> None:
-    """Answered with an error, out of time, cancelled: each counts until then."""
+    """An error response, an exceeded deadline, and a cancellation: each counts until then."""
 
     async def use(channel: grpc.aio.Channel) -> None:
         method = channel.unary_unary(f"{SERVICE}/Unary")

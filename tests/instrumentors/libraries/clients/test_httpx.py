@@ -128,7 +128,7 @@ def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstrea
 
 
 def test_a_request_object_of_the_user_is_unchanged(module: Any, in_a_request: Running, upstream: Upstream) -> None:
-    """The trace goes out, and is not found in what the user may send again; the answer names the user's object."""
+    """The trace is sent without modifying the object, and the response refers to the object."""
     with module.Client(timeout=60) as client:
         request = client.build_request("POST", f"{upstream.address}/plain", content=b"body", headers={"X-Own": "1"})
         request.method = "GET"

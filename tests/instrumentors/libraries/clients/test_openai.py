@@ -79,7 +79,7 @@ STAGES = {
 
 
 class Upstream:
-    """A server that streams what it is told to, one part after the other; it works for a while first.
+    """Server that streams the configured parts after some time.
 
     `held` is waited for before the last two parts.
     """
@@ -120,7 +120,7 @@ def started() -> Generator[Upstream]:
             self.close_connection = True
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-            """Say nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     upstream.url = f"http://127.0.0.1:{server.server_port}/v1"
@@ -135,7 +135,7 @@ def started() -> Generator[Upstream]:
 
 @pytest.fixture
 def upstream(started: Upstream) -> Upstream:
-    """Have it answer at once."""
+    """Respond immediately."""
     started.parts, started.work_seconds = (*ANSWER, LAST), 0.0
     started.held.set()
     return started
@@ -298,7 +298,7 @@ def test_an_interrupted_stream_raises_the_original_error(
 def test_a_stream_may_be_read_in_another_context(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
-    """By a thread that knows of no request, as some frameworks do: it belongs to the one that asked for it."""
+    """In a thread without a request, as in some frameworks, the stream is part of its starting request."""
     stream = open_stream(client)
     reader = threading.Thread(target=list, args=(stream,))
     reader.start()

@@ -59,7 +59,7 @@ def test_a_stream_is_read_after_the_call(
 
 
 def test_an_adapter_without_urllib3_is_recorded(in_a_request: Running) -> None:
-    """Whatever fetches the answer, the caller waits for it."""
+    """The caller waits for any adapter."""
 
     class Local(BaseAdapter):
         def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:

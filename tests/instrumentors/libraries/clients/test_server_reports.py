@@ -1,4 +1,4 @@
-"""What servers say of a call, as each documents it, by every client: the call becomes their stages and `network`."""
+"""Server reports of every dialect, with every client: the call becomes server stages and `network`."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MS = 1_000_000
 
 
 class ReportCase(NamedTuple):
-    """What a server says in its headers, and what of it shall be counted, in milliseconds."""
+    """Response headers of a server, and the expected stages in milliseconds."""
 
     headers: dict[str, str]
     stages: dict[str, float]
@@ -202,14 +202,14 @@ IMPOSSIBLE = {
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Works for a while, and says what it did."""
+    """Handler that works for a while and reports its stages."""
 
     protocol_version = "HTTP/1.1"
     headers_to_say: dict[str, str]
     body_to_say: dict[str, Any]
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Respond."""
         time.sleep(WORK_SECONDS)
         self.send_response(200)
         for name, value in self.headers_to_say.items():
@@ -221,12 +221,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-        """Say nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
 def saying() -> Generator[Callable[[dict[str, str]], str]]:
-    """Have a server say what it is told to; returns its address."""
+    """Set the reports of a server; return its address."""
 
     class ReportingHandler(Handler):
         pass
@@ -321,7 +321,7 @@ def called(running: Running, call: Callable[[str], Any], url: str) -> dict[str, 
 def test_a_call_is_split_into_server_stages_and_network(
     in_a_request: Running, saying: Callable[[dict[str, str]], str], dialect: str, client: str
 ) -> None:
-    """Each stage is as long as the server says; the rest of the wait for the headers was on the wire."""
+    """Each stage has the reported length; the rest of the wait for the headers is network."""
     own = called(in_a_request, CALLS[client], saying(SAID[dialect].headers))
 
     assert_split(in_a_request, own, SAID[dialect].stages)
@@ -332,7 +332,7 @@ def test_a_call_is_split_into_server_stages_and_network(
 def test_a_body_read_by_the_user_gives_server_stages(
     in_a_request: Running, saying: Callable[..., str], dialect: str, client: str
 ) -> None:
-    """The answer is the user's own, and its numbers are the stages of the call."""
+    """The response is unchanged, and its numbers are the stages of the call."""
     body, stages = SAID_IN_BODIES[dialect]
     own = called(in_a_request, CALLS[client], saying({}, body))
 
@@ -386,7 +386,7 @@ def test_a_response_can_be_pickled(saying: Callable[..., str]) -> None:
 
 
 def test_an_ollama_model_in_memory_is_queue_not_load() -> None:
-    """Its word for both is the same; only who really loads is a cold request."""
+    """Ollama uses one field for both; only a real load is a cold request."""
     ollama = next(dialect for dialect in BODIES if dialect.name == "ollama")
     stages = [module.parse_stages(ollama, {"load_duration": spent * MS}) for spent in (5, 3000)]
 
@@ -414,7 +414,7 @@ class Watched(dict[str, Any]):
 
 
 def test_only_the_fields_of_a_dialect_are_read() -> None:
-    """No text of an answer: neither what was generated nor what is beside the numbers."""
+    """Neither generated texts nor other fields of a response are read."""
     body = Watched({"choices": [{"message": {"content": "secret"}}], "response": "secret", "load_duration": 1})
     body["metrics"] = Watched({"queue_time_ms": 1, "prompt": "secret"})
     body["usage"] = Watched({"prompt_time": 0.1})
@@ -435,7 +435,7 @@ def test_a_body_of_another_format_is_ignored(body: Any) -> None:
 
 @pytest.mark.parametrize("wrong", IMPOSSIBLE)
 def test_impossible_server_times_are_not_used(wrong: str) -> None:
-    """Of 20 ms: the call stays what it was, and the request says whose word it did not take."""
+    """With an impossible report of 20 ms the call is unchanged, and the request names the dialect."""
     marks: records.Marks = [records.OPEN, 0, 0]
 
     assert not record_headers(IMPOSSIBLE[wrong], marks, Wait(0, 20 * MS))
@@ -447,7 +447,7 @@ def test_impossible_server_times_are_not_used(wrong: str) -> None:
 def test_a_call_with_invalid_server_times_is_a_dependency(
     in_a_request: Running, saying: Callable[[dict[str, str]], str]
 ) -> None:
-    """All of it, as if the server had said nothing."""
+    """The whole call is a dependency, as without a report."""
     own = called(in_a_request, _get, saying(IMPOSSIBLE["more than the call took"]))
 
     assert set(own) <= {"dependency", "overhead"}
@@ -457,7 +457,7 @@ def test_a_call_with_invalid_server_times_is_a_dependency(
 def test_the_first_valid_of_several_reports_is_used(
     in_a_request: Running, saying: Callable[[dict[str, str]], str]
 ) -> None:
-    """A proxy tells the truth where its server does not."""
+    """The report of a proxy may be valid if that of its server is not."""
     called(in_a_request, _get, saying({"openai-processing-ms": "86000", "x-envoy-upstream-service-time": "15"}))
 
     assert [end - start for stage, start, end in in_a_request.stages() if "@reported" in stage] == [15 * MS]
@@ -489,7 +489,7 @@ def test_an_invalid_server_report_is_logged_once(
 
 
 def test_failing_headers_are_reported_and_the_response_is_returned(reported: set[str]) -> None:
-    """The answer is the user's all the same."""
+    """The response is returned unchanged."""
 
     class Broken(dict[str, str]):
         def items(self) -> Any:
