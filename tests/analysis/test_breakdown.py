@@ -39,7 +39,7 @@ def test_stages_add_up_and_stay_between_their_neighbours(shares: list[list[float
 
 
 def test_a_stage_is_smoothed_where_few_requests_decide() -> None:
-    """One percentile whose eight requests differ from all others around it is no edge of the stack."""
+    """One percentile whose eight requests differ from all others is not a step in the stack."""
     shares = np.tile([0.6, 0.3, 0.1], (41, 1))
     shares[20] = [0.0, 0.9, 0.1]
     told = smoothed(frame_of(shares, np.ones(41), 8))

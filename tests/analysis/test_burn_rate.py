@@ -97,7 +97,7 @@ def test_a_tier_resets_when_its_short_window_is_clean(position: int) -> None:
 
 
 def test_one_failure_does_not_page() -> None:
-    """At ten requests an hour and 99.9 %, one failure is a burn rate of 1000 over the hour, and nobody is told."""
+    """At ten requests an hour and 99.9 %, one failure is a burn rate of 1000 over the hour, and no page is sent."""
     counts = windows_of(10 / 3600, 0.0, timedelta(0))
     counts = {length: Counts(max(1, round(window.total)), 1) for length, window in counts.items()}
 
@@ -134,7 +134,7 @@ def test_unobserved_time_counts_as_good(seen: timedelta, told: list[timedelta]) 
 
 
 def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None:
-    """That every request of it failed can be said of five minutes, not of the first of them."""
+    """A total failure is certain after five minutes, not after the first one."""
     counts = dict.fromkeys(burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH)), Counts(2, 2))
     found = {minutes: firing(0.99, counts, seen=timedelta(minutes=minutes)) for minutes in (4, 5)}
 

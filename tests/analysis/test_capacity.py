@@ -15,7 +15,7 @@ STEPS = 120
 def made(
     base: float, growth: float, saturation: float, top: float = 0.9, *, noise: float = 0.0, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rates up to *top* of the saturation and the latency the model says, scattered by *noise*."""
+    """Return rates up to *top* of the saturation, and the latency of the model with *noise*."""
     random = np.random.default_rng(seed)
     rate = random.uniform(0.3 * top, top, STEPS) * saturation
     rho = rate / saturation
@@ -104,7 +104,7 @@ def test_the_knee_maximizes_rate_over_latency(base: float, strength: float) -> N
 @given(st.integers(0, 10_000))
 @settings(max_examples=20, deadline=None)
 def test_a_reported_knee_is_accurate(seed: int) -> None:
-    """Steps on both sides of the bend tell it to a tenth or so."""
+    """With steps on both sides of the knee, its error is about a tenth."""
     curve = fitted(*made(0.05, 0.03, 80.0, top=0.75, noise=0.06, seed=seed))
 
     assert curve.knee_is_sure

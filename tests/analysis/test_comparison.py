@@ -54,7 +54,7 @@ def simulated(quantile: float, counts: tuple[int, int], means: tuple[float, floa
 @pytest.mark.parametrize("quantile", [0.5, 0.9, 0.99])
 @pytest.mark.parametrize("counts", [(8, 8), (50, 600)])
 def test_intervals_contain_the_truth(quantile: float, counts: tuple[int, int]) -> None:
-    """Both that of the difference and that of the ratio, at least as often as the confidence says."""
+    """The intervals of difference and ratio contain the truth at least as often as the confidence."""
     difference = -math.log(1 - quantile) * (0.15 - 0.1)
 
     found = simulated(quantile, counts, (0.1, 0.15))
@@ -109,7 +109,7 @@ def test_swapped_sides_give_the_opposite(a: list[float], b: list[float], quantil
 
 
 def test_too_few_requests_beyond_the_quantile_are_no_verdict() -> None:
-    """However far apart both sides are; one more request on each is enough."""
+    """This holds for any difference of the sides; one more request on each is enough."""
     needed = MIN_TAIL * 100
 
     assert compare_quantile(histogram([0.1] * (needed - 1)), histogram([0.5] * needed), 0.99).kind == "not_enough"
@@ -132,7 +132,7 @@ def test_a_side_without_requests_has_no_result() -> None:
 
 
 def test_requests_without_time_have_no_ratio() -> None:
-    """A stage that no request of A has: the difference is known, and how many times more it is has no answer."""
+    """If no request of A has a stage, the difference is known and the ratio is not."""
     found = compare_quantile(Histogram(zero=1000), histogram([0.1] * 1000), 0.5)
 
     assert found.ratio is None

@@ -37,7 +37,7 @@ def test_compared_periods_are_within_version_lifetimes(a: ServingPeriod, b: Serv
 
 
 def test_an_overlap_with_too_few_requests_uses_consecutive_periods() -> None:
-    """After a rollback the older version answered nothing while the newer one did."""
+    """After a rollback the older version had no requests while the newer one served."""
     a, b = (
         ServingPeriod(START, START + timedelta(hours=3)),
         ServingPeriod(START + timedelta(hours=1), START + timedelta(hours=2)),

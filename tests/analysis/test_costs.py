@@ -1,4 +1,4 @@
-"""Prices: what a file of them says, what is wrong with it, and what requests cost at them."""
+"""Price files: content, errors, and the cost of requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def errors_of(file: Path, text: str) -> list[str]:
 
 
 def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None:
-    """All environments together cost their sum, replicas their number times one, and what nobody priced has no price."""
+    """All environments cost their sum, replicas their number times one, and an unpriced service has no price."""
     file.write_text(GOOD, encoding="utf-8")
     found = Costs(file, lambda: NOW)
 
@@ -98,14 +98,14 @@ def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None
     ],
 )
 def test_an_error_is_reported_with_line_key_and_fix(file: Path, wrong: str, message: str | None) -> None:
-    """Nobody has to guess what is wrong in a file of prices."""
+    """An error in a price file is explained."""
     told = errors_of(file, wrong)
 
     assert message is None or message in "\n".join(told)
 
 
 def test_an_invalid_price_file_leaves_the_last_valid_prices_in_force(file: Path) -> None:
-    """Somebody who edits prices while the dashboard runs takes none away by a slip."""
+    """An invalid edit while the dashboard runs removes no prices."""
     file.write_text(GOOD, encoding="utf-8")
     found = Costs(file, lambda: NOW)
     file.write_text(GOOD.replace("12.4", "twelve"), encoding="utf-8")

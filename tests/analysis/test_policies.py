@@ -47,6 +47,6 @@ def test_a_key_that_is_unknown_or_missing_is_an_error(wrong: dict[str, object]) 
 
 
 def test_a_duration_needs_its_unit() -> None:
-    """Nobody knows what 5 is."""
+    """A number without unit is ambiguous."""
     with pytest.raises(ConfigError, match="patience is '5'"):
         read_policy_fields(Policy, {**RAW, "patience": "5"})

@@ -1,4 +1,4 @@
-"""What nobody should send: each is one sender's turn, and says what was answered, and whether with the advice when to come back."""
+"""Attacks on a collector: each returns the response status, and whether it contains a retry delay."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _OFFSET = -107
 
 
 class Receiver(Protocol):
-    """Who is sent to."""
+    """Address of the attacked receiver."""
 
     port: int
 
     def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bool]:
-        """Return the status of the answer, 0 for none, and whether it says when to come back."""
+        """Return the response status, 0 for none, and whether it has a retry delay."""
         ...
 
 
@@ -126,7 +126,7 @@ def wide_histograms(collector: Receiver, _rng: random.Random) -> tuple[int, bool
 
 
 def half_requests(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
-    """Connections that begin a request, large or in its headers still, and say no more."""
+    """Connections that start a request, with a large body or within its headers, and send no more."""
     with ExitStack() as stack:
         for _ in range(60):
             with suppress(OSError):
@@ -139,7 +139,7 @@ def half_requests(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
 
 
 def slow_readers(collector: Receiver, _rng: random.Random) -> tuple[int, bool]:
-    """Requests one after the other on a connection, and nobody who reads the answers."""
+    """Requests in sequence on a connection whose responses are not read."""
     with suppress(OSError), socket.create_connection(("127.0.0.1", collector.port), timeout=1) as found:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         for _ in range(2000):

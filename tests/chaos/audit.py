@@ -59,7 +59,7 @@ def added_up(totals: Iterable[Totals]) -> Totals:
 
 
 def held(url: str) -> Totals:
-    """Return what the store at *url* holds, past everything that answers questions."""
+    """Return the content of the store at *url*, read directly from its tables."""
     store = Store.open(url)
     counts = text(
         "SELECT services.name, points.stage, sum(points.count) FROM points JOIN services ON services.id = points.service_id"

@@ -1,4 +1,4 @@
-"""A run: clients send, collectors are killed again and again, and things go wrong in between; then all is counted.
+"""A chaos run: clients send, collectors are killed repeatedly, faults happen in between; then all requests are counted.
 
 The seed decides what goes wrong, in which order and for how long. What the machine does meanwhile it does not: the same seed
 meets the same troubles, not the same interleaving, which is why a failure names its seed and the folder of its logs.

@@ -55,7 +55,7 @@ class CollectorProcesses:
         return self._send_command(f"end {process}")
 
     def lives(self, process: int) -> bool:
-        """Say whether it has not ended by itself."""
+        """Return whether the process is running."""
         return bool(self._send_command(f"lives {process}"))
 
     def close(self) -> None:

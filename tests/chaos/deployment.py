@@ -54,7 +54,7 @@ class Member:
     process: int | None = None
 
     def is_serving(self) -> bool:
-        """Say whether it serves."""
+        """Return whether the probe succeeds."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=1)
         try:
             connection.request("GET", "/metrics")
@@ -157,7 +157,7 @@ class Deployment:
         return (self.folder / f"{service}.log").read_text()
 
     def finish(self) -> list[Totals]:
-        """Have all clients deliver what they have left, end, and say what they sent."""
+        """Let all clients send their remaining data and exit; return what they sent."""
         for client in self._clients:
             assert client.stdin
             client.stdin.close()

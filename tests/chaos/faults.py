@@ -23,7 +23,7 @@ def _some(deployment: Deployment) -> Member:
 
 
 def cut_network(deployment: Deployment, seconds: float) -> None:
-    """Nothing reaches anybody."""
+    """Block all connections."""
     deployment.network.cut()
     time.sleep(seconds)
     deployment.network.mend()

@@ -1,4 +1,4 @@
-"""What nobody should send, by many at once, and what it costs a real collector; honest senders go on meanwhile.
+"""Floods of attacks by many clients, and their cost for a real collector; regular senders continue meanwhile.
 
 python -m tests.chaos.flood [--seconds 20]    each kind of flood for so long, and the peak of the collector's memory
 """
@@ -73,7 +73,7 @@ class Collector:
             time.sleep(0.05)
 
     def send_request(self, path: str) -> tuple[int, float]:
-        """Return the status of an answer, 0 for none, and how long it took in seconds."""
+        """Return the response status, 0 for none, and the duration in seconds."""
         started = time.monotonic()
         status, _ = self.send("GET", path)
         return status, time.monotonic() - started
@@ -81,7 +81,7 @@ class Collector:
     def send(
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> tuple[int, bool]:
-        """Return the status of an answer, 0 for none, and whether it says when to come back."""
+        """Return the response status, 0 for none, and whether it has a retry delay."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_SECONDS)
         try:
             connection.request(method, path, body, headers or {})
@@ -105,7 +105,7 @@ class Collector:
 
 
 def flood(collector: Collector, attack: Attack, seconds: float, seed: int) -> Flooded:
-    """Have many do *attack* for so many *seconds*, while somebody asks whether the collector lives."""
+    """Run *attack* with many clients for so many *seconds*, and probe the collector meanwhile."""
     outcome = Flooded(attack.__name__)
     end = time.monotonic() + seconds
 

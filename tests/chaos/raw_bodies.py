@@ -1,4 +1,4 @@
-"""OTLP bodies written by hand, and who sends them until they are acknowledged."""
+"""Hand-written OTLP bodies, and senders that repeat them until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Sender:
 
 
 def bodies(work: Work) -> Iterator[Body]:
-    """Yield exports of *work*: its metrics, sometimes a request that is kept whole."""
+    """Yield exports of *work*: its metrics, and sometimes a retained request."""
     for number, burst in enumerate(work.bursts()):
         counts = RequestHistograms()
         for _ in range(burst):

@@ -1,4 +1,4 @@
-"""Services with OpenTelemetry's SDK in them, whose exports are tried again until they are acknowledged.
+"""Services with the OpenTelemetry SDK, whose exports are repeated until they are acknowledged.
 
 The SDK's exporters try for a while, and then forget; all that is ours here is that they are asked once more.
 """
@@ -111,7 +111,7 @@ def measure(work: Work, exporter: MetricExporter) -> None:
 
 
 def trace(work: Work, exporter: SpanExporter) -> None:
-    """Trace requests, and export their spans in any order, those of one request mostly apart."""
+    """Trace requests, and export their spans in any order, those of one request mostly in separate exports."""
     finished = InMemorySpanExporter()
     provider = TracerProvider(resource=Resource({names.SERVICE_NAME: work.service}), shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(finished))

@@ -54,7 +54,7 @@ class Work:
 
 
 def agent(work: Work, address: str) -> None:
-    """Be a service with our agent in it: its fold, its outbox and its exporter as they are."""
+    """Run a service with the real agent: aggregation, outbox and exporter."""
     from stagelens.instrumentors import recorder  # noqa: PLC0415 - each kind loads what it needs
     from stagelens.instrumentors.agent.worker import Agent  # noqa: PLC0415
     from stagelens.instrumentors.config import AgentConfig  # noqa: PLC0415

@@ -36,7 +36,7 @@ def _assert_that_it_was_hard(outcome: Outcome, kills: int) -> None:
 
 
 def test_an_agent_with_a_full_buffer_counts_the_lost_requests() -> None:
-    """While the collector is away more comes than may wait: what was sent is what is counted and what is said to be lost."""
+    """While the collector is down more data arrive than the buffer holds: requests are counted or reported as lost."""
     with on_sqlite(seed=8) as deployment:
         # One export of it takes about 2 kB.
         deployment.send("agent", "shop", {"STAGELENS_BUFFER_SIZE": "10kB"})

@@ -1,4 +1,4 @@
-"""What a collector bears: a short part of what `make flood` does at length."""
+"""Limits of a collector under load: a short part of `make flood`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def collector(tmp_path: Path) -> Generator[Collector]:
 
 
 def test_a_flood_stays_within_the_memory_limit_and_loses_no_acknowledged_data(collector: Collector) -> None:
-    """Under floods an honest sender gets through, whoever is refused hears when to come back, and then all is well."""
+    """Under floods a regular sender succeeds, refused ones get a retry delay, and the collector recovers."""
     with honest(collector) as acknowledged:
         outcomes = [
             flood(collector, attack, 0.5, 1) for attack in (gzip_bombs, huge_attributes, new_series, slow_readers)

@@ -1,4 +1,4 @@
-"""A network between senders and collectors, with faults: connections break at any byte, also where the answer is lost."""
+"""A network with faults between senders and collectors: connections break at any byte, also within responses."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Network:
         return int(self._servers[-1].sockets[0].getsockname()[1])
 
     def cut(self) -> None:
-        """Reset what is open, and from now on every new one, until `mend`."""
+        """Reset open connections, and every new one until `mend`."""
         self.down = True
         self._loop.call_soon_threadsafe(lambda: [self._reset(writer) for writer in [*self._open]])
 

@@ -1,4 +1,4 @@
-"""The fenced blocks of the documentation: which are commands for the reader, and who runs them.
+"""Fenced blocks of the documentation: the commands of readers, and how they are tested.
 
 A fence with `sh` is for a shell, one with `console` has commands after `$` and what they print; a fence with anything
 else is none. Right before a block a comment may say who runs it instead of `test_commands.py`:
@@ -99,7 +99,7 @@ def unfenced(page: Path) -> Iterator[str]:
 
 
 def distinguishing(command: str) -> set[str]:
-    """Return the words by which a test that runs *command* can be told from others."""
+    """Return the words that identify a test that runs *command*."""
     words = [word for word in shlex.split(command, comments=True) if not re.match(r"[A-Z_]+=", word)]
     program = words[0] if words else ""
     if program in ("pip", "export"):

@@ -1,4 +1,4 @@
-"""Somebody who reads a page with a shell open: types its commands, one after the other, in a folder of their own."""
+"""Terminal of a reader: executes the commands of a page in sequence, in a separate directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REQUESTS = 40
 
 
 def is_open(port: int) -> bool:
-    """Say whether anybody listens at *port*."""
+    """Return whether a process listens at *port*."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
@@ -66,7 +66,7 @@ class Terminal:
         return re.sub(r"\[1-\d+\]", f"[1-{REQUESTS}]", text)
 
     def type(self, command: str) -> str:
-        """Run *command* until it ends, or until a process listens at a port where nobody did: then it is a server, and stays.
+        """Run *command* until it exits, or until a new port is open: then it is a server and continues.
 
         Returns:
             What it has printed.

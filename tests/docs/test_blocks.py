@@ -1,4 +1,4 @@
-"""The reader of the documentation finds every block, and what is said of it."""
+"""The parser of the documentation finds every block with its marks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_commands_are_distinguished_from_their_output(page: Path) -> None:
 
 
 def test_a_command_in_an_indented_block_is_found(page: Path) -> None:
-    """Markdown makes a block of it, which says neither what it is nor who runs it."""
+    """An indented Markdown block has no language and no mark."""
     assert list(blocks.unfenced(page)) == ["    make test"]
 
 

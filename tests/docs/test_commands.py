@@ -53,7 +53,7 @@ class World(NamedTuple):
     environment: dict[str, str]
 
     def take_in(self, config: str) -> None:
-        """Add what a page's collector.yaml says."""
+        """Add the content of a page's collector.yaml."""
         added: dict[str, Any] = yaml.safe_load(config)
         with TAKING_IN:
             file: dict[str, Any] = yaml.safe_load(self.config.read_text())
@@ -93,7 +93,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
 def test_every_block_has_a_language(block: Block) -> None:
-    """A fence without a language may hold commands that nobody runs."""
+    """A fence without a language may contain untested commands."""
     assert block.language, f"{block}: write ```sh for commands, ```console for a session, ```text for what is neither"
 
 
@@ -166,7 +166,7 @@ def _follow(page: str, world: World, folder: Path) -> None:
 
 
 def _poll_output(terminal: Terminal, command: str, expected: set[str]) -> None:
-    """Ask until *command* tells of all that is *expected*: what a service has counted arrives a little later."""
+    """Repeat *command* until its output has all *expected* texts, because counts arrive later."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         try:
@@ -189,14 +189,14 @@ def _stages(page: str) -> set[str]:
 
 
 def _furniture(page: str) -> tuple[Path, ...]:
-    """Return the folders whose files a reader of *page* has."""
+    """Return the directories with the files of *page*."""
     if page.startswith("docs/start/"):
         return (START / Path(page).stem,)
     return EXAMPLES, START / "opentelemetry", Path(__file__).parent / "reader"
 
 
 def _furnish(terminal: Terminal, source: Path) -> None:
-    """Put what the page speaks of into the reader's folder."""
+    """Create the files of the page in the directory of the reader."""
     others = shutil.ignore_patterns("__pycache__", "start", "demo", "ci")
     shutil.copytree(source, terminal.folder, dirs_exist_ok=True, ignore=others)
     for path in terminal.folder.rglob("*"):

@@ -1,4 +1,4 @@
-"""The commands of who works on Stagelens: each target of `make` that a page names is there, and the hooks can be installed."""
+"""Developer commands: each `make` target on a page exists, and the hooks can be installed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TARGETS = sorted(
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_every_make_target_of_a_page_exists(target: str) -> None:
-    """It says what it would do; whether that works is the business of who runs it."""
+    """The dry run succeeds; the target itself is not executed."""
     done = subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=False, capture_output=True, text=True)
 
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The command line speaks to people: help reads well, and every error names the cure."""
+"""The command line: help texts are readable, and every error names the fix."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_every_command_has_help(command: str) -> None:
     ],
 )
 def test_an_error_names_what_was_wrong(words: list[str], cure: str, tmp_path: Path) -> None:
-    """No traceback: one message with the value or the setting to mend."""
+    """The output is one message with the wrong value or setting, without a traceback."""
     result = stagelens(*words, folder=tmp_path)
 
     assert result.returncode != 0
@@ -75,7 +75,7 @@ def test_an_error_names_what_was_wrong(words: list[str], cure: str, tmp_path: Pa
 
 
 def test_a_port_in_use_is_explained(tmp_path: Path) -> None:
-    """The most common failure of a second start says which port and which option."""
+    """The error of a second start names the port and the option."""
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

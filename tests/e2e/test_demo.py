@@ -59,7 +59,7 @@ def demo() -> Generator[Demo]:
 
 @pytest.fixture
 def url(demo: Demo) -> str:
-    """Where the demo said its pages are."""
+    """Address of the pages, as printed by the demo."""
     return demo.wait_for(r"open (http://127\.0\.0\.1:\d+)")[1]
 
 
@@ -79,7 +79,7 @@ def test_the_alert_names_the_planted_stage(demo: Demo) -> None:
 
 
 def test_the_overview_blames_the_planted_stage(page: Page, url: str) -> None:
-    """The first page says that version 2.0.0 is slower and which stage did it."""
+    """The first page names version 2.0.0 and the slower stage."""
     page.goto(url)
     expect(page.locator("table").first).to_contain_text("magika", timeout=30_000)
     page.screenshot(path=ARTIFACTS / "demo-overview.png", full_page=True)
@@ -124,7 +124,7 @@ def test_a_slow_request_is_a_waterfall(page: Page, url: str) -> None:
 
 
 def test_ctrl_c_leaves_no_process_behind(demo: Demo) -> None:
-    """Everything the demo started ends with it, and it says so."""
+    """Every process of the demo ends with it, and the output reports that."""
     children = _descendants(demo.process.pid)
 
     code = demo.stop()

@@ -41,7 +41,7 @@ PATIENCE_SECONDS = 120
 
 
 class Inbox(SlackHook):
-    """Slack's incoming webhook that never fails, and says when something came."""
+    """Slack webhook that never fails and signals received messages."""
 
     def __init__(self) -> None:
         super().__init__(Moods(failing=0.0))
@@ -112,7 +112,7 @@ def showing(store: Store, reader: AlertsReader) -> Generator[str]:
 
 
 def test_a_slow_stage_appears_in_the_message_and_on_the_page(tmp_path: Path, browser: Browser) -> None:
-    """Half an hour of version 1, and five minutes of version 2, whose preprocess takes 400 ms: both name it and its version."""
+    """Half an hour of version 1, and five minutes of version 2, whose preprocess takes 400 ms: both are named."""
     now = datetime.now(UTC)
     file = tmp_path / "slo.yaml"
     file.write_text(SLO_FILE)

@@ -64,7 +64,7 @@ def running(folder: Path) -> Generator[Server]:
 
 
 def test_a_second_server_over_the_same_file_is_refused_with_a_fix(tmp_path: Path) -> None:
-    """Two would tell everybody everything twice; it is refused before it opens anything, and a third may follow the first."""
+    """Two servers would send every notification twice; the second exits, and can start after the first."""
     with running(tmp_path) as first:
         first.url("dashboard")
         words = [*STAGELENS, "up", "--database", f"sqlite:///{tmp_path / 'store.db'}", "--collector-port", "0"]
@@ -105,7 +105,7 @@ def batch(requests: int) -> bytes:
 
 
 def post(url: str, body: bytes, name: str) -> int:
-    """Post one batch once and return the status, 0 when there was no answer."""
+    """Post one batch once and return the status, 0 without a response."""
     headers = {"Content-Type": "application/json", "X-Stagelens-Batch": name}
     request = urllib.request.Request(f"{url}/v1/metrics", data=body, headers=headers)
     try:
@@ -129,7 +129,7 @@ def counted(folder: Path) -> int:
 
 
 def test_sigterm_drains_and_exits_zero(tmp_path: Path) -> None:
-    """What was acknowledged is in the file, and the exit code says that all went well."""
+    """Acknowledged data are in the file, and the exit code is 0."""
     with running(tmp_path) as server:
         status = post(server.url("OTLP/HTTP"), batch(7), "a:1")
         code = server.terminate()
@@ -222,7 +222,7 @@ def _until(done: Callable[[], bool]) -> None:
 
 
 def test_up_exposes_alert_metrics(tmp_path: Path) -> None:
-    """One address for Prometheus: the collector's own metrics, and on it what the alerts say."""
+    """Prometheus needs one address for the metrics of collector and alerts."""
     with running(tmp_path) as server, urllib.request.urlopen(f"{server.url('OTLP/HTTP')}/metrics") as answer:
         told = answer.read().decode()
 

@@ -42,7 +42,7 @@ def _of_spans(scopes: Sequence[str]) -> dict[str, Any]:
 
 @cache
 def messages(signal: Signal) -> Sequence[Message]:
-    """Return exports with one thing in each, and one with everything."""
+    """Return exports with one element each, and one with all elements."""
     if signal == "metrics":
         wholes = [_of_metrics([metric]) for metric in valid.METRICS] + [_of_metrics(valid.METRICS)]
         return [ParseDict(whole, ExportMetricsServiceRequest()) for whole in wholes]
@@ -51,7 +51,7 @@ def messages(signal: Signal) -> Sequence[Message]:
 
 
 def _in_base64(node: Any) -> Any:
-    """Return OTLP/JSON as protobuf's own JSON has it, whose ids are base64."""
+    """Return OTLP/JSON in protobuf's own JSON mapping, with ids in base64."""
     if isinstance(node, list):
         return [_in_base64(item) for item in node]
     if not isinstance(node, dict):

@@ -30,7 +30,7 @@ _MOST = 64
 
 
 def value(rng: random.Random, depth: int = 2) -> Any:
-    """Return something that JSON can say."""
+    """Return any JSON value."""
     if depth and rng.random() < 0.25:
         inner = [value(rng, depth - 1) for _ in range(rng.randrange(4))]
         return inner if rng.random() < 0.5 else {rng.choice((*_TEXTS, *_NAMES)): item for item in inner}
@@ -39,7 +39,7 @@ def value(rng: random.Random, depth: int = 2) -> Any:
 
 
 def _like(found: Any, rng: random.Random) -> Any:
-    """Return another value of the same kind: what gets past who looks at types only."""
+    """Return another value of the same type, which passes type checks."""
     match found:
         case bool():
             return not found

@@ -1,4 +1,4 @@
-"""What is fuzzed: everything that reads what a stranger has sent. Each ends in a value or in the error it documents.
+"""Fuzz targets: every parser of untrusted input returns a value or raises its documented error.
 
 A check returns when it has read its input, or refused it as it should; whatever else it raises is a bug. What was read has to
 hold what the store builds on.
@@ -93,7 +93,7 @@ def _check_traces(traces: Iterable[KeptTrace]) -> None:
 
 
 def _check_processing(blob: bytes) -> None:
-    """Fold what was read when nothing more can be on its way: each request is counted, and nothing waits any longer."""
+    """Process the parsed spans after their waiting time: each request is counted, and no span remains."""
     waits = Parcel(_NOW - 5000, counted=False, spans=blob, id=1)
     folded, outcome = process_inbox(AggregationInput(_NOW, [waits], [], complete=True), InboxLimits(), SamplingPolicy())
     points = list(folded.points)

@@ -29,7 +29,7 @@ RESOURCE = attributes(
 
 
 def point(key: str, value: str) -> dict[str, Any]:
-    """Return a data point that *key* tells apart from others."""
+    """Return a data point identified by *key*."""
     return {
         "attributes": attributes({key: value, names.STATUS: "ok", names.ROUTE: "/predict", "list": [0.5, True]}),
         "startTimeUnixNano": str(NOW - 10 * SECOND),

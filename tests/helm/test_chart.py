@@ -137,7 +137,7 @@ def test_golden_files_belong_to_existing_examples() -> None:
 
 
 def test_the_proxy_removes_forwarded_paths_of_visitors() -> None:
-    """With --reverse-proxy a header of theirs says which path is asked for, also where some need no sign-in: CVE-2026-76835."""
+    """With --reverse-proxy a header contains the requested path, also without authentication: CVE-2026-76835."""
     (proxy,) = EXAMPLES["oidc"]["dashboard"]["sidecars"]
     options = {argument.partition("=")[0] for argument in proxy["args"]}
 
@@ -150,7 +150,7 @@ PAGES = ("../../docs/kubernetes.md", "README.md", "values.yaml", "templates/_che
 
 @pytest.mark.parametrize("page", PAGES)
 def test_documented_values_exist(page: str) -> None:
-    """With the part they belong to: `store.volume.keep`."""
+    """Values are documented with their section: `store.volume.keep`."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     named = re.findall(r"(?<![\w./$-])([a-zA-Z]+(?:\.\w+)+)(?!\w|/|\.\w)", (CHART / page).read_text())
     paths = [name.split(".") for name in named]

@@ -178,7 +178,7 @@ def test_pinned_versions_satisfy_the_package_requirements() -> None:
 
 
 def is_for_image(requirement: Requirement, extras: set[str]) -> bool:
-    """Say whether *requirement* holds in the image, of a package asked for with *extras*."""
+    """Return whether *requirement* applies to the image, for a package with *extras*."""
     python = re.findall(r"(?m)^ARG PYTHON_IMAGE=python:([\d.]+)", DOCKERFILE)[0]
     here = {"python_version": python, "python_full_version": f"{python}.0"}
     return requirement.marker is None or any(
@@ -215,7 +215,7 @@ def test_requests_of_a_plain_service_arrive(
 def test_packages_of_the_workload_have_priority(
     workload: Callable[..., dict[str, str]], plain_python: str, tmp_path: Path
 ) -> None:
-    """Our packages are behind its own, whatever PYTHONPATH says, and its sitecustomize runs as before."""
+    """Packages of Stagelens come after those of the workload, and its sitecustomize runs unchanged."""
     site = next((tmp_path / "plain" / "lib").glob("python*/site-packages"))
     (site / "typing_extensions.py").unlink()
     (site / "typing_extensions.py").write_text("OWN = True\n")
@@ -229,7 +229,7 @@ def test_packages_of_the_workload_have_priority(
 def test_an_incompatible_workload_runs_and_logs_it(
     workload: Callable[..., dict[str, str]], plain_python: str, tmp_path: Path
 ) -> None:
-    """Its OpenTelemetry may be too old: once it says that nothing is timed; what it starts keeps quiet."""
+    """Its OpenTelemetry may be too old: one log line reports that nothing is timed; child processes log nothing."""
     environment = workload()
     (tmp_path / MOUNT / "stagelens" / "__init__.py").write_text("raise ImportError('too old')\n")
     code = "import subprocess, sys; print('works', flush=True); subprocess.run([sys.executable, '-c', 'print(1)'])"

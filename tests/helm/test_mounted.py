@@ -1,4 +1,4 @@
-"""What pods are told, as our own readers take it: with the files as they are mounted, and something in the Secrets."""
+"""Pod settings as parsed by the readers in the code: with the mounted files and values in the Secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart makes for the Prometheus Operator and the OpenTelemetry Operator, and who may reach what they read."""
+"""Objects for the Prometheus Operator and the OpenTelemetry Operator, and the network access to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_chart_rules_link_to_the_configured_runbook(manifests: Manifests) -> Non
 
 @pytest.mark.parametrize("mode", [{}, SPLIT])
 def test_network_policy_permits_prometheus_and_senders(manifests: Manifests, mode: Values) -> None:
-    """The collector's metrics are where exports come in: who may only send there must not keep Prometheus out."""
+    """Metrics and exports share a port, so a rule for senders must not block Prometheus."""
     values = {"networkPolicy": {"collectorFrom": [INFERENCE], "metricsFrom": [MONITORING]}}
     policy = one(manifests(merged(mode, values)), "NetworkPolicy", f"stagelens-{'collector' if mode else 'single'}")
 
@@ -46,7 +46,7 @@ def test_network_policy_permits_prometheus_and_senders(manifests: Manifests, mod
 
 
 def test_a_prometheus_selector_does_not_restrict_senders(manifests: Manifests) -> None:
-    """Nobody was left out by saying where Prometheus is."""
+    """A setting for Prometheus does not exclude other senders."""
     policy = one(manifests({"networkPolicy": {"metricsFrom": [MONITORING]}}), "NetworkPolicy", "stagelens-single")
 
     assert all("from" not in door for door in policy["ingress"])

@@ -1,4 +1,4 @@
-"""What holds of everything the chart makes, whatever it is given: who pods run as, what they are told, what finds them."""
+"""Rules for all rendered objects with any values: users of pods, their settings, and the selectors."""
 
 from __future__ import annotations
 

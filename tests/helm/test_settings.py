@@ -29,7 +29,7 @@ FREE = {name for name, rule in LISTED.items() if "const" not in rule}
 
 
 def environment_values(manifests: Manifests, values: Values) -> dict[str, str]:
-    """Return what our containers are told by value."""
+    """Return the environment variables of the containers that have a literal value."""
     pods = [made["spec"]["template"]["spec"] for made in manifests(values) if "template" in made.get("spec", {})]
     return {each["name"]: each["value"] for pod in pods for each in pod["containers"][0]["env"] if "value" in each}
 
@@ -41,7 +41,7 @@ def test_chart_settings_equal_the_server_settings() -> None:
 
 @pytest.mark.parametrize("values", [*EXAMPLES.values(), *chain(*CHOICES)], ids=str)
 def test_settings_of_the_chart_are_not_user_settings(manifests: Manifests, values: Values) -> None:
-    """It would be there twice; of such a setting the schema says which value it is made of."""
+    """It would be set twice; the schema names the value that determines the setting."""
     assert not FREE & environment_values(manifests, values | {"settings": {}}).keys()
 
 

@@ -1,4 +1,4 @@
-"""Certificates of authorities that nobody else knows, made by openssl."""
+"""Certificates of unknown authorities, made by openssl."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NVML as `nvidia-ml-py` speaks it, without a driver: the functions that are asked, its errors and its units."""
+"""NVML as in `nvidia-ml-py`, without a driver: the functions in use, their errors and units."""
 
 # ruff: noqa: D102, N802 - its functions are called as NVIDIA calls them
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class NVMLError(Exception):
-    """As in `pynvml`: told apart by `value`."""
+    """Error as in `pynvml`, with the code in `value`."""
 
     def __init__(self, value: int) -> None:
         super().__init__(f"NVML error {value}")

@@ -77,7 +77,7 @@ def _is_too_often(in_a_row: int) -> bool:
 
 
 def _reason(report: pytest.TestReport) -> str:
-    """Return the last line of what went wrong that says so."""
+    """Return the last line of the output that names the error."""
     lines = [line[1:].strip() for line in report.longreprtext.splitlines() if line.startswith("E ")]
     return lines[0] if lines else report.longreprtext.strip().rpartition("\n")[2]
 

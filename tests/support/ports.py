@@ -1,4 +1,4 @@
-"""Ports for servers that must be told one before they start."""
+"""Ports for servers that need a port before their start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 
 def free_port() -> int:
-    """Return a port of the loopback at which nobody listens, and which nobody else is given while this process lives.
+    """Return an unused port of the loopback interface that is reserved while this process runs.
 
     It stays bound: connections are refused, `bind` to port 0 passes it over, and a server that sets `SO_REUSEADDR`, as
     they all do, may have it. A port that was let go could be another process's before the server has it.

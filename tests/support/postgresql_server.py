@@ -63,7 +63,7 @@ class Server:
         self.run("pg_ctl", "start", "--wait", "--log", str(self.folder / "log"), "--options", options)
 
     def stop(self) -> None:
-        """Stop it without a word to those who are connected."""
+        """Stop the server without closing its connections."""
         self.run("pg_ctl", "stop", "--mode", "immediate")
 
     def run(self, program: str, *arguments: str) -> None:

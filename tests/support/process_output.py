@@ -1,4 +1,4 @@
-"""A program whose output is read as it comes, so that a test waits for what it says and for nothing else."""
+"""Program whose output is read continuously, so that a test can wait for a text."""
 
 from __future__ import annotations
 

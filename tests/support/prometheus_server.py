@@ -48,7 +48,7 @@ class Prometheus:
         return self._get("status/buildinfo")["version"]
 
     def quantile(self, name: str, quantile: float, at: int, seconds: int) -> float:
-        """Return what `histogram_quantile` says of the histogram *name* over the *seconds* before *at*, as dashboards ask."""
+        """Return `histogram_quantile` of the histogram *name* over the *seconds* before *at*, as in dashboards."""
         # One step more: the sample it starts from belongs to the window in every version.
         window = f"rate({name}_bucket[{seconds + STEP_SECONDS - 1}s])"
         (found,) = self.query(f"histogram_quantile({quantile}, sum by (le) ({window}))", at)

@@ -1,4 +1,4 @@
-"""`promtool`, which comes with a real Prometheus: what it says of metrics and rules."""
+"""`promtool` of a real Prometheus: checks of metrics and rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 
 def run(*arguments: str | Path, given: bytes = b"") -> tuple[int, str]:
-    """Return its exit status and all it says; without it the test is skipped, never in CI.
+    """Return exit status and output; without promtool the test is skipped, except in CI.
 
     Args:
         arguments: Of its command line.

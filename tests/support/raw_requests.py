@@ -1,4 +1,4 @@
-"""Requests as they really were, folded as an agent folds them, and stores to write them to."""
+"""Raw requests, aggregated as by an agent, and stores for them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class PointAggregator:
         self.histograms = defaultdict(lambda: Histogram(self.scale))
 
     def points(self, requests: Iterable[Request]) -> list[Point]:
-        """Fold *requests*."""
+        """Aggregate *requests*."""
         for request in requests:
             at = request.at - request.at % 10
             self.histograms[request.series, REQUEST_DURATION, request.dominant, at].record(request.seconds)

@@ -1,4 +1,4 @@
-"""A target for tests: a real HTTP server whose exposition the test writes."""
+"""Scrape target for tests: a real HTTP server with an exposition set by the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass
 class Served:
-    """What the server answers, and what it was asked.
+    """Responses of the server, and the requests it received.
 
     Args:
         port: Where it listens on the loopback.
@@ -35,7 +35,7 @@ class Served:
         return f"http://127.0.0.1:{self.port}/metrics"
 
     def counts(self, *values: float, start: float = 0.0) -> None:
-        """Expose a vLLM server whose requests took *values*, in seconds, since its *start*, in Unix seconds."""
+        """Expose a vLLM server with request durations *values*, in seconds, since its *start*, in Unix seconds."""
         edges = (0.5, 1.0, 2.0)
         labels = 'model_name="m"'
         lines = [
@@ -67,7 +67,7 @@ def serving() -> Generator[Served]:
             self.wfile.write(body or b"")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has there
-            """Say nothing."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         served.port = server.server_address[1]

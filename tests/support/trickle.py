@@ -14,7 +14,7 @@ _STEP_SECONDS = 0.01
 
 @contextlib.contextmanager
 def trickling(beginning: bytes, more: bytes = b"x", *, listens_first: bool = True) -> Generator[int]:
-    """Answer one connection with *beginning*, and then *more* again and again; yields the port.
+    """Send *beginning* and then *more* repeatedly on one connection; yield the port.
 
     Args:
         beginning: What it says at once.

@@ -10,14 +10,14 @@ POLICY = default_tail_policy()
 
 
 def test_every_window_has_a_requirement_per_statistic() -> None:
-    """A window has one requirement for each of the statistics it judges."""
+    """A window has one requirement for each of its statistics."""
     assert [len(window.required) for window in POLICY.windows] == [len(POLICY.at)] * len(POLICY.windows)
     assert all(len(window.required) == len(POLICY.stage_key.at) for window in POLICY.stage_key.windows)
 
 
 @pytest.mark.parametrize("window", POLICY.windows, ids=[f"{window.length}m" for window in POLICY.windows])
 def test_a_short_spike_of_ten_minutes_is_ignored(window: Window) -> None:
-    """A blip of ten minutes touches no block that counts, or patience is longer than it."""
+    """A spike of ten minutes changes no block that counts, or is shorter than the alarm duration."""
     touched = math.ceil(10 / window.block) + (1 if window.block > 2 else 0)
     clean = window.blocks - touched
 

@@ -1,4 +1,4 @@
-"""From minutes to a verdict: what fires, what does not, whom it blames."""
+"""From minutes to a verdict: which regressions fire, which do not, and the blamed stages."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ NOW = 3 * DAY
 
 
 def run(reference: Reference, *parts: MinuteHistograms) -> list[tuple[str, int, TailScore]]:
-    """Judge all minutes of *parts* after the first 240, and return what happened when."""
+    """Evaluate all minutes of *parts* after the first 240, and return the alarms with their times."""
     counted = count_beyond(reference.rows, parts[0])
     for part in parts[1:]:
         counted = join_tallies(counted, count_beyond(reference.rows, part))
@@ -43,7 +43,7 @@ def run(reference: Reference, *parts: MinuteHistograms) -> list[tuple[str, int, 
 
 
 def test_a_daily_pattern_does_not_fire(make_service: Callable[..., Any]) -> None:
-    """Slower at the busy hours, as every day: nothing to say."""
+    """A service that is slower at busy hours every day has no regression."""
     service = make_service(rate=300, day_swing=0.4, load_swing=0.5)
     days = [service.minutes(day * DAY, DAY) for day in range(4)]
     reference = learn_reference_by_day(POLICY, lambda: days[:3])
@@ -66,7 +66,7 @@ def test_a_short_spike_does_not_fire(service: Any, reference: Reference, length:
 
 
 def test_a_stage_slower_by_half_fires_soon_and_is_named(service: Any, reference: Reference) -> None:
-    """A forward pass that takes 50 % longer is said within half an hour, with its stage in front."""
+    """A forward pass that takes 50 % longer is detected within half an hour, with its stage first."""
     slower = {"forward": 1.5}
     turns = run(reference, service.minutes(NOW, 250), service.minutes(NOW + 250, 40, slower))
     habits = learn_stage_baseline(POLICY, [service.spent(day * DAY, DAY) for day in range(3)])
@@ -95,7 +95,7 @@ def test_a_regression_resolves_after_clean_windows(service: Any, reference: Refe
 def test_the_unit_of_latency_does_not_matter(
     service: Any, three_days: list[MinuteHistograms], reference: Reference
 ) -> None:
-    """The same requests, all eight times as slow in reference and window, are judged the same."""
+    """The same requests, all eight times slower in reference and window, have the same score."""
     window = service.minutes(NOW, 245, {"forward": 1.1})
 
     def shifted(day: MinuteHistograms) -> MinuteHistograms:
@@ -111,7 +111,7 @@ def test_the_unit_of_latency_does_not_matter(
 
 
 def test_a_baseline_round_trips_through_json(service: Any, reference: Reference) -> None:
-    """What is normal survives as JSON, and judges the same."""
+    """A baseline is equal after JSON encoding, and gives the same scores."""
     again = Reference.from_json(reference.to_json())
     window = count_beyond(reference.rows, service.minutes(NOW, 245))
 
@@ -120,7 +120,7 @@ def test_a_baseline_round_trips_through_json(service: Any, reference: Reference)
 
 
 def test_baselines_without_peak_scatter_are_valid(service: Any, reference: Reference) -> None:
-    """An older version wrote no scatter at peaks of the load: whoever goes on with it judges without."""
+    """An older version stored no scatter at peaks of the load; its baselines are evaluated without it."""
     raw = json.loads(reference.to_json())
     del raw["model"]["strained"], raw["model"]["peak"]
     older = Reference.from_json(json.dumps(raw))
@@ -130,14 +130,14 @@ def test_baselines_without_peak_scatter_are_valid(service: Any, reference: Refer
 
 
 def test_few_minutes_are_evaluated_by_the_short_windows(service: Any, reference: Reference) -> None:
-    """A service that has just begun is judged as far as its minutes go."""
+    """A new service is evaluated over its existing minutes."""
     judged = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 65)))
 
     assert [cell is not None for cell in judged.cells] == [window.length <= 65 for window in POLICY.windows]
 
 
 def test_too_few_requests_are_not_evaluated(make_service: Callable[..., Any], reference: Reference) -> None:
-    """Where less than four requests are to be expected beyond the quantile, nothing is said of it."""
+    """If fewer than four requests are expected beyond the quantile, there is no result."""
     rare = make_service(rate=0.05)
     judged = TailScorer(POLICY, reference).score(count_beyond(reference.rows, rare.minutes(NOW, 245, {"forward": 5.0})))
 
@@ -164,7 +164,7 @@ def test_a_service_without_stages_is_evaluated_as_a_whole(three_days: list[Minut
 
 
 def test_a_change_below_the_minimum_is_ignored(make_service: Callable[..., Any]) -> None:
-    """With very many requests two percent are certain, and still nothing to wake anybody for."""
+    """With very many requests a change of two percent is certain, and is still ignored."""
     service = make_service(rate=60_000)
     days = [service.minutes(day * DAY, DAY) for day in range(2)]
     reference = learn_reference_by_day(POLICY, lambda: days)
@@ -179,7 +179,7 @@ def test_a_change_below_the_minimum_is_ignored(make_service: Callable[..., Any])
 
 
 def test_a_daily_change_becomes_the_baseline(service: Any) -> None:
-    """Half an hour at 30 % more, once a day at no fixed time, is usual: another one says nothing."""
+    """Half an hour at 30 % more, once a day at varying times, is in the baseline and does not fire again."""
     slower = {"forward": 1.3}
     days: list[MinuteHistograms] = []
     for day, at in enumerate((300, 800, 1200, 100)):
@@ -198,7 +198,7 @@ def test_a_daily_change_becomes_the_baseline(service: Any) -> None:
 
 
 def test_the_stage_key_is_the_changed_stage(service: Any, reference: Reference) -> None:
-    """A slower forward pass moves its own times, and nobody else's."""
+    """A slower forward pass changes the times of its own stage only."""
     slower = {"forward": 1.3}
     moved = TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved
 

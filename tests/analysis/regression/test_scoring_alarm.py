@@ -30,7 +30,7 @@ def go(
 
 
 def test_an_alarm_fires_once_after_its_duration() -> None:
-    """A score of one must stay for as long as the window's patience says."""
+    """A score of one must last for the duration of the window."""
     patience = POLICY.windows[HOUR].patience
     _, early = go(AlarmState(), patience - 1, tail_score(1.0))
     _, turns = go(AlarmState(), patience + 50, tail_score(1.0))
@@ -40,7 +40,7 @@ def test_an_alarm_fires_once_after_its_duration() -> None:
 
 
 def test_a_minute_below_the_score_restarts_the_duration() -> None:
-    """Patience does not add up over gaps."""
+    """The duration does not add up over gaps."""
     patience = POLICY.windows[HOUR].patience
     progress, _ = go(AlarmState(), patience - 1, tail_score(1.0))
     progress, _ = go(progress, 1, tail_score(0.2))
@@ -95,7 +95,7 @@ def test_an_alarm_resolves_and_can_fire_again() -> None:
 
 
 def test_no_data_changes_nothing() -> None:
-    """Where nothing can be judged an alarm is held, and none begins."""
+    """Without enough data an alarm is unchanged, and none starts."""
     nothing = TailScore((None,) * len(POLICY.windows), {})
     firing, _ = go(AlarmState(), 60, tail_score(1.0))
     held, turns = go(firing, 200, nothing)

@@ -1,4 +1,4 @@
-"""Who is to blame."""
+"""Attribution of a regression to stages."""
 
 from collections.abc import Callable
 from typing import Any
@@ -103,7 +103,7 @@ def test_stage_baselines_are_hourly(make_service: Callable[..., Any]) -> None:
 
 
 def test_a_mostly_absent_stage_is_not_anomalous() -> None:
-    """A stage whose spread is nought in most blocks takes its spread from those in which it was there."""
+    """The spread of a mostly absent stage is computed from the blocks that contain it."""
     rng = np.random.default_rng(3)
     days: list[StageSeconds] = []
     for number in range(300):
@@ -127,7 +127,7 @@ def test_a_new_stage_is_blamed_for_all_its_time(habits: StageBaseline) -> None:
 
 
 def test_an_incomplete_block_is_not_in_the_baseline() -> None:
-    """The minutes after the last whole block are not learnt from."""
+    """Minutes after the last complete block are excluded from the baseline."""
     per_block = POLICY.blame.block // 10
     usual, slow = window(0.010, 0.020, 0.005), window(0.010, 0.025, 0.005)
 

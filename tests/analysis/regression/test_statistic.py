@@ -88,7 +88,7 @@ def test_counting_noise_is_standard_normal(service: Any) -> None:
 
 
 def test_peaks_of_the_load_have_a_wider_baseline() -> None:
-    """A service that is unsteady when it is busiest is judged by how unsteady it is there."""
+    """A service with a larger spread at its peaks is evaluated with that spread there."""
     rng = np.random.default_rng(5)
     minutes = np.arange(7 * DAY)
     requests = 600 * (1 + 0.5 * np.sin(2 * np.pi * minutes / DAY))
@@ -107,7 +107,7 @@ def test_peaks_of_the_load_have_a_wider_baseline() -> None:
 
 
 def test_blocks_without_requests_have_no_excess(service: Any) -> None:
-    """Blocks without requests say nothing."""
+    """Blocks without requests are ignored."""
     rows, whole = counted([service.minutes(0, DAY)])
     model = fit_model(rows, whole, (10,), rhythm=False)
     silent = join_tallies(whole, TailCounts(DAY + 30, np.zeros(1), np.zeros((len(rows), 1)), np.zeros((len(rows), 1))))

@@ -102,7 +102,7 @@ def test_counts_of_parts_add_up_to_the_whole(drawn: tuple[NDArray[np.float64], M
 
 
 def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    """Minutes that nobody sent are zero; a minute that is counted again replaces what was there."""
+    """Missing minutes are zero; a minute that is counted again replaces its previous value."""
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     one = count_beyond(

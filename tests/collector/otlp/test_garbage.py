@@ -1,4 +1,4 @@
-"""Any request is answered with 2xx or 4xx, and only a 200 changes the store."""
+"""Any request gets a 2xx or 4xx response, and only a 200 changes the store."""
 
 from __future__ import annotations
 

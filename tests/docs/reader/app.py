@@ -1,4 +1,4 @@
-"""The service of a reader of the documentation, where a page just says `app:app`."""
+"""Service used by the documentation as `app:app`."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def ensemble(server: TritonServer, headers: dict[str, str]) -> None:
 
 
 def decoupled(server: TritonServer, headers: dict[str, str]) -> None:
-    """Have three answers to a call, in a stream."""
+    """Create three responses to a call, in a stream."""
     with grpc.InferenceServerClient(server.grpc) as client:
         client.start_stream(lambda **_: None, headers=headers)
         client.async_stream_infer("stream", inputs(grpc, [3]), enable_empty_final_response=True)
@@ -71,7 +71,7 @@ def decoupled(server: TritonServer, headers: dict[str, str]) -> None:
 
 
 def failed(server: TritonServer, headers: dict[str, str]) -> None:
-    """Call a model that answers with an error."""
+    """Call a model that returns an error."""
     with http.InferenceServerClient(server.http) as client:
         try:
             client.infer("failing", inputs(http, [1]), headers=headers)

@@ -111,7 +111,7 @@ class TritonServer:
 
     @contextlib.contextmanager
     def hanging(self) -> Generator[None]:
-        """Let it take connections and answer none."""
+        """Accept connections without sending responses."""
         self._process.send_signal(signal.SIGSTOP)
         # The signal is only on its way: some of its threads may still be at work.
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED)
@@ -171,7 +171,7 @@ class TraceSink:
                 self.wfile.write(b"{}")
 
             def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name http.server gives it
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
@@ -211,7 +211,7 @@ class TraceSink:
 
 
 def is_installed() -> bool:
-    """Say whether `make triton` has run."""
+    """Return whether `make triton` has run."""
     return (BINARIES / "backends" / "python" / "triton_python_backend_stub").exists()
 
 

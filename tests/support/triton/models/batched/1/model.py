@@ -10,7 +10,7 @@ class TritonPythonModel:
     """A model of Triton's python backend."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer all requests of a batch together."""
+        """Return all responses of a batch together."""
         time.sleep(0.030)
         return [_doubled(request) for request in requests]
 

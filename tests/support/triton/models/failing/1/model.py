@@ -9,5 +9,5 @@ class TritonPythonModel:
     """A model of Triton's python backend."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request with an error."""
+        """Return an error for each request."""
         return [triton.InferenceResponse([], triton.TritonError("planted")) for _ in requests]

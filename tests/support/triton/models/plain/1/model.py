@@ -10,7 +10,7 @@ class TritonPythonModel:
     """A model of Triton's python backend."""
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer one request after the other."""
+        """Return one response after the other."""
         return [_doubled(request) for request in requests]
 
 
