@@ -102,11 +102,11 @@ class Child:
             return self._gate.recv(2, socket.MSG_WAITALL) == _STARTED
         return False
 
-    def wait_for_children(self, seconds: float, tell: Callable[[], None]) -> None:
-        """Wait up to *seconds*, or until a signal, for processes that the command left running; call *tell* first."""
+    def wait_for_children(self, seconds: float, report: Callable[[], None]) -> None:
+        """Wait up to *seconds*, or until a signal, for processes that the command left running; call *report* first."""
         end, left = time.monotonic() + seconds, seconds
         if _has_children():
-            tell()
+            report()
         while left > 0 and _has_children():
             received = signal.sigtimedwait(_SIGNALS, left)
             left = end - time.monotonic() if received is None or received.si_signo == signal.SIGCHLD else 0

@@ -23,7 +23,7 @@ from .files import temporary_folder
 # The data of the run has full resolution, however long the run lasts.
 _EVER = timedelta(days=395)
 # Maximum time to forward the remaining data of a run, and polling interval. [seconds]
-_SEND_ON_SECONDS, _LOOK_SECONDS = 10.0, 0.05
+_SEND_ON_SECONDS, _POLL_SECONDS = 10.0, 0.05
 _RETENTION = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVER)
 
 
@@ -79,7 +79,7 @@ class TemporaryCollector:
             while self._waits() and time.monotonic() < end:
                 if any(each.state == "down" for each in forwarder.states.all()):
                     return False
-                time.sleep(_LOOK_SECONDS)
+                time.sleep(_POLL_SECONDS)
         finally:
             forwarder.stop()
         return not self._waits()

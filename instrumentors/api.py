@@ -27,7 +27,7 @@ from contextvars import Token
 from typing import Any, TypeAlias, TypeVar, cast
 
 from .recorder import begin, end, finish
-from .records import MAX_MARKS, Marks, clock, current, has_room
+from .records import MAX_MARKS, Marks, clock, current, has_capacity
 
 # Returns the context manager of one step.
 Step: TypeAlias = Callable[[], AbstractContextManager[object]]
@@ -156,7 +156,7 @@ class StageTimer:
     # Written out: packing three arguments into one costs a tenth of the stage.
     def __exit__(self, error_class: object = None, error: object = None, traceback: object = None) -> None:
         marks = self._marks
-        if marks is not None and (len(marks) < MAX_MARKS or has_room(marks)):
+        if marks is not None and (len(marks) < MAX_MARKS or has_capacity(marks)):
             marks.extend((self._key, self._t0, clock()))
 
     async def __aenter__(self) -> None:
@@ -299,7 +299,7 @@ def _timed(function: Callable[..., Any], key: str) -> Callable[..., Any]:
             # Passing an empty ** would unpack and rebuild it, which is an eighth of the cost.
             return function(*args, **kwargs) if kwargs else function(*args)
         finally:
-            if len(marks) < MAX_MARKS or has_room(marks):
+            if len(marks) < MAX_MARKS or has_capacity(marks):
                 marks.extend((key, t0, now()))
 
     return call

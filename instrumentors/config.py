@@ -190,7 +190,7 @@ class AgentConfig:
         """Read the settings from *env*; an invalid value is logged and replaced by its default."""
         read = _Reader(env)
         base = read("OTEL_EXPORTER_OTLP_ENDPOINT", _url, DEFAULT_ENDPOINT).rstrip("/")
-        keep = SamplingLimits()
+        limits = SamplingLimits()
         return cls(
             metrics_url=read("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", _url, f"{base}/v1/metrics"),
             traces_url=read("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", _url, f"{base}/v1/traces"),
@@ -202,10 +202,10 @@ class AgentConfig:
             interval_seconds=read("STAGELENS_EXPORT_INTERVAL", _interval, 10.0),
             buffer_bytes=read("STAGELENS_BUFFER_SIZE", parse_size, 16 * 1024**2),
             keep=SamplingLimits(
-                slow=read("STAGELENS_KEEP_SLOW", _count, keep.slow),
-                errors=read("STAGELENS_KEEP_ERRORS", _count, keep.errors),
-                uniform=read("STAGELENS_KEEP_UNIFORM", _count, keep.uniform),
-                cold=read("STAGELENS_KEEP_COLD", _count, keep.cold),
+                slow=read("STAGELENS_KEEP_SLOW", _count, limits.slow),
+                errors=read("STAGELENS_KEEP_ERRORS", _count, limits.errors),
+                uniform=read("STAGELENS_KEEP_UNIFORM", _count, limits.uniform),
+                cold=read("STAGELENS_KEEP_COLD", _count, limits.cold),
             ),
             budget=read("STAGELENS_OVERHEAD_BUDGET", OverheadBudget.parse, OverheadBudget()),
             hardware=read("STAGELENS_HARDWARE", _boolean, default=True),

@@ -91,7 +91,7 @@ class LoadLog:
     def __init__(self) -> None:
         self._thread = _Thread()
         self._noted: deque[LoadRecord] = deque()
-        self._room = MAX_LOADS
+        self._free_loads = MAX_LOADS
 
     def begin(self, model: str = "", *, reading: bool = False) -> Token:
         """Begin a phase of *model* (default: that of the enclosing phase); set *reading* for `LOAD_READ`."""
@@ -124,8 +124,8 @@ class LoadLog:
         self._keep(LoadRecord(phase, model, shape, started, ended, ended - started))
 
     def _keep(self, load: LoadRecord) -> None:
-        if load.own_ns >= MIN_LOAD_NS and self._room > 0:
-            self._room -= 1
+        if load.own_ns >= MIN_LOAD_NS and self._free_loads > 0:
+            self._free_loads -= 1
             self._noted.append(load)
 
     def take(self) -> list[LoadRecord]:

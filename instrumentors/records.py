@@ -98,7 +98,7 @@ class Late(Protocol):
         ...
 
 
-def has_room(marks: Marks) -> bool:
+def has_capacity(marks: Marks) -> bool:
     """Return whether another stage can be recorded. Called for stages that a request may run thousands of times."""
     return len(marks) < MAX_MARKS or _compact(marks)
 

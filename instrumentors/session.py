@@ -58,7 +58,7 @@ class Sink:
 
 # Time to exit after SIGTERM, which includes a last export. [seconds]
 END_SECONDS = 15.0
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 # Lines of the output that an error message shows.
 _SHOWN_LINES = 12
 _PROC = Path("/proc")
@@ -198,4 +198,4 @@ def processes() -> Iterator[Process]:
 
 def pause() -> None:
     """Sleep for one polling interval."""
-    time.sleep(LOOK_SECONDS)
+    time.sleep(POLL_SECONDS)

@@ -120,12 +120,12 @@ def oldest_bodies(connection: Connection, destination: str, max_bodies: int, max
         .order_by(table.c.destination, table.c.id)
         .limit(max_bodies)
     ).all()
-    room, chosen = max_bytes, list[int]()
+    free_bytes, chosen = max_bytes, list[int]()
     for number, size in sizes:
-        if chosen and size > room:
+        if chosen and size > free_bytes:
             break
         chosen.append(number)
-        room -= size
+        free_bytes -= size
     rows = connection.execute(select(table).where(table.c.id.in_(chosen)).order_by(table.c.id))
     return [
         Outgoing(row.destination, row.signal, row.media_type, bytes(row.body), row.via, row.received, row.id)

@@ -143,12 +143,12 @@ def read_delivery(connection: Connection, now: int, max_bytes: int) -> Aggregati
         for row in connection.execute(select(*columns).order_by(table.c.received, table.c.id))
     ]
     waiting = [parcel for parcel in everything if not parcel.counted]
-    room, chosen = max_bytes, list[Parcel]()
+    free_bytes, chosen = max_bytes, list[Parcel]()
     for parcel in waiting:
-        if chosen and parcel.size > room:
+        if chosen and parcel.size > free_bytes:
             break
         chosen.append(parcel)
-        room -= parcel.size
+        free_bytes -= parcel.size
     return AggregationInput(
         now,
         chosen,
@@ -168,7 +168,7 @@ def holds_parcels(connection: Connection, numbers: Sequence[int]) -> bool:
     return found == len(numbers)
 
 
-def replace_parcels(connection: Connection, folded: AggregationResult) -> None:
+def replace_parcels(connection: Connection, result: AggregationResult) -> None:
     """Remove the aggregated parcels, and write back the parcels with spans that still wait.
 
     Raises:
@@ -176,12 +176,12 @@ def replace_parcels(connection: Connection, folded: AggregationResult) -> None:
     """
     table = schema.inbox
     gone = sum(
-        connection.execute(delete(table).where(table.c.id.in_(some))).rowcount for some in _id_chunks(folded.taken)
+        connection.execute(delete(table).where(table.c.id.in_(some))).rowcount for some in _id_chunks(result.taken)
     )
-    if gone != len(folded.taken):
+    if gone != len(result.taken):
         msg = "these spans were already processed by another collector; nothing was counted twice"
         raise StoreError(msg)
-    _insert_parcels(connection, folded.left)
+    _insert_parcels(connection, result.left)
 
 
 def _insert_parcels(connection: Connection, parcels: Sequence[Parcel]) -> None:

@@ -102,7 +102,7 @@ MAX_PLACES, _PLACES_SECONDS = 5000, 3600
 ACTIVE_SECONDS = 86_400
 _REMEMBERED_FACTOR = 10
 _CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
-_FOLDED_DIMENSIONS = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
+_CAPPED_VALUES = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
 
 
 class SeriesIndex:
@@ -120,7 +120,7 @@ class SeriesIndex:
         """Discard the index; it is reloaded at the next use."""
         self._epoch = self._last_series = self._last_service = -1
         self._series: dict[Series, SeriesNumbers] = {}
-        self._folded: dict[Series, Series] = {}
+        self._capped: dict[Series, Series] = {}
         self._services: dict[str, int] = {}
         # Last use of each service, as far as known here, and of any service. [Unix seconds]
         self._used: dict[str, int] = {}
@@ -137,10 +137,10 @@ class SeriesIndex:
     def intern(self, connection: Connection, series: Series, at: int) -> SeriesNumbers:
         """Return the ids of *series*, merged where a cap is reached; a new series is first seen at *at*, in Unix seconds."""
         self._latest = max(self._latest, at)
-        folded = self._folded.get(series) or self._fold(series)
-        known = self._series.get(folded)
+        capped = self._capped.get(series) or self._capped_series(series)
+        known = self._series.get(capped)
         if known is None:
-            known = self._series[folded] = self._insert(connection, folded, at)
+            known = self._series[capped] = self._insert(connection, capped, at)
         return known
 
     def stage(self, connection: Connection, service_id: int, stage: str) -> str:
@@ -151,9 +151,9 @@ class SeriesIndex:
         if cause in STALL_CAUSES and held_up:
             # A stall does not count towards the cap, but its stage does.
             return stall_key(
-                cause, held_up if held_up in _KNOWN_KEYS else self._own_stage(connection, service_id, held_up)
+                cause, held_up if held_up in _KNOWN_KEYS else self._custom_stage(connection, service_id, held_up)
             )
-        return self._own_stage(connection, service_id, stage)
+        return self._custom_stage(connection, service_id, stage)
 
     def place(self, service_id: int, name: str, at: int) -> str:
         """Return the key under which a hardware value is stored: its own hardware key, or a common key beyond the cap.
@@ -173,7 +173,7 @@ class SeriesIndex:
         known.add(name)
         return name
 
-    def _own_stage(self, connection: Connection, service_id: int, stage: str) -> str:
+    def _custom_stage(self, connection: Connection, service_id: int, stage: str) -> str:
         stage = storable_name(stage)
         known = self._stages[service_id]
         if stage in known:
@@ -242,30 +242,30 @@ class SeriesIndex:
         for dimension in _CAPPED_DIMENSIONS:
             self._values[series.service, dimension].add(getattr(series, dimension))
 
-    def _fold(self, series: Series) -> Series:
+    def _capped_series(self, series: Series) -> Series:
         """Return the series under which *series* is counted; a bounded number of results is cached."""
-        folded = replace(
+        capped = replace(
             series,
             **{name: storable_name(value) for name, value in zip(schema.DIMENSIONS, _key(series), strict=True)},
         )
-        folded = replace(
-            folded,
+        capped = replace(
+            capped,
             status=STATUS_ERROR if series.status == STATUS_ERROR else STATUS_OK,
             cold=COLD if series.cold == COLD else WARM,
         )
-        has_place = self._has_place(folded.service)
+        has_place = self._has_place(capped.service)
         if not has_place:
             # An unknown value stays unknown: the empty string does not count towards the cap.
-            folded = replace(folded, service=folded.service and OTHER)
+            capped = replace(capped, service=capped.service and OTHER)
         for dimension in _CAPPED_DIMENSIONS:
-            value = self._admit(folded.service, dimension, getattr(folded, dimension), getattr(self._caps, dimension))
-            folded = replace(folded, **{dimension: value})
-        if self._admit(folded.service, "series", _combination_key(folded), self._caps.series) == OTHER:
-            folded = replace(folded, **_FOLDED_DIMENSIONS)
+            value = self._admit(capped.service, dimension, getattr(capped, dimension), getattr(self._caps, dimension))
+            capped = replace(capped, **{dimension: value})
+        if self._admit(capped.service, "series", _combination_key(capped), self._caps.series) == OTHER:
+            capped = replace(capped, **_CAPPED_VALUES)
         # A service beyond the cap is not cached, because it may be admitted later.
-        if has_place and len(self._folded) < 10 * self._caps.series:
-            self._folded[series] = folded
-        return folded
+        if has_place and len(self._capped) < 10 * self._caps.series:
+            self._capped[series] = capped
+        return capped
 
     def _has_place(self, service: str) -> bool:
         """Return whether *service* is known, or may be added below the cap."""

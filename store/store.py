@@ -27,7 +27,7 @@ from .retention import (
     prepare_rollup,
 )
 from .series import SeriesCaps, SeriesIndex, store_time
-from .write import Arrival, prepare_batches, prepare_folded
+from .write import Arrival, prepare_aggregated, prepare_batches
 
 if TYPE_CHECKING:
     from .reader import Reader
@@ -167,16 +167,16 @@ class Store:
                 return False
         try:
             with database.reading(self.engine) as connection:
-                folded = fold(inbox.read_delivery(connection, clock, max_bytes))
-            return bool(folded.taken) and self._apply(lambda connection: self._folding(connection, folded, clock))
+                result = fold(inbox.read_delivery(connection, clock, max_bytes))
+            return bool(result.taken) and self._apply(lambda connection: self._folding(connection, result, clock))
         finally:
             with self.transaction() as connection:
                 inbox.release_folding(connection)
 
-    def _folding(self, connection: Connection, folded: inbox.AggregationResult, clock: int) -> PreparedWrite | None:
+    def _folding(self, connection: Connection, result: inbox.AggregationResult, clock: int) -> PreparedWrite | None:
         now = store_time(connection, clock)
         arrival = Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
-        return prepare_folded(connection, folded, self._index, arrival)
+        return prepare_aggregated(connection, result, self._index, arrival)
 
     def waiting(self) -> inbox.InboxBacklog:
         """Return the backlog of the inbox.

@@ -200,11 +200,11 @@ def _insert_traces(
     rows: list[_TraceRow] = []
     pack = records.trace_packer()
     times = [trace.started_ns // _NS for trace in fresh.values()]
-    for trace, at, believed in zip(
+    for trace, at, valid_at in zip(
         fresh.values(), times, arrival.valid_times(np.array(times, np.int64)).tolist(), strict=True
     ):
-        started = trace.started_ns if believed == at else believed * _NS
-        owner = index.intern(connection, trace.series, schema.floor_to(believed, schema.FINEST))
+        started = trace.started_ns if valid_at == at else valid_at * _NS
+        owner = index.intern(connection, trace.series, schema.floor_to(valid_at, schema.FINEST))
         owners.append(owner)
         rows.append(_trace_row(trace, owner.series_id, started, pack))
     if rows:
@@ -234,20 +234,20 @@ def _set_revision(connection: Connection, service_ids: set[int], revision: int) 
     connection.execute(update(table).where(table.c.id.in_(service_ids)).values(revision=revision))
 
 
-def prepare_folded(
-    connection: Connection, folded: AggregationResult, index: SeriesIndex, arrival: Arrival
+def prepare_aggregated(
+    connection: Connection, result: AggregationResult, index: SeriesIndex, arrival: Arrival
 ) -> PreparedWrite | None:
-    """Return the write that counts the aggregation *folded*; None if another process has counted one of its parcels."""
-    if not inbox.holds_parcels(connection, folded.taken):
+    """Return the write that counts the aggregation *result*; None if another process has counted one of its parcels."""
+    if not inbox.holds_parcels(connection, result.taken):
         return None
-    batch = Batch(f"fold#{uuid.uuid4().hex}", folded.points, list(folded.traces))
+    batch = Batch(f"fold#{uuid.uuid4().hex}", result.points, list(result.traces))
     _, change = prepare_batches(connection, [batch], index, arrival)
     if change is None:
         raise AssertionError  # no other batch has this name
     write = change.finish
 
     def finish(connection: Connection) -> None:
-        inbox.replace_parcels(connection, folded)
+        inbox.replace_parcels(connection, result)
         write(connection)
 
     return replace(change, finish=finish)

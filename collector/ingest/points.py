@@ -336,7 +336,7 @@ class PointReader:
             except RejectedError as error:
                 self.tally.reject(error.reason, f"{metric.name}[{index}]: {error}")
 
-    def has_room(self, buckets: int, count: float) -> bool:
+    def has_capacity(self, buckets: int, count: float) -> bool:
         """Return whether points with this number of filled *buckets* and *count* values fit into the batch."""
         return self._buckets + buckets <= MAX_BUCKETS_A_BATCH and self._count + count <= MAX_COUNT_A_BATCH
 
@@ -398,7 +398,7 @@ def _read_points(parts: Sequence[_PointGroup]) -> None:
     offsets = columns.buckets.offsets
     for owner, low, high in owned:
         count = columns.count[low:high][good[low:high]].sum(dtype=np.float64)
-        if not owner.has_room(int(offsets[high] - offsets[low]), float(count)):
+        if not owner.has_capacity(int(offsets[high] - offsets[low]), float(count)):
             good[low:high] = False
     chosen = valid_points(columns, good, [one for one, ok in zip(about, good, strict=True) if ok and one], timed)
     place = np.concatenate((np.zeros(1, np.int64), np.cumsum(good))).tolist()

@@ -286,12 +286,12 @@ def counted_parcels(
     joined: AssembledSpans, delivery: AggregationInput, limits: InboxLimits
 ) -> tuple[list[int], list[Parcel]]:
     """Return the numbers of the parcels of counted requests to remove, and the parcels that replace them."""
-    room = limits.remember_bytes
+    free_bytes = limits.remember_bytes
     taken: list[int] = []
     recent: list[Parcel] = []
     for parcel in reversed(delivery.counted):
-        room -= parcel.size_bytes
-        if room < 0 or parcel.received < delivery.now - limits.remember_seconds:
+        free_bytes -= parcel.size_bytes
+        if free_bytes < 0 or parcel.received < delivery.now - limits.remember_seconds:
             taken.append(parcel.id)
         elif (
             len(joined.roots)
@@ -343,7 +343,7 @@ class InboxOutcome:
 
 
 def process_inbox(
-    delivery: AggregationInput, limits: InboxLimits, keep: SamplingPolicy
+    delivery: AggregationInput, limits: InboxLimits, policy: SamplingPolicy
 ) -> tuple[AggregationResult, InboxOutcome]:
     """Aggregate the complete requests of *delivery* into points and traces; drop old parcels that cannot be read."""
     parcels, spans, rows, is_due, unreadable, is_all = _load_relevant(delivery, limits)
@@ -360,13 +360,13 @@ def process_inbox(
     taken, rest = remaining_parcels(fate, parcels, is_due, spans, rows)
     forgotten, known = counted_parcels(joined, delivery, limits)
     old = [parcel.id for parcel in unreadable if parcel.received < delivery.now - limits.orphan_seconds]
-    folded = AggregationResult(
+    result = AggregationResult(
         points=points_of(requests),
-        traces=traces_of(requests, keep),
+        traces=traces_of(requests, policy),
         taken=list(dict.fromkeys((*taken, *forgotten, *old))),
         left=[*rest, *known],
     )
-    return folded, _outcome(fate, requests, more=not is_all)
+    return result, _outcome(fate, requests, more=not is_all)
 
 
 def _load_relevant(

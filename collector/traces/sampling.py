@@ -181,9 +181,9 @@ class SamplingPolicy:
     everything: bool = False
 
 
-def traces_of(requests: Requests, keep: SamplingPolicy) -> list[KeptTrace]:
+def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
     """Return the retained traces of *requests*."""
-    chosen = _chosen(requests, keep)
+    chosen = _chosen(requests, policy)
     numbers = np.array(sorted(chosen), np.int64)
     if not len(numbers):
         return []
@@ -223,16 +223,16 @@ def traces_of(requests: Requests, keep: SamplingPolicy) -> list[KeptTrace]:
     ]
 
 
-def _chosen(requests: Requests, keep: SamplingPolicy) -> dict[int, RetainReason]:
+def _chosen(requests: Requests, policy: SamplingPolicy) -> dict[int, RetainReason]:
     counted = np.flatnonzero(~requests.known)
-    if keep.everything:
+    if policy.everything:
         return dict.fromkeys(counted.tolist(), "forced")
     draw = trace_keys(requests.joined.gathered.rows[requests.joined.roots[counted]])
     failed = np.flatnonzero(requests.failed[counted])
     reasons: list[tuple[RetainReason, Ints]] = [
-        ("error", failed[_first(requests.series[counted[failed]], draw[failed], keep.errors)]),
-        ("slow", _first(requests.series[counted], -requests.duration[counted], keep.slow)),
-        ("uniform", _first(requests.series[counted], draw, keep.uniform)),
+        ("error", failed[_first(requests.series[counted[failed]], draw[failed], policy.errors)]),
+        ("slow", _first(requests.series[counted], -requests.duration[counted], policy.slow)),
+        ("uniform", _first(requests.series[counted], draw, policy.uniform)),
     ]
     chosen: dict[int, RetainReason] = {}
     for because, found in reasons:

@@ -80,7 +80,7 @@ def budget_figure(
     # Budget that a service younger than its window may have spent so far.
     first, last = (100 * (1 - min((at - (since or axis.start)) / window, 1.0)) for at in (axis.start, axis.end))
     data = _budget_lines(x, y, ends, (first, last))
-    shapes, notes, room = release_markers(axis, versions, reported)
+    shapes, notes, top_margin = release_markers(axis, versions, reported)
     notes.append(_pace_note(x, y, ends, (first, last)))
     right, low = ends[1], _axis_floor(min(float(y.min()), last)) if len(series) else _LOWEST
     if exhausted_in is not None and exhausted_in > timedelta() and y[-1] > 0 and low == _LOWEST and len(series):
@@ -88,7 +88,7 @@ def budget_figure(
         data.append(way)
         notes.append(text)
     layout = {
-        "margin": {"l": 58, "r": 14, "t": room, "b": 26},
+        "margin": {"l": 58, "r": 14, "t": top_margin, "b": 26},
         "hovermode": "closest",
         "xaxis": {**axis.layout(), "range": [ends[0], right]},
         "yaxis": {"range": [low, 100 + (100 - low) * 0.04], "ticksuffix": " %", "nticks": 6, "fixedrange": True},
@@ -149,8 +149,8 @@ def _axis_floor(lowest: float) -> float:
 def _projection(end: float, shown: float, left: float, exhausted_in: timedelta) -> tuple[float, Trace, Annotation]:
     """Return the dashed line down to zero at the current pace, limited to the space beside the shown time."""
     needed = exhausted_in.total_seconds() * 1000
-    room = shown * _NEAR
-    reach = min(needed, room)
+    near = shown * _NEAR
+    reach = min(needed, near)
     bottom = left * (1 - reach / needed)
     dashed = {"width": 1.6, "color": "$bad", "dash": "3px,3px"}
     style: Annotation = {"xanchor": "right", "yanchor": "bottom", "yshift": 8, "bgcolor": "$surface@.8"}
@@ -205,9 +205,9 @@ def burn_figure(
         | {"font": {"size": 11, "color": each.colour}, "bgcolor": "$surface@.7"}
         for each in _named_thresholds(shown, top)
     ]
-    version_shapes, version_notes, room = release_markers(axis, versions, reported)
+    version_shapes, version_notes, top_margin = release_markers(axis, versions, reported)
     layout = {
-        "margin": {"l": 40, "r": 12, "t": room, "b": 24},
+        "margin": {"l": 40, "r": 12, "t": top_margin, "b": 24},
         "hovermode": "x",
         "xaxis": axis.layout(),
         "yaxis": {"range": [0, top], "ticksuffix": "\u00d7", "nticks": 5, "fixedrange": True},
@@ -282,10 +282,10 @@ def spent_figure(
     if rest.any():
         places = [address("", at) if some else "" for at, some in zip(starts, rest, strict=True)]
         data.append(_bars("", x, rest, width, places))
-    shapes, notes, room = release_markers(axis, versions, reported)
+    shapes, notes, top_margin = release_markers(axis, versions, reported)
     top = float(frame["bad"].max() * 1.12) or 1.0
     layout = {
-        "margin": {"l": 40, "r": 12, "t": room, "b": 24},
+        "margin": {"l": 40, "r": 12, "t": top_margin, "b": 24},
         "hovermode": "closest",
         "barmode": "stack",
         "xaxis": axis.layout(),

@@ -94,19 +94,19 @@ def batch_figure(
         written: Text of each value of *below*.
         name: Name of *below*.
     """
-    bands = list(run)
-    x = [f"{safe(band)}\u200b" for band in bands]
+    sizes = list(run)
+    x = [f"{safe(size)}\u200b" for size in sizes]
     high, deep = max(run.values()) * 1.15, max(below.values()) * 1.35
     bars: Trace = {"type": "bar", "x": x, "y": f4(list(run.values())), "marker": {"color": f"$st.{stage}@~.92"}}
-    bars |= {"hovertemplate": [f"{safe(band)}: <b>{duration(run[band])}</b> a run<extra></extra>" for band in bands]}
-    dotted: Trace = line(x, f4([below[band] for band in bands]), width=1.8, yaxis="y2", mode="lines+markers")
+    bars |= {"hovertemplate": [f"{safe(size)}: <b>{duration(run[size])}</b> a run<extra></extra>" for size in sizes]}
+    dotted: Trace = line(x, f4([below[size] for size in sizes]), width=1.8, yaxis="y2", mode="lines+markers")
     dotted |= {"marker": {"size": 6, "color": _INK, "line": {"width": 1.5, "color": "$surface"}}}
     title: Annotation = {"font": {"size": 11.5, "color": "$muted"}, "xanchor": "left", "yanchor": "bottom"}
     value: Annotation = {"font": {"size": 11, "color": _INK}, "yshift": 12, "bgcolor": "$surface@.7"}
     notes = [
         note("time of a run", 0, 1, xref="paper", yref="paper", yshift=2, **title),
         note(safe(name), 0, 0.38, xref="paper", yref="paper", yshift=2, **title),
-        *[note(safe(text), x[i], below[band], yref="y2", **value) for i, (band, text) in enumerate(zip(bands, written, strict=True))],
+        *[note(safe(text), x[i], below[size], yref="y2", **value) for i, (size, text) in enumerate(zip(sizes, written, strict=True))],
         _axis_title("batch size"),
     ]  # fmt: skip
     layout = {

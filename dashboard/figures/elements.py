@@ -111,8 +111,8 @@ def band(x: Any, y: ArrayLike, stage: str, group: str = "one", axis: str = "y") 
 
 def line(x: Any, y: Any, *, width: float = 1.6, colour: str = "$ink", dash: str = "solid", **rest: Any) -> Trace:
     """Return a line without hover text; *rest* is added to the trace."""
-    look = {"width": width, "color": colour, "dash": dash}
-    styled = {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": look}
+    style = {"width": width, "color": colour, "dash": dash}
+    styled = {"type": "scatter", "mode": "lines", "x": x, "y": y, "line": style}
     return {**styled, "hoverinfo": "skip", **rest}
 
 

@@ -225,8 +225,8 @@ def _gapped_line(
         else ""
         for at, value in zip(steps["at"], known, strict=True)
     ]
-    look: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", "yaxis": yaxis}
-    return line(f8(axis.places(steps["at"])), f4(known), width=1.3, connectgaps=False, **look)
+    style: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", "yaxis": yaxis}
+    return line(f8(axis.places(steps["at"])), f4(known), width=1.3, connectgaps=False, **style)
 
 
 def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:

@@ -161,11 +161,11 @@ def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
 
 
 def _spoken_bands(frame: pd.DataFrame, unit: str) -> list[str]:
-    bands = [str(each).replace("-", UNKNOWN) for each in frame["band"]]
+    sizes = [str(each).replace("-", UNKNOWN) for each in frame["band"]]
     columns = (frame[name].to_numpy(float).tolist() for name in ("n", "p50_seconds", "p99_seconds"))
     return [
-        f"<b>{band} {unit}</b> · n {count(n)}<br>p50 {duration(usual)}, p99 {duration(slow)}"
-        for band, n, usual, slow in zip(bands, *columns, strict=True)
+        f"<b>{size} {unit}</b> · n {count(n)}<br>p50 {duration(usual)}, p99 {duration(slow)}"
+        for size, n, usual, slow in zip(sizes, *columns, strict=True)
     ]
 
 

@@ -90,7 +90,7 @@ def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float =
     total = sum(stages.values()) or 1.0
     shown = [(stage, stages[stage] / total) for stage in sorted(stages, key=position) if stages[stage] > 0]
     largest = sorted(shown, key=lambda pair: -pair[1])[:_SPOKEN]
-    spoken = "Stages: " + ", ".join(f"{label(stage)} {percent(share)}" for stage, share in largest)
+    description = "Stages: " + ", ".join(f"{label(stage)} {percent(share)}" for stage, share in largest)
     style = {"background": _gradient(shown)}
     if scale < 1:
         style["width"] = f"{scale * 100:.1f}%"
@@ -98,8 +98,8 @@ def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float =
         role="img",
         className="bar tall" if tall else "bar",
         style=style,
-        title=spoken,
-        **attributes({"aria-label": spoken}),
+        title=description,
+        **attributes({"aria-label": description}),
     )
 
 
@@ -248,13 +248,15 @@ def _tells_numbers(node: Nodes) -> bool:
     return any(_tells_numbers(each) for each in parts if isinstance(each, Component))
 
 
-def chart(name: str, figure: Figure, spoken: str, height: int = 300, *, frame: pd.DataFrame | None = None) -> Component:
+def chart(
+    name: str, figure: Figure, description: str, height: int = 300, *, frame: pd.DataFrame | None = None
+) -> Component:
     """Return a chart: the figure as data, and an empty box in which the browser draws it.
 
     Args:
         name: Name of the chart, unique on its page.
         figure: Figure with design tokens as colours.
-        spoken: Description of the chart in a sentence with numbers, for screen readers.
+        description: Description of the chart in a sentence with numbers, for screen readers.
         height: Height of the plot. [CSS pixels]
         frame: Drawn numbers, for "View as table", CSV and JSON.
     """
@@ -263,7 +265,7 @@ def chart(name: str, figure: Figure, spoken: str, height: int = 300, *, frame: p
             className="plot",
             role="img",
             style={"height": f"{height}px"},
-            **attributes({"aria-label": spoken, "data-chart": name}),
+            **attributes({"aria-label": description, "data-chart": name}),
         )
     )
     made.name, made.figure, made.frame = name, figure, frame

@@ -191,11 +191,11 @@ def _words(node: Nodes) -> Iterator[str]:
     elif isinstance(node, Component) and getattr(node, "role", None) == "img":
         yield f" {getattr(node, 'aria-label', '')} "
     else:
-        apart = "" if isinstance(node, _RUNNING) else " "
-        yield apart
+        separator = "" if isinstance(node, _RUNNING) else " "
+        yield separator
         for each in children(node):
             yield from _words(each)
-        yield apart
+        yield separator
 
 
 def _collect(node: Nodes, title: str, found: PageData) -> None:

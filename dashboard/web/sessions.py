@@ -33,10 +33,10 @@ LENGTH_SECONDS = 30 * 86_400
 def session_of(name: str, secret: str, now: float) -> str:
     """Return the session cookie of *name*, signed with *secret* and valid from *now* on [Unix seconds]."""
     until = str(int(now) + LENGTH_SECONDS)
-    who = urlsafe_b64encode(name.encode()).decode()
+    encoded_name = urlsafe_b64encode(name.encode()).decode()
     # Without this random part, two sessions of the same second would be equal, and would be revoked together.
     which = secrets.token_hex(8)
-    return f"{who}.{until}.{which}.{_signed(secret, 'session', who, until, which)}"
+    return f"{encoded_name}.{until}.{which}.{_signed(secret, 'session', encoded_name, until, which)}"
 
 
 def name_in(cookie: str) -> str | None:
@@ -49,8 +49,8 @@ def name_in(cookie: str) -> str | None:
 
 def is_session(cookie: str, secret: str, now: float) -> bool:
     """Return whether *cookie* is signed with *secret* and not expired at *now*."""
-    who, until, which, signature = cookie.split(".")
-    genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", who, until, which).encode())
+    encoded_name, until, which, signature = cookie.split(".")
+    genuine = hmac.compare_digest(signature.encode(), _signed(secret, "session", encoded_name, until, which).encode())
     return genuine and until.isdigit() and int(until) > now
 
 

@@ -311,9 +311,9 @@ def _store_limits(context: Context, state: StoreState) -> list[Node]:
         f"the store is at its budget of {size(state.budget_bytes)}"
         for width, since in state.shortened.items()
     ]
-    folds = context.source.ask(context.source.read.folds)
-    own = [fold for fold in folds if fold.service in ("", context.service or fold.service)]
-    texts += [f"{fold}: new ones count as {label(OTHER)}" for fold in own[:_MAX_FOLDS]]
+    capped = context.source.ask(context.source.read.folds)
+    own = [dimension for dimension in capped if dimension.service in ("", context.service or dimension.service)]
+    texts += [f"{dimension}: new ones count as {label(OTHER)}" for dimension in own[:_MAX_FOLDS]]
     if len(own) > _MAX_FOLDS:
         texts.append(f"and {len(own) - _MAX_FOLDS} more: stagelens storage")
     return [html.Span(text, className="warn") for text in texts]

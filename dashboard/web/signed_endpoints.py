@@ -100,11 +100,11 @@ def _text_response(text: str, status: int) -> Response:
     return Response(text, status, mimetype="text/plain")
 
 
-def add_chart_route(server: Flask, care: IncidentActions) -> None:
+def add_chart_route(server: Flask, actions: IncidentActions) -> None:
     """Add the incident chart to *server*; the response is 404 for an invalid signature or without data."""
 
     def chart(incident: str, signature: str) -> Response:
-        png = care.chart(incident, signature)
+        png = actions.chart(incident, signature)
         if png is None:
             return Response("not found", 404, mimetype="text/plain", headers={"Cache-Control": "no-store"})
         headers = {

@@ -103,21 +103,21 @@ def storing(otherwise: str) -> Generator[None]:
         raise
 
 
-def add_incident_routes(server: Flask, care: IncidentActions) -> None:
+def add_incident_routes(server: Flask, actions: IncidentActions) -> None:
     """Add the endpoints that change incidents and silences to *server*."""
 
     def acknowledge(name: str) -> Response:
         check_csrf()
         with storing("stagelens alerts ack"):
-            _with_incident_errors(lambda: care.acknowledge(name, author_name()))
+            _with_incident_errors(lambda: actions.acknowledge(name, author_name()))
         return json_response({"id": name, "acked_by": author_name()})
 
     def accept(name: str) -> Response:
         check_csrf()
         why = _json_fields("why").get("why", "")
         with storing("stagelens alerts accept"):
-            status = NOT_FOUND if care.incident(name) is None else 409
-            by = _with_incident_errors(lambda: care.accept(name, author_name(), why), status=status)
+            status = NOT_FOUND if actions.incident(name) is None else 409
+            by = _with_incident_errors(lambda: actions.accept(name, author_name(), why), status=status)
         return json_response({"id": name, "acked_by": by})
 
     def silence() -> Response:
@@ -127,14 +127,14 @@ def add_incident_routes(server: Flask, care: IncidentActions) -> None:
         comment = given.pop("comment", "")
         with storing("stagelens alerts silence"):
             made = _with_incident_errors(
-                lambda: care.silence(given, length, by=author_name(), comment=comment), status=400
+                lambda: actions.silence(given, length, by=author_name(), comment=comment), status=400
             )
         return json_response(made, 201)
 
     def end(name: str) -> Response:
         check_csrf()
         with storing("stagelens alerts unsilence"):
-            _with_incident_errors(lambda: care.unsilence(name))
+            _with_incident_errors(lambda: actions.unsilence(name))
         return json_response({"id": name})
 
     server.add_url_rule(

@@ -136,8 +136,8 @@ class Aggregator:
         samples: Some of the latest requests, with their stages.
     """
 
-    def __init__(self, keep: SamplingLimits, rng: random.Random, *, max_series: int = MAX_SERIES) -> None:
-        self._keep = keep
+    def __init__(self, limits: SamplingLimits, rng: random.Random, *, max_series: int = MAX_SERIES) -> None:
+        self._keep = limits
         self._rng = rng
         self._max_series = max_series
         self.level = ALL

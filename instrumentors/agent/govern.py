@@ -110,8 +110,8 @@ class AggregationCost:
     """Cost of aggregating one request on the background thread, by level, measured with sampled requests."""
 
     def __init__(self) -> None:
-        keep, rng = SamplingLimits(), random.Random()  # noqa: S311 - sampling, no secrets
-        self._aggregators = [Aggregator(keep, rng) for _ in range(NOTHING)]
+        limits, rng = SamplingLimits(), random.Random()  # noqa: S311 - sampling, no secrets
+        self._aggregators = [Aggregator(limits, rng) for _ in range(NOTHING)]
         for level, aggregator in enumerate(self._aggregators):
             aggregator.level = level
         self._costs: deque[list[int]] = deque(maxlen=MAX_CALIBRATIONS)
@@ -188,26 +188,28 @@ class Governor:
         self._raise_after_seconds = RAISE_AFTER_SECONDS
         # Start of the time over the budget, start of the time with a margin, and time of the last raise. [seconds]
         self._over: float | None = None
-        self._room: float | None = None
+        self._margin_since: float | None = None
         self._rose = -math.inf
 
     def update(self, sample: CostSample) -> bool:
         """Evaluate *sample*; return whether that changes the level."""
-        fitting, roomy = (self._first_fit(sample, part) for part in (1.0, RAISE_MARGIN))
+        fitting, with_margin = (self._first_fit(sample, part) for part in (1.0, RAISE_MARGIN))
         self._over = None if fitting <= self.level else sample.now if self._over is None else self._over
-        self._room = None if roomy >= self.level else sample.now if self._room is None else self._room
+        self._margin_since = (
+            None if with_margin >= self.level else sample.now if self._margin_since is None else self._margin_since
+        )
         if self._over is not None and sample.now - self._over >= OVER_BUDGET_SECONDS:
             self._fall(fitting, sample.now)
-        elif self._room is not None and sample.now - self._room >= self._raise_after_seconds:
-            self._rise(roomy, sample.now)
+        elif self._margin_since is not None and sample.now - self._margin_since >= self._raise_after_seconds:
+            self._rise(with_margin, sample.now)
         else:
             return False
         return True
 
     def try_again(self, now: float) -> bool:
         """At level `NOTHING`, where costs are unknown, count requests again after a waiting time; return whether counting resumed."""
-        self._room = now if self._room is None else self._room
-        if self.level != NOTHING or now - self._room < self._raise_after_seconds:
+        self._margin_since = now if self._margin_since is None else self._margin_since
+        if self.level != NOTHING or now - self._margin_since < self._raise_after_seconds:
             return False
         self._rise(REQUESTS_ONLY, now)
         return True
@@ -225,7 +227,7 @@ class Governor:
 
     def _go(self, level: int) -> None:
         self.level = level
-        self._over = self._room = None
+        self._over = self._margin_since = None
 
     def _first_fit(self, sample: CostSample, part: float) -> int:
         """Return the first level whose cost is within *part* of the budget."""
@@ -324,8 +326,8 @@ class CostController:
         """Request a calibration on the thread of the next request, once a second."""
         now = time.monotonic()
         # A calibration request that finds the queue full would count as dropped; at level `NOTHING` it would not be recorded.
-        has_room = self.level < NOTHING and len(recorder.pending) < recorder.MAX_PENDING // 2
-        if has_room and now - self._calibrated_at >= SAMPLE_EVERY_SECONDS:
+        has_capacity = self.level < NOTHING and len(recorder.pending) < recorder.MAX_PENDING // 2
+        if has_capacity and now - self._calibrated_at >= SAMPLE_EVERY_SECONDS:
             self._calibrated_at = now
             recorder.calibrate = self._path.calibrate
             recorder.spare = self._spare | recorder.CALIBRATION

@@ -70,12 +70,12 @@ class Reservoir(Generic[T]):
 class Sampler(Generic[T]):
     """Sampler of the requests of one series and export interval."""
 
-    def __init__(self, keep: SamplingLimits, rng: random.Random) -> None:
-        self._forced: Reservoir[T] = Reservoir(keep.forced, rng)
-        self._errors: Reservoir[T] = Reservoir(keep.errors, rng)
-        self._slow: Slowest[T] = Slowest(keep.slow)
-        self._cold: Reservoir[T] = Reservoir(keep.cold, rng)
-        self._uniform: Reservoir[T] = Reservoir(keep.uniform, rng)
+    def __init__(self, limits: SamplingLimits, rng: random.Random) -> None:
+        self._forced: Reservoir[T] = Reservoir(limits.forced, rng)
+        self._errors: Reservoir[T] = Reservoir(limits.errors, rng)
+        self._slow: Slowest[T] = Slowest(limits.slow)
+        self._cold: Reservoir[T] = Reservoir(limits.cold, rng)
+        self._uniform: Reservoir[T] = Reservoir(limits.uniform, rng)
 
     def offer(self, item: T, duration: int, *, failed: bool = False, cold: bool = False, forced: bool = False) -> None:
         """Offer a finished request to the sampler.

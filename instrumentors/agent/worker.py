@@ -245,11 +245,11 @@ class Agent:
             self._offer_metrics(interval, {}, dropped, readings)
 
     def _export_traces(self, deltas: Mapping[Dimensions, Delta], anchor_ns: int) -> None:
-        room = user_spans.MAX_SPANS
+        free_spans = user_spans.MAX_SPANS
         loaded = self._load_spans.take(self._first_request)
         for some in chunks(_retained_requests(deltas), TRACES_A_BODY):
             traces = self._traces(some)
-            room = user_spans.export_spans(traces, anchor_ns, room)
+            free_spans = user_spans.export_spans(traces, anchor_ns, free_spans)
             self._offer_traces([*traces, *loaded], anchor_ns)
             loaded = []
         if loaded:

@@ -267,8 +267,8 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
         return DoctorFinding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{host}:{HTTP_PORT}")
     except (OSError, ValueError) as error:
         fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
-        room = f"{format_size(config.buffer_bytes)} for each process"
-        text = f"No collector at {place} ({_error_reason(error)}): data is buffered, up to {room}, and is lost on exit."
+        buffer_size = f"{format_size(config.buffer_bytes)} for each process"
+        text = f"No collector at {place} ({_error_reason(error)}): data is buffered, up to {buffer_size}, and is lost on exit."
         return DoctorFinding(text, fix)
     if response.status in DENIED_STATUSES:
         fix = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20<token>"

@@ -24,33 +24,33 @@ MAX_SPANS = 1024
 MAX_SECONDS = 0.5
 
 
-def export_spans(traces: Iterable[Trace], anchor_ns: int, room: int = MAX_SPANS) -> int:
+def export_spans(traces: Iterable[Trace], anchor_ns: int, max_spans: int = MAX_SPANS) -> int:
     """Pass *traces* to the user's OpenTelemetry SDK, if the program has configured one; never raises.
 
     Args:
         traces: Retained traces.
         anchor_ns: Difference between Unix time and the recorder's clock. [nanoseconds]
-        room: Maximum number of spans. [count]
+        max_spans: Maximum number of spans. [count]
 
     Returns:
         Remaining number of spans; 0 as soon as a trace did not fit. [count]
     """
-    if "opentelemetry.sdk.trace" not in sys.modules or not room:
-        return room
+    if "opentelemetry.sdk.trace" not in sys.modules or not max_spans:
+        return max_spans
     try:
-        return _emit(traces, anchor_ns, room)
+        return _emit(traces, anchor_ns, max_spans)
     except Exception:
         log_failure("passing retained requests to the OpenTelemetry SDK")
         return 0
 
 
-def _emit(traces: Iterable[Trace], anchor_ns: int, room: int) -> int:
+def _emit(traces: Iterable[Trace], anchor_ns: int, max_spans: int) -> int:
     from opentelemetry import trace as api  # noqa: PLC0415 - only if the program has loaded it
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - as above
 
     provider = api.get_tracer_provider()
     if not isinstance(provider, TracerProvider):
-        return room
+        return max_spans
     # The SDK has no public API that accepts a finished span.
     processor: Any = vars(provider)["_active_span_processor"]
     until = time.monotonic() + MAX_SECONDS
@@ -58,14 +58,14 @@ def _emit(traces: Iterable[Trace], anchor_ns: int, room: int) -> int:
         spans = [_readable(provider, trace.trace_id, span, anchor_ns) for span in trace.spans]
         if not trace.sampled or not _is_wanted(provider, spans[0]):
             continue
-        if len(spans) > room:
+        if len(spans) > max_spans:
             return 0
-        room -= len(spans)
+        max_spans -= len(spans)
         for span in spans:
             if time.monotonic() > until:
                 return 0
             processor.on_end(span)
-    return room
+    return max_spans
 
 
 def _is_wanted(provider: Any, root: Any) -> bool:

@@ -299,7 +299,7 @@ class TokenStream:
     def end(self) -> None:
         """Record the end of the stream; repeated calls have no effect."""
         usage, report, self._usage, self._report = self._usage, self._report, None, None
-        if not self._has_room():
+        if not self._has_capacity():
             return
         if usage is not None:
             spent = 0 if self._several else self._last - self._first
@@ -307,7 +307,7 @@ class TokenStream:
         if report is not None and self._call is not None:
             self._call.streamed(report, self._first, self._last)
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         return len(self._marks) < MAX_MARKS and self._marks[0] == OPEN
 
     def _is_delta(self, event: Any) -> bool:
@@ -344,7 +344,7 @@ class TokenStream:
 
     def _came(self, now: int) -> None:
         gap = now - self._last
-        if self._has_room():
+        if self._has_capacity():
             if not self._first:
                 self._marks.extend(("@first_token", now, BY_CLIENT_CONTENT))
             elif gap > self._gap:

@@ -19,7 +19,7 @@ from typing import Any
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..loads import loads, shapes_of
-from ..records import OPEN, Marks, clock, current, has_room
+from ..records import OPEN, Marks, clock, current, has_capacity
 from . import onnxruntime_session as copies
 from .onnxruntime_session import NOTHING, KnownSession, known_of, path_name
 from .onnxruntime_session import model_name as model_name  # noqa: PLC0414 - other libraries name their models the same way
@@ -211,7 +211,7 @@ _last_recorded: list[tuple[Any, KnownSession | None, int]] = [(None, None, 0)]
 
 
 def _mark(marks: Marks | None, stage: str, started: int, known: KnownSession, feed: Mapping[str, Any]) -> None:
-    if marks is None or not has_room(marks):
+    if marks is None or not has_capacity(marks):
         return
     marks.extend((stage, started, clock()))
     try:

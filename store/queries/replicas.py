@@ -171,7 +171,7 @@ def _histograms_by_key(columns: Columns, metric: str) -> dict[str, Histogram]:
 LOAD_COLUMNS = ("instance", "place", "version", "environment", "phase", "model", "shape", "started", "ended", "own")
 
 
-def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, heard_since: int) -> pd.DataFrame:
+def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, received_since: int) -> pd.DataFrame:
     table, batches = schema.loads, schema.batches
     wanted = (
         select(*(table.c[name] for name in LOAD_COLUMNS))
@@ -183,7 +183,7 @@ def _loads(snapshot: StoreSnapshot, service: str, environment: str | None, heard
     found = pd.DataFrame([tuple(row) for row in snapshot.connection.execute(wanted)], columns=list(LOAD_COLUMNS))
     received = (
         select(batches.c.instance, func.max(batches.c.received))
-        .where(batches.c.received >= heard_since, batches.c.instance != "")
+        .where(batches.c.received >= received_since, batches.c.instance != "")
         .group_by(batches.c.instance)
     )
     last = {instance: at for instance, at in snapshot.connection.execute(received)}  # noqa: C416 - rows are no tuples to types

@@ -345,8 +345,8 @@ def _tally_series(snapshot: StoreSnapshot, selection: Selection, indicator: Indi
         made = slo_series(snapshot, selection, indicator.threshold_seconds, step)
         made.insert(1, "requests", made["total"])
         return made
-    course = {"coverage": _coverage_over_time, "freshness": _freshness}.get(indicator.kind, _above_over_time)
-    return with_step_times(*course(snapshot, selection, indicator, step), selection)
+    over_time = {"coverage": _coverage_over_time, "freshness": _freshness}.get(indicator.kind, _above_over_time)
+    return with_step_times(*over_time(snapshot, selection, indicator, step), selection)
 
 
 def _required_threshold(indicator: Indicator) -> float:
@@ -364,8 +364,8 @@ def _last_bucket(columns: Columns) -> datetime | None:
     return moment(int(columns.times.max())) if len(columns) else None
 
 
-def _sum_series(course: pd.DataFrame, last_at: datetime | None) -> Tally:
-    requests, total, bad = (float(course[name].sum()) for name in TALLY_COLUMNS[1:])
+def _sum_series(steps: pd.DataFrame, last_at: datetime | None) -> Tally:
+    requests, total, bad = (float(steps[name].sum()) for name in TALLY_COLUMNS[1:])
     return Tally(requests, total, bad, bad, bad, last_at)
 
 

@@ -101,12 +101,12 @@ def _folded_in_series(connection: Connection, since: int) -> Iterator[tuple[str,
     for row in connection.execute(statement).mappings():
         if row["service"] == OTHER:
             yield "", "services"
-        folded = [name for name in _CAPPED_DIMENSIONS if row[name] == OTHER]
-        if set(_FINE_DIMENSIONS) <= set(folded):
+        capped = [name for name in _CAPPED_DIMENSIONS if row[name] == OTHER]
+        if set(_FINE_DIMENSIONS) <= set(capped):
             # All dimensions are merged at once: the cap of their combinations is reached.
             yield row["service"], "series"
-            folded = [name for name in folded if name not in _FINE_DIMENSIONS]
-        yield from ((row["service"], name) for name in folded)
+            capped = [name for name in capped if name not in _FINE_DIMENSIONS]
+        yield from ((row["service"], name) for name in capped)
 
 
 def _services_with_folded_stages(snapshot: StoreSnapshot, cap: int, now: int) -> Iterator[str]:

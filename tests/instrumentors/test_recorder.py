@@ -212,7 +212,7 @@ def test_consecutive_intervals_of_one_stage_are_joined() -> None:
     """A model that runs ten thousand times in a request takes bounded memory, and its time is not lost to overhead."""
     marks: records.Marks = [records.OPEN, 0, 0]
     for number in range(30_000):
-        assert records.has_room(marks)
+        assert records.has_capacity(marks)
         marks.extend(("forward", 10 * number, 10 * number + 7, "@model", "vad", 0))
     facts, intervals = read_marks(marks)
     own = partition(intervals, 0, 300_000)
@@ -230,7 +230,7 @@ def test_additive_records_are_never_compacted() -> None:
     marks.extend(("@failed", "triton:timeout", 7) * 2)
     facts, _ = read_marks(marks[:])
 
-    assert records.has_room(marks)
+    assert records.has_capacity(marks)
     assert read_marks(marks).facts == facts
     assert facts["@tokens_in"] == 5 * (records.MAX_MARKS // 9)
     assert len(facts["@failed"]) == 2
@@ -239,11 +239,11 @@ def test_additive_records_are_never_compacted() -> None:
 def test_a_record_that_cannot_be_compacted_is_unchanged() -> None:
     """Stages that take turns would lose their places; trying costs once."""
     marks: records.Marks = [records.OPEN, 0, 0]
-    while records.has_room(marks):
+    while records.has_capacity(marks):
         marks.extend(("forward", 0, 1, "postprocess", 1, 2))
     before = list(marks)
 
-    assert not records.has_room(marks)
+    assert not records.has_capacity(marks)
     assert marks == before
     assert len(marks) < records.MAX_MARKS + 9
 
@@ -254,4 +254,4 @@ def test_overlapping_calls_of_a_stage_are_not_joined() -> None:
     while len(marks) < records.MAX_MARKS:
         marks.extend(("forward", 0, 10, "forward", 5, 15))
 
-    assert not records.has_room(marks)
+    assert not records.has_capacity(marks)

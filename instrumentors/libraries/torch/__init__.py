@@ -34,7 +34,7 @@ from ....core.stages import (
 )
 from ...instrumentor import Hook, Instrumentor, log_failure
 from ...loads import loads, shapes_of
-from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_room
+from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_capacity
 from ...stalls import stalls
 from ..onnxruntime_session import path_name
 from . import copies as copies
@@ -268,7 +268,7 @@ def _begin(model: TorchModel, args: Any, marks: Marks) -> Begun:
 
 def _mark(marks: Marks, stage: str, started: int, model: TorchModel, work: DeviceWork | None) -> None:
     ended = clock()
-    if not has_room(marks):
+    if not has_capacity(marks):
         return
     marks.extend((stage if model.at is None and work is None else f"{stage}@launch", started, ended))
     if len(marks) < RECORD_ALWAYS or _busy.model is not model or _busy.marks is not marks:

@@ -370,12 +370,12 @@ class KnownModels:
     def model(self, server: Server, name: str, version: str) -> ModelReadings | None:
         """Return the readings of a model, or None if the table is full."""
         model = self._models.get((server, name, version))
-        if model is None and self._has_room():
+        if model is None and self._has_capacity():
             source = self._sources.setdefault(server, ServerStatistics(server))
             model = self._models[server, name, version] = ModelReadings(source, name, version)
         return model
 
-    def _has_room(self) -> bool:
+    def _has_capacity(self) -> bool:
         if len(self._models) < MAX_MODELS:
             return True
         idle_since = clock() - IDLE_NS

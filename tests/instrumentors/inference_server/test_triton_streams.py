@@ -393,7 +393,7 @@ def test_a_stream_survives_compaction_of_its_request(in_a_request: Recorded) -> 
     while len(marks) < records.MAX_MARKS:
         marks.extend(("own", len(marks), len(marks)))
     lasting = triton_client.MutableMark(marks, "@gap", 1, 0)
-    assert records.has_room(marks)
+    assert records.has_capacity(marks)
     shortened = len(marks)
     lasting.grow_start(2)
     call.end(TimeoutError())
