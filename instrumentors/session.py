@@ -21,7 +21,7 @@ from ..core import names
 from ..core.errors import StagelensError
 
 # Polling interval of the server for its shutdown. [seconds]
-_LOOK_SECONDS = 0.1
+_SERVE_POLL_SECONDS = 0.1
 
 
 class Sink:
@@ -46,7 +46,7 @@ class Sink:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
-        threading.Thread(target=self._server.serve_forever, args=(_LOOK_SECONDS,), daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(_SERVE_POLL_SECONDS,), daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
