@@ -1,4 +1,4 @@
-"""What several parts of the tests share."""
+"""Shared fixtures and hooks of the tests."""
 
 from __future__ import annotations
 

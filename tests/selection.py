@@ -72,7 +72,7 @@ def belonging_to(changed: Iterable[PurePath]) -> set[Path]:
 
 
 def _is_of(test: Path, changed: PurePath) -> bool:
-    """Say whether the names tell that *test* is of the file *changed*."""
+    """Return whether the names show that *test* is for the file *changed*."""
     own = test.relative_to(ROOT)
     if changed.name == "conftest.py":
         return own.is_relative_to(changed.parent)

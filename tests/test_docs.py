@@ -1,4 +1,4 @@
-"""What the documentation says is what there is."""
+"""The documentation matches the code."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_every_attack_names_a_test_that_tries_it() -> None:
 
 
 def test_every_test_named_in_the_documentation_exists() -> None:
-    """`docs/architecture.md` names them by promise and tier."""
+    """`docs/architecture.md` lists them by guarantee and tier."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     table = text[text.index("| promise |") : text.index("## Packages")]
     named = re.findall(r"`([\w/]+\.py)`", table)
@@ -174,7 +174,7 @@ def _installed(distribution: str) -> str:
 
 
 def test_every_library_is_in_the_readme() -> None:
-    """What can be timed is on the front page."""
+    """Every timed library is on the front page."""
     readme = (ROOT / "README.md").read_text()
 
     assert [library.module for library in LIBRARIES if library.load().title not in readme] == []

@@ -27,7 +27,7 @@ def test_always_passes():
 
 
 def run(folder: Path, attempts: int, *options: str) -> tuple[int, list[str]]:
-    """Run the two tests; return the exit code and what is said under FLAKY.
+    """Run the two tests; return the exit code and the report under FLAKY.
 
     Args:
         folder: Of the tests and of the history.
@@ -79,5 +79,5 @@ def test_runs_are_counted_of_processes_too(tmp_path: Path) -> None:
 
 
 def test_one_that_fails_twice_has_failed(tmp_path: Path) -> None:
-    """It is not called flaky."""
+    """The test is not called flaky."""
     assert run(tmp_path, 0, "--only-rerun=nothing like it") == (1, [])

@@ -111,7 +111,7 @@ DOCUMENTED = [
 
 @pytest.mark.parametrize("module", DOCUMENTED)
 def test_examples_in_docstrings_are_true(module: str) -> None:
-    """What a docstring shows is what happens."""
+    """The examples of docstrings return the shown results."""
     result = doctest.testmod(importlib.import_module(module))
 
     assert result.attempted > 0

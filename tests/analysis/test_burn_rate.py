@@ -211,7 +211,7 @@ def test_an_unreachable_tier_is_omitted() -> None:
 
 @given(objective=objectives, total=st.integers(0, 10**9), share=st.floats(0, 1))
 def test_a_burn_rate_is_bounded(objective: float, total: int, share: float) -> None:
-    """It is never negative and never above 1 / (1 - objective); without traffic it is zero."""
+    """A burn rate is never negative and never above 1 / (1 - objective); without traffic it is zero."""
     rate = burn_rate.burn_rate(share * total, total, objective)
 
     assert 0 <= rate <= 1 / (1 - objective) * (1 + 1e-9)

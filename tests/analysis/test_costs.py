@@ -163,7 +163,7 @@ def test_money_has_three_digits_and_its_sign() -> None:
 
 
 def test_the_example_is_a_valid_price_file() -> None:
-    """What people copy works."""
+    """The example in the documentation is valid."""
     found = costs.read_prices(Path(__file__).parents[2] / "examples" / "prices.yaml")
 
     assert found.of("chat-llm", "demo")[0].per_hour == 6.2

@@ -19,7 +19,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Policy:
-    """All of it."""
+    """Policy with every type of field."""
 
     at: tuple[float | str, ...]
     windows: tuple[Window, ...]

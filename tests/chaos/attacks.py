@@ -81,7 +81,7 @@ def _bomb(encoding: str) -> bytes:
 
 
 def full_bodies(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
-    """As large as a body may be, inflated, and of what takes most room once it is read: objects, lists, numbers."""
+    """Bodies of the maximum size with content that uses most memory when parsed: objects, lists, numbers."""
     body, headers = rng.choice(_largest())
     return collector.send("POST", rng.choice(("/v1/metrics", "/v1/traces")), body, headers)
 

@@ -47,7 +47,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What came of a run.
+    """Result of a run.
 
     Args:
         sent: What the clients say they sent.
@@ -122,7 +122,7 @@ def run(deployment: Deployment, plan: Plan, told: Callable[[str], None]) -> Outc
 
 @contextmanager
 def on_sqlite(seed: int, kills: int = 0) -> Generator[Deployment]:
-    """One collector on a file; on a small file system of its own where we may mount one, with room for what comes until *kills*."""
+    """One collector on a file; if possible on a small file system with space for the data until *kills*."""
     folder = Path(tempfile.mkdtemp(prefix="stagelens-chaos"))
     with ExitStack() as stack:
         disk = _small_disk(folder, _DISK_MEGABYTES + kills, stack)

@@ -119,7 +119,7 @@ class Deployment:
         os.kill(member.process, number)
 
     def wait_for(self, member: Member) -> None:
-        """Wait until *member* serves; as a supervisor does, start it again where it has given up by itself."""
+        """Wait until *member* serves; like a supervisor, start it again after an exit."""
 
         def serves() -> bool:
             assert member.process is not None

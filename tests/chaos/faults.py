@@ -1,4 +1,4 @@
-"""What can go wrong around collectors; each is over when it returns, and the load goes on meanwhile."""
+"""Faults around collectors; each is over when its function returns, and the load continues meanwhile."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def lock_database(deployment: Deployment, seconds: float) -> None:
 
 
 def fill_disk(deployment: Deployment, seconds: float) -> None:
-    """The file system has no room left (ENOSPC)."""
+    """The file system is full (ENOSPC)."""
     assert deployment.disk is not None
     ballast = deployment.disk / "ballast"
     with ballast.open("wb", buffering=0) as file, suppress(OSError):

@@ -32,7 +32,7 @@ _SENDERS = 12
 
 @dataclass
 class Flooded:
-    """What came of one kind of flood.
+    """Result of one kind of flood.
 
     Args:
         name: Which.

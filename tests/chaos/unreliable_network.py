@@ -18,7 +18,7 @@ _RESET = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class ConnectionFaults:
-    """What becomes of connections, as shares of them.
+    """Shares of connections with each fault.
 
     Args:
         cut: Reset somewhere in the request.

@@ -142,7 +142,7 @@ def test_a_run_compared_with_itself_has_no_difference(
 
 
 def test_a_saved_run_equals_the_store(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What `stagelens run --save` writes holds every request, in the same buckets."""
+    """The file of `stagelens run --save` contains every request, in the same buckets."""
     saved = tmp_path / "saved.json"
     with closing(Store.open(f"sqlite:///{tmp_path / 'run.db'}")) as store:
         import_file(runs / "base.json", store, TimeWindow(0, 2**40))
@@ -260,7 +260,7 @@ def test_markdown_and_junit_equal_the_terminal_output(
 def test_a_terminal_of_80_columns_shows_every_number(
     runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What does not fit beside stands below."""
+    """Columns that do not fit are below."""
     for name, value in (("FORCE_COLOR", "1"), ("NO_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "80")):
         monkeypatch.setenv(name, value)
 

@@ -232,7 +232,7 @@ def test_a_run_in_a_terminal_without_a_collector_is_summarized(tmp_path: Path) -
 
 
 def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -> None:
-    """What was counted before it listened, and what came after; the run is summed up all the same."""
+    """Requests from before and after its start are sent, and the run is summarized."""
     with socket.socket() as tried:
         if tried.connect_ex(("127.0.0.1", 4318)) == 0:
             pytest.skip("a collector listens on this machine")

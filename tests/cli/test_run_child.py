@@ -113,7 +113,7 @@ def test_ctrl_c_reaches_the_command_once() -> None:
 
 
 def test_the_command_has_the_terminal(tmp_path: Path) -> None:
-    """It reads what is typed, and Ctrl-Z stops both of us, for the shell to go on with."""
+    """The command reads typed text, and Ctrl-Z suspends both processes and returns to the shell."""
     (tmp_path / "parent.py").write_text(PARENT)
     (tmp_path / "echo.py").write_text("while True:\n    print('heard', input().upper(), flush=True)\n")
     with Terminal(["bash", "--norc", "--noediting", "-i"]) as terminal:

@@ -103,7 +103,7 @@ def take_in(path: Path, store: Store) -> None:
 
 
 def numbers(histogram: Histogram) -> tuple[Any, ...]:
-    """What *histogram* counts; sums are those of floats, in any order."""
+    """Counts of *histogram*; sums are those of floats, in any order."""
     return histogram.scale, histogram.buckets, histogram.zero, pytest.approx(histogram.sum, rel=1e-9)
 
 
@@ -193,7 +193,7 @@ def test_expired_fine_buckets_are_saved_as_hours(new_store: Callable[..., Store]
 
 
 def test_a_collector_ingests_a_saved_run_once(new_store: Callable[..., Store], tmp_path: Path) -> None:
-    """Posted twice as it is, by any client that can post a file."""
+    """The file is posted twice unchanged, by any HTTP client."""
     now = int(datetime.now(UTC).timestamp())
     saved, path = new_store(now), tmp_path / "run.json"
     saved.write([Batch("a", PointAggregator().points([Request({"forward": NS}, at=now - 60)] * 7))])

@@ -22,7 +22,7 @@ SLOW: Mapping[str, float] = {"forward": 10, "queue": 20, "overhead": 1}
 
 @dataclass(frozen=True)
 class Served:
-    """What one version of a service does, for some minutes before `NOW`.
+    """Traffic of one version of a service, for some minutes before `NOW`.
 
     Args:
         service: Its name.

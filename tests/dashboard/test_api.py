@@ -196,7 +196,7 @@ def test_breakdown_adds_up(client: FlaskClient) -> None:
 
 
 def test_stalls_without_data_have_no_rows(client: FlaskClient) -> None:
-    """It is a table all the same."""
+    """The result is an empty table."""
     told = fetch_json(client, "/api/v1/query/stalls", service="vision-api", p="50,99")
 
     assert [each["name"] for each in told["columns"]][:3] == ["percentile", "n", "value_seconds"]
@@ -352,7 +352,7 @@ def test_writes_need_a_csrf_token_of_the_session(empty_store: Store) -> None:
 
 
 def test_a_csrf_token_is_valid_for_its_session_only(empty_store: Store) -> None:
-    """What one session's page holds is worth nothing to another's."""
+    """A token of one session is invalid for another."""
     server = Dashboard(DashboardConfig(token="t", hosts=("localhost",)), empty_store, clock=NOW.timestamp).app.server  # noqa: S106 - the secret of this test
     a, b = server.test_client(), server.test_client()
     a.get("/?token=t")

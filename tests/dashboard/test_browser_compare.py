@@ -44,7 +44,7 @@ def test_both_sides_can_be_chosen(visit: Visit) -> None:
 
 
 def test_the_report_is_copied_with_a_complete_link(browser: Browser, base: str) -> None:
-    """What is pasted elsewhere opens this comparison."""
+    """The copied link opens this comparison."""
     context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
     visit = Visit(context.new_page(), base)
     page = visit.go("/compare?svc=vision-api")

@@ -83,7 +83,7 @@ def test_a_typed_time_range_becomes_the_window(visit: Visit) -> None:
 
 
 def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, base: str) -> None:
-    """It goes along to other pages, and stands in the menu afterwards; a wrong one leads nowhere."""
+    """The range is preserved on other pages and in the menu; an invalid one is refused."""
     context = browser.new_context(viewport=DESKTOP, timezone_id="Europe/Berlin")
     visit = Visit(context.new_page(), base)
     page = visit.go("/slo")
@@ -265,7 +265,7 @@ def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
 
 
 def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: str) -> None:
-    """It stands still, whenever the link is opened; with Shift a relative one stays relative."""
+    """The window of a copied link is fixed; with Shift a relative window stays relative."""
     context = browser.new_context(viewport=DESKTOP)
     context.grant_permissions(["clipboard-read", "clipboard-write"])
     visit = Visit(context.new_page(), base)

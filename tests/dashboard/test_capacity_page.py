@@ -71,7 +71,7 @@ def charts(node: Any) -> list[Chart]:
 
 
 def test_the_capacity_of_each_version_matches_its_queueing(store: Store, tmp_path: Path) -> None:
-    """What the traffic was made with comes back from the store: waiting grows to the objective where it must."""
+    """Queueing of the generated traffic is recovered from the store: the wait reaches the objective at the capacity."""
     found = loads_of(Context(parse("/s/ocr-api/capacity", "", NOW), source_of(store, tmp_path), "ocr-api"))
     before = found.before
     assert found.now.capacity is not None
@@ -155,7 +155,7 @@ def test_services_without_batches_or_load_have_a_notice(filled: Store, alerts: A
 
 
 def test_settings_show_files_and_limits_and_no_secret(store: Store, tmp_path: Path) -> None:
-    """What is configured stands there; a token does not."""
+    """Configured values are shown, and a token is not."""
     source = source_of(store, tmp_path)
     source.config = DashboardConfig(token="very-secret", prices=tmp_path / "prices.yaml")  # noqa: S106 - made up
     source.tracer = "https://someone:password@jaeger.example/trace/{trace_id}"

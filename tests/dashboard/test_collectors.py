@@ -99,7 +99,7 @@ def test_a_dead_collector_shows_only_its_silence() -> None:
 
 
 def test_a_clock_that_is_ahead_is_reported() -> None:
-    """It would hide a silence, and shift data."""
+    """A clock difference would hide a silence, and shift data."""
     judged = collector_status(replace(WELL, seen=AT + 60), NOW)
 
     assert judged.state == "look"

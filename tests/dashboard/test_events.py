@@ -28,7 +28,7 @@ def source(burning_folder: Path, burning_store: Store) -> Source:
 
 
 def found(source: Source, search: str = "from=now-2h") -> list[TimelineEvent]:
-    """What happened."""
+    """Return the listed events."""
     return timeline_events(context_of(parse("/events", search, NOW), source))
 
 
@@ -107,7 +107,7 @@ def test_a_service_page_lists_its_events_and_global_ones(source: Source) -> None
 
 
 def test_days_are_headings(source: Source) -> None:
-    """What happened yesterday stands below its own day, in the reader's zone."""
+    """Events of yesterday are below their own day, in the time zone of the reader."""
     said = shown(source, "/events?from=now-7d")
 
     assert said.index("Friday, 20 November 2026") < said.index("Thursday, 19 November 2026")

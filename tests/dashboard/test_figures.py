@@ -97,7 +97,7 @@ def counts() -> pd.DataFrame:
 
 
 def figures() -> dict[str, Figure]:
-    """One of each chart."""
+    """One figure of each chart."""
     objective = Objective(0.05, 0.99, 0.95)
     return {
         "percentile": percentile_figure(breakdown(), objective=objective),
@@ -226,7 +226,7 @@ def test_a_phone_gets_no_labels_beside_the_difference() -> None:
 
 
 def test_gains_and_losses_add_up_to_the_difference() -> None:
-    """What B adds, less what it saves, is the difference of the latencies."""
+    """Added minus saved time of B is the difference of the latencies."""
     a, b = breakdown(), breakdown(slow=2)
     figure = delta_figure(a, b)
     difference = np.asarray(b["value_seconds"] - a["value_seconds"])
@@ -259,7 +259,7 @@ def test_an_objective_above_the_chart_is_not_drawn() -> None:
 
 
 def test_a_phone_gets_no_labels_beside_the_plot() -> None:
-    """There is no room for them; the table beside the chart is the legend."""
+    """A phone has no space for labels; the table beside the chart is the legend."""
     narrow = percentile_figure(breakdown())["narrow"]["annotations"]
 
     assert all(not (note["xref"] == "paper" and note["x"] == 1) for note in narrow)
@@ -341,7 +341,7 @@ def test_a_missing_step_is_a_gap() -> None:
 
 
 def test_a_single_step_is_drawn_one_step_wide() -> None:
-    """It is as wide as a step, where a line through one point would be nothing."""
+    """A step is drawn with its width, because a line through one point would be invisible."""
     figure = over_time_figure(over_time(missing=tuple(range(9))), AXIS)
     where = values(figure["data"][0]["x"])
 

@@ -53,7 +53,7 @@ def test_a_duration_has_three_digits_and_the_unit_of_its_size(seconds: float, te
 
 @given(st.floats(min_value=1e-6, max_value=59, allow_nan=False))
 def test_a_duration_reads_back_within_its_digits(seconds: float) -> None:
-    """What is shown is what was measured, to half of the last digit."""
+    """The text differs from the value by at most half of its last digit."""
     number, unit = numbers.split_duration(seconds)
     value = float(number) * {"µs": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
 

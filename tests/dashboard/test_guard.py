@@ -133,7 +133,7 @@ def test_without_the_token_every_request_is_refused(filled: Store) -> None:
 
 
 def test_the_token_is_required_once_and_removed_from_the_address(filled: Store) -> None:
-    """It becomes a cookie that scripts and other sites cannot use and that does not give it away."""
+    """The token becomes an HttpOnly, same-site cookie that does not contain it."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
     answer = client.get("/s/a", query_string={"token": TOKEN, "y": "share"})
     cookie = answer.headers["Set-Cookie"]

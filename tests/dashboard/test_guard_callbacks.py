@@ -1,4 +1,4 @@
-"""What the page's own callback is sent, by pages and by others."""
+"""Requests to the page callback, from pages and from others."""
 
 from __future__ import annotations
 

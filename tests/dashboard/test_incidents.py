@@ -61,7 +61,7 @@ def client(source: Source) -> FlaskClient:
 
 @pytest.fixture
 def proof(client: FlaskClient) -> dict[str, str]:
-    """What a page of ours sends."""
+    """CSRF token of a page."""
     found = re.search(r'name="stagelens-proof" content="(\w+)"', client.get("/").text)
     assert found
     return {"X-Stagelens-Proof": found[1]}
@@ -205,7 +205,7 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
 def test_a_mistake_is_reported_with_its_fix(  # noqa: PLR0917 - two fixtures and a case
     client: FlaskClient, proof: dict[str, str], path: str, body: object, status: int, said: str
 ) -> None:
-    """What is wrong, in JSON."""
+    """The error is JSON."""
     answer = client.post(f"/api/v1/{path}", json=body, headers=proof)
 
     assert answer.status_code == status

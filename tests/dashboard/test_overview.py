@@ -129,7 +129,7 @@ def test_the_side_bar_counts_open_problems(source: Source) -> None:
 
 
 def test_the_most_severe_row_is_first(source: Source) -> None:
-    """What burns, then what got slower, then the rest; and no more than three cards."""
+    """Burning services come first, then slower ones, then others, with at most three cards."""
     page = page_of(context_at(source, "/"))
     assert page is not None
     cards = [each for each in all_of(page.body, html.A) if each.className == "ins"]
@@ -278,7 +278,7 @@ def test_a_store_with_one_request_has_a_page(tmp_path: Path) -> None:
 
 
 def test_a_service_that_stopped_sending_is_named(traffic: ModuleType, tmp_path: Path) -> None:
-    """While others send on; one that never sent much may just have nothing to do."""
+    """Other services still send; a service with little traffic is not named."""
     store = Store.open(f"sqlite:///{tmp_path / 'stale.db'}", clock=NOW.timestamp)
     few = {"forward": traffic.Shape(10), "overhead": traffic.Shape(1)}
     steady, gone, rare = (
@@ -362,7 +362,7 @@ def test_a_window_between_two_steps_has_no_gaps() -> None:
 
 
 def test_every_request_of_an_unaligned_window_has_its_column() -> None:
-    """The map of all requests takes a first step between two as it is."""
+    """The heat map accepts a first step of any width."""
     start = datetime(2026, 11, 20, 12, 0, 50, tzinfo=UTC)
     axis = TimeAxis(start, start + timedelta(minutes=3), timedelta(minutes=1), UTC)
     at = [pd.Timestamp(start + timedelta(seconds=each)) for each in (0, 10, 70, 130)]

@@ -64,7 +64,7 @@ def test_a_previous_window_with_half_history_has_its_full_rate(serve: Serve) -> 
 
 
 def test_the_price_of_a_service_is_not_applied_to_one_version(serve: Serve) -> None:
-    """It pays for the others too: no cost is shown, and no advice to write a price."""
+    """The price covers other versions too: no cost is shown, and no advice to set a price."""
     source = serve(OLD, replace(OLD, version="2.0.0", begins=10))
     whole, part = (shown(source, f"/s/old/capacity{query}") for query in ("", "?v=2.0.0"))
 

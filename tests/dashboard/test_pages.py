@@ -385,7 +385,7 @@ def test_an_unknown_environment_is_reported(source: Source, path: str) -> None:
 
 
 def test_an_empty_trace_list_blames_only_active_filters(source: Source, fresh: Store) -> None:
-    """What is set can be taken off; else there is nothing to press."""
+    """Active filters can be removed; without any there is no button."""
     nobody = text_of(Source(fresh, None, NOW.timestamp), "/traces")
     filtered = text_of(source, "/traces?min=1h")
 

@@ -1,4 +1,4 @@
-"""What got slower with its newest version: which, by how much, why, and at what price for the store."""
+"""The page of regressions by version: services, sizes, stages, and the number of queries."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_attributes_are_written_as_html() -> None:
     "address", ["javascript:alert(1)", " javascript:alert(1)", "data:text/html,x", "//evil.example"]
 )
 def test_an_unsafe_address_is_not_linked(address: str) -> None:
-    """It may have come with an event."""
+    """The address may be part of an event."""
     assert as_html(html.A("x", href=address)) == "<a>x</a>"
 
 

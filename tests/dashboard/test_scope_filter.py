@@ -306,7 +306,7 @@ def test_a_silent_service_is_not_attributed_to_the_scope(source: Source) -> None
 
 
 def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
-    """A route without a failed request is there all the same."""
+    """A route without a failed request still has its notice."""
     said = text_of(page(source, "/traces?svc=lonely&r=/a&err=1").body)
 
     assert "No request of route" not in said

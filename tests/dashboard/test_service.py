@@ -344,7 +344,7 @@ def test_a_control_fetches_only_its_chart(dashboard: Dashboard) -> None:
 
 
 def test_a_mixture_needs_two_dominant_causes() -> None:
-    """One that dominates nearly all, or others that are noise, make no mixture."""
+    """A cause that dominates nearly all requests, or noise beside it, is no mixture."""
     frame = pd.DataFrame({"percentile": [0.5, 0.9, 0.99]})
     rows = [
         (0.5, "forward", 1.0),

@@ -76,7 +76,7 @@ def test_a_service_that_records_everything_shows_only_the_cost(source: Source) -
 
 @pytest.mark.parametrize("tab", ["", "/traces", "/capacity", "/advice"])
 def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> None:
-    """What, of how many, since when, and what all of it would cost."""
+    """The notice has the missing detail, the share of requests, the start, and the cost of full recording."""
     page = page_text(source, f"/s/less{tab}?from=now-15m")
 
     assert "With all recorded, a request costs 150" in page

@@ -87,7 +87,7 @@ def test_the_status_is_the_worst_of_its_sources(  # noqa: PLR0917 - the columns 
 
 
 def test_an_incident_during_maintenance_needs_no_action(slo: SloStatus) -> None:
-    """It was opened before the work began; one about something else counts."""
+    """An incident opened before the maintenance window is ignored; one about something else counts."""
     planned = (replace(slo, state="maintenance"),)
 
     assert service_status(VIEW, planned, (incident("page", slo.slo.name),), None).state == "maintenance"

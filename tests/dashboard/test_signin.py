@@ -115,7 +115,7 @@ def test_a_changed_file_is_read_again(file: Path) -> None:
     ],
 )
 def test_an_invalid_line_is_named_but_not_quoted(tmp_path: Path, line: str) -> None:
-    """It may hold a password, and the message goes to a log."""
+    """The line may contain a password, and the message is logged."""
     path = tmp_path / "users.txt"
     path.write_text(f"# readers\n{line}\n")
     with pytest.raises(ConfigError, match="line 2") as refused:

@@ -135,7 +135,7 @@ def test_each_budget_segment_ends_at_the_value_of_the_tile(source: Source, windo
 
 
 def test_a_budget_segment_starts_at_the_remaining_budget() -> None:
-    """What was spent before the shown part is gone when it begins, and the sustainable pace is that of the whole window."""
+    """Budget spent earlier is missing at the start, and the sustainable pace is that of the whole window."""
     at = pd.date_range(AXIS.start, periods=6, freq="10min", tz=UTC)
     series = pd.DataFrame({"at": at, "total": 100, "bad": 5.0})
     figure = budget_figure(
@@ -234,7 +234,7 @@ class NotifiedAlerts:
 
 
 def test_the_history_lists_deliveries_by_channel(burning_store: Store, alerts: AlertsReader) -> None:
-    """What arrived, what waits, and what was given up with the receiver's last word."""
+    """The history has delivered, waiting and dropped messages with the last response of the receiver."""
     began = NOW - timedelta(minutes=40)
     deliveries = (
         Delivery("ops", "opened", "sent", 1, began, "", None),

@@ -112,7 +112,7 @@ def test_a_stale_objective_has_no_forecast(stale: Source) -> None:
 
 
 def test_maintenance_is_not_burning_and_shows_its_numbers(in_maintenance: Source) -> None:
-    """Which work, until when, what is left of the budget; the other objective is as it is."""
+    """The page has reason, end and remaining budget; the other objective is unchanged."""
     said, overview = page_text_at(in_maintenance, "/slo/hot-latency"), page_text_at(in_maintenance, "/")
     rules = page_data([rules_card(status_of(in_maintenance, "hot-latency"))]).tables[0].rows
 

@@ -45,7 +45,7 @@ def of(service: str | None) -> Selection:
 
 
 def test_cached_results_survive_writes_of_other_services(store: Store) -> None:
-    """What is about one service holds until that service writes; what is about all does not."""
+    """Results about one service are valid until that service writes; results about all until any write."""
     source = Source(store, None, NOW.timestamp)
     asked: list[Selection] = []
 

@@ -35,7 +35,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=8)
 
 @pytest.fixture(scope="module")
 def source(filled: Store, alerts: AlertsReader) -> Source:
-    """What the pages read."""
+    """Source of the pages."""
     return Source(filled, alerts, NOW.timestamp, tracer="https://jaeger.example/trace/{trace_id}")
 
 
@@ -101,7 +101,7 @@ def test_a_bar_stays_inside_its_request(start: int, length: int) -> None:
 
 
 def test_the_downloaded_trace_is_valid_otlp(slow: KeptTrace) -> None:
-    """Times, ids and parents as they were; our own collector and any other takes it."""
+    """Times, ids and parents are unchanged, and every OTLP collector accepts the file."""
     message = ParseDict(json.loads(json.dumps(as_otlp(slow))), ExportTraceServiceRequest())
     root, *children = message.resource_spans[0].scope_spans[0].spans
 

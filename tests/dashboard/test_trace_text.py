@@ -1,4 +1,4 @@
-"""What held requests up: beside the percentiles it explains, and on the trace that met it."""
+"""Stall texts: beside the percentiles that contain stalls, and on the affected trace."""
 
 from __future__ import annotations
 

@@ -88,5 +88,5 @@ def test_a_command_in_an_indented_block_is_found(page: Path) -> None:
     ],
 )
 def test_the_required_words_of_a_command_exclude_values(command: str, words: set[str]) -> None:
-    """What it does and its options, not its addresses, files and values."""
+    """The words are the command and its options, without addresses, files and values."""
     assert blocks.distinguishing(command) == words

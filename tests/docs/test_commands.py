@@ -129,7 +129,7 @@ def test_every_start_has_a_program_and_vice_versa() -> None:
 
 @pytest.fixture(scope="module")
 def followed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Future[None]]]:
-    """What comes of following each page."""
+    """Results of the commands of each page."""
     with ThreadPoolExecutor(READERS) as readers:
         yield {page: readers.submit(_follow, page, world, tmp_path_factory.mktemp("reader")) for page in OURS}
 

@@ -89,7 +89,7 @@ def test_the_overview_blames_the_planted_stage(page: Page, url: str) -> None:
 
 
 def test_the_service_page_shows_the_stage_table(page: Page, url: str) -> None:
-    """What the tail adds: the planted stage stands first."""
+    """The planted stage is the first row of the tail."""
     page.goto(f"{url}/s/magika?v=2.0.0")
     rows = page.locator(".insp .nm")
     expect(rows.first).to_contain_text("Preprocess", timeout=30_000)

@@ -43,7 +43,7 @@ class Server(Printing):
         )
 
     def url(self, name: str) -> str:
-        """Return the address that was printed beside *name*, as soon as it is."""
+        """Return the printed address of *name*, as soon as it is printed."""
         return self.wait_for(rf"{name}\s+(http://\S+)", PATIENCE_SECONDS)[1]
 
     def terminate(self) -> int:

@@ -1,4 +1,4 @@
-"""What users install is the wheel: it has everything, and nothing else."""
+"""The wheel contains the whole package, and nothing else."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ SLOWER_SECONDS = "0.5"
 
 
 def github(base: str) -> tuple[dict[str, str], list[str], list[str]]:
-    """The environment, the steps, and those that run whatever became of the others."""
+    """The environment, the steps, and those that run after failures of others."""
     job = _read("github.yml")["jobs"]["latency"]
     steps = [step for step in job["steps"] if "run" in step]
     first = [step["run"] for step in steps if step.get("if") != "always()"]
@@ -101,7 +101,7 @@ def test_a_slower_head_does_not_pass_and_an_equal_one_does(example: Any, reposit
 
 
 def _environment(folder: Path, variables: dict[str, str]) -> dict[str, str]:
-    """What CI would set, with a free port, fewer requests, and a pip that has nothing to do."""
+    """Environment of CI, with a free port, fewer requests, and a pip without effect."""
     tools = folder.parent / "tools"
     tools.mkdir()
     pip = tools / "pip"

@@ -29,7 +29,7 @@ _PAGE_BYTES = resource.getpagesize()
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a run.
+    """Result of a run.
 
     Args:
         inputs: How many were read.

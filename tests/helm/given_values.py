@@ -1,4 +1,4 @@
-"""What the chart is given in tests: nothing, each example, and choices that may be combined in any way."""
+"""Values of the chart in tests: none, each example, and any combination of options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the chart makes of values, by the real Helm engine: valid objects, as they were."""
+"""Rendered objects of the chart, by the real Helm engine: valid, and equal to the golden files."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_the_chart_renders_like_the_golden_files(rendered: Render, name: str) ->
 
 
 def test_golden_files_belong_to_existing_examples() -> None:
-    """One of an example that is gone would never be looked at again."""
+    """A golden file without an example would never be compared."""
     assert {path.stem for path in GOLDENS.glob("*.yaml")} == set(EXAMPLES)
 
 

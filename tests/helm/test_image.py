@@ -136,7 +136,7 @@ def test_the_dockerfile_is_clean() -> None:
 
 
 def test_the_build_contains_the_whole_package() -> None:
-    """A room that .dockerignore does not let in would be missing in the image."""
+    """A package excluded by .dockerignore would be missing in the image."""
     rooms = {name.split(".")[1] for name in PROJECT["tool"]["setuptools"]["packages"] if "." in name}
 
     assert rooms <= set(CONTEXT)

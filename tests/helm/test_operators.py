@@ -53,14 +53,14 @@ def test_a_prometheus_selector_does_not_restrict_senders(manifests: Manifests) -
 
 
 def test_a_blocked_prometheus_is_reported(rendered: Render) -> None:
-    """It would show as a target that is down, and nothing more."""
+    """Prometheus would only show a target that is down."""
     values = {"serviceMonitor": {"enabled": True}, "networkPolicy": {"collectorFrom": [INFERENCE]}}
 
     assert "networkPolicy.metricsFrom" in rendered(values)["NOTES.txt"]
 
 
 def test_workloads_use_the_chart_image_and_token(manifests: Manifests) -> None:
-    """One that is in no registry, or a key without a name, would keep the pods of others from starting."""
+    """An unavailable image, or a key without a name, would prevent the start of other pods."""
     values = {
         "image": {"repository": "registry.example.com/stagelens", "digest": f"sha256:{'0' * 64}"},
         "instrumentation": {"enabled": True, "token": {"secret": "theirs"}},

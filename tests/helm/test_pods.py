@@ -42,7 +42,7 @@ def containers(made: list[Manifest]) -> Iterator[tuple[Manifest, Manifest]]:
 @settings(deadline=None, max_examples=25)
 @given(given_values=values())
 def test_pods_have_no_unneeded_privileges(manifests: Manifests, given_values: Values) -> None:
-    """What the profile `restricted` of Kubernetes asks for, and more; sidecars, too."""
+    """The rules of the Kubernetes profile `restricted`, and more, apply to every container."""
     for pod, container in containers(manifests(given_values)):
         spec, security = pod["spec"], container["securityContext"]
         own = {mount["name"] for mount in container.get("volumeMounts", [])}

@@ -35,13 +35,13 @@ def environment_values(manifests: Manifests, values: Values) -> dict[str, str]:
 
 
 def test_chart_settings_equal_the_server_settings() -> None:
-    """One that is new is in the schema, too; one that is gone is not."""
+    """A new setting is in the schema, and a removed one is not."""
     assert set(LISTED) == {setting.variable for setting in SERVERS}
 
 
 @pytest.mark.parametrize("values", [*EXAMPLES.values(), *chain(*CHOICES)], ids=str)
 def test_settings_of_the_chart_are_not_user_settings(manifests: Manifests, values: Values) -> None:
-    """It would be set twice; the schema names the value that determines the setting."""
+    """A value set by the chart would be set twice; the schema names the value that determines it."""
     assert not FREE & environment_values(manifests, values | {"settings": {}}).keys()
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the library modules share."""
+"""Shared fixtures of the tests of library modules."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ PREPROCESS, FORWARD, POSTPROCESS = 0.020, 0.030, 0.010
 
 
 class Planted(BaseModel):
-    """What a request was called, when it arrived and reached the endpoint, and which stage took how long, in nanoseconds."""
+    """Expected times of a request: name, arrival, start of the endpoint, and length of each stage, in nanoseconds."""
 
     name: str
     arrived: int

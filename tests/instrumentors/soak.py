@@ -246,7 +246,7 @@ class Load:
 
 
 class Footprint(NamedTuple):
-    """What the process holds when nothing is under way."""
+    """Memory, threads and series of the idle process."""
 
     blocks: int
     resident_bytes: int

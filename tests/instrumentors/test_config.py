@@ -106,7 +106,7 @@ def test_an_invalid_value_is_logged_once_and_its_default_used(
     "value", ["hunter2", "x-key=hunter2%0d%0aHost: elsewhere", "x key=hunter2", "x-key=hunter2\u00e9"]
 )
 def test_a_broken_header_is_reported_without_its_value(value: str, caplog: pytest.LogCaptureFixture) -> None:
-    """It is likely a key; and a line break in it must not write another header."""
+    """The header is likely a key; and a line break in it must not create another header."""
     config = AgentConfig.from_env({"OTEL_EXPORTER_OTLP_HEADERS": value})
 
     assert config.headers == {}

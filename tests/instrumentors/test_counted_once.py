@@ -48,7 +48,7 @@ def span(name: str, **options: Any) -> Any:
 
 
 def counted(exported: InMemorySpanExporter) -> dict[str, bool]:
-    """What the collector makes of the spans that were exported: by name, whether their request is counted already."""
+    """Spans as classified by the collector: by name, whether their request is already counted."""
     body = encode_spans(exported.get_finished_spans()).SerializeToString()
     spans = SpanReader().read(PROTOBUF, body, TimeWindow(0, 2**40), IngestResult()).spans
     names = [spans.labels[label].name for label in spans.rows["label"]]

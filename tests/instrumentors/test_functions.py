@@ -1,4 +1,4 @@
-"""Functions named from outside: what becomes a stage, and what is left as it is."""
+"""Functions named by a setting: stages, and functions that are not wrapped."""
 
 from __future__ import annotations
 

@@ -165,7 +165,7 @@ def test_a_finder_that_calls_all_finders_does_not_recurse(hooked: Callable[..., 
 
 
 def test_removing_the_last_hook_removes_the_finder(tmp_path: Path) -> None:
-    """Uninstrumented, the import system is as it was."""
+    """After uninstrumentation the import system is unchanged."""
     before = list(sys.meta_path)
     script = tmp_path / "gone.py"
     script.write_text("")

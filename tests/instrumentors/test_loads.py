@@ -1,4 +1,4 @@
-"""What a process loads and warms up is noted, in requests and outside, each instant as one phase's, and sent when there is a request."""
+"""Load and warm-up phases of a process: recorded in and outside of requests, each instant once."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_short_and_excess_phases_are_omitted() -> None:
 
 
 class Refusing:
-    """What no one may look at."""
+    """Object that refuses every access."""
 
     @property
     def shape(self) -> Any:
@@ -179,7 +179,7 @@ def test_a_torch_model_has_phases_also_before_the_first_request(
 def test_compilation_is_excluded_from_the_first_run(
     noted: Callable[[], list[LoadRecord]], instrumenting: Callable[[Instrumentor], None], in_a_request: Finished
 ) -> None:
-    """It is inside, and has its own time; the request has one cold start."""
+    """Compilation is inside the first run with a separate time; the request has one cold start."""
     instrumenting(TorchInstrumentor())
     net: Any = torch.compile(torch.nn.Linear(4, 2), backend="eager")
     net(torch.zeros(3, 4))

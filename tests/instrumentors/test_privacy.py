@@ -378,7 +378,7 @@ def test_no_secret_is_in_the_database(seen: Seen) -> None:
 
 
 def test_no_secret_is_in_a_stagelens_log_line(seen: Seen) -> None:
-    """What the services log is theirs; what we log names no more than what we export."""
+    """Logs of the services are ignored; log lines of Stagelens contain only exported names."""
     for name, lines in seen.logs.items():
         assert (name, found(lines)) == (name, "")
 
@@ -386,7 +386,7 @@ def test_no_secret_is_in_a_stagelens_log_line(seen: Seen) -> None:
 def test_an_agent_failure_does_not_log_exceptions_of_the_host(
     reported: set[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What we log while an exception of the host's passes names ours alone."""
+    """Log lines during an exception of the host contain only the agent's own exception."""
     with pytest.raises(ValueError, match=secret("message")):
         _fail_while_theirs_passes()
 

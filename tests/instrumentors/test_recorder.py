@@ -167,7 +167,7 @@ def test_a_running_thread_is_signalled_not_duplicated() -> None:
 
 
 def test_an_overloaded_thread_is_signalled_once() -> None:
-    """Requests that find no room ask again and again; what they leave behind does not grow."""
+    """Requests over the limit signal repeatedly, and memory does not grow."""
     asked, told = threading.Event(), queue.SimpleQueue[bool]()
 
     def run() -> None:

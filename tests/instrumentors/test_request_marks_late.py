@@ -1,4 +1,4 @@
-"""What is known only after a request: waited for, but not for ever."""
+"""Deferred marks, which are known after the end of a request, with a bounded wait."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def record(*devices: Device) -> records.Record:
 
 
 def test_a_request_without_deferred_marks_does_not_wait() -> None:
-    """It is aggregated immediately."""
+    """The request is aggregated immediately."""
     assert not DeferredRecords().holds(record(), 0)
 
 
@@ -95,7 +95,7 @@ def test_the_number_of_waiting_requests_is_limited() -> None:
 
 
 def test_a_device_that_fails_loses_only_its_own_marks(reported: set[str]) -> None:
-    """The request is counted all the same."""
+    """The request is still counted."""
     request = record(Broken(), Device(known=True))
 
     assert not DeferredRecords().holds(request, 0)

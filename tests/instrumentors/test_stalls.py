@@ -47,7 +47,7 @@ intervals = st.lists(st.tuples(st.sampled_from(["forward", "queue", "preprocess"
 
 @pytest.fixture
 def ring(monkeypatch: pytest.MonkeyPatch) -> Generator[Stalls]:
-    """A ring of the test's own, that takes in the shortest; no garbage is collected but by the test itself."""
+    """Separate ring that records the shortest stalls; only the test collects garbage."""
     ours = Stalls()
     monkeypatch.setattr(stalls, "stalls", ours)
     monkeypatch.setattr("stagelens.instrumentors.agent.spans.stalls", ours)
@@ -60,7 +60,7 @@ def ring(monkeypatch: pytest.MonkeyPatch) -> Generator[Stalls]:
 
 
 def met_by(found: list[tuple[str, int, int]]) -> list[Stall]:
-    """What a request from T0 to T1 meets of stalls that begin at the first number and are as long as the second."""
+    """Stalls of a request from T0 to T1, given by start and length."""
     ring = Stalls()
     for cause, start, length in found:
         ring.note(cause, start * MS, (start + length) * MS)
@@ -86,7 +86,7 @@ def root_of(record: records.Record) -> Span:
 
 @given(noted)
 def test_overlapping_stalls_are_assigned_to_the_cause_that_ended_first(found: list[tuple[str, int, int]]) -> None:
-    """What was noted later has what is left: no instant counts twice, and none is lost."""
+    """A later stall gets the remaining time: no instant counts twice, and none is lost."""
     expected: dict[int, str] = {}
     for cause, start, length in found:
         for instant in range(start, start + length):

@@ -61,7 +61,7 @@ def test_counters_are_read_around_the_request(steps: list[tuple[int, int]], star
 def test_readings_are_rate_limited(
     read: Callable[[ProcessCounters, int, int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often the background thread comes round; before an export one is taken all the same."""
+    """Readings are limited for any frequency of the background thread; an export always has one."""
     ours = ProcessCounters()
     read(ours, 0, 0)
     for at in (1, stalls.READ_EVERY_NS - 1):

@@ -362,7 +362,7 @@ def test_a_ticket_and_a_run_cross_to_another_process_and_back(finished: Finished
     "nonsense", [None, 7, "run", BatchRun(["@closed", 0, 0], 5), BatchRun(["@closed", 2**62, 0], 2**62 + 1)]
 )
 def test_runs_of_another_clock_and_invalid_runs_are_ignored(finished: Finished, nonsense: Any) -> None:
-    """What began before its ticket was drawn, or ends in the future, is of no clock of ours."""
+    """A run that started before its ticket, or ends in the future, is of another clock."""
     with request("here"):
         drawn = ticket()
         drawn.done(nonsense)

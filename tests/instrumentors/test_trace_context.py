@@ -224,7 +224,7 @@ def test_the_sampler_of_the_user_decides_about_new_traces(
 def test_spans_of_the_user_have_priority_in_the_queue(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What does not fit into an export stays out, whole traces of it."""
+    """Traces that do not fit completely into an export are omitted."""
     room = user_spans.export_spans([retained_trace(100)] * 5, 0)
     room = user_spans.export_spans([retained_trace(100)] * 50, 0, room)
 

@@ -109,7 +109,7 @@ def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pyt
 
 
 def test_requests_started_timed_end_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that is running when stages are given up keeps its own."""
+    """A running request retains its stages when the level drops them."""
     with request("outer"):
         monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
         with request("inner"), stage("forward"):
@@ -136,7 +136,7 @@ def test_an_untimed_generator_is_one_request(spared: Finished) -> None:
 
 
 def test_sampled_untimed_requests_do_not_count_as_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of many records its stages: it is a sample for the aggregation, and counts like the others."""
+    """Some requests record their stages: they are samples for the aggregation, and count like the others."""
     monkeypatch.setattr(recorder, "spare", recorder.WITHOUT_STAGES)
     fold = Aggregator(SamplingLimits(), random.Random(1))
     for _ in range(2 * recorder.SCOUTS):

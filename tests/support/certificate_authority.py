@@ -35,7 +35,7 @@ class Authority:
 
     @property
     def file(self) -> Path:
-        """What to trust."""
+        """Certificate to trust."""
         return self.pem.certificate
 
     def sign(self, name: str) -> Pem:

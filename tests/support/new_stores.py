@@ -42,7 +42,7 @@ class FastMigration:
 
     @cached_property
     def _statements(self) -> list[str]:
-        """What makes the tables, and the rows that migrations write."""
+        """Return the statements that create the tables, and the rows that migrations insert."""
         engine = database.open_engine(f"sqlite:///{self._folder / 'migrated.db'}")
         self._migrate(engine, "head")
         with engine.connect() as connection:

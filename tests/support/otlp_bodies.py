@@ -1,4 +1,4 @@
-"""What the agent posts, read with OpenTelemetry's own classes: what they make of a body, every other backend does too."""
+"""Posts of the agent, decoded by OpenTelemetry's own classes, like in every other backend."""
 
 from __future__ import annotations
 

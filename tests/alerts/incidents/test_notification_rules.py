@@ -40,7 +40,7 @@ class Simulation:
         blind: Sequence[str] = (),
         seconds: float = 10.0,
     ) -> list[tuple[str, str, bool]]:
-        """Evaluate once; causes have the form `service/name`. Return (name, event, told) of each event."""
+        """Evaluate once; causes have the form `service/name`. Return (name, event, whether notified) of each event."""
         self.now += seconds
         steps = [step for cause in {*self.last, *firing} if (step := self._step(cause, firing, blind)) is not None]
         moved = {step.record.cause for step in steps}

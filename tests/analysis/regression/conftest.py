@@ -99,7 +99,7 @@ def three_days() -> list[MinuteHistograms]:
 
 @pytest.fixture(scope="session")
 def reference(three_days: list[MinuteHistograms]) -> Reference:
-    """What is normal for it."""
+    """Baseline of the service."""
     learnt = learn_reference_by_day(default_tail_policy(), lambda: three_days)
     assert learnt is not None
     return learnt

@@ -80,7 +80,7 @@ def test_a_stage_slower_by_half_fires_soon_and_is_named(service: Any, reference:
 
 
 def test_a_regression_resolves_after_clean_windows(service: Any, reference: Reference) -> None:
-    """It fires once, and resolves once after the windows are clean again."""
+    """The alarm fires once, and resolves once after the windows are clean again."""
     parts = (
         service.minutes(NOW, 250),
         service.minutes(NOW + 250, 60, {"forward": 1.5}),

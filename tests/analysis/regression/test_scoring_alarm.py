@@ -50,7 +50,7 @@ def test_a_minute_below_the_score_restarts_the_duration() -> None:
 
 
 def test_an_anomalous_stage_lowers_the_required_score() -> None:
-    """With a stage far out of its habit less is enough."""
+    """With an anomalous stage a lower score is enough."""
     alone = next(number for number, window in enumerate(POLICY.windows) if window.alone)
 
     assert go(AlarmState(), 40, tail_score(0.5))[1] == []
@@ -76,7 +76,7 @@ def test_a_release_lowers_the_required_score_in_later_windows() -> None:
 
 
 def test_a_release_during_a_regression_does_not_lower_the_score() -> None:
-    """What was slow before the release is not its doing."""
+    """A slowdown before the release is not attributed to it."""
     loud, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.7))
     _, turns = go(loud, 55, tail_score(POLICY.fire.released), release_at=loud.at + 1)
 
@@ -84,7 +84,7 @@ def test_a_release_during_a_regression_does_not_lower_the_score() -> None:
 
 
 def test_an_alarm_resolves_and_can_fire_again() -> None:
-    """It is over after a calm stretch, and not before."""
+    """The alarm resolves after clean minutes, and not before."""
     progress, _ = go(AlarmState(), 60, tail_score(1.0))
     restless, none = go(progress, 100, tail_score(POLICY.fire.calm))
     calm, turns = go(restless, POLICY.fire.calm_for, tail_score(0.0))
@@ -106,7 +106,7 @@ def test_no_data_changes_nothing() -> None:
 
 @pytest.mark.parametrize("minutes", [0, 10, 60])
 def test_progress_survives_a_restart(minutes: int) -> None:
-    """What is written is what is read, whether it fires or not."""
+    """The state is equal after encoding, whether or not the alarm fires."""
     progress, _ = go(AlarmState(), minutes, tail_score(1.0), release_at=5)
 
     assert AlarmState.from_json(progress.to_json()) == progress

@@ -65,7 +65,7 @@ def window(dependency: float, forward: float, queue: float) -> StageSeconds:
 
 
 def test_a_stage_that_always_moves_is_not_blamed_for_a_large_difference(habits: StageBaseline) -> None:
-    """12 ms are little for a stage that moves by 10 by itself, and 8 much for one that moves by 1."""
+    """12 ms are small for a stage that varies by 10, and 8 ms large for one that varies by 1."""
     found = rank_suspects(POLICY, habits, window(0.022, 0.028, 0.005), {})
 
     assert [one.stage for one in found[:2]] == ["forward", "dependency"]
@@ -91,7 +91,7 @@ def test_a_queue_that_grows_alone_is_blamed(habits: StageBaseline) -> None:
 
 
 def test_stage_baselines_are_hourly(make_service: Callable[..., Any]) -> None:
-    """What is usual at four is not what is usual at sixteen."""
+    """The usual time at 4 h differs from that at 16 h."""
     service = make_service()
     nights = [service.spent(day * DAY, 12 * 60) for day in range(3)]
     noons = [service.spent(day * DAY + 12 * 60, 12 * 60, {"forward": 2.0}) for day in range(3)]
@@ -117,7 +117,7 @@ def test_a_mostly_absent_stage_is_not_anomalous() -> None:
 
 
 def test_a_new_stage_is_blamed_for_all_its_time(habits: StageBaseline) -> None:
-    """No habit explains any of it, however little it is."""
+    """Without a baseline all of its time is excess, however small."""
     spent = window(0.010, 0.021, 0.005)
     seconds = np.concatenate((spent.seconds, np.full((1, 1, 1), 100 * 0.004)))
     found = rank_suspects(POLICY, habits, StageSeconds(0, 10, spent.index, spent.total, (*STAGES, "load"), seconds), {})
@@ -142,5 +142,5 @@ def test_an_incomplete_block_is_not_in_the_baseline() -> None:
 
 
 def test_stage_baselines_survive_a_restart(habits: StageBaseline) -> None:
-    """What is written is what is read."""
+    """The state is equal after encoding."""
     assert StageBaseline.from_json(habits.to_json()) == habits

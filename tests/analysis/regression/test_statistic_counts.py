@@ -122,7 +122,7 @@ def test_a_gap_has_no_requests_and_a_repeat_counts_once(drawn: tuple[NDArray[np.
 def test_a_missing_stage_of_a_minute_counts_zero(
     drawn: tuple[NDArray[np.float64], MinuteHistograms],
 ) -> None:
-    """A stage that is gone has no requests, and the rest is counted all the same."""
+    """A missing stage has no requests, and other stages are counted."""
     _, minutes = drawn
     rows = rows_of(POLICY, *total_histograms([minutes]))
     without = count_beyond(rows, MinuteHistograms(1000, minutes.index, minutes.total, (), minutes.own[:0]))

@@ -229,7 +229,7 @@ def test_model_time_is_counted_by_batch_size() -> None:
 
 
 class Odd:
-    """What a user may give for a number."""
+    """Unusual value in place of a number."""
 
     def __bool__(self) -> bool:
         """Refuse, as an array does."""
@@ -333,7 +333,7 @@ def test_series_over_the_limit_are_aggregated() -> None:
 
 
 def test_a_record_that_cannot_be_read_changes_nothing() -> None:
-    """A torn triple raises and leaves the counts as they were."""
+    """A torn triple raises an error, and the counts are unchanged."""
     fold = Aggregator(SamplingLimits(), random.Random(1))
     broken = record()
     broken[0].append("forward")
@@ -345,7 +345,7 @@ def test_a_record_that_cannot_be_read_changes_nothing() -> None:
 
 
 def test_texts_are_truncated_and_made_printable() -> None:
-    """What the user's code names is not trusted to be short or clean."""
+    """Names from user code may be long or contain control characters."""
     (dimensions,) = aggregated(record(("@model", "m" * 999 + "\n", 0), route="/a\x00b"))
     stages = of(only(aggregated(record(("own\nstage" + "x" * 99, 0, 1)))), names.STAGE_DURATION)
 
@@ -356,7 +356,7 @@ def test_texts_are_truncated_and_made_printable() -> None:
 
 @pytest.mark.parametrize("batch", ["many", None, float("nan"), float("inf"), [1], -1])
 def test_a_fact_of_the_wrong_type_is_dropped_alone(batch: object) -> None:
-    """The request is counted all the same."""
+    """The request is still counted."""
     (root,) = retained_trace(record(("@batch", batch, 0), ("@model", 7, 0), ("@traceparent", b"00-", 0))).spans
 
     assert root.attributes[names.MODEL] == "7"

@@ -1,4 +1,4 @@
-"""The governor: over the budget never for long, back when there is room, and never to and fro."""
+"""The governor: never over the budget for long, a higher level with headroom, and no oscillation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOUR = 3600
 
 
 def costs(*microseconds: float) -> list[float]:
-    """What each level costs; nothing costs nothing."""
+    """Cost of each level; the level none is free."""
     return [1000 * each for each in microseconds] + [0.0]
 
 
@@ -139,7 +139,7 @@ def test_the_governor_raises_the_level_after_lasting_headroom() -> None:
 
 
 def test_from_level_none_the_governor_tries_requests_only() -> None:
-    """What nothing is known of is tried, at longer and longer intervals where it does not fit, and for good where it does."""
+    """Levels with unknown cost are tried, at growing intervals if they do not fit, and permanently if they do."""
     governor = Governor(OverheadBudget(share=0, absolute_ns=1000))
     tries = [at for at, level in run(governor, costs(9, 8, 7, 6), range(24 * HOUR)) if level == REQUESTS_ONLY]
     gaps = [later - earlier for earlier, later in itertools.pairwise(tries)]

@@ -37,7 +37,7 @@ def test_calibration_runs_once_and_changes_no_record(
 
 
 def test_a_failed_calibration_does_not_affect_the_request(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is ours, and the request is the user's."""
+    """The failure affects only the agent."""
     monkeypatch.setattr(recorder, "calibrate", lambda: 1 / 0)
     monkeypatch.setattr(recorder, "spare", recorder.CALIBRATION)
     with request("predict"):

@@ -50,7 +50,7 @@ class Clocks:
 
 
 def readings_of(source: ProcessMetrics) -> dict[Measure, float]:
-    """What was read, by measure."""
+    """Return the readings by measure."""
     return {each.measure: each.value for each in source.take()}
 
 
@@ -144,7 +144,7 @@ def test_cpu_time_is_reported_without_any_file(files: dict[str, str]) -> None:
 
 @given(st.dictionaries(st.sampled_from(sorted(FILES)), st.text(max_size=60)))
 def test_any_file_content_raises_nothing(garbage: dict[str, str]) -> None:
-    """What cannot be read is left out, and values are finite and not below zero."""
+    """Unreadable values are omitted, and others are finite and not negative."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(hardware, "MIN_SECONDS", 0.0)
         machine = Hardware()

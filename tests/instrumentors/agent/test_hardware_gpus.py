@@ -13,7 +13,7 @@ from tests.support.fake_nvml import Card, FakeNvml
 
 
 def readings_of(gpus: Gpus) -> dict[tuple[Measure, str], float]:
-    """What was read, by measure and GPU."""
+    """Return the readings by measure and GPU."""
     return {(each.measure, each.device): each.value for each in gpus.take()}
 
 

@@ -25,7 +25,7 @@ def spans(record: records.Record) -> list[Span]:
 
 
 def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
-    """It is counted with the outer one, and the trace shows it with what ran in it."""
+    """The nested request is counted with the outer one, and the trace contains its spans."""
     with stagelens.request("outer"), stagelens.stage("preprocess"):
         with stagelens.request("inner"), stagelens.stage("forward"):
             pass

@@ -16,7 +16,7 @@ import stagelens
 
 
 class One(litserve.LitAPI):
-    """Doubles each by itself."""
+    """Doubles each input separately."""
 
     def setup(self, device: str) -> None:
         """Load nothing."""

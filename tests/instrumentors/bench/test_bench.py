@@ -93,7 +93,7 @@ def test_variants_with_a_fixed_port_run_in_turn(bench: Bench, place: Path) -> No
 
 
 def test_a_custom_load_is_measured_by_its_duration(bench: Bench, place: Path) -> None:
-    """It runs once to warm up, and once a turn."""
+    """The load runs once to warm up, and once per round."""
     said = bench("--url", "http://127.0.0.1:{port}/work", "--load", "echo {port} >> loads", *UVICORN)
     ports = (place / "loads").read_text().split()
 
@@ -134,7 +134,7 @@ def test_a_failing_command_is_reported_with_its_last_output(place: Path, words: 
 
 
 def test_a_port_in_use_by_another_service_is_refused() -> None:
-    """It would be the same on both sides."""
+    """Both variants would measure the same service."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
         with pytest.raises(StagelensError, match="a process listens at"):

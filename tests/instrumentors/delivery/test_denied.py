@@ -106,7 +106,7 @@ def shown(trusted: Path, client: Pem) -> ClientTlsFiles:
 def test_a_denied_batch_is_sent_once_and_logged_once_with_the_fix(
     sink: Sink, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    """Whoever is not let in must not knock all night; what it could not send is known to be lost."""
+    """A refused sender must not retry all night; unsent data are counted as lost."""
     sink.answers.extend([(status, {}, b"who are you?")] * 3)
     lost: list[tuple[str, int]] = []
     agent = exporter(lost=lambda reason, requests: lost.append((reason, requests)))

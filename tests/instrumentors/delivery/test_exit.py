@@ -145,7 +145,7 @@ os.waitpid(child, 0)
 def test_a_forked_child_reports_its_own_requests_under_its_own_instance(
     sink: Sink, script: str, counts: list[int]
 ) -> None:
-    """What waited in the parent stays the parent's; a child forked inside a request is not inside it."""
+    """Data waiting in the parent stay there; a child forked inside a request is not inside it."""
     done = run(sink.url, script)
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -38,7 +38,7 @@ def immediate_retries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Losses(list[tuple[str, int]]):
-    """What was given up."""
+    """Dropped requests and batches."""
 
     def __call__(self, reason: str, requests: int) -> None:
         """Note that *requests* are lost for *reason*."""
@@ -72,7 +72,7 @@ def batch(url: str, number: int = 1, body: bytes = b"body", requests: int = 1) -
 
 
 def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, exporter: Make) -> None:
-    """What a proxy or a vendor wants beside the body goes along; what describes the body stays ours."""
+    """Configured headers for a proxy or a vendor are sent; headers about the body are set by the agent."""
     agent = exporter(headers={"x-api-key": "k", "content-type": "text/plain"})
     agent.offer(batch(sink.url))
 
@@ -238,7 +238,7 @@ def test_counts_are_dropped_only_when_the_queue_is_full(sizes: list[tuple[int, i
 
 
 def test_a_batch_under_way_is_not_dropped_for_a_new_one() -> None:
-    """It may just be acknowledged: to count it as dropped as well would count it twice."""
+    """The batch may be acknowledged meanwhile, and would be counted twice."""
     outbox = Outbox(100)
     first, second = batch("", 1, b"x" * 60), batch("", 2, b"x" * 60)
     outbox.put(first)
@@ -256,7 +256,7 @@ def test_a_batch_under_way_is_not_dropped_for_a_new_one() -> None:
 
 
 def test_a_batch_in_flight_is_not_delivered() -> None:
-    """It counts until it is acknowledged; what was dropped or refused no longer does."""
+    """A batch counts as undelivered until it is acknowledged; dropped and refused ones no longer count."""
     outbox = Outbox(100)
     first, second, third = (batch("", number, b"x" * 40, requests=number) for number in (1, 2, 4))
     outbox.put(first)
@@ -326,7 +326,7 @@ def test_shutdown_time_is_bounded(losses: Losses, exporter: Make) -> None:
 def test_the_remainder_is_sent_when_no_thread_can_start(
     sink: Sink, exporter: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Later versions of Python start none at exit: a short script reports all the same."""
+    """Later versions of Python start no thread at exit, and a short script still reports."""
     start = threading.Thread.start
 
     def at_exit(thread: threading.Thread) -> None:

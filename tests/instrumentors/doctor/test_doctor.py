@@ -73,7 +73,7 @@ def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
 
 
 def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
-    """What would be timed with which version, and that nothing is in the way: a preload and workers are not."""
+    """The report has the timed libraries with versions, and no problem; a preload and workers are none."""
     code, said = doctor("--stage", "preprocess=serve:prepare", "--", "gunicorn", "--preload", "-w", "2", "serve:app")
 
     assert code == 0, said
@@ -296,7 +296,7 @@ class Clock:
 def test_a_run_reports_imports_and_uninstrumented_processes_and_cleans_up(
     doctor: Doctor, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What no command line shows: a worker that the program starts with an environment of its own."""
+    """A command line does not show a worker that the program starts with another environment."""
     (place / "parent.py").write_text(PARENT)
     monkeypatch.setattr(inspection, "BEGIN_SECONDS", 0.3)
     monkeypatch.setattr(inspection, "time", Clock())

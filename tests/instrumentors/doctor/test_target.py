@@ -1,4 +1,4 @@
-"""What a command line comes to: the interpreter, its flags, the program, through all that stands before them."""
+"""Analysis of a command line: the interpreter, its flags and the program behind wrapper commands."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def at(*words: str) -> CommandTarget:
 def test_python_options_end_at_the_program(
     words: list[str], flags: tuple[str, ...], program: str, arguments: tuple[str, ...]
 ) -> None:
-    """What the interpreter is asked with must be what it is started with."""
+    """The interpreter is inspected with the options of its start."""
     found = at(*words)
 
     assert (found.interpreter, found.flags, found.program, found.lost) == (words[0], flags, program, "")

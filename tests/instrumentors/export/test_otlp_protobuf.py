@@ -41,7 +41,7 @@ def test_fixed_size_numbers_round_trip(value: int, real: float, count: int) -> N
 
 
 def test_invalid_unicode_does_not_break_the_message() -> None:
-    """What is around it is read."""
+    """Fields around it are read."""
     assert AnyValue.FromString(text_field(1, "a\ud800b")) == AnyValue(string_value="a?b")
 
 

@@ -43,7 +43,7 @@ class Place(NamedTuple):
 
     @property
     def attribute(self) -> Any:
-        """What stands there itself, unbound."""
+        """Return the raw attribute, unbound."""
         return vars(self.owner).get(self.name, ABSENT)
 
     def __str__(self) -> str:
@@ -79,7 +79,7 @@ def value_or_error(question: Callable[[Any], Any], value: Any) -> Any:
 
 
 def function_in(attribute: Any) -> Any:
-    """Return the function of a class method or a static method, anything else as it is."""
+    """Return the function of a class method or a static method, and other objects unchanged."""
     return attribute.__func__ if isinstance(attribute, (classmethod, staticmethod)) else attribute
 
 
@@ -145,7 +145,7 @@ def overridden(place: Place) -> bool:
 
 
 class Examination:
-    """What a library looks like before, with and after its instrumentor.
+    """State of a library before, with and after its instrumentor.
 
     Args:
         trigger: Which of `bootstrap.LIBRARIES`.
@@ -223,7 +223,7 @@ def instrument_first() -> dict[str, list[str]]:
 
 
 def patches(instrumentor: type[Instrumentor]) -> list[str]:
-    """Return its patches, as listed by itself."""
+    """Return the sorted list of its patches."""
     own: list[Patch] = vars(instrumentor)["_patches"]
     return sorted(str(Place(patch.owner, patch.name)) for patch in own)
 

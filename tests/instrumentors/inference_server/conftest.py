@@ -1,4 +1,4 @@
-"""What the tests against a real Triton server share."""
+"""Shared fixtures of the tests against a real Triton server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.triton.triton_server import TraceSink, TritonServer, is_insta
 
 
 class Recorded(Protocol):
-    """What `in_a_request` has of the only request; the name `conftest` means this file here, so its class has no other."""
+    """Record of the only request of `in_a_request`; the class has another name than that of the parent `conftest`."""
 
     def stages(self) -> list[str]:
         """Return its stages, in the order they ended."""

@@ -59,7 +59,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> Planted:
 
 
 def test_the_first_call_has_no_previous_reading(planted: Planted) -> None:
-    """It stays on the wire at once, instead of holding its request."""
+    """The call is recorded as network immediately, and does not delay its request."""
     first = planted.serve(1, 1, 900, 0, 900, 0)
 
     assert ready(first)

@@ -372,7 +372,7 @@ def test_calls_that_never_end_are_dropped(client: Any, inputs: Any, monkeypatch:
 
 
 def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_request: Recorded, inputs: Any) -> None:
-    """It is read to its end all the same."""
+    """The stream is read to its end."""
     marks: Any = records.current.get()
     answers = RecordingCallback()
     client.start_stream(answers)
@@ -424,7 +424,7 @@ async def _one(inputs: Any, parts: int, **more: Any) -> AsyncIterator[dict[str, 
 
 
 def test_a_stream_of_asyncio_is_one_wait(triton: TritonServer, in_a_request: Recorded, inputs: Any) -> None:
-    """It is over when its last part was fetched."""
+    """The wait ends with the last part."""
 
     async def call() -> list[float]:
         async with grpc_aio.InferenceServerClient(triton.grpc) as client:

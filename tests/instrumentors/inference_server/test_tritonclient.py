@@ -170,7 +170,7 @@ def test_headers_of_the_user_are_unchanged(
 
 @pytest.mark.usefixtures("in_a_request")
 def test_headers_can_be_positional(triton: TritonServer, inputs: Any) -> None:
-    """The arguments before them are passed on as they are."""
+    """Earlier arguments are passed on unchanged."""
     before = (None, "", 0, False, False, 0, None)
     headers: dict[str, str] = {}
 
@@ -286,7 +286,7 @@ def test_an_abandoned_call_is_cancelled(triton: TritonServer, in_a_request: Reco
 
 
 def test_no_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
-    """What the client raises is raised."""
+    """The error of the client is raised."""
     with http.InferenceServerClient("127.0.0.1:1") as client, pytest.raises(ConnectionRefusedError):
         client.infer("plain", inputs(http))
 
@@ -310,7 +310,7 @@ def test_client_side_refusals_are_unchanged(
 
 
 def test_a_greenlet_without_a_server_is_an_error(in_a_request: Recorded, inputs: Any) -> None:
-    """It is raised where the result is asked for."""
+    """The error is raised where the result is requested."""
     with http.InferenceServerClient("127.0.0.1:1") as client:
         handle = client.async_infer("plain", inputs(http))
         with pytest.raises(ConnectionRefusedError):
@@ -540,7 +540,7 @@ def test_opentelemetry_grpc_and_aiohttp_cause_no_duplicates(
 def test_stagelens_client_modules_do_not_count_the_wait_twice(
     call: Call, triton: TritonServer, in_a_request: Recorded, inputs: Any
 ) -> None:
-    """What gRPC and aiohttp do for a call of Triton is no dependency."""
+    """GRPC and aiohttp calls for Triton are no dependency."""
     ours: list[Instrumentor] = [
         library.load()() for library in LIBRARIES if library.trigger in ("aiohttp", "grpc", "threading", "urllib3")
     ]

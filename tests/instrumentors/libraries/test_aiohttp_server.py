@@ -274,7 +274,7 @@ def test_a_client_disconnect_finishes_the_request_once(
 
 
 def test_a_request_that_never_ends_is_closed_in_any_context(finished: Finished) -> None:
-    """The coroutine of a task that was given up is closed by the garbage collector, in whatever context that runs."""
+    """The garbage collector closes the coroutine of an abandoned task in any context."""
 
     async def turn(_connection: Any, request: Any, _start_time: float, handler: Any) -> Any:
         return await handler(request)

@@ -236,7 +236,7 @@ def test_waiting_for_the_loop_after_a_thread_is_queue(finished: Finished) -> Non
 
 
 def test_loop_waits_of_a_long_stream_are_limited(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the chunks do needs the room."""
+    """Marks of the chunks need the space."""
     monkeypatch.setattr(asgi, "MAX_WAYS_BACK", 30)
     app = FastAPI()
     app.get("/")(lambda: StreamingResponse(str(number) for number in range(100)))
@@ -538,7 +538,7 @@ def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
 
 
 def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) -> None:
-    """What we made for a request is gone with it, by reference counting alone."""
+    """Objects of a request are freed by reference counting alone."""
 
     async def endpoint(request: Request) -> PlainTextResponse:
         if request.url.path == "/broken":

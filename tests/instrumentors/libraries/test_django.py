@@ -322,7 +322,7 @@ def test_instrumenting_twice_patches_once(finished: Finished, send_request: Ask,
 
 
 def test_a_subclass_works_unchanged(finished: Finished) -> None:
-    """One that overrides what is patched, and calls it."""
+    """A subclass overrides a patched method, and calls it."""
 
     class Mine(WSGIHandler):
         def resolve_request(self, request: Any) -> Any:

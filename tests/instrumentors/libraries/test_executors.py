@@ -118,7 +118,7 @@ def test_waiting_for_its_own_jobs_is_not_queue(finished: Finished) -> None:
 def test_a_cancelled_job_is_queue_until_its_cancellation(
     finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
 ) -> None:
-    """A request that gives up waiting for a thread was in the queue until then."""
+    """A request that stops waiting for a thread was in the queue until then."""
     pool, _ = busy
 
     async def impatient() -> None:
@@ -264,7 +264,7 @@ def test_a_thread_outliving_its_request_starts_separate_requests(finished: Finis
 
 
 def test_a_request_in_a_thread_of_a_request_is_inside_it(finished: Finished) -> None:
-    """It is counted once, as the outer one."""
+    """The requests are counted once, as the outer one."""
     with request("outer"):
         thread = threading.Thread(target=request("inner")(work))
         thread.start()
@@ -352,7 +352,7 @@ def test_a_multiprocessing_thread_pool_propagates_the_request(finished: Finished
 
 
 def test_process_pools_are_not_patched(finished: Finished) -> None:
-    """What it sends to its processes must be what it was given."""
+    """Data for other processes must stay unchanged."""
     with request("processes"), multiprocessing.get_context("spawn").Pool(1) as pool:
         # A process can only be sent what it can import.
         assert pool.map(abs, [-2, 3]) == [2, 3]
@@ -364,7 +364,7 @@ def test_process_pools_are_not_patched(finished: Finished) -> None:
 
 
 def test_the_gevent_pool_propagates_the_request(finished: Finished) -> None:
-    """It derives from the standard one and submits in its own way."""
+    """The gevent pool is a subclass of the standard one with its own submit."""
     pool = gevent.threadpool.ThreadPoolExecutor(1)
     with request("gevent"):
         assert pool.submit(work, 3).result() == 3

@@ -40,7 +40,7 @@ TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 @pytest.fixture
 def app() -> Flask:
-    """One of every kind of view."""
+    """Application with every kind of view."""
     app = Flask(__name__, static_folder=None)
     part = Blueprint("part", __name__, url_prefix="/part")
 
@@ -222,7 +222,7 @@ def test_a_client_disconnect_finishes_a_stream_once(finished: Finished, app: Fla
 
 
 def test_a_file_is_sent_unchanged(finished: Finished, app: Flask, tmp_path: Path) -> None:
-    """It is no stream, and its name is not looked at."""
+    """The file is no stream, and its name is not recorded."""
     (tmp_path / "secret.txt").write_bytes(b"content")
     app.get("/file")(lambda: send_file(tmp_path / "secret.txt"))
 
@@ -298,7 +298,7 @@ def test_instrumenting_twice_patches_once(finished: Finished, app: Flask, instru
 
 
 def test_a_subclass_works_unchanged(finished: Finished) -> None:
-    """One that overrides what is patched, and calls it."""
+    """A subclass overrides a patched method, and calls it."""
 
     class Mine(Flask):
         def full_dispatch_request(self, *context: Any) -> Any:

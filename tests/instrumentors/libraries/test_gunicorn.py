@@ -92,7 +92,7 @@ def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finishe
 
 
 def test_an_unmarked_connection_has_no_queue(finished: Finished, worker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It came while gunicorn was not instrumented yet."""
+    """The connection arrived before gunicorn was instrumented."""
     monkeypatch.setattr(gthread.ThreadWorker, "enqueue_req", vars(gthread.ThreadWorker)["enqueue_req"].__wrapped__)
 
     assert read_response(connect(worker, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")).endswith(b"fine")
@@ -103,7 +103,7 @@ def test_an_unmarked_connection_has_no_queue(finished: Finished, worker: Any, mo
 def test_an_agent_failure_is_logged_once_and_the_worker_responds(
     finished: Finished, worker: Any, reported: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A connection that takes no mark of ours is served all the same."""
+    """A connection that accepts no attribute is still served."""
 
     def broken() -> int:
         raise RuntimeError

@@ -152,7 +152,7 @@ def test_a_session_with_other_providers_is_a_new_one(in_a_request: Finished) -> 
 
 
 def test_a_failed_run_is_not_a_warm_up(in_a_request: Finished) -> None:
-    """What failed is recorded as well, raises what it always raised, and leaves the session cold."""
+    """A failed run is recorded, raises the original error, and leaves the session cold."""
     session = load()
     with pytest.raises(ValueError, match=r"Required inputs"):
         session.run(None, {})
@@ -380,7 +380,7 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A session we cannot describe is timed all the same."""
+    """A session with unknown properties is still timed."""
     make_fail(onnxruntime_session, "describe")
     session = load()
     with caplog.at_level(logging.WARNING, "stagelens"):

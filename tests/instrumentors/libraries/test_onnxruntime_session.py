@@ -182,7 +182,7 @@ def test_an_invalid_call_raises_the_library_error(in_a_request: Finished, report
 
 
 def test_the_factory_is_still_a_class_method() -> None:
-    """It creates values of a subclass, and its signature is unchanged."""
+    """The method creates values of a subclass, and its signature is unchanged."""
 
     class Mine(OrtValue):
         pass

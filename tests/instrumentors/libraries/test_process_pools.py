@@ -1,4 +1,4 @@
-"""Process pools: what a process does for a request is the request's, and the user's own call is as it was."""
+"""Process pools: work of a process is part of its request, and results of the user are unchanged."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_job_of_a_request_records_its_wait_and_stages(finished: Finished, pool
 
 
 def test_the_clock_is_shared_by_all_processes(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    """What lets a stage of another process be placed in the request."""
+    """A shared clock places a stage of another process in the request."""
     with request("looked"):
         before = clock()
         process, there, inside, header, prepared = pool.submit(pool_jobs.describe_process).result(60)
@@ -183,7 +183,7 @@ def test_a_broken_pool_raises_the_original_error(finished: Finished) -> None:
 
 @pytest.mark.usefixtures("finished")
 def test_another_interpreter_gets_the_job_unchanged(monkeypatch: pytest.MonkeyPatch, pool: ProcessPoolExecutor) -> None:
-    """It may have nothing of ours installed: only a fork is surely like us."""
+    """Another interpreter may lack Stagelens: only a fork is known to be equal."""
     monkeypatch.setattr(sys, "executable", "/another/python")
     with request("elsewhere"):
         inside = pool.submit(pool_jobs.describe_process).result(60)[2]

@@ -134,7 +134,7 @@ def test_loading_is_one_load(saved: Path, in_a_request: Finished) -> None:
 def test_a_process_pool_is_not_timed(
     embedder: SentenceTransformer, in_a_request: Finished, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What other processes do is no stage of the request."""
+    """Work of other processes is not recorded."""
     monkeypatch.setattr(embedder, "_multi_process", lambda inputs, **_: np.zeros((len(inputs), 32)))
     pool: Any = {"input": None, "output": None, "processes": []}
 
@@ -144,7 +144,7 @@ def test_a_process_pool_is_not_timed(
 
 
 def test_an_exception_of_the_library_is_unchanged(embedder: SentenceTransformer, in_a_request: Finished) -> None:
-    """What was refused is recorded, and the next call is whole."""
+    """A refused call is recorded, and the next call is complete."""
     with pytest.raises(ValueError, match="batch_size"):
         embedder.encode("word1", batch_size=0)
     in_a_request[0][0][3:] = []
@@ -202,7 +202,7 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A model we cannot describe is timed all the same."""
+    """A model with unknown properties is still timed."""
     make_fail(module, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [embedder.encode("word1") for _ in range(2)]

@@ -20,7 +20,7 @@ def described(method: str = "GET", traceparent: str = "", forced: str = "", wait
 
 
 def test_a_plain_request_has_its_method_only() -> None:
-    """It started when it arrived."""
+    """The start is the arrival."""
     assert described() == (["@method", "GET", 0], ARRIVED)
 
 
@@ -31,7 +31,7 @@ def test_an_invalid_method_is_not_recorded(method: str) -> None:
 
 
 def test_the_trace_it_came_with_is_a_fact() -> None:
-    """The header as it is: whether it is valid is asked later, and not on the request's time."""
+    """The header is recorded unchanged and validated later, outside of the request."""
     assert described(traceparent="00-a-b-01")[0][3:] == ["@traceparent", "00-a-b-01", 0]
 
 

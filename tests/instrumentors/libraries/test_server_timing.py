@@ -146,7 +146,7 @@ def test_an_instrumented_client_records_the_server_stages(finished: Finished, ur
 def test_an_agent_failure_drops_the_header_not_the_response(
     finished: Finished, url: str, until: Until, reported: set[str], make_fail: Callable[[Any, str], None]
 ) -> None:
-    """It is reported once."""
+    """The failure is logged once."""
     make_fail(asgi, "format_server_timing")
 
     assert httpx.get(f"{url}/predict", timeout=60).json() == "done"

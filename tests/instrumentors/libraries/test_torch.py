@@ -148,7 +148,7 @@ def test_a_model_called_after_the_request_is_not_recorded(finished: Finished, ne
 
 
 def test_an_exception_of_the_model_is_unchanged(in_a_request: Finished, net: Net) -> None:
-    """What failed is recorded, raises what it always raised, and the next call is outermost again."""
+    """A failed call is recorded, raises the original error, and the next call is outermost again."""
     with pytest.raises(KeyError):
         Broken()(X)
     net(X)
@@ -259,7 +259,7 @@ def test_a_recompilation_is_load_inside_a_forward(in_a_request: Finished, net: N
 
 
 def test_instrumentation_does_not_change_graph_breaks_and_recompilations(instrumented: Instrumentor) -> None:
-    """What makes Dynamo break, copy and compile again does so exactly as often when we are there."""
+    """Dynamo breaks, copies and recompiles as often as without instrumentation."""
 
     class Breaking(nn.Module):
         def __init__(self) -> None:
@@ -359,7 +359,7 @@ for function, x in [
 
 
 def test_export_and_symbolic_tracing_work(expected: torch.Tensor, net: Net) -> None:
-    """What else looks into a module's call gets the graph it always got."""
+    """Other inspections of a module's call get the original graph."""
     exported = torch.export.export(net, (X,))
     traced = torch.fx.symbolic_trace(net)
 
@@ -384,7 +384,7 @@ def test_an_agent_failure_is_logged_once_and_the_result_is_returned(
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A module we cannot describe is timed all the same."""
+    """A module with unknown properties is still timed."""
     make_fail(models, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
         new = Net()
@@ -427,7 +427,7 @@ print(*[mark for mark in marks[::3]])
 
 
 def test_the_first_call_of_a_model_is_load(in_a_request: Finished) -> None:
-    """It warms up what the next ones use. One that failed has warmed up nothing."""
+    """The first call warms up the model; a failed call does not."""
     net = Net()
     with pytest.raises(RuntimeError, match="shapes"):
         net(torch.ones(2, 3))
@@ -494,7 +494,7 @@ def test_loading_a_state_is_load(in_a_request: Finished, net: Net) -> None:
 
 
 def test_a_loop_of_thousands_is_recorded_completely(in_a_request: Finished) -> None:
-    """A model that runs once a token leaves room for all of its calls."""
+    """A model that runs once per token leaves capacity for all of its calls."""
     layer = warm(nn.Linear(4, 4))
     for _ in range(3000):
         layer(X)

@@ -155,7 +155,7 @@ class Tensor(torch.Tensor):
 
 
 class Dispatch(TorchDispatchMode):
-    """What knows the device: the library that would come with it."""
+    """Simulated device library."""
 
     def __init__(self, source: Source) -> None:
         super().__init__()
@@ -342,7 +342,7 @@ def test_the_first_call_with_a_shape_is_load_with_cudnn_benchmark(
 
 
 def test_the_wait_for_another_request_is_queue(host: Host, net: Net, x: torch.Tensor) -> None:
-    """What this request launched stood behind what another had asked for before."""
+    """The work of this request was queued behind that of another one."""
     other = contextvars.Context().run(Request, host)
     token = records.current.set(other.marks)
     net(x)
@@ -428,7 +428,7 @@ def test_completed_device_events_count(host: Host, net: Net, x: torch.Tensor) ->
 
 
 def test_an_unawaited_copy_has_device_time(host: Host, x: torch.Tensor, net: Net) -> None:
-    """It is launched early and made late."""
+    """The copy is launched early and executed late."""
     request = Request(host)
     net(x).to("cpu", non_blocking=True)
     host.now += 20 * MS
@@ -580,7 +580,7 @@ def test_the_first_copy_of_a_process_is_its_launch(host: Host, source: Source, m
 def test_a_kind_of_device_without_events_is_timed_by_the_host(
     host: Host, net: Net, x: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is marked as launch time, because the host does not measure a device that is still working."""
+    """The time is marked as launch time, because the host does not measure a device that is still working."""
     monkeypatch.setattr(torch_device.devices, "sources", {})
     request = Request(host)
     net(x).cpu()
@@ -782,7 +782,7 @@ def test_events_of_a_copy_loop_are_bounded(host: Host, x: torch.Tensor, source: 
 def test_a_device_event_failure_does_not_affect_the_model(  # noqa: PLR0917 - fixtures
     host: Host, net: Net, x: torch.Tensor, reported: set[str], monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """It is logged once, the result is what it was, and the host's times stand."""
+    """The failure is logged once, the result is unchanged, and the host times remain."""
 
     def fail(*_: Any) -> None:
         message = "ours"

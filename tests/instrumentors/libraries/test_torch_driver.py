@@ -1,4 +1,4 @@
-"""What a thread is given before it asks a device for events: a context that is there already, and the relaxed mode."""
+"""Preparation of a thread before it queries device events: an existing context, and the relaxed mode."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ def test_a_list_goes_through_in_batches(classify: Any, in_a_request: Finished) -
 
 
 def test_a_lazy_pipeline_is_timed_while_it_is_consumed(lengths: Lengths, in_a_request: Finished) -> None:
-    """What the user does between two items is the user's."""
+    """Time of the user between two items is excluded."""
     answers: list[Any] = []
     between: list[int] = []
     lazy: Any = lengths(word for word in ("a", "bc"))
@@ -161,7 +161,7 @@ def test_a_pipeline_in_chunks_is_prepared_between_its_forwards(in_a_request: Fin
 def test_an_exception_of_the_pipeline_is_unchanged(
     lengths: Lengths, in_a_request: Finished, fails_in: str, stages: list[str]
 ) -> None:
-    """What ran before it is recorded, for one item and in a list, and the next item is whole."""
+    """Earlier stages are recorded, for one item and in a list, and the next item is complete."""
     lengths.fails_in = fails_in
     for inputs in ("a", ["a"]):
         with pytest.raises(KeyError):
@@ -220,7 +220,7 @@ def test_a_tokenizer_is_one_stage(in_a_request: Finished, call: Any, stage: str)
 
 
 def test_an_exception_of_the_tokenizer_is_unchanged(in_a_request: Finished) -> None:
-    """What was refused is recorded, and the request is the current one again."""
+    """A refused call is recorded, and the request is the current one again."""
     with pytest.raises(ValueError, match="text"):
         tokenizer()()
 

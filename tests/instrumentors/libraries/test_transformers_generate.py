@@ -74,7 +74,7 @@ class Failing(LogitsProcessor):
         self._left = step
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
-        """Leave the scores as they are, or fail."""
+        """Return the scores unchanged, or fail."""
         self._left -= 1
         if not self._left:
             raise KeyError(input_ids.shape)
@@ -167,7 +167,7 @@ def test_one_token_is_prefill_only(in_a_request: Finished) -> None:
 
 
 def test_an_encoder_is_part_of_prefill(in_a_request: Finished) -> None:
-    """What a decoder of its own starts from is no new token."""
+    """The start token of a decoder is no new token."""
     t5().generate(input_ids=PROMPT, max_new_tokens=NEW, do_sample=False)
 
     assert in_a_request.stages() == ["prefill", "decode"]
@@ -236,7 +236,7 @@ def test_a_custom_decoding_loop_is_decode(in_a_request: Finished) -> None:
 
 
 def test_a_delegating_generate_is_recorded_once(in_a_request: Finished) -> None:
-    """What runs another `generate` before any step of its own has that one's steps."""
+    """A call that delegates to another `generate` before its first step has the steps of that one."""
 
     def loop(model: Any, input_ids: Any, **_: Any) -> Any:
         mixin: Any = GenerationMixin
@@ -250,7 +250,7 @@ def test_a_delegating_generate_is_recorded_once(in_a_request: Finished) -> None:
 
 @pytest.mark.parametrize(("step", "stages"), [(1, ["prefill"]), (3, ["prefill", "decode"])])
 def test_an_exception_of_the_loop_is_unchanged(in_a_request: Finished, step: int, stages: list[str]) -> None:
-    """What ran before it is recorded, and the request is the current one again."""
+    """Earlier stages are recorded, and the request is the current one again."""
     with pytest.raises(KeyError):
         run(llama(), "greedy", logits_processor=[Failing(step)])
 
@@ -318,7 +318,7 @@ def test_parallel_requests_do_not_mix(finished: Finished) -> None:
 def test_an_agent_failure_is_logged_once_and_the_tokens_are_returned(
     in_a_request: Finished, reported: set[str], make_fail: Callable[[Any, str], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What we cannot count is timed all the same."""
+    """A call without counts is still timed."""
     make_fail(transformers, "_count_tokens")
     with caplog.at_level(logging.WARNING, "stagelens"):
         answers = [run(llama(), "greedy") for _ in range(2)]

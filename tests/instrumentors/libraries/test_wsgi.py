@@ -289,7 +289,7 @@ class FileWrapper:
 
 
 class FixedWrapper:
-    """One of an extension: it takes no attribute."""
+    """Wrapper of an extension module, which accepts no attribute."""
 
     __slots__ = ()
 
@@ -316,7 +316,7 @@ def test_a_file_is_returned_as_the_server_file_wrapper(finished: Finished, wrapp
 
 
 def test_a_websocket_is_not_recorded(finished: Finished) -> None:
-    """It is no request, and may be open for hours."""
+    """A websocket may be open for hours."""
     seen: list[records.Marks | None] = []
 
     def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
@@ -354,7 +354,7 @@ def triples(marks: records.Marks) -> list[tuple[str, Any, Any]]:
 
 @pytest.mark.filterwarnings("ignore:starlette.middleware.wsgi is deprecated")  # the only such adapter installed
 def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Finished) -> None:
-    """It runs in a thread, inside the request that is already recorded."""
+    """The application runs in a thread, inside the recorded request."""
     from starlette.applications import Starlette  # noqa: PLC0415 - instrumented only in this test
     from starlette.middleware.wsgi import WSGIMiddleware  # noqa: PLC0415
     from starlette.routing import Mount  # noqa: PLC0415
@@ -380,7 +380,7 @@ def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Fini
 
 
 def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) -> None:
-    """What we made for a request is gone with it, although servers keep the environment with `start_response`."""
+    """Objects of a request are freed, although servers retain the environment with `start_response`."""
 
     class Server:
         """As in wsgiref and waitress: its method is `start_response`, and it holds the environment."""

@@ -39,7 +39,7 @@ def tokenizer() -> Any:
 
 @cache
 def llama(seed: int = 0) -> Any:
-    """Return a decoder that never ends a sentence by itself."""
+    """Return a decoder that never generates an end token."""
     torch.manual_seed(seed)
     config = LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=256, pad_token_id=0, bos_token_id=1, **SMALL)
     config.eos_token_id = None

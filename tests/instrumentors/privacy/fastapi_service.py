@@ -34,7 +34,7 @@ class Exporter(SpanExporter):
 
 
 class Item(BaseModel):
-    """What comes and goes."""
+    """Request and response body."""
 
     text: str
 

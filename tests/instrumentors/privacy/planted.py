@@ -24,7 +24,7 @@ def secret(place: str) -> str:
 
 
 def found(content: bytes, word: str = BEGINNING) -> str:
-    """Return what stands around the first *word* in *content*, as it is, in base64 or in hexadecimal; "" without one."""
+    """Return the text around the first *word* in *content*, plain, in base64 or in hexadecimal; "" without one."""
     for form in forms(word):
         place = content.lower().find(form) if form.islower() else content.find(form)
         if place >= 0:
@@ -33,7 +33,7 @@ def found(content: bytes, word: str = BEGINNING) -> str:
 
 
 def forms(word: str) -> Iterator[bytes]:
-    """Yield how *word*, of small letters and figures, may be written; percent-encoding leaves it as it is."""
+    """Yield the encodings of *word*, of lower-case letters and digits; percent-encoding leaves it unchanged."""
     yield word.encode()
     yield word.encode().hex().encode()
     for before in range(3):

@@ -1,4 +1,4 @@
-"""What the services talk to: a way to the collector that keeps every byte, and servers for the calls that they make."""
+"""Servers for the services: a proxy to the collector that records every byte, and upstream servers."""
 
 from __future__ import annotations
 

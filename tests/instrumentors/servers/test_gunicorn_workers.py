@@ -49,7 +49,7 @@ def check(sink: Sink, answers: list[dict[str, Any]]) -> None:
 
 
 def assert_clean(ended: tuple[int, str]) -> None:
-    """See that it ended by itself, and that nothing went wrong in it."""
+    """Check that the server exited without errors."""
     status, log = ended
 
     assert status == 0, log

@@ -26,7 +26,7 @@ NEVER = "36500d"
 
 
 def assert_clean(ended: tuple[int, str], status: int) -> None:
-    """See that it ended as it does without us, and that nothing went wrong in it."""
+    """Check that the server exited as without Stagelens and without errors."""
     assert ended[0] == status, ended[1]
     assert "Traceback" not in ended[1]
     assert "stagelens:" not in ended[1]

@@ -134,7 +134,7 @@ def test_the_httpx_tests_pass_inside_recorded_requests(tmp_path: Path, sink: Sin
 
 
 def test_the_starlette_tests_pass_with_instrumentation(tmp_path: Path, sink: Sink) -> None:
-    """What they ask an application for is a request of ours."""
+    """Each request of the tests is a recorded request."""
     broken = broken_by_us(Suite("starlette", tmp_path, sink))
     stages = counted(sink)
 

@@ -1,4 +1,4 @@
-"""What-if analysis: percentiles with a faster stage, compared with a recomputation from requests."""
+"""Percentiles with a faster stage, compared with a recomputation from requests."""
 
 from __future__ import annotations
 

@@ -155,7 +155,7 @@ class TritonServer:
 
 
 class TraceSink:
-    """Takes the OTLP/JSON that the server sends, as it comes; a context manager."""
+    """Context manager that records the OTLP/JSON of the server unchanged."""
 
     def __init__(self) -> None:
         self.bodies: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""What the tests of the clients share: a real server to call, and a request to call it from."""
+"""Shared fixtures of the client tests: a real server, and a request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""aiohttp's client as it is used by itself: bodies, headers of every kind, websockets, the server beside it."""
+"""The client of aiohttp: bodies, headers of every type, websockets, and a server in the same process."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_traceparent_of_the_session_is_preserved(upstream: Upstream) -> None:
 
 
 def test_invalid_headers_raise_the_aiohttp_error(in_a_request: Running, upstream: Upstream) -> None:
-    """What it raised before, and the time until then."""
+    """The original error is raised, and the time until then is recorded."""
 
     async def go() -> None:
         async with aiohttp.ClientSession() as session:
@@ -110,7 +110,7 @@ def test_invalid_headers_raise_the_aiohttp_error(in_a_request: Running, upstream
 
 
 def test_an_abandoned_wait_is_recorded(in_a_request: Running, upstream: Upstream) -> None:
-    """It counts until then, and what is raised goes through."""
+    """The wait counts until then, and the exception is raised."""
 
     async def go() -> None:
         async with aiohttp.ClientSession() as session, session.get(f"{upstream.address}/held") as response:

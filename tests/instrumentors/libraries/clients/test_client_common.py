@@ -203,7 +203,7 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: 
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A call we cannot give a trace is made, and timed, all the same."""
+    """A call without a trace header is made and timed."""
     make_fail(trace_context, "traceparent")
     with caplog.at_level(logging.WARNING, "stagelens"):
         bodies = [client.get(f"{upstream.address}/plain", NO_HEADERS) for _ in range(2)]

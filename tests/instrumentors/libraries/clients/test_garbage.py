@@ -91,7 +91,7 @@ def assert_possible(marks: records.Marks) -> None:
 @settings(deadline=None)
 @given(body=bodies(), cut=st.integers(0, 400), inserted=st.binary(max_size=3))
 def test_any_response_body_is_parsed_without_an_error(body: dict[str, Any], cut: int, inserted: bytes) -> None:
-    """As it is, cut off, and with bytes in it that are no text."""
+    """Bodies are complete, truncated, or contain invalid bytes."""
     text = json.dumps(body).encode()
     for said in (text, text[:cut], text[:cut] + inserted + text[cut:]):
         call, marks = a_call()
@@ -186,7 +186,7 @@ def test_an_oversized_body_is_not_parsed() -> None:
 
 
 def test_a_deeply_nested_body_is_not_parsed() -> None:
-    """It is none of a model's."""
+    """Reports of models are not deeply nested."""
     call, marks = a_call()
     with nothing_reported():
         call.read("[" * 100_000 + '"load_duration"')

@@ -161,7 +161,7 @@ def test_a_unary_response_is_a_dependency(  # noqa: PLR0917 - fixtures
 def test_each_wait_of_a_stream_counts(
     in_a_request: Running, server: Server, monkeypatch: pytest.MonkeyPatch, *, single_threaded: bool
 ) -> None:
-    """What the caller does between two messages is its own time."""
+    """Time of the caller between two messages is excluded."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
     held: list[int] = []
     options = [(SINGLE_THREADED, single_threaded)]
@@ -359,7 +359,7 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: 
     make_fail: Callable[[Any, str], None],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A call we cannot give a trace is made, and timed, all the same."""
+    """A call without a trace header is made and timed."""
     make_fail(trace_context, "traceparent")
     call = channel.unary_unary(f"{SERVICE}/Unary")
     with caplog.at_level(logging.WARNING, "stagelens"):
@@ -423,7 +423,7 @@ def aio(server: Server, use: Callable[[grpc.aio.Channel], Any], *interceptors: A
 
 
 def test_an_awaited_response_is_a_dependency(in_a_request: Running, server: Server) -> None:
-    """From the call until it is done, with the trace beside the user's metadata, which stays as it is."""
+    """The interval lasts until the result, with the trace beside the user's metadata, which is unchanged."""
     metadata = grpc.aio.Metadata(("x-own", "1"))
 
     async def use(channel: grpc.aio.Channel) -> Any:

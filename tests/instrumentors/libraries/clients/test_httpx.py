@@ -1,4 +1,4 @@
-"""httpx and httpx2 as they are used by themselves: streams, transports, authentication, cancellation."""
+"""httpx and httpx2: streams, transports, authentication, cancellation."""
 
 from __future__ import annotations
 

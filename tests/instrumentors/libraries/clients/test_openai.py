@@ -311,7 +311,7 @@ def test_a_stream_may_be_read_in_another_context(
 def test_after_the_request_a_stream_adds_nothing(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
-    """A request that is over is counted as it was."""
+    """A finished request is unchanged."""
     stream = open_stream(client)
     in_a_request.marks[0] = records.CLOSED
     list(stream)

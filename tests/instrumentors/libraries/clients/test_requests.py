@@ -1,4 +1,4 @@
-"""requests as it is used by itself: redirects, streams, adapters, prepared requests."""
+"""The requests library: redirects, streams, adapters, prepared requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""urllib3 as it is used by itself: bodies in every way there is to read them, retries, headers of the pool."""
+"""urllib3: every way to read a body, retries, headers of the pool."""
 
 from __future__ import annotations
 
