@@ -35,7 +35,7 @@ from stagelens.store import Store
 
 ROOT = Path(__file__).parents[2]
 # Longer than a slow response takes, so that only a missing response is an unknown outcome. [seconds]
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 # Shorter than the real interval of one minute. [seconds]
 REMINDED = Refresh(every_seconds=1.0, after_end_seconds=5.0)
 
@@ -71,7 +71,7 @@ class AlertProcesses:
         database: str,
         receivers: Mapping[str, str],
         lease_seconds: float = 1.0,
-        timeout_seconds: float = PATIENCE_SECONDS,
+        timeout_seconds: float = TIMEOUT_SECONDS,
     ) -> int:
         """Start a process that delivers to *receivers* (URLs by kind of channel), and return its id."""
         order = {

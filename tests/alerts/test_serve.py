@@ -25,7 +25,7 @@ from stagelens.store import Store
 
 SLOW = {"forward": 0.020, "preprocess": 0.390}
 SECOND = timedelta(seconds=1)
-PATIENCE_SECONDS = 90
+TIMEOUT_SECONDS = 90
 Traffic = Callable[..., None]
 
 
@@ -41,7 +41,7 @@ class Inbox:
     def wait_for(self, condition: Callable[[], object]) -> None:
         """Wait until the accepted messages fulfil *condition*."""
         with self.came:
-            assert self.came.wait_for(condition, PATIENCE_SECONDS), "it did not come within the deadline"
+            assert self.came.wait_for(condition, TIMEOUT_SECONDS), "it did not come within the deadline"
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ class AlertLog(logging.Handler):
     def wait_for(self, text: str) -> None:
         """Wait until a line contains *text*."""
         with self._more:
-            assert self._more.wait_for(lambda: any(text in line for line in self._lines), PATIENCE_SECONDS), self._lines
+            assert self._more.wait_for(lambda: any(text in line for line in self._lines), TIMEOUT_SECONDS), self._lines
 
 
 @pytest.fixture

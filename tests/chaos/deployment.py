@@ -23,7 +23,7 @@ from tests.chaos.unreliable_network import Network
 from tests.support.ports import free_port
 from tests.support.postgresql_server import Server
 
-PATIENCE_SECONDS = 90.0
+TIMEOUT_SECONDS = 90.0
 _LOOK_SECONDS = 0.01
 
 
@@ -33,9 +33,9 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
     Raises:
         AssertionError: *what* did not come true in time.
     """
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
-        assert time.monotonic() < end, f"{what}: not within {PATIENCE_SECONDS:g} s"
+        assert time.monotonic() < end, f"{what}: not within {TIMEOUT_SECONDS:g} s"
         time.sleep(_LOOK_SECONDS)
 
 
@@ -166,7 +166,7 @@ class Deployment:
             client = self._clients[0]
             assert client.stdout
             line = client.stdout.readline()
-            assert client.wait(PATIENCE_SECONDS) == 0, f"{client.args} failed; see {self.folder}"
+            assert client.wait(TIMEOUT_SECONDS) == 0, f"{client.args} failed; see {self.folder}"
             client.stdout.close()
             said.append(Totals.from_json(line))
             self._clients.pop(0)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from tests.chaos.deployment import PATIENCE_SECONDS, Deployment, Member
+from tests.chaos.deployment import TIMEOUT_SECONDS, Deployment, Member
 
 # Nothing of ours is larger, and all of it is to be written at once.
 _CHUNK_BYTES = 65_536
@@ -41,7 +41,7 @@ def lock_database(deployment: Deployment, seconds: float) -> None:
     """Another program holds the database."""
     if deployment.postgresql is None:
         database = _database(deployment)
-        with closing(sqlite3.connect(database, timeout=PATIENCE_SECONDS, isolation_level=None)) as connection:
+        with closing(sqlite3.connect(database, timeout=TIMEOUT_SECONDS, isolation_level=None)) as connection:
             connection.execute("BEGIN IMMEDIATE")
             time.sleep(seconds)
             connection.execute("ROLLBACK")

@@ -42,7 +42,7 @@ FAILING = 0.5
 # More services that fail within minutes are grouped into one notification (analysis/policy/incidents.yaml).
 _AT_ONCE = 4
 # Pause between two failures; longest suspension; deadline for each step. [seconds]
-_CALM_SECONDS, _SUSPENDED_SECONDS, _PATIENCE_SECONDS = (0.05, 0.8), 5.0, 300.0
+_CALM_SECONDS, _SUSPENDED_SECONDS, _TIMEOUT_SECONDS = (0.05, 0.8), 5.0, 300.0
 _SLOW = {"forward": 0.020, "preprocess": 0.390}
 _MINUTES = timedelta(minutes=10)
 
@@ -143,7 +143,7 @@ class _Chaos:
 
     def until(self, condition: Callable[[], bool]) -> None:
         """Kill and suspend processes until *condition* holds."""
-        end = time.monotonic() + _PATIENCE_SECONDS
+        end = time.monotonic() + _TIMEOUT_SECONDS
         while not condition():
             assert time.monotonic() < end, "not within the deadline"
             time.sleep(self._rng.uniform(*_CALM_SECONDS))

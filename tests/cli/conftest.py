@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import PATIENCE_SECONDS, RUN, environment
+from tests.cli.programs import RUN, TIMEOUT_SECONDS, environment
 from tests.support.ports import free_port
 
 
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
             env=environment(tmp_path, **variables),
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
 

@@ -16,10 +16,10 @@ from typing import Self
 from tests.support.long_flush_path import LONG_FLUSH
 
 RUN = (sys.executable, "-m", "stagelens", "run")
-PATIENCE_SECONDS = 120
-# The same, which waits longer for what its command leaves running than the ten seconds of everybody else.
-_LONGER = f"import sys; from stagelens.__main__ import main; from stagelens.cli import run; run._PATIENCE_SECONDS = {PATIENCE_SECONDS}"
-PATIENT_RUN = (sys.executable, "-c", f"{_LONGER}; sys.exit(main())", "run")
+TIMEOUT_SECONDS = 120
+# The same with a longer wait for child processes of the command than the default of ten seconds.
+_LONGER = f"import sys; from stagelens.__main__ import main; from stagelens.cli import run; run._CHILDREN_SECONDS = {TIMEOUT_SECONDS}"
+LONG_WAIT_RUN = (sys.executable, "-c", f"{_LONGER}; sys.exit(main())", "run")
 
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
@@ -69,7 +69,7 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for the end of the process, and return its exit code."""
-        return self.process.wait(PATIENCE_SECONDS)
+        return self.process.wait(TIMEOUT_SECONDS)
 
     def rest(self) -> str:
         """Return what has come since the last time, once the process has ended."""

@@ -22,7 +22,7 @@ from playwright.sync_api import Browser
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Selection, Store
 from tests.cli import programs
-from tests.cli.programs import PATIENT_RUN, RUN, Terminal, environment
+from tests.cli.programs import LONG_WAIT_RUN, RUN, Terminal, environment
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -94,7 +94,7 @@ def test_late_workers_and_foreign_spans_are_counted(run: Run, tmp_path: Path, fr
     server = f"gunicorn --workers 2 --bind 127.0.0.1:{free_port} --log-level critical app:app"
     command = f"{sys.executable} foreign.py; exec {sys.executable} driver.py {free_port} 30 {server}"
     words = ("--save", "run.json", "--", "sh", "-c", command)
-    done = run(*words, command=PATIENT_RUN, OTEL_SERVICE_NAME="served")
+    done = run(*words, command=LONG_WAIT_RUN, OTEL_SERVICE_NAME="served")
 
     assert done.returncode == 0, done.stderr
     # The driver's own calls are no requests: nobody has asked it anything.

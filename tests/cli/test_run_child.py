@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import PATIENCE_SECONDS, Terminal, script
+from tests.cli.programs import TIMEOUT_SECONDS, Terminal, script
 
 # What `stagelens run` does with its child, and nothing of the server.
 PARENT = script(
@@ -36,7 +36,7 @@ def parent(*command: str) -> list[str]:
 
 def run(*command: str) -> subprocess.CompletedProcess[str]:
     """Run *command* as a child."""
-    return subprocess.run(parent(*command), capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    return subprocess.run(parent(*command), capture_output=True, text=True, timeout=TIMEOUT_SECONDS, check=False)
 
 
 @pytest.mark.parametrize("code", [0, 1, 126, 255])

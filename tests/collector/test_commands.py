@@ -32,7 +32,7 @@ from tests.support.postgresql_server import Server
 from tests.support.raw_requests import PointAggregator, Request  # pyright: ignore[reportMissingImports] - a sibling, found once its folder is
 
 STAGELENS = [sys.executable, "-m", "stagelens"]
-PATIENCE_SECONDS = 150
+TIMEOUT_SECONDS = 150
 HOURS = 20
 # A command that is killed before the fifth step of its copy.
 DYING = """
@@ -174,7 +174,7 @@ def test_a_closed_pipe_causes_no_traceback(tmp_path: Path) -> None:
             cwd=tmp_path,
             stdout=writing,
             stderr=subprocess.PIPE,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
     finally:
@@ -221,7 +221,7 @@ def test_a_backup_during_writes_is_consistent(tmp_path: Path, store: Store) -> N
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert begun.wait(PATIENCE_SECONDS)
+        assert begun.wait(TIMEOUT_SECONDS)
         result = stagelens(tmp_path, "backup", "backup.db")
     finally:
         ended.set()
@@ -389,14 +389,14 @@ def test_histograms_move_to_clickhouse(tmp_path: Path, store: Store) -> None:
 def test_a_killed_migration_continues(tmp_path: Path, store: Store) -> None:
     """After kill -9 during a migration, servers refuse the incomplete store, and the same command completes it."""
     words = ["migrate", "--to", "sqlite:///target.db"]
-    killed = subprocess.run([sys.executable, "-c", DYING, *words], cwd=tmp_path, check=False, timeout=PATIENCE_SECONDS)
+    killed = subprocess.run([sys.executable, "-c", DYING, *words], cwd=tmp_path, check=False, timeout=TIMEOUT_SECONDS)
     server, again = (
         subprocess.run(
             [*STAGELENS, *each],
             cwd=tmp_path,
             capture_output=True,
             text=True,
-            timeout=PATIENCE_SECONDS,
+            timeout=TIMEOUT_SECONDS,
             check=False,
         )
         for each in (("up", "--database", "sqlite:///target.db"), words)

@@ -15,7 +15,7 @@ from typing import Self
 
 HERE = Path(__file__).parent
 # A server on a busy machine takes long to start, and numbers come after the next export.
-PATIENCE_SECONDS = 400
+TIMEOUT_SECONDS = 400
 PAUSE_SECONDS = 0.05
 # Where a server listens when it is ready, as the pages write it: a service, and the dashboard, which starts last.
 READY = (8000, 8600)
@@ -86,7 +86,7 @@ class Terminal:
                 stderr=output,
                 start_new_session=True,
             )
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while process.poll() is None:
             if any(is_open(port) for port in closed):
                 self._running.append(process)

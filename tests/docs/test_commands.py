@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from tests.docs.blocks import REASONS, ROOT, Block, blocks, distinguishing, pages, unfenced
-from tests.docs.terminal import PATIENCE_SECONDS, Terminal
+from tests.docs.terminal import TIMEOUT_SECONDS, Terminal
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
 
@@ -167,7 +167,7 @@ def _follow(page: str, world: World, folder: Path) -> None:
 
 def _poll_output(terminal: Terminal, command: str, expected: set[str]) -> None:
     """Repeat *command* until its output has all *expected* texts, because counts arrive later."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             printed = terminal.type(command)

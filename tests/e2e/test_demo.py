@@ -21,7 +21,7 @@ pytestmark = pytest.mark.stacks
 ROOT = Path(__file__).parent.parent.parent
 ARTIFACTS = ROOT / "artifacts"
 # The alert needs the release, about a minute of bad requests, and the next evaluation.
-PATIENCE_SECONDS = 300
+TIMEOUT_SECONDS = 300
 # The alert leaves the version out where a busy machine answered too little of version 1 to compare with; the pages below have it.
 BLAMED = r"ALERT  \w+: (magika.*preprocess.*)"
 
@@ -50,7 +50,7 @@ def demo() -> Generator[Demo]:
     """The demo, up to and including the alert."""
     running = Demo()
     try:
-        running.wait_for(BLAMED, PATIENCE_SECONDS)
+        running.wait_for(BLAMED, TIMEOUT_SECONDS)
         yield running
     finally:
         if running.process.poll() is None:

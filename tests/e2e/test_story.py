@@ -37,7 +37,7 @@ channels:
   - {kind: slack, webhook_url_env: SLACK_URL}
 """
 # On a busy machine a message comes late. [seconds]
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 
 
 class Inbox(SlackHook):
@@ -126,7 +126,7 @@ def test_a_slow_stage_appears_in_the_message_and_on_the_page(tmp_path: Path, bro
     Evaluator(store, "me", lease_seconds=30).tick(read_slo_file(file, environment), now)
     worker = DeliveryWorker(store, SlackWebhook("slack", environment["SLACK_URL"], gap_seconds=0.0), new_holder())
     worker.start()
-    came = inbox.came.wait(PATIENCE_SECONDS)
+    came = inbox.came.wait(TIMEOUT_SECONDS)
     worker.stop()
     inbox.close()
     with showing(store, AlertsReader(store, LiveFile(file, environment))) as address:

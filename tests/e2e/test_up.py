@@ -28,7 +28,7 @@ from tests.support.process_output import Printing
 
 STAGELENS = [sys.executable, "-m", "stagelens"]
 # Slower than any start seen on a busy machine.
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 class Server(Printing):
@@ -44,12 +44,12 @@ class Server(Printing):
 
     def url(self, name: str) -> str:
         """Return the printed address of *name*, as soon as it is printed."""
-        return self.wait_for(rf"{name}\s+(http://\S+)", PATIENCE_SECONDS)[1]
+        return self.wait_for(rf"{name}\s+(http://\S+)", TIMEOUT_SECONDS)[1]
 
     def terminate(self) -> int:
         """Ask it to stop and return the exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.wait(PATIENCE_SECONDS)
+        return self.wait(TIMEOUT_SECONDS)
 
 
 @contextmanager
@@ -69,7 +69,7 @@ def test_a_second_server_over_the_same_file_is_refused_with_a_fix(tmp_path: Path
         first.url("dashboard")
         words = [*STAGELENS, "up", "--database", f"sqlite:///{tmp_path / 'store.db'}", "--collector-port", "0"]
         second = subprocess.run(
-            words, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_SECONDS
+            words, check=False, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_SECONDS
         )
         first.kill()
     with running(tmp_path) as third:
@@ -109,7 +109,7 @@ def post(url: str, body: bytes, name: str) -> int:
     headers = {"Content-Type": "application/json", "X-Stagelens-Batch": name}
     request = urllib.request.Request(f"{url}/v1/metrics", data=body, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code
@@ -166,7 +166,7 @@ def test_sigterm_ends_the_server_in_any_thread(tmp_path: Path) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", ASTRAY, "alerts", "--database", f"sqlite:///{tmp_path / 'store.db'}"],
         cwd=tmp_path,
-        timeout=PATIENCE_SECONDS,
+        timeout=TIMEOUT_SECONDS,
         check=False,
     )
 
@@ -215,7 +215,7 @@ def _acknowledged(address: list[str], body: bytes, name: str) -> bool:
 
 
 def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     while not done():
         assert time.monotonic() < deadline
         threading.Event().wait(0.01)
@@ -251,7 +251,7 @@ def test_collector_dashboard_and_alerts_run_separately_over_one_file(tmp_path: P
     codes = [collector.terminate()]
     for process in others:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=PATIENCE_SECONDS)
+        process.communicate(timeout=TIMEOUT_SECONDS)
         codes.append(process.returncode)
 
     assert status == 200

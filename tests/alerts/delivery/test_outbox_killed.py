@@ -24,11 +24,11 @@ pytestmark = pytest.mark.stacks
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST, SLOW = {"forward": 0.020}, {"forward": 0.020, "preprocess": 0.390}
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not condition():
         assert time.monotonic() < end, "not within the deadline"
         time.sleep(0.002)
@@ -63,7 +63,7 @@ def watch(store: Store, slo_yaml: Path, hook: SignedHook) -> Generator[Watch]:
 @contextmanager
 def judging(watch: Watch) -> Generator[int]:
     """Wait until a process has acquired the evaluation lease and waits for the lock of this test."""
-    end = time.monotonic() + PATIENCE_SECONDS
+    end = time.monotonic() + TIMEOUT_SECONDS
     before = lease_of(watch.store)
     while time.monotonic() < end:
         found = lease_of(watch.store)
@@ -79,7 +79,7 @@ def judging(watch: Watch) -> Generator[int]:
 
 def sending_process(watch: Watch, hook: SignedHook) -> int:
     """Return the process whose message the receiver accepted without a response."""
-    hook.held.get(timeout=PATIENCE_SECONDS)
+    hook.held.get(timeout=TIMEOUT_SECONDS)
     with watch.store.engine.connect() as connection:
         return process_of(connection.scalars(select(outbox.c.leased_by).where(outbox.c.state == "sending")).one())
 
