@@ -133,7 +133,7 @@ def test_the_rest_of_many_stages_is_no_finding() -> None:
     assert findings(facts_of({"forward": 10, OTHER: 90}, {"forward": 10, OTHER: 90}), "p99")[0].stage == "forward"
 
 
-def test_waiting_costs_nothing() -> None:
+def test_waiting_stages_have_no_cost() -> None:
     """Ranked by cost, a stage that does not keep a machine busy is left out; costs follow from mean times if known."""
     median, tail = {"forward": 40.0, "queue": 80.0}, {"forward": 40.0, "queue": 300.0}
     means = {"forward": 0.06, "tokenize": 0.02, "queue": 0.1}

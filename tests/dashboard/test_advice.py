@@ -75,7 +75,7 @@ def source(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 
 @pytest.fixture
-def own_source(store: Store, traffic: ModuleType) -> Source:
+def writable_source(store: Store, traffic: ModuleType) -> Source:
     """The same two, for a test that does something with their advice."""
     return served(store, traffic)
 
@@ -239,7 +239,7 @@ def test_every_model_stage_has_a_title() -> None:
 
 
 @pytest.mark.parametrize("rank", ["p99", "p50"])
-def test_what_could_be_reached_is_the_what_if_of_the_store(source: Source, rank: str) -> None:
+def test_the_reachable_latency_is_the_what_if_of_the_store(source: Source, rank: str) -> None:
     """The numbers on a card are re-sorted ones, best first, and none has less than 3 % to give."""
     found = advice_for_service(context(source), rank)
     top = found[0].reach
@@ -251,7 +251,7 @@ def test_what_could_be_reached_is_the_what_if_of_the_store(source: Source, rank:
     assert min(each.ceiling(rank) for each in found) >= MIN_GAIN
 
 
-def test_what_some_requests_wait_for_comes_before_what_all_need(store: Store, traffic: ModuleType) -> None:
+def test_stages_of_the_tail_rank_before_stages_of_all_requests(store: Store, traffic: ModuleType) -> None:
     """Decode is most of p99 and as long for everybody: nobody can take no time in it. The queue is what p99 has and p50 has not."""
     calm, burst = {"decode": 200, "queue": 1, "overhead": 1}, {"decode": 200, "queue": 150, "overhead": 1}
     source = write(store, traffic, Served("chat", "1", 20, 0, calm), Served("chat", "1", 20, 0, burst, rate=1))
@@ -266,7 +266,7 @@ def test_what_some_requests_wait_for_comes_before_what_all_need(store: Store, tr
     assert [each.finding.stage for each in advice_for_service(context(source, "chat"), "p99", 1)] == ["queue"]
 
 
-def test_the_page_says_why_here_and_of_which_version_alone(source: Source) -> None:
+def test_the_page_names_the_version_a_finding_is_limited_to(source: Source) -> None:
     """A stage that one version alone is slow in names it, with both numbers."""
     text = shown(source, "/s/shop/advice")
 
@@ -289,7 +289,7 @@ def test_the_page_of_all_services_has_the_largest_finding_of_each(source: Source
 
 @pytest.mark.parametrize("query", ["?rank=cost", "?rank=p50", "?rank=nonsense", "?kind=all", "?v=1.0", "?env=nowhere"])
 @pytest.mark.parametrize("path", ["/advice", "/s/shop/advice", "/s/gap/advice", "/advice?svc=shop"])
-def test_every_address_is_answered(source: Source, path: str, query: str) -> None:
+def test_every_address_renders_a_page(source: Source, path: str, query: str) -> None:
     """Garbage falls back to the default and an empty window says so."""
     text = shown(source, path.replace("?", query + "&") if "?" in path else path + query)
 
@@ -297,7 +297,7 @@ def test_every_address_is_answered(source: Source, path: str, query: str) -> Non
     assert "could not be rendered" not in text
 
 
-def test_too_few_requests_are_said(store: Store, traffic: ModuleType) -> None:
+def test_too_few_requests_are_reported(store: Store, traffic: ModuleType) -> None:
     """A service with a few requests gets no advice on its p99, and a way to its p50."""
     few = write(store, traffic, Served("young", "1.0", 0.5, 0, BURSTY))
     text = shown(few, "/s/young/advice")
@@ -312,33 +312,33 @@ def test_too_few_requests_are_said(store: Store, traffic: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("text", "hides"), [("dismissed", True), ("done", True), ("open", False), ("snoozed until soon", False)]
 )
-def test_the_newest_mark_counts(store: Store, own_source: Source, text: str, hides: bool) -> None:
+def test_the_newest_advice_action_applies(store: Store, writable_source: Source, text: str, hides: bool) -> None:
     """What was done last with a piece of advice hides it, or brings it back; what nobody can read leaves it open."""
-    top = advice_for_service(context(own_source), "p99")[0].finding
+    top = advice_for_service(context(writable_source), "p99")[0].finding
     for told, ago in (("dismissed", 60), (text, 10)):
         store.add_event(Event(NOW - timedelta(seconds=ago), "shop", "advice", top.key, told))
-    found = marks(context(own_source))["shop", top.key]
+    found = marks(context(writable_source))["shop", top.key]
 
     assert found.hides(NOW) is hides
-    assert ("dismissed, snoozed or done" in shown(own_source, "/s/shop/advice")) is hides
+    assert ("dismissed, snoozed or done" in shown(writable_source, "/s/shop/advice")) is hides
 
 
-def test_what_is_put_off_comes_back(store: Store, own_source: Source) -> None:
+def test_snoozed_advice_comes_back(store: Store, writable_source: Source) -> None:
     """A snooze ends by itself."""
     until = (NOW + timedelta(days=7)).isoformat()
-    top = advice_for_service(context(own_source), "p99")[0].finding
+    top = advice_for_service(context(writable_source), "p99")[0].finding
     store.add_event(Event(NOW, "shop", "advice", top.key, f"snoozed until {until}"))
-    found = marks(context(own_source))["shop", top.key]
+    found = marks(context(writable_source))["shop", top.key]
 
     assert found.hides(NOW + timedelta(days=6))
     assert not found.hides(NOW + timedelta(days=8))
 
 
-def test_what_was_done_is_compared_before_and_after(store: Store, own_source: Source) -> None:
+def test_done_advice_is_compared_before_and_after(store: Store, writable_source: Source) -> None:
     """Done advice leads to the windows around the mark."""
-    top = advice_for_service(context(own_source), "p99")[0].finding
+    top = advice_for_service(context(writable_source), "p99")[0].finding
     store.add_event(Event(NOW - timedelta(minutes=8), "shop", "advice", top.key, "done"))
-    text = shown(own_source, "/s/shop/advice?kind=all")
+    text = shown(writable_source, "/s/shop/advice?kind=all")
 
     assert "Compare before and after" in text
     assert "Show again" in text
@@ -348,21 +348,21 @@ def test_what_was_done_is_compared_before_and_after(store: Store, own_source: So
     ("key", "ago", "resolved"), [("cpu:resize", 8, True), ("cpu:preprocess", 8, False), ("cpu:resize", 7 * 60, False)]
 )
 def test_advice_that_is_done_and_no_longer_found_is_resolved(
-    store: Store, own_source: Source, key: str, ago: int, resolved: bool
+    store: Store, writable_source: Source, key: str, ago: int, resolved: bool
 ) -> None:
     """A mark of the window is listed as resolved unless its stage is still a finding."""
     store.add_event(Event(NOW - timedelta(minutes=ago), "shop", "advice", key, "done"))
 
-    assert ("Done and resolved: resize of shop." in shown(own_source, "/s/shop/advice")) is resolved
-    assert "Done and resolved: preprocess" not in shown(own_source, "/s/shop/advice")
+    assert ("Done and resolved: resize of shop." in shown(writable_source, "/s/shop/advice")) is resolved
+    assert "Done and resolved: preprocess" not in shown(writable_source, "/s/shop/advice")
 
 
-def test_a_mark_of_an_earlier_day_counts(store: Store, own_source: Source) -> None:
+def test_a_mark_of_an_earlier_day_counts(store: Store, writable_source: Source) -> None:
     """Marks stay in effect for more than a year."""
     for days, key in ((399, "cpu:preprocess"), (402, "batching:queue")):
         store.add_event(Event(NOW - timedelta(days=days), "shop", "advice", key, "dismissed"))
 
-    assert list(marks(context(own_source))) == [("shop", "cpu:preprocess")]
+    assert list(marks(context(writable_source))) == [("shop", "cpu:preprocess")]
 
 
 @pytest.mark.parametrize(
@@ -376,17 +376,17 @@ def test_equal_times_before_and_after_a_mark_are_compared(ago: int, before: str,
     assert link == f"/compare?svc=shop&a=2026-11-{before}/{length}&b=2026-11-{after}/{length}"
 
 
-def test_the_side_bar_counts_what_nobody_dealt_with(store: Store, own_source: Source) -> None:
+def test_the_side_bar_counts_open_advice(store: Store, writable_source: Source) -> None:
     """Dismissing the finding of a service takes it out of the count."""
-    before = advice_count(context(own_source, None))
-    for each in advice_for_fleet(context(own_source, None), "p99")[0]:
+    before = advice_count(context(writable_source, None))
+    for each in advice_for_fleet(context(writable_source, None), "p99")[0]:
         store.add_event(Event(NOW, each.finding.facts.service, "advice", each.finding.key, "dismissed"))
 
     assert before > 0
-    assert advice_count(context(own_source, None)) == 0
+    assert advice_count(context(writable_source, None)) == 0
 
 
-def test_the_service_page_gets_the_first_few(source: Source) -> None:
+def test_the_service_page_shows_the_top_findings(source: Source) -> None:
     """The best advice fits into one card; a service without advice has none."""
     card = top_advice(context(source), 2)
 
@@ -394,7 +394,7 @@ def test_the_service_page_gets_the_first_few(source: Source) -> None:
     assert top_advice(context(source, "nobody"), 2) is None
 
 
-def test_many_services_ask_few_what_ifs(store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_services_need_few_what_if_queries(store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many services there are, only the largest findings are asked what-if about."""
     many = [Served(f"svc-{number:02}", "1.0", 2, 0, GAPPY) for number in range(MOST + 10)]
     source = write(store, traffic, *many)

@@ -62,7 +62,7 @@ def test_a_changed_mix_comes_with_the_change_on_the_common_mix(
 
 
 @pytest.mark.parametrize("at", [0.95, MEAN])
-def test_no_requests_before_is_no_comparison(at: float | str) -> None:
+def test_without_requests_before_there_is_no_comparison(at: float | str) -> None:
     """Without requests before, there is no comparison at a percentile or in the mean."""
     verdict = make_verdict(replace(ROW, at=at), CELL, Histogram(), drawn(1.0))
 
@@ -80,12 +80,12 @@ def test_no_requests_before_is_no_comparison(at: float | str) -> None:
         (116, (90, 110), ""),
     ],
 )
-def test_a_release_while_it_may_have_begun_is_named(released: int, between: tuple[int, int], version: str) -> None:
+def test_a_release_within_the_possible_onset_is_named(released: int, between: tuple[int, int], version: str) -> None:
     """A release from half an hour before the earliest onset to five minutes after the latest one is named."""
     assert release_at_onset(default_watch_policy(), {"1": 0, "2": released}, between) == version
 
 
-def test_the_only_version_is_no_release() -> None:
+def test_the_only_version_is_not_a_release() -> None:
     """Without an older version, no release is named."""
     assert release_at_onset(default_watch_policy(), {"1": 100}, (90, 110)) == ""
 
@@ -135,7 +135,7 @@ def test_a_share_that_grew_is_named(slow: str) -> None:
     assert traffic_shifts(POLICY, before, after) == (TrafficShift("route", slow, 101 / 1002, 307 / 1010),)
 
 
-def test_a_new_value_is_a_shift() -> None:
+def test_a_new_dimension_value_is_a_traffic_change() -> None:
     """A model without earlier requests is a change."""
     found = traffic_shifts(POLICY, {"model": {"a": 1000}}, {"model": {"a": 500, "b": 500}})
 
@@ -143,17 +143,17 @@ def test_a_new_value_is_a_shift() -> None:
 
 
 @pytest.mark.parametrize("after", [{"a": 86_000, "b": 14_000}, {"a": 8, "b": 4}, {}])
-def test_little_chance_and_nothing_are_no_shift(after: dict[str, int]) -> None:
+def test_small_or_uncertain_changes_are_ignored(after: dict[str, int]) -> None:
     """Changes below five points, with few requests, or without data on one side are ignored."""
     assert traffic_shifts(POLICY, {"model": {"a": 900, "b": 100}}, {"model": after}) == ()
 
 
-def test_only_what_both_sides_tell_is_compared() -> None:
+def test_only_dimensions_of_both_sides_are_compared() -> None:
     """A dimension is compared only if both sides have it."""
     assert traffic_shifts(POLICY, {"model": {"a": 9}}, {"batch": {"1": 500}}) == ()
 
 
-def test_load_outside_what_is_known() -> None:
+def test_load_outside_the_reference_is_a_change() -> None:
     """A load above or below the range of the reference is a change."""
     load = (math.log(50), math.log(100), math.log(200))
 
@@ -165,7 +165,7 @@ def test_load_outside_what_is_known() -> None:
     ]
 
 
-def test_a_changed_mix_alone_is_not_slower_on_the_common_mix() -> None:
+def test_a_changed_mix_alone_is_equal_on_the_common_mix() -> None:
     """If only the mix changed, latency on the common mix is equal."""
     fast, slow = [(0.010, 95), (0.020, 5)], [(0.100, 95), (0.200, 5)]
     before = {"/fast": histogram_of(*[(v, n * 9) for v, n in fast]), "/slow": histogram_of(*slow)}
@@ -177,7 +177,7 @@ def test_a_changed_mix_alone_is_not_slower_on_the_common_mix() -> None:
 
 
 @given(st.integers(1, 50), st.floats(1.2, 4))
-def test_a_slower_route_is_slower_on_the_common_mix_however_many_requests_it_has_now(times: int, growth: float) -> None:
+def test_a_slower_route_is_slower_on_the_common_mix_for_any_share(times: int, growth: float) -> None:
     """Latency on the common mix depends on the latency of each group, and not on its current number of requests."""
     before = {"a": histogram_of((0.01, 90)), "b": histogram_of((0.1, 10))}
     after = {"a": histogram_of((0.01, 90)), "b": histogram_of((0.1 * growth, 10 * times))}
@@ -186,7 +186,7 @@ def test_a_slower_route_is_slower_on_the_common_mix_however_many_requests_it_has
     assert b / a == pytest.approx(growth, rel=0.025)
 
 
-def test_nothing_in_common() -> None:
+def test_without_a_common_route_there_is_no_comparison() -> None:
     """Without a common route there is no comparison."""
     assert on_common_mix({"a": histogram_of((1, 5))}, {"b": histogram_of((1, 5))}, 0.5) is None
 
