@@ -30,7 +30,7 @@ from .delivery.message import Burn, Finding, Message, Trend
 from .delivery.message_text import headline
 from .incidents.journal import IncidentError, acknowledge
 from .incidents.silences import MATCHERS, Silence, create_silence, end_silence
-from .objectives.slo_file import LiveFile, read_slo_file
+from .objectives.slo_file import LiveSloFile, read_slo_file
 from .reader import AlertsReader, Delivery, Incident, Transition
 from .regression.acceptance import accept_regression
 
@@ -301,7 +301,7 @@ def _end_silence(store: Store, options: argparse.Namespace, now: datetime) -> tu
 
 
 def _reader(store: Store) -> AlertsReader:
-    return AlertsReader(store, LiveFile(None, {}))
+    return AlertsReader(store, LiveSloFile(None, {}))
 
 
 def _incident_json(incident: Incident) -> dict[str, Any]:

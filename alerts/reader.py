@@ -20,7 +20,7 @@ from .incidents.journal import build_message
 from .incidents.lifecycle import IncidentRecord, get_incident, newest_incidents
 from .incidents.notification_rules import group_lead
 from .incidents.silences import Silence, list_silences
-from .objectives.slo_file import LiveFile
+from .objectives.slo_file import LiveSloFile
 from .schema import outbox, transitions
 
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
@@ -133,11 +133,11 @@ class AlertsReader:
 
     Args:
         store: The store.
-        file: The SLO file; a standalone dashboard passes a `LiveFile` of its own.
+        file: The SLO file; a standalone dashboard passes a `LiveSloFile` of its own.
         policy: The burn-rate policy.
     """
 
-    def __init__(self, store: Store, file: LiveFile, policy: BurnRatePolicy | None = None) -> None:
+    def __init__(self, store: Store, file: LiveSloFile, policy: BurnRatePolicy | None = None) -> None:
         self._store = store
         self._policy = policy or default_burn_rate_policy()
         self.file = file

@@ -37,7 +37,7 @@ from .delivery.channels.heartbeat import EVALUATED_LEASE, HeartbeatPinger
 from .delivery.channels.pagerduty import PagerDutyChannel, ReleaseAnnouncer
 from .delivery.outbox import LEASE_SECONDS, AlertsThread, DeliveryWorker
 from .evaluation.evaluator import LEASE, Evaluator
-from .objectives.slo_file import Definitions, LiveFile, unwatched_line
+from .objectives.slo_file import Definitions, LiveSloFile, unwatched_line
 from .reader import AlertsReader
 from .regression.watcher import RegressionRule
 
@@ -244,7 +244,7 @@ class Alerts:
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
         delivery_lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        self.file = LiveFile(config.slo_file, config.env)
+        self.file = LiveSloFile(config.slo_file, config.env)
         self.reader = AlertsReader(store, self.file)
         self.metrics = AlertMetrics(store, channels=self._channel_names)
         self._config = config

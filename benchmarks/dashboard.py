@@ -28,7 +28,7 @@ from storage.engines import sqlite
 from storage.load import load as fill
 from storage.tables import table
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
@@ -61,7 +61,9 @@ def drawn(page: Page) -> None:
 def serve(database: str, slos: str) -> None:
     """Serve the dashboard at `NOW` until somebody closes our input; print where."""
     store = Store.open(database, clock=lambda: NOW)
-    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveFile(Path(slos), {})), clock=lambda: NOW)
+    served = Dashboard(
+        DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(Path(slos), {})), clock=lambda: NOW
+    )
     served.start()
     print(f"http://127.0.0.1:{served.address[1]}", flush=True)
     sys.stdin.read()

@@ -28,7 +28,7 @@ from ..core.stages import BY_KEY
 from ..store import Reader, Retention, Selection, Store
 from ..store.store_factory import open_existing
 from .compare_output import json_text, junit_text, markdown, print_comparison
-from .comparison import Comparison, Side, compare_sides
+from .comparison import RunComparison, Side, compare_sides
 from .files import check_writable, open_atomic, temporary_folder
 from .thresholds import Threshold, read_percentile, read_thresholds
 
@@ -274,7 +274,7 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
 def _compare(options: argparse.Namespace, environment: Mapping[str, str]) -> int:
     thresholds = [each for text in options.fail_on for each in read_thresholds(text)]
     quantile = None if options.percentile is None else _percentile(options.percentile)
-    outputs: list[tuple[str, str | None, Callable[[Comparison], str]]] = [
+    outputs: list[tuple[str, str | None, Callable[[RunComparison], str]]] = [
         ("--markdown", options.markdown, markdown),
         ("--junit", options.junit, junit_text),
         ("--json", options.json, json_text),
@@ -318,7 +318,7 @@ def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> 
         yield read, *sides
 
 
-def _check_stages(thresholds: Sequence[Threshold], found: Comparison) -> None:
+def _check_stages(thresholds: Sequence[Threshold], found: RunComparison) -> None:
     seen = {each.stage for each in found.stages}
     for each in thresholds:
         if each.stage and each.stage not in seen and each.stage not in BY_KEY:

@@ -20,7 +20,7 @@ from ..core.stages import label
 from ..dashboard.ui.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
 from .comparison import (
     QUANTILES,
-    Comparison,
+    RunComparison,
     Side,
     StageChange,
     ThresholdResult,
@@ -39,7 +39,7 @@ def latency_row(found: QuantileComparison) -> tuple[str, ...]:
     return (percentile(found.quantile), *_difference_cells(found))
 
 
-def token_rows(comparison: Comparison) -> list[tuple[tuple[str, ...], QuantileComparison]]:
+def token_rows(comparison: RunComparison) -> list[tuple[tuple[str, ...], QuantileComparison]]:
     """Return the cells of the token rows, in the order of `TOKENS_HEAD`, each row with its difference."""
     return [
         ((f"{measure.upper()} {percentile(quantile)}", *_difference_cells(found)), found)
@@ -49,13 +49,13 @@ def token_rows(comparison: Comparison) -> list[tuple[tuple[str, ...], QuantileCo
     ]
 
 
-def stage_head(comparison: Comparison) -> tuple[str, ...]:
+def stage_head(comparison: RunComparison) -> tuple[str, ...]:
     """Return the column titles of `stage_row`."""
     at = percentile(comparison.quantile)
     return (f"Stages in {at}", "A", "B", "more", "of the change", f"its own {at}: slower by", "99 % interval")
 
 
-def stage_row(comparison: Comparison, found: StageChange) -> tuple[str, ...]:
+def stage_row(comparison: RunComparison, found: StageChange) -> tuple[str, ...]:
     """Return the cells of one stage; the share of the change is omitted if the latency is the same."""
     more = found.b_seconds - found.a_seconds
     return (
@@ -78,7 +78,7 @@ def interval_text(found: QuantileComparison) -> str:
     return f"{high} and less" if math.isinf(found.low) else f"{low} and {high}"
 
 
-def verdict(comparison: Comparison) -> str:
+def verdict(comparison: RunComparison) -> str:
     """Return a sentence on whether B is slower and because of which stage, or which limits B exceeds."""
     at, where = comparison.at, percentile(comparison.quantile)
     if at.kind == "not_enough":
@@ -129,7 +129,7 @@ def _exceeded_text(found: ThresholdResult) -> str:
     return f"{found.threshold.subject} ({ordinary_spaces(duration(found.difference.difference, sign=True))})"
 
 
-def warnings(comparison: Comparison) -> Sequence[str]:
+def warnings(comparison: RunComparison) -> Sequence[str]:
     """Return warnings about anything that makes the comparison unreliable."""
     lines = [f"B fails more: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
     lines += [
@@ -146,7 +146,7 @@ def warnings(comparison: Comparison) -> Sequence[str]:
     return lines
 
 
-def request_counts(comparison: Comparison) -> tuple[str, str]:
+def request_counts(comparison: RunComparison) -> tuple[str, str]:
     """Return the number of requests of each side as text; for a store, with the time window in UTC."""
     a, b = (_side_summary(side) for side in (comparison.a, comparison.b))
     return a, b
@@ -202,7 +202,7 @@ _MIN_COLUMNS = 120
 _ONE_TABLE, _TWO_TABLES = (slice(1, None),), (slice(1, 5), slice(5, None))
 
 
-def print_comparison(comparison: Comparison, out: Console) -> None:
+def print_comparison(comparison: RunComparison, out: Console) -> None:
     """Print *comparison* to *out*."""
     if not out.is_terminal:
         out.width = max(out.width, _MIN_COLUMNS)
@@ -230,7 +230,7 @@ def print_comparison(comparison: Comparison, out: Console) -> None:
         )
 
 
-def _stage_table(comparison: Comparison, columns: slice) -> Table:
+def _stage_table(comparison: RunComparison, columns: slice) -> Table:
     head = stage_head(comparison)
     made = plain_table(head[0], *head[columns])
     for each in comparison.stages:
@@ -250,7 +250,7 @@ def _difference_table(head: Sequence[str], rows: Iterable[tuple[Sequence[str], Q
 _SUITE = "stagelens compare"
 
 
-def markdown(comparison: Comparison) -> str:
+def markdown(comparison: RunComparison) -> str:
     """Return *comparison* as Markdown."""
     sides = zip("AB", (comparison.a, comparison.b), request_counts(comparison), strict=True)
     lines = [f"### {verdict(comparison)}", ""]
@@ -276,7 +276,7 @@ def _escape_cell(text: str) -> str:
     return text.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("\n", " ")
 
 
-def junit_text(comparison: Comparison) -> str:
+def junit_text(comparison: RunComparison) -> str:
     """Return *comparison* as JUnit XML: one test case for each threshold, or a single one without thresholds."""
     cases = [_test_case(each, too_few=comparison.too_few) for each in comparison.threshold_results]
     if not cases:
@@ -309,7 +309,7 @@ def _xml_text(text: str) -> str:
     return "".join(each if each.isprintable() or each == "\n" else "\ufffd" for each in text)
 
 
-def json_text(comparison: Comparison) -> str:
+def json_text(comparison: RunComparison) -> str:
     """Return all numbers of *comparison* as JSON; times in seconds, null for unknown values."""
     made: dict[str, Any] = {
         "a": _side_json(comparison.a),

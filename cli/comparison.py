@@ -96,7 +96,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class RunComparison:
     """Result of a comparison.
 
     Args:
@@ -161,7 +161,7 @@ def compare_sides(  # noqa: PLR0917 - two sides and their options
     min_requests: int = 0,
     *,
     strict: bool = False,
-) -> Comparison:
+) -> RunComparison:
     """Compare *a* with *b*; both must have requests in *read*.
 
     Args:
@@ -191,7 +191,7 @@ def compare_sides(  # noqa: PLR0917 - two sides and their options
         )
     mixed = read.mix(a.selection, b.selection).to_dict("records")
     mixes = [(row["dimension"], row["value"], row["a_share"], row["b_share"]) for row in mixed if row["changed"]]
-    return Comparison(
+    return RunComparison(
         replace(a, requests=sides.a.count),
         replace(b, requests=sides.b.count),
         [compare_quantile(sides.a, sides.b, each) for each in wanted],

@@ -10,7 +10,7 @@ from ..alerts.delivery import chart as chart_address
 from ..alerts.incidents import lifecycle, silences
 from ..alerts.incidents.journal import acknowledge
 from ..alerts.incidents.silences import Silence
-from ..alerts.objectives.slo_file import LiveFile
+from ..alerts.objectives.slo_file import LiveSloFile
 from ..alerts.reader import AlertsReader, Incident
 from ..alerts.regression.acceptance import accept_regression
 from ..store import Store
@@ -27,7 +27,7 @@ class IncidentActions:
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store
         self._now = now
-        self._reader = AlertsReader(store, LiveFile(None, {}))
+        self._reader = AlertsReader(store, LiveSloFile(None, {}))
 
     def incidents(self) -> list[Incident]:
         """Return the incidents, newest first."""

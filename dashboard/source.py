@@ -18,7 +18,7 @@ import pandas as pd
 
 from ..alerts.evaluation.slo_status import SloStatus
 from ..alerts.objectives.slo import Slo
-from ..alerts.objectives.slo_file import LiveFile
+from ..alerts.objectives.slo_file import LiveSloFile
 from ..alerts.reader import Incident
 from ..analysis.costs import Costs
 from ..analysis.slo_status import URGENCY
@@ -191,10 +191,10 @@ class Source:
         return [each.signing_secret for each in known if each.kind == kind and each.signing_secret]
 
     @property
-    def slo_file(self) -> LiveFile | None:
+    def slo_file(self) -> LiveSloFile | None:
         """SLO file; None without alerts or without such a file."""
         file = getattr(self._alerts, "file", None)
-        return file if isinstance(file, LiveFile) and file.path is not None else None
+        return file if isinstance(file, LiveSloFile) and file.path is not None else None
 
     def slo_problems(self) -> tuple[str, ...]:
         """Return the problems of the current SLO file, one line each; none without alerts."""

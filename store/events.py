@@ -188,7 +188,7 @@ _TEXTS = ("service", "version", "environment", "instance", "place", "model", "sh
 
 
 @dataclass(frozen=True, slots=True)
-class LoadRecord:
+class StoredLoad:
     """One phase of a cold start.
 
     Args:
@@ -218,7 +218,7 @@ class LoadRecord:
     own: int
 
 
-def write_loads(connection: Connection, loads: Sequence[LoadRecord]) -> None:
+def write_loads(connection: Connection, loads: Sequence[StoredLoad]) -> None:
     """Write *loads*, at least one."""
     connection.execute(insert(schema.loads), [_load_row(load) for load in loads])
 
@@ -233,6 +233,6 @@ def forget_loads(connection: Connection, before: int) -> None:
         connection.execute(delete(table).where(table.c.ended <= surplus))
 
 
-def _load_row(load: LoadRecord) -> dict[str, str | int]:
+def _load_row(load: StoredLoad) -> dict[str, str | int]:
     row: dict[str, str | int] = asdict(load)
     return row | {key: storable_name(str(row[key])) for key in _TEXTS}

@@ -21,7 +21,7 @@ import zstandard
 from ..core.histogram import Histogram
 from .collectors import Outgoing
 from .columns import Ints
-from .events import LoadRecord
+from .events import StoredLoad
 from .points import HistogramArrays
 from .series import Series
 
@@ -176,5 +176,5 @@ class Batch:
     dropped: int = 0
     instance: str = ""
     spans: bytes = b""
-    loads: Sequence[LoadRecord] = ()
+    loads: Sequence[StoredLoad] = ()
     onward: Sequence[Outgoing] = ()

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 NOT_PRODUCT = frozenset({"tests", "benchmarks", "docs", "examples", "docker", "helm", "artifacts", "build", "dist"})
 MAX_FILES, MAX_LINES, MAX_CYCLES = 355, 79_700, 0
 # Of the same word for two things: an `Event` of PyTorch is none of a deployment.
-MAX_SHARED_NAMES = 10
+MAX_SHARED_NAMES = 1
 
 
 def product_files() -> list[Path]:

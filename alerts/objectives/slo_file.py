@@ -15,9 +15,8 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from ...core.errors import ConfigError
-from ...core.settings import live_file
 from ...core.settings.field_types import Texts, WebAddress, reject_value
-from ...core.settings.live_file import FileError, read_documents, spell_problem
+from ...core.settings.live_file import FileError, LiveFile, read_documents, spell_problem
 from ...core.settings.section import Section, read_section
 from ...core.settings.yaml_config import Document, Place, Problem, spell
 from ..delivery import channels
@@ -258,7 +257,7 @@ def _check_unique_names(named: Iterable[_NamedEntry]) -> None:
         each.document.problems.append(Problem(each.document.line((*each.place, "name")), text))
 
 
-class LiveFile(live_file.LiveFile[Definitions]):
+class LiveSloFile(LiveFile[Definitions]):
     """SLO file that is reloaded when the file or a secret changes; the last valid version stays in force.
 
     Args:
@@ -286,7 +285,7 @@ class LiveFile(live_file.LiveFile[Definitions]):
             log.error("alerts: the previous SLOs stay in force until the SLO file is fixed")
 
 
-def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple[str, str]:
+def why_unwatched(file: LiveSloFile | None, *, example: str = EXAMPLE_SLO) -> tuple[str, str]:
     """Return the reason why *file* has no SLO in force, and the fix; two empty texts if an SLO is in force.
 
     >>> why_unwatched(None, example="slos: …")
@@ -305,7 +304,7 @@ def why_unwatched(file: LiveFile | None, *, example: str = EXAMPLE_SLO) -> tuple
     return f"{file.path} has no SLO", f"Add one{such} and it is read again"
 
 
-def unwatched_line(file: LiveFile | None) -> str:
+def unwatched_line(file: LiveSloFile | None) -> str:
     """Return reason and fix of `why_unwatched` as one line for a terminal; empty if an SLO is in force."""
     why, fix = why_unwatched(file)
     return f"no SLO is evaluated: {why}. {fix}" if why else ""

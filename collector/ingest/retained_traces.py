@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from ...core import names
 from ...core.request_histograms import dominant_stage
 from ...core.stages import LOAD_PHASES
-from ...store.events import LoadRecord
+from ...store.events import StoredLoad
 from ...store.records import KeptTrace
 from ..otlp.model import Attributes, ResourceSpans, RetainedSpan, Scalar
 from .points import place_of
@@ -50,7 +50,7 @@ class RetainedTraceReader:
 
     window: TimeWindow
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])
-    loads: list[LoadRecord] = field(default_factory=list[LoadRecord])
+    loads: list[StoredLoad] = field(default_factory=list[StoredLoad])
     tally: IngestResult = field(default_factory=IngestResult)
 
     def read(self, export: list[ResourceSpans]) -> None:
@@ -72,7 +72,7 @@ class RetainedTraceReader:
         except RejectedError as error:
             self.tally.reject(error.reason, f"load {printable_text(span.span_id)[:16]}: {error}")
 
-    def _load(self, span: RetainedSpan, resource: Attributes, reader: SeriesReader) -> LoadRecord:
+    def _load(self, span: RetainedSpan, resource: Attributes, reader: SeriesReader) -> StoredLoad:
         if len(self.loads) >= MAX_LOADS_A_BATCH:
             msg = f"the batch has more than {MAX_LOADS_A_BATCH} loads; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
@@ -88,7 +88,7 @@ class RetainedTraceReader:
             msg = f"{names.LOAD_OWN} must be whole nanoseconds from 0 to the {duration} it took"
             raise RejectedError(Reason.DURATION, msg)
         service, version, environment = reader.process
-        return LoadRecord(
+        return StoredLoad(
             service,
             version,
             environment,

@@ -208,7 +208,7 @@ def _meanings() -> Component:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class CollectorProblem:
     """Problem of a collector.
 
     Args:
@@ -234,7 +234,7 @@ class CollectorStatus:
 
     report: Report
     state: State
-    troubles: tuple[Problem, ...] = ()
+    troubles: tuple[CollectorProblem, ...] = ()
 
 
 def collector_status(report: Report, now: datetime) -> CollectorStatus:
@@ -246,9 +246,9 @@ def collector_status(report: Report, now: datetime) -> CollectorStatus:
             "it was killed, its machine is gone, or it cannot write to the database; see its log. Agents "
             "buffer unsent data and retry"
         )
-        return CollectorStatus(report, "silent", (Problem(text, fix, seen),))
+        return CollectorStatus(report, "silent", (CollectorProblem(text, fix, seen),))
     failing = tuple(
-        Problem(
+        CollectorProblem(
             f"{part[:1].upper()}{part[1:]} fails{f': {why}' if why else ''}",
             "it retries; see its log",
             _moment(since),
@@ -259,35 +259,37 @@ def collector_status(report: Report, now: datetime) -> CollectorStatus:
     return CollectorStatus(report, "failing" if failing else "look" if others else "ok", (*failing, *others))
 
 
-def _clock(ahead: timedelta) -> Iterator[Problem]:
+def _clock(ahead: timedelta) -> Iterator[CollectorProblem]:
     if ahead > CLOCK_AHEAD:
-        yield Problem(f"Its clock is {span(ahead)} ahead of this machine's", "synchronize both with NTP")
+        yield CollectorProblem(f"Its clock is {span(ahead)} ahead of this machine's", "synchronize both with NTP")
 
 
-def _find_problems(vitals: Vitals) -> Iterator[Problem]:
+def _find_problems(vitals: Vitals) -> Iterator[CollectorProblem]:
     if vitals.file_errors:
         fix = "the previous version stays in force; fix the file, it is read again automatically"
-        yield Problem(f"Its file has errors: {'; '.join(vitals.file_errors)}", fix)
+        yield CollectorProblem(f"Its file has errors: {'; '.join(vitals.file_errors)}", fix)
     for sender in vitals.greedy:
         fix = f"new ones count as {OTHER}; does it put an id into service.name? `stagelens storage forget` deletes services"
-        yield Problem(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
+        yield CollectorProblem(f"{sender} named more than {MAX_SERVICES} services within a day", fix)
     for code, rate in sorted(vitals.refused_per_second.items()):
-        yield Problem(f"{count(rate)} requests/s are rejected with {code}", _REFUSALS.get(code, _OTHER_REFUSAL))
+        yield CollectorProblem(
+            f"{count(rate)} requests/s are rejected with {code}", _REFUSALS.get(code, _OTHER_REFUSAL)
+        )
     if vitals.commit_p99_seconds is not None and vitals.commit_p99_seconds > SLOW_COMMIT_SECONDS:
         text = f"One transaction in a hundred takes about {vitals.commit_p99_seconds:g} s"
-        yield Problem(text, "check the disk and the load of the database")
+        yield CollectorProblem(text, "check the disk and the load of the database")
     for url, why in vitals.targets_down.items():
-        yield Problem(f"{url} cannot be scraped{f': {why}' if why else ''}", "its counters are read later")
+        yield CollectorProblem(f"{url} cannot be scraped{f': {why}' if why else ''}", "its counters are read later")
     for name, why in vitals.destinations_down.items():
         fix = "received data waits for it, up to most_waiting of the collector's file"
-        yield Problem(f"Nothing can be forwarded to {name}: {why}", fix)
+        yield CollectorProblem(f"Nothing can be forwarded to {name}: {why}", fix)
     for name, bodies in vitals.destinations_lost.items():
         fix = "see the collector's log; stagelens_collector_forward_dropped_total counts them"
-        yield Problem(f"{name} did not get {count(bodies)} of the requests that were received", fix)
+        yield CollectorProblem(f"{name} did not get {count(bodies)} of the requests that were received", fix)
     if timedelta(seconds=vitals.spans_waiting_seconds) > LONG_WAIT:
         waited = span(timedelta(seconds=vitals.spans_waiting_seconds))
         text = f"Spans wait for {waited} to become requests ({size(vitals.spans_waiting_bytes)})"
-        yield Problem(text, "more spans arrive than are processed: start another collector")
+        yield CollectorProblem(text, "more spans arrive than are processed: start another collector")
 
 
 def service_quota_line(context: Context) -> Component | None:

@@ -22,8 +22,8 @@ from ..view import service_path
 from .compare_cards import QUANTILES, blame_card, change_words, signals_card, total_words
 from .comparison import (
     EXAMPLE,
-    Comparison,
     Pair,
+    PairComparison,
     asked_pair,
     compared,
     fewer_requests,
@@ -52,7 +52,7 @@ from .service_frame import service_tabs
 _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 
 
-def report(context: Context, judged: Comparison) -> str:
+def report(context: Context, judged: PairComparison) -> str:
     """Return verdict, evidence, stages and link as Markdown; the host of the link is added in the browser."""
     pair = judged.pair
     part = part_words(context.view, context.view.part_of_each_version)
@@ -67,7 +67,7 @@ def report(context: Context, judged: Comparison) -> str:
     return "\n\n".join([*(each for each in said if each), f"[Open the comparison]({address(context, judged)})"]) + "\n"
 
 
-def address(context: Context, judged: Comparison) -> str:
+def address(context: Context, judged: PairComparison) -> str:
     """Return the permanent address of this comparison, which newer versions do not change."""
     pair, at = judged.pair, f"{judged.quantile * 100:g}"
     return context.view.link(
@@ -75,7 +75,7 @@ def address(context: Context, judged: Comparison) -> str:
     )
 
 
-def _stages(judged: Comparison) -> str:
+def _stages(judged: PairComparison) -> str:
     if not has_enough_samples(min(judged.verdict.a_n, judged.verdict.b_n), judged.quantile) or judged.stages.empty:
         return ""
     widest = float(judged.stages["delta_seconds"].abs().max())
@@ -141,7 +141,7 @@ def render(context: Context) -> Page:
     return Page(f"{name} · {service} · Stagelens", [*trail, (name, None)], body, _PLACE)
 
 
-def _cards(context: Context, judged: Comparison) -> list[Component]:
+def _cards(context: Context, judged: PairComparison) -> list[Component]:
     pair: Pair = judged.pair
     return [
         panel("What B adds, by percentile", lambda: delta_card(context, pair), "c7"),
@@ -151,7 +151,7 @@ def _cards(context: Context, judged: Comparison) -> list[Component]:
     ]
 
 
-def _verdict(context: Context, judged: Comparison) -> Component:
+def _verdict(context: Context, judged: PairComparison) -> Component:
     word, kind = verdict_badge(context, judged)
     said = " · ".join(evidence(context, judged))
     parts = [html.Div(verdict_sentence(judged), className="big"), html.Div(said, className="muted")]
@@ -163,7 +163,7 @@ def _verdict(context: Context, judged: Comparison) -> Component:
     return html.Div([pill(word, kind), html.Div(parts, className="say"), causes, copy], className="verdict")
 
 
-def _text(context: Context, judged: Comparison) -> Component:
+def _text(context: Context, judged: PairComparison) -> Component:
     """Return the report as text, for browsers without access to the clipboard."""
     written = html.Pre(report(context, judged), id=_REPORT, className="code", tabIndex=0)
     return html.Details([html.Summary("Report as text", className="link"), written], className="as-text")

@@ -17,7 +17,7 @@ from ...store import SloCounts
 from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
-from .comparison import Comparison, Pair
+from .comparison import Pair, PairComparison
 from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_histograms
 from .page import Context, records
 
@@ -38,7 +38,7 @@ _HALF_PERCENT, _CAUSE = 0.005, 0.2
 _NOTHING = 0.01
 
 
-def blame_card(context: Context, judged: Comparison) -> Component:
+def blame_card(context: Context, judged: PairComparison) -> Component:
     """Return the table of stage changes at the compared percentile, with a choice of percentiles."""
     fewer = min(judged.verdict.a_n, judged.verdict.b_n)
     tools = _tabs(context, judged)
@@ -64,20 +64,20 @@ def change_words(a: float, b: float, share: float, widest: float) -> str:
     return duration(b - a, sign=True) + (f" · {percent(share)}" if abs(share) >= _HALF_PERCENT else "")
 
 
-def total_words(judged: Comparison) -> tuple[str, float]:
+def total_words(judged: PairComparison) -> tuple[str, float]:
     """Return the total change as text, and in seconds."""
     a, b = judged.verdict.a_value or 0.0, judged.verdict.b_value or 0.0
     return f"{duration(b - a, sign=True)} · {signed_change((b - a) / a if a else None)}", b - a
 
 
-def _tabs(context: Context, judged: Comparison) -> Component:
+def _tabs(context: Context, judged: PairComparison) -> Component:
     chosen = next((value for value, quantile in QUANTILES.items() if quantile == judged.quantile), "")
     offered = [value for value in QUANTILES if value in _OFFERED or value == chosen]
     options = {value: (f"p{value}", context.view.here(p=value)) for value in offered}
     return link_tabs("Percentile", options, chosen)
 
 
-def _total(judged: Comparison) -> Component:
+def _total(judged: PairComparison) -> Component:
     text, change = total_words(judged)
     cells = [
         html.Th("End to end", scope="row"),

@@ -70,7 +70,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PairComparison:
     """Pair with its verdict at one quantile.
 
     Args:
@@ -163,11 +163,11 @@ def selection(context: Context, name: str) -> Selection | None:
     return replace(_base(context), start=window[0], end=window[1]) if window else None
 
 
-def compared(context: Context, pair: Pair, quantile: float | None = None) -> Comparison:
+def compared(context: Context, pair: Pair, quantile: float | None = None) -> PairComparison:
     """Compare *pair* at *quantile*, or at the highest percentile up to p99 with enough requests."""
     found, quantile = verdict_of(context, pair, quantile)
     stages = ask_past_if_over(context, context.source.read.compare, pair.a, pair.b, quantile)
-    return Comparison(pair, quantile, found, stages, rank_stage_growth(stages) if len(stages) else ())
+    return PairComparison(pair, quantile, found, stages, rank_stage_growth(stages) if len(stages) else ())
 
 
 def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> tuple[QuantileComparison, float]:

@@ -18,7 +18,7 @@ from ...core.stages import label
 from ...store import Selection
 from ..ui.components import ratio_of
 from ..ui.format import THIN, TIMES, count, day, duration, percent, percentile, portion, signed_change, whole
-from .comparison import SERVING, Comparison, Pair, ask_past_if_over, lives_of, verdict_of
+from .comparison import SERVING, Pair, PairComparison, ask_past_if_over, lives_of, verdict_of
 from .page import Context, records
 
 # Dimensions set by clients and hosts. Batches and failures may result from the version, so they are not confounders.
@@ -43,7 +43,7 @@ _MEDIAN = 0.5
 _WHOLE_NAME = 20
 
 
-def verdict_badge(context: Context, judgement: Comparison) -> tuple[str, str]:
+def verdict_badge(context: Context, judgement: PairComparison) -> tuple[str, str]:
     """Return the verdict in a few words, and its badge kind; a changed request mix is mentioned as a caveat."""
     kind = judgement.verdict.kind
     if kind in {"regression", "improvement"} and (other := confounder(context, judgement.pair)):
@@ -51,7 +51,7 @@ def verdict_badge(context: Context, judgement: Comparison) -> tuple[str, str]:
     return VERDICT_WORDS[kind]
 
 
-def verdict_sentence(judgement: Comparison) -> str:
+def verdict_sentence(judgement: PairComparison) -> str:
     """Return the verdict as a sentence with ratio, percentile and latencies."""
     found, at = judgement.verdict, percentile(judgement.quantile)
     if found.kind == "not_enough" or found.ratio is None:
@@ -66,7 +66,7 @@ def verdict_sentence(judgement: Comparison) -> str:
     return f"B is {count(factor)}{TIMES} {'slower' if found.ratio >= 1 else 'faster'} at {at}: {values}"
 
 
-def evidence(context: Context, judgement: Comparison) -> list[str]:
+def evidence(context: Context, judgement: PairComparison) -> list[str]:
     """Return the evidence of the verdict: interval, number of requests, median and request mix."""
     found = judgement.verdict
     parts = [
@@ -78,7 +78,7 @@ def evidence(context: Context, judgement: Comparison) -> list[str]:
     return [part for part in parts if part]
 
 
-def interval_words(judgement: Comparison) -> str:
+def interval_words(judgement: PairComparison) -> str:
     """Return the confidence interval of the ratio as text; "" without one."""
     found = judgement.verdict
     if found.ratio_low is None or found.ratio_high is None or found.kind == "not_enough":
@@ -91,7 +91,7 @@ def interval_words(judgement: Comparison) -> str:
     return f"99{THIN}% interval {count(low)} to {last}"
 
 
-def median_words(context: Context, judgement: Comparison) -> str:
+def median_words(context: Context, judgement: PairComparison) -> str:
     """Return the change of the median as text; "" if the verdict is about the median, or the change is unknown."""
     found, _ = verdict_of(context, judgement.pair, _MEDIAN)
     if judgement.quantile <= _MEDIAN or found.ratio is None or found.kind == "not_enough":
@@ -100,7 +100,7 @@ def median_words(context: Context, judgement: Comparison) -> str:
     return f"p50 unchanged ({values})" if found.kind == "same" else f"p50 {signed_change(found.ratio - 1)} ({values})"
 
 
-def blamed_stages(judgement: Comparison) -> list[tuple[str, str]]:
+def blamed_stages(judgement: PairComparison) -> list[tuple[str, str]]:
     """Return the stages that explain most of the change, with their shares, largest first."""
     if judgement.verdict.kind == "regression":
         shares = {each.stage: each.share for each in judgement.growth}

@@ -103,7 +103,7 @@ class ServiceMeasures:
 
 
 @dataclass(frozen=True)
-class Row:
+class ServiceRow:
     """One service of the fleet with its measures and its status.
 
     Args:
@@ -188,16 +188,16 @@ def _history_starts(context: Context) -> dict[str, datetime]:
     return {str(name): at.to_pydatetime() for name, at in known.groupby("service")["first_seen"].min().items()}
 
 
-def urgent_first(context: Context) -> list[Row]:
+def urgent_first(context: Context) -> list[ServiceRow]:
     """Return the services of the window, those with a burning budget first."""
     return context.once(_urgent_first)
 
 
-def _urgent_first(context: Context) -> list[Row]:
+def _urgent_first(context: Context) -> list[ServiceRow]:
     seen = measures_in_window(context)
     slower = {each.service: each for each in context.once(regressions) if each.is_clear}
     rows = [
-        Row(
+        ServiceRow(
             fleet=context,
             context=context.of(name),
             seen=each,

@@ -33,7 +33,7 @@ from ..ui.format import (
 from ..view import incident_page, service_path, slo_path
 from .collectors import service_quota_line
 from .comparison_text import short_name
-from .measures import KINDS, Row, urgent_first
+from .measures import KINDS, ServiceRow, urgent_first
 from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
 from .page import Context, Page, no_data, panel
 from .regressions import Release
@@ -79,13 +79,13 @@ def render(context: Context) -> Page:
     return Page("Overview · Stagelens", trail, body, "/")
 
 
-def _matches_filter(context: Context, row: Row) -> bool:
+def _matches_filter(context: Context, row: ServiceRow) -> bool:
     kind, words = context.view.choice("kind", "", *KINDS), (context.view.text("q") or "").casefold().split()
     name = f"{row.service} {row.seen.model}".casefold()
     return (not kind or row.seen.kind == kind) and all(word in name for word in words)
 
 
-def _head(context: Context, rows: list[Row], shown: list[Row]) -> Component:
+def _head(context: Context, rows: list[ServiceRow], shown: list[ServiceRow]) -> Component:
     view, new = context.view, len(released(context))
     chosen = view.choice("kind", "", *KINDS)
     number = f"{len(shown)} of {len(rows)}" if len(shown) < len(rows) else str(len(rows))
@@ -111,7 +111,7 @@ def _filter(context: Context) -> Component:
     return html.Span(className="sieve", **attributes({"data-typed": context.view.text("q") or ""}))
 
 
-def _tiles(context: Context, rows: list[Row]) -> Component:
+def _tiles(context: Context, rows: list[ServiceRow]) -> Component:
     total, failed = sum(row.now.requests for row in rows), sum(row.now.errors for row in rows)
     waiting = _fleet_waiting(rows)
     errors = tile("Errors", percent(failed / total if total else None, 2), "", f"{count(failed)} of {count(total)}")
@@ -128,7 +128,7 @@ def _tiles(context: Context, rows: list[Row]) -> Component:
     )
 
 
-def _requests(context: Context, rows: list[Row], total: int) -> Component:
+def _requests(context: Context, rows: list[ServiceRow], total: int) -> Component:
     before = sum(row.before.requests for row in rows)
     old_rate = before / context.previous_seconds if context.previous_seconds else None
     growth = ratio_of(total / context.seconds, old_rate)
@@ -141,7 +141,7 @@ def _requests(context: Context, rows: list[Row], total: int) -> Component:
     return tile("Requests", count(total / context.seconds), "/s", below, spark(course))
 
 
-def _slo_tile(rows: list[Row]) -> Component | None:
+def _slo_tile(rows: list[ServiceRow]) -> Component | None:
     """Return the tile of the services that meet their objective, with the states of the others."""
     states = [row.slo.state for row in rows if row.slo is not None]
     if not states:
@@ -151,7 +151,7 @@ def _slo_tile(rows: list[Row]) -> Component | None:
     return tile("Services meeting SLO", str(states.count("healthy")), f"of {len(states)}", below)
 
 
-def _worst_p99_tile(context: Context, rows: list[Row]) -> Component | None:
+def _worst_p99_tile(context: Context, rows: list[ServiceRow]) -> Component | None:
     changed = [(row.p99_change, row) for row in rows if row.p99_change is not None]
     if not changed:
         return None
@@ -160,14 +160,14 @@ def _worst_p99_tile(context: Context, rows: list[Row]) -> Component | None:
     return tile("Worst p99 change", signed_change(change), "", below)
 
 
-def _fleet_waiting(rows: list[Row]) -> float | None:
+def _fleet_waiting(rows: list[ServiceRow]) -> float | None:
     """Return the waiting share of the fleet, weighted by the number of requests of each service."""
     known = [(share, row.now.requests) for row in rows if (share := row.now.waiting_share) is not None]
     weights = sum(weight for _, weight in known)
     return sum(share * weight for share, weight in known) / weights if weights else None
 
 
-def _cost(context: Context, rows: list[Row], total: int) -> Component | None:
+def _cost(context: Context, rows: list[ServiceRow], total: int) -> Component | None:
     """Return the tile of the total cost of all services with a price; None without prices."""
     costs = context.source.costs
     if costs is None:
@@ -198,7 +198,7 @@ class FleetFinding:
     build: Callable[[], Component]
 
 
-def findings(context: Context, rows: list[Row]) -> Component:
+def findings(context: Context, rows: list[ServiceRow]) -> Component:
     """Return the cards of the most severe findings, or one line if there are none."""
     last = max((row.seen.last_seen for row in rows), default=context.view.end)
     found = [each for each in (_of_collector(context, rows),) if each is not None]
@@ -218,7 +218,7 @@ def findings(context: Context, rows: list[Row]) -> Component:
     return html.Div([cards, html.Details([html.Summary(f"+{len(found) - _MOST} more", className="link"), more, foot])])
 
 
-def _no_findings(rows: list[Row]) -> Component:
+def _no_findings(rows: list[ServiceRow]) -> Component:
     states = [row.slo.state for row in rows if row.slo is not None]
     promised, others = len(states), ", ".join(state_counts(states))
     if not promised:
@@ -232,7 +232,7 @@ def _no_findings(rows: list[Row]) -> Component:
     return html.Div([dot("healthy"), f"{all_of_them} inside {inside}."], className="quiet")
 
 
-def _of_collector(context: Context, rows: list[Row]) -> FleetFinding | None:
+def _of_collector(context: Context, rows: list[ServiceRow]) -> FleetFinding | None:
     """Return one finding for all stale objectives, because they have the same cause and fix."""
     stale = [row.slo for row in rows if row.slo is not None and row.slo.state == "stale"]
     return FleetFinding(0, float("inf"), lambda: _collector(context, stale[0], len(stale))) if stale else None
@@ -246,7 +246,7 @@ def _collector(context: Context, found: SloStatus, number: int) -> Component:
     return _card(pill("Stale", "stale"), about, title, text, stage="overhead", href=href)
 
 
-def _of_release(row: Row) -> FleetFinding | None:
+def _of_release(row: ServiceRow) -> FleetFinding | None:
     release = row.release
     if release is None:
         return None
@@ -254,7 +254,7 @@ def _of_release(row: Row) -> FleetFinding | None:
     return FleetFinding(1, ratio, lambda: _release(row, release, ratio))
 
 
-def _release(row: Row, release: Release, ratio: float) -> Component:
+def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
     found, pair = release.comparison, release.comparison.pair
     blamed = found.growth[0].stage if found.growth else "overhead"
     causes = [f"{label(each.stage)} explains {portion(each.share)} of it" for each in found.growth[:1]]
@@ -267,14 +267,14 @@ def _release(row: Row, release: Release, ratio: float) -> Component:
     return _card(pill("Regression", "bad"), about, title, text, stage=blamed, href=release.href)
 
 
-def _of_slo(row: Row) -> FleetFinding | None:
+def _of_slo(row: ServiceRow) -> FleetFinding | None:
     found = row.slo
     if found is None or found.state not in {"burning", "at_risk"}:
         return None
     return FleetFinding(0 if found.state == "burning" else 2, found.burn_1h, lambda: _slo(row, found))
 
 
-def _slo(row: Row, found: SloStatus) -> Component:
+def _slo(row: ServiceRow, found: SloStatus) -> Component:
     stage, said = blamed_stage(row.context, found.slo)
     attained = f"{percent(found.attained, 2)} inside, target {target(found.slo.objective)}." if said else ""
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
@@ -284,7 +284,7 @@ def _slo(row: Row, found: SloStatus) -> Component:
     return _card(badge, about, _budget_title(found), shown, stage=stage or "overhead", href=href)
 
 
-def _of_incident(row: Row) -> FleetFinding | None:
+def _of_incident(row: ServiceRow) -> FleetFinding | None:
     """Return the finding for an open incident that no objective or release card covers."""
     versions = {row.release.comparison.pair.b_name} if row.release else set[str]()
     objectives = {each.slo.name for each in row.slos if each.state in {"burning", "at_risk", "maintenance"}}
@@ -296,7 +296,7 @@ def _of_incident(row: Row) -> FleetFinding | None:
     return FleetFinding(0 if page else 2, 0.0, lambda: _incident(row, found))
 
 
-def _incident(row: Row, found: Incident) -> Component:
+def _incident(row: ServiceRow, found: Incident) -> Component:
     badge = pill("Incident", "bad" if found.severity == "page" else "warn")
     about = f"{row.service} · since {clock_or_date(found.since, row.context.view)}"
     stage = found.stages[0].stage if found.stages else "overhead"
@@ -318,7 +318,7 @@ def _budget_title(found: SloStatus) -> str:
     return f"Error budget {over}" + (f", burning {times(found.burn_1h)}" if found.burn_1h >= 1 else "")
 
 
-def _of_silence(row: Row, last: datetime) -> FleetFinding | None:
+def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:
     """Return the finding for a service that stopped sending while others continue; *last* is the newest data."""
     seen = row.seen
     silence = last - seen.last_seen
@@ -329,7 +329,7 @@ def _of_silence(row: Row, last: datetime) -> FleetFinding | None:
     return FleetFinding(3, missed, lambda: _silence(row, silence))
 
 
-def _silence(row: Row, silence: timedelta) -> Component:
+def _silence(row: ServiceRow, silence: timedelta) -> Component:
     local = row.seen.last_seen.astimezone(row.context.view.zone)
     title = f"No request for {span(silence)}"
     text = f"The last request came at {local:%H:%M:%S}; other services still send data. Its process or its agent may be down."
@@ -339,7 +339,7 @@ def _silence(row: Row, silence: timedelta) -> Component:
     )
 
 
-def _of_tail(row: Row) -> FleetFinding | None:
+def _of_tail(row: ServiceRow) -> FleetFinding | None:
     """Return the finding for a service whose p99 is high because some requests wait."""
     now = row.now
     if not now.tail_stages or not now.p50 or now.p99 is None or now.p99 < _TAIL_RATIO * now.p50:
@@ -351,7 +351,7 @@ def _of_tail(row: Row) -> FleetFinding | None:
     return FleetFinding(4, now.p99 / now.p50, lambda: _tail(row, stage))
 
 
-def _tail(row: Row, stage: str) -> Component:
+def _tail(row: ServiceRow, stage: str) -> Component:
     now, source = row.now, row.context.source
     p50, p99 = now.p50 or 0.0, now.p99 or 0.0
     title = f"p99 is {times(p99 / p50)} p50: {duration(p50)} → {duration(p99)}"

@@ -38,7 +38,7 @@ from ..ui.format import UNKNOWN, count, duration, money, percent, span, times, w
 from ..view import service_path, slo_path
 from .comparison import window_name
 from .events import TimelineEvent, timeline_events
-from .measures import KINDS, Row
+from .measures import KINDS, ServiceRow
 from .page import Context
 from .service_status import COLOURS
 
@@ -57,7 +57,7 @@ _GROUPS = (_TROUBLE, *KINDS.values())
 _UNKNOWN = html.Span(UNKNOWN, className="muted")
 
 
-def services_card(context: Context, rows: Sequence[Row]) -> Component:
+def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
     """Return the table of *rows*, sorted by the column in the address, 50 rows a page."""
     columns = _columns(context, rows)
     key, backwards = _order(context, columns)
@@ -80,7 +80,7 @@ def services_card(context: Context, rows: Sequence[Row]) -> Component:
     return card("Services", body, sub=sub, tools=tools, foot=foot, flush=True)
 
 
-def _columns(context: Context, rows: Sequence[Row]) -> dict[str, Column]:
+def _columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
     """Return the columns that have values, by their key in the address."""
     courses = rates_by_service(context)
     promised, costs = any(row.slo for row in rows), _costs(context, rows)
@@ -115,7 +115,7 @@ def _order(context: Context, columns: dict[str, Column]) -> tuple[str, bool]:
     return (key, backwards) if key in columns else (_DEFAULT, False)
 
 
-def _sorted(rows: Sequence[Row], key: str, column: Column | None, *, backwards: bool) -> list[Row]:
+def _sorted(rows: Sequence[ServiceRow], key: str, column: Column | None, *, backwards: bool) -> list[ServiceRow]:
     """Return *rows* sorted by *column*; rows with equal values stay in order of urgency."""
     if column is None or key == _DEFAULT:
         return list(reversed(rows) if backwards else rows)
@@ -139,7 +139,7 @@ def _head(context: Context, key: str, column: Column, sorted_by: str) -> Compone
     return html.Th(link([column.title, arrow], href=href, className="by"), className=column.css, scope="col", **more)
 
 
-def _grouped(shown: Sequence[Row], ordered: Sequence[Row], columns: dict[str, Column]) -> list[Component]:
+def _grouped(shown: Sequence[ServiceRow], ordered: Sequence[ServiceRow], columns: dict[str, Column]) -> list[Component]:
     """Return the table rows by group: services with problems first, then by kind."""
     lines: list[Component] = []
     for name, group in groupby(shown, key=_group):
@@ -149,43 +149,43 @@ def _grouped(shown: Sequence[Row], ordered: Sequence[Row], columns: dict[str, Co
     return lines
 
 
-def _group(row: Row) -> str:
+def _group(row: ServiceRow) -> str:
     return _TROUBLE if row.state in _TROUBLED else KINDS[row.seen.kind]
 
 
-def _line(row: Row, columns: dict[str, Column]) -> Component:
+def _line(row: ServiceRow, columns: dict[str, Column]) -> Component:
     cells = [html.Td(column.cell(row), className=column.css) for column in columns.values()]
     return html.Tr(cells, **attributes({"data-href": _path(row)}))
 
 
-def _path(row: Row, **changes: str) -> str:
+def _path(row: ServiceRow, **changes: str) -> str:
     return row.context.view.link(service_path(row.service), **changes)
 
 
-def _name(row: Row) -> Component:
+def _name(row: ServiceRow) -> Component:
     said = " · ".join(part for part in (KINDS[row.seen.kind], row.seen.model) if part and part != KINDS["other"])
     name = link(row.service, href=_path(row), className="n", title=row.service)
     text = html.Div([name, html.Div(said or UNKNOWN, className="s", title=said or None)])
     return html.Div([dot(row.state or "no_data"), text], className="svc")
 
 
-def _severity(row: Row) -> Value:
+def _severity(row: ServiceRow) -> Value:
     return -row.urgency[0]
 
 
-def _status(row: Row) -> Component:
+def _status(row: ServiceRow) -> Component:
     return row.status.badge
 
 
-def _rate(row: Row, course: list[float]) -> list[Node]:
+def _rate(row: ServiceRow, course: list[float]) -> list[Node]:
     return [spark(course, css="spk"), " ", html.Span(f"{count(row.now.requests / row.seconds)}/s", className="rate")]
 
 
-def _p99(row: Row) -> Node:
+def _p99(row: ServiceRow) -> Node:
     return html.Span(duration(row.now.p99), className="n")
 
 
-def _change(row: Row) -> Node:
+def _change(row: ServiceRow) -> Node:
     view, before = row.context.view, row.fleet.previous
     if row.p99_change is None or before is None:
         return delta(None)
@@ -193,13 +193,13 @@ def _change(row: Row) -> Node:
     return link(delta(row.p99_change), href=view.link("/compare", svc=row.service, **windows), title="Compare")
 
 
-def _dominant_share(row: Row) -> Value:
+def _dominant_share(row: ServiceRow) -> Value:
     """Return the share of the largest stage in p99."""
     stages = row.now.tail_stages
     return max(stages.values()) / sum(stages.values()) if stages else None
 
 
-def _stage_cell(row: Row) -> Node:
+def _stage_cell(row: ServiceRow) -> Node:
     now = row.now
     if not now.tail_stages:
         counted = f"{whole(now.requests)} request{'s' * (now.requests != 1)}"
@@ -208,11 +208,11 @@ def _stage_cell(row: Row) -> Node:
     return link(bar, href=_path(row, p="99"), className="where")
 
 
-def _budget_left(row: Row) -> Value:
+def _budget_left(row: ServiceRow) -> Value:
     return row.slo.budget_left if row.slo else None
 
 
-def _budget(row: Row) -> Node:
+def _budget(row: ServiceRow) -> Node:
     found = row.slo
     if found is None or found.budget_left is None:
         return _UNKNOWN
@@ -221,26 +221,26 @@ def _budget(row: Row) -> Node:
     return link([gauge(found.budget_left, _colour(row)), shown], href=_slo_path(row), className="gauge")
 
 
-def _burn(row: Row) -> Node:
+def _burn(row: ServiceRow) -> Node:
     found = row.slo
     if found is None or found.budget_left is None:
         return _UNKNOWN
     return link(times(found.burn_1h), href=_slo_path(row), className=f"b {_colour(row)}" if _colour(row) else "")
 
 
-def _slo_path(row: Row) -> str:
+def _slo_path(row: ServiceRow) -> str:
     return row.context.view.link(slo_path(row.slo.slo.name) if row.slo else "/slo")
 
 
-def _colour(row: Row) -> str:
+def _colour(row: ServiceRow) -> str:
     return COLOURS.get(row.state, "")
 
 
-def _errors(row: Row) -> Node:
+def _errors(row: ServiceRow) -> Node:
     return percent(row.now.error_ratio, 2)
 
 
-def _costs(context: Context, rows: Sequence[Row]) -> dict[str, float]:
+def _costs(context: Context, rows: Sequence[ServiceRow]) -> dict[str, float]:
     """Return the cost of a million requests of each service with a price."""
     costs = context.source.costs
     found: dict[str, float] = {}
@@ -256,7 +256,7 @@ def _currency(context: Context) -> str:
     return context.source.costs.currency if context.source.costs else ""
 
 
-def _busiest_stages(rows: Sequence[Row]) -> list[str]:
+def _busiest_stages(rows: Sequence[ServiceRow]) -> list[str]:
     """Return the stages that take most of p99 over all services, in their fixed order."""
     weight: dict[str, float] = {}
     for row in rows:
@@ -377,7 +377,7 @@ class Column:
     """
 
     title: str
-    value: Callable[[Row], Value]
-    cell: Callable[[Row], Nodes]
+    value: Callable[[ServiceRow], Value]
+    cell: Callable[[ServiceRow], Nodes]
     css: str = "r hide"
     rising: bool = False

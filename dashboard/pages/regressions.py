@@ -17,7 +17,7 @@ from dash.development.base_component import Component
 from ...alerts.reader import Incident
 from ..ui.components import Node, attributes, card, link, pill, swatch, table
 from ..ui.format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
-from .comparison import LIFETIME, SERVING, Comparison, Lives, compared, lives, newest_pair, verdict_of
+from .comparison import LIFETIME, SERVING, Lives, PairComparison, compared, lives, newest_pair, verdict_of
 from .comparison_text import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
 from .page import Context, Page, empty_page_card, no_data, panel
 
@@ -199,7 +199,7 @@ class Release:
     """
 
     context: Context
-    comparison: Comparison
+    comparison: PairComparison
     since: datetime
     rolled_back: bool
     incident: Incident | None
@@ -258,7 +258,7 @@ def _release(context: Context, versions: Lives, incident: Incident | None) -> Re
     if found.kind in {"regression", "improvement"}:
         comparison = compared(context, pair, quantile)
     else:
-        comparison = Comparison(pair, quantile, found, _NO_STAGES, ())
+        comparison = PairComparison(pair, quantile, found, _NO_STAGES, ())
     return Release(context, comparison, newest.start, before.end - newest.end > SERVING, incident)
 
 

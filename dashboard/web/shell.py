@@ -16,7 +16,7 @@ from ...store import StoreState
 from ..pages.advice import advice_count
 from ..pages.comparison import asked_pair
 from ..pages.comparison_text import time_range
-from ..pages.measures import Row, urgent_first
+from ..pages.measures import ServiceRow, urgent_first
 from ..pages.page import Context
 from ..pages.regressions import MATERIAL
 from ..ui.components import WORDS, Node, attributes, banner, dot, link
@@ -264,7 +264,7 @@ def _services(context: Context, place: str) -> list[Node]:
     return [html.Div("Services", className="navh"), html.Nav(links, **attributes({"aria-label": "Services"}))]
 
 
-def _service(context: Context, row: Row, place: str) -> Component:
+def _service(context: Context, row: ServiceRow, place: str) -> Component:
     path = service_path(row.service)
     on = path == place
     current = {"aria-current": "page"} if on else {}

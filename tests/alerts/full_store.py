@@ -27,7 +27,7 @@ from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
+from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
@@ -99,7 +99,7 @@ def _alert(store: Store) -> None:
         silences.create_silence(
             connection, {"service": "other"}, starts_at=NOW, ends_at=ends, author="ada", comment="work"
         )
-    (incident,) = AlertsReader(store, LiveFile(None, {})).incidents()
+    (incident,) = AlertsReader(store, LiveSloFile(None, {})).incidents()
     journal.acknowledge(store, incident.id, "ada", NOW)
 
 
@@ -132,7 +132,7 @@ def results_of(store: Store) -> dict[str, str]:
     """Return the results of the store and of the alerts, in a form that can be stored as JSON."""
     read, step = store.read, timedelta(minutes=10)
     around = Selection(NOW - timedelta(hours=6), NOW + timedelta(minutes=1), service="shop")
-    trace, state, alerts = read.trace(TRACE), read.state(), AlertsReader(store, LiveFile(None, {}))
+    trace, state, alerts = read.trace(TRACE), read.state(), AlertsReader(store, LiveSloFile(None, {}))
     told: dict[str, Any] = {
         "services": read.services(around.start, around.end),
         "versions": read.versions(around),

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from sqlalchemy import select, update
 
 from stagelens.alerts.evaluation.evaluator import LEASE
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import leases, outbox
 from stagelens.store import Store
@@ -100,7 +100,7 @@ class Watch:
 
     def incidents(self) -> list[Incident]:
         """Return all incidents, the newest first."""
-        return AlertsReader(self.store, LiveFile(None, {})).incidents(limit=10_000)
+        return AlertsReader(self.store, LiveSloFile(None, {})).incidents(limit=10_000)
 
 
 def process_of(holder: str) -> int:

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 from playwright.sync_api import Browser
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
@@ -80,7 +80,7 @@ def alerts(filled: Store, tmp_path_factory: pytest.TempPathFactory) -> AlertsRea
     """The objectives of two of the services."""
     path = tmp_path_factory.mktemp("slo") / "slo.yaml"
     path.write_text(SLOS)
-    return AlertsReader(filled, LiveFile(path, {}))
+    return AlertsReader(filled, LiveSloFile(path, {}))
 
 
 @pytest.fixture(scope="session")

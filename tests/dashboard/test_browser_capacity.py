@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
@@ -29,7 +29,7 @@ def address(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> It
     (folder / "slo.yaml").write_text(capacity_store.SLO, encoding="utf-8")
     (folder / "prices.yaml").write_text(capacity_store.PRICES, encoding="utf-8")
     store = capacity_store.fill(traffic, folder / "loaded.db", NOW)
-    alerts = AlertsReader(store, LiveFile(folder / "slo.yaml", {}))
+    alerts = AlertsReader(store, LiveSloFile(folder / "slo.yaml", {}))
     served = Dashboard(DashboardConfig(port=0, prices=folder / "prices.yaml"), store, alerts, clock=NOW.timestamp)
     served.start()
     yield "http://{}:{}".format(*served.address)

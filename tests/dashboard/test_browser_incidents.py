@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
@@ -25,7 +25,7 @@ def incidents_visit(browser: Browser, tmp_path: Path) -> Iterator[Visit]:
     """A tab over a store with incidents."""
     store = Store.open(f"sqlite:///{tmp_path / 'told.db'}", clock=NOW.timestamp)
     notified_store.fill(store)
-    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveFile(None, {})), clock=NOW.timestamp)
+    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(None, {})), clock=NOW.timestamp)
     served.start()
     host, port = served.address
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")

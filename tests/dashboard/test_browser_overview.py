@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
@@ -31,7 +31,7 @@ def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     slos = folder / "slo.yaml"
     slos.write_text(SLOS)
     store = crowd_at(folder / "crowd.db")
-    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveFile(slos, {})), clock=NOW.timestamp)
+    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(slos, {})), clock=NOW.timestamp)
     served.start()
     yield f"http://127.0.0.1:{served.address[1]}"
     served.stop()

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
@@ -38,7 +38,7 @@ CUT = """() => {
 @pytest.fixture(scope="module")
 def address(burning_folder: Path, burning_store: Store) -> Iterator[str]:
     """Address of a dashboard with burning objectives."""
-    alerts = AlertsReader(burning_store, LiveFile(burning_folder / "slo.yaml", ENV))
+    alerts = AlertsReader(burning_store, LiveSloFile(burning_folder / "slo.yaml", ENV))
     served = Dashboard(DashboardConfig(port=0), burning_store, alerts, clock=NOW.timestamp)
     served.start()
     yield "http://{}:{}".format(*served.address)

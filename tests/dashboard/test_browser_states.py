@@ -9,7 +9,7 @@ from typing import Literal
 import pytest
 from playwright.sync_api import Browser, ViewportSize, expect
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
@@ -63,7 +63,7 @@ def serve(burning_store: Store, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
     def served(later: timedelta, slos: str) -> str:
         if (later, slos) not in started:
-            alerts = AlertsReader(burning_store, LiveFile(path if slos else None, ENV))
+            alerts = AlertsReader(burning_store, LiveSloFile(path if slos else None, ENV))
             made = Dashboard(DashboardConfig(port=0), burning_store, alerts, clock=(NOW + later).timestamp)
             made.start()
             started[later, slos] = made

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.capacity import loads_of
@@ -39,7 +39,7 @@ def source_of(store: Store, folder: Path, *, slo: bool = True, prices: bool = Tr
     """Return the pages' source, with an objective and prices or without."""
     (folder / "slo.yaml").write_text(capacity_store.SLO, encoding="utf-8")
     (folder / "prices.yaml").write_text(capacity_store.PRICES, encoding="utf-8")
-    alerts = AlertsReader(store, LiveFile(folder / "slo.yaml", {})) if slo else None
+    alerts = AlertsReader(store, LiveSloFile(folder / "slo.yaml", {})) if slo else None
     return Source(
         store, alerts, NOW.timestamp, config=DashboardConfig(prices=folder / "prices.yaml" if prices else None)
     )

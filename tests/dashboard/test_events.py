@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.pages.events import KINDS, TimelineEvent, timeline_events
 from stagelens.dashboard.source import Source
@@ -23,7 +23,7 @@ from tests.dashboard.served_versions import shown
 @pytest.fixture(scope="module")
 def source(burning_folder: Path, burning_store: Store) -> Source:
     """A store with releases, incidents and events."""
-    alerts = AlertsReader(burning_store, LiveFile(burning_folder / "slo.yaml", ENV))
+    alerts = AlertsReader(burning_store, LiveSloFile(burning_folder / "slo.yaml", ENV))
     return Source(burning_store, alerts, NOW.timestamp)
 
 

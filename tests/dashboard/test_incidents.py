@@ -18,7 +18,7 @@ from stagelens.alerts.delivery.message import Finding, LatencyRegression
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
@@ -50,7 +50,7 @@ def source(store: Store, tmp_path: Path) -> Source:
     """With channels that sign."""
     file = tmp_path / "slo.yaml"
     file.write_text(SLO, encoding="utf-8")
-    return Source(store, AlertsReader(store, LiveFile(file, {})), NOW.timestamp)
+    return Source(store, AlertsReader(store, LiveSloFile(file, {})), NOW.timestamp)
 
 
 @pytest.fixture

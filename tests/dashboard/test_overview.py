@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from dash import html
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
@@ -21,7 +21,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.figures.heatmap import heat_figure
 from stagelens.dashboard.figures.over_time import busy_seconds, fleet_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
-from stagelens.dashboard.pages.measures import Row, measure, urgent_first
+from stagelens.dashboard.pages.measures import ServiceRow, measure, urgent_first
 from stagelens.dashboard.pages.overview_table import services_card
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
@@ -237,7 +237,7 @@ def test_services_with_problems_come_before_all_kinds(crowd: Store, tmp_path: Pa
     """Among hundreds, what burns is on the first page."""
     path = tmp_path / "slo.yaml"
     path.write_text("slos: [{name: one, service: service-250, objective: 0.99, threshold: 10ms, window: 30d}]")
-    source = Source(crowd, AlertsReader(crowd, LiveFile(path, {})), NOW.timestamp)
+    source = Source(crowd, AlertsReader(crowd, LiveSloFile(path, {})), NOW.timestamp)
 
     assert names(source, "/")[0] == "service-250"
     assert "Needs attention · 1" in text_of(source, "/")
@@ -252,7 +252,7 @@ def test_cards_beyond_three_are_collapsed(crowd: Store, tmp_path: Path) -> None:
         for each in range(250, 258)
     )
     path.write_text(f"slos: [{slos}]")
-    page = page_of(context_at(Source(crowd, AlertsReader(crowd, LiveFile(path, {})), NOW.timestamp), "/"))
+    page = page_of(context_at(Source(crowd, AlertsReader(crowd, LiveSloFile(path, {})), NOW.timestamp), "/"))
     assert page is not None
     (more,) = (each for each in all_of(page.body, html.Details) if "more" in words(each.children[0]))
 
@@ -390,7 +390,7 @@ def test_the_cost_of_the_fleet_needs_prices(filled: Store, tmp_path: Path) -> No
 
 def test_rows_are_ordered_by_urgency(source: Source) -> None:
     """The table of the default order is the order of the side bar."""
-    rows: list[Row] = urgent_first(context_at(source, "/"))
+    rows: list[ServiceRow] = urgent_first(context_at(source, "/"))
 
     assert [row.service for row in rows] == names(source, "/")
     assert rows == sorted(rows, key=lambda row: row.urgency)

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.evaluation.evidence import dashboard_link
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
@@ -107,7 +107,7 @@ def with_objectives(mixed: Store, tmp_path_factory: pytest.TempPathFactory) -> S
     """The same, with objectives of all of the service and of routes."""
     path = tmp_path_factory.mktemp("slos") / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
-    return Source(mixed, AlertsReader(mixed, LiveFile(path, {})), NOW.timestamp)
+    return Source(mixed, AlertsReader(mixed, LiveSloFile(path, {})), NOW.timestamp)
 
 
 def context(source: Source, address: str) -> Context:

@@ -17,7 +17,7 @@ import pytest
 from dash.development.base_component import Component
 
 from stagelens.alerts.evaluation.slo_status import SloStatus
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
 from stagelens.analysis.burn_rate import AlertTier
 from stagelens.analysis.slo_status import RuleStatus
@@ -44,7 +44,7 @@ def alerts(burning_store: Store, tmp_path: Path) -> AlertsReader:
     """Alerts over it, with a file of their own."""
     path = tmp_path / "slo.yaml"
     path.write_text(SLO, encoding="utf-8")
-    return AlertsReader(burning_store, LiveFile(path, ENV))
+    return AlertsReader(burning_store, LiveSloFile(path, ENV))
 
 
 @pytest.fixture
@@ -326,7 +326,7 @@ def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Sto
         def slos(self, now: datetime | None = None) -> list[SloStatus]:  # noqa: ARG002 - always the same
             return [spent]
 
-    real = AlertsReader(burning_store, LiveFile(None, ENV))
+    real = AlertsReader(burning_store, LiveSloFile(None, ENV))
     said = shown(Source(burning_store, Overspent(real, source.incidents()[0]), NOW.timestamp), "/slo").replace(
         "\u202f", " "
     )
@@ -365,7 +365,7 @@ def test_an_invalid_file_is_shown_with_its_line_and_the_objectives_in_force(
     assert "The SLO file cannot be read:" in overview
     assert f"{path}:4" in overview
 
-    never = AlertsReader(burning_store, LiveFile(path, ENV))
+    never = AlertsReader(burning_store, LiveSloFile(path, ENV))
     assert "Nothing of it is in force." in shown(Source(burning_store, never, NOW.timestamp), "/slo")
 
 

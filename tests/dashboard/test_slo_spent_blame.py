@@ -10,7 +10,7 @@ import pytest
 from dash import html
 
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
+from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.source import Source
@@ -41,7 +41,7 @@ def source(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Ite
     store = Store.open(f"sqlite:///{folder / 'bad.db'}", clock=NOW.timestamp)
     write(store, traffic, *FLEET)
     Evaluator(store, "tests", lease_seconds=600).tick(replace(read_slo_file(file, {}), dashboard_url=""), NOW)
-    yield Source(store, AlertsReader(store, LiveFile(file, {})), NOW.timestamp)
+    yield Source(store, AlertsReader(store, LiveSloFile(file, {})), NOW.timestamp)
     store.close()
 
 

@@ -12,7 +12,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from stagelens.alerts.evaluation.evidence import stage_budgets
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
@@ -43,7 +43,7 @@ def alerts(burning_store: Store, tmp_path: Path) -> AlertsReader:
     """Alerts over the burning store, with budgets."""
     path = tmp_path / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
-    return AlertsReader(burning_store, LiveFile(path, ENV))
+    return AlertsReader(burning_store, LiveSloFile(path, ENV))
 
 
 @pytest.fixture
@@ -177,7 +177,7 @@ def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traff
     write(store, traffic, Served("hot", "1", 20, stages={**FAST, "preprocess": 200}))
     path = tmp_path / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
-    source = Source(store, AlertsReader(store, LiveFile(path, ENV)), NOW.timestamp)
+    source = Source(store, AlertsReader(store, LiveSloFile(path, ENV)), NOW.timestamp)
     said = page_text_at(source, "/slo/hot-latency?from=now-15m")
     store.close()
 

@@ -13,7 +13,7 @@ from dash import html
 
 from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.events import timeline_events
@@ -44,7 +44,7 @@ def source_of(store: Store, folder: Path, slos: str, later: timedelta = timedelt
     """The data of the pages with *slos* as its file, so much later than the last request."""
     path = folder / "slo.yaml"
     path.write_text(slos, encoding="utf-8")
-    return Source(store, AlertsReader(store, LiveFile(path, ENV)), (NOW + later).timestamp)
+    return Source(store, AlertsReader(store, LiveSloFile(path, ENV)), (NOW + later).timestamp)
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_the_api_returns_state_maintenance_and_start_time(
     burning_store: Store, in_maintenance: Source, tmp_path: Path
 ) -> None:
     """The same words as the pages have."""
-    planned_alerts = AlertsReader(burning_store, LiveFile(tmp_path / "slo.yaml", ENV))
+    planned_alerts = AlertsReader(burning_store, LiveSloFile(tmp_path / "slo.yaml", ENV))
     client = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=NOW.timestamp).app.server.test_client()
     during = client.get("/api/v1/query/slo?name=hot-latency").json
     late = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=(NOW + DEAD).timestamp)
@@ -208,7 +208,7 @@ def test_missing_objectives_are_reported_with_the_fix(
     path = tmp_path / "slo.yaml"
     if text_of_file is not None:
         path.write_text(text_of_file, encoding="utf-8")
-    alerts = AlertsReader(burning_store, LiveFile(path if text_of_file else None, ENV))
+    alerts = AlertsReader(burning_store, LiveSloFile(path if text_of_file else None, ENV))
     source = Source(burning_store, alerts, NOW.timestamp)
     overview, page = page_text_at(source, "/"), page_text_at(source, "/slo")
 
@@ -257,7 +257,7 @@ def test_an_incident_with_an_unknown_end_is_closed_not_resolved(
     burning_store: Store, tmp_path: Path, ending: str
 ) -> None:
     """A removed objective did not recover; its page reports the removal and links to the history."""
-    reader = AlertsReader(burning_store, LiveFile(tmp_path / "slo.yaml", ENV))
+    reader = AlertsReader(burning_store, LiveSloFile(tmp_path / "slo.yaml", ENV))
     (tmp_path / "slo.yaml").write_text(SLOS, encoding="utf-8")
     known = reader.incidents()[0]
     gone = replace(

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 from playwright.sync_api import Browser, expect
 
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.config import DashboardConfig
@@ -57,7 +57,7 @@ def visits(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     slos.write_text("slos: [{name: fast, service: paused, objective: 0.9, threshold: 300ms, window: 30d}]\n")
     store = Store.open(f"sqlite:///{folder / 'paused.db'}", clock=NOW.timestamp)
     store.write([paused()])
-    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveFile(slos, {})), clock=NOW.timestamp)
+    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(slos, {})), clock=NOW.timestamp)
     served.start()
     host, port = served.address
     context = browser.new_context(viewport=DESKTOP, color_scheme="light", reduced_motion="reduce")

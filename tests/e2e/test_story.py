@@ -16,7 +16,7 @@ from stagelens.alerts.delivery.channels.slack import SlackWebhook
 from stagelens.alerts.delivery.outbox import DeliveryWorker
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.lease import new_holder
-from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
+from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
@@ -129,7 +129,7 @@ def test_a_slow_stage_appears_in_the_message_and_on_the_page(tmp_path: Path, bro
     came = inbox.came.wait(TIMEOUT_SECONDS)
     worker.stop()
     inbox.close()
-    with showing(store, AlertsReader(store, LiveFile(file, environment))) as address:
+    with showing(store, AlertsReader(store, LiveSloFile(file, environment))) as address:
         page = browser.new_page()
         page.goto(f"{address}/s/shop")
 

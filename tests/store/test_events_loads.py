@@ -9,7 +9,7 @@ import pytest
 
 from stagelens.store import Batch, KeptTrace, Series, SeriesCaps
 from stagelens.store.engines import database
-from stagelens.store.events import LoadRecord
+from stagelens.store.events import StoredLoad
 from tests.support.raw_requests import NOON, SHOP, Request, Site
 
 WARM = [Request({"forward": 1_000_000 * (1 + number % 7), "queue": 5000}, NOON - 97 * number) for number in range(80)]
@@ -105,7 +105,7 @@ def test_cold_start_data_expire_with_the_hours(sqlite_site: Callable[..., Site])
     """Data about cold starts count once per batch, and expire with the hourly tier."""
     one = sqlite_site()
     told = [
-        LoadRecord(
+        StoredLoad(
             "shop",
             "1",
             "",

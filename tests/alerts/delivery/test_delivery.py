@@ -18,7 +18,7 @@ import pytest
 
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.message import Message, Transition
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Delivery
 from stagelens.alerts.schema import incidents
 from stagelens.store import Store
@@ -111,7 +111,7 @@ def _row(message: Message) -> dict[str, Any]:
 
 def deliveries(store: Store) -> list[Delivery]:
     """Return every delivery of every incident, as shown on the dashboard."""
-    found = AlertsReader(store, LiveFile(None, {})).incidents(limit=1000)
+    found = AlertsReader(store, LiveSloFile(None, {})).incidents(limit=1000)
     return [delivery for incident in found for delivery in incident.deliveries]
 
 

@@ -14,7 +14,7 @@ from stagelens.alerts.delivery.channel import OutcomeUnknownError, Refresh
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.outbox import DeliveryWorker
 from stagelens.alerts.lease import new_holder
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Delivery
 from stagelens.alerts.schema import incidents
 from stagelens.core.errors import ChannelError
@@ -79,7 +79,7 @@ def accept(store: Store, claimed: outbox.Claim | None, at: float) -> None:
 
 
 def slack_rows(store: Store) -> list[Delivery]:
-    found = AlertsReader(store, LiveFile(None, {})).incidents()
+    found = AlertsReader(store, LiveSloFile(None, {})).incidents()
     return [row for incident in found for row in incident.deliveries if row.channel == "slack"]
 
 

@@ -10,7 +10,7 @@ import pytest
 from stagelens.alerts.evaluation.alert_rules import absence_causes
 from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
+from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.analysis.policies import default_incident_policy
 from stagelens.store import Store
@@ -28,7 +28,7 @@ def evaluator(store: Store) -> Evaluator:
 
 
 def read(store: Store) -> list[Incident]:
-    return AlertsReader(store, LiveFile(None, {})).incidents()
+    return AlertsReader(store, LiveSloFile(None, {})).incidents()
 
 
 def test_missing_traffic_and_its_return_are_notified(

@@ -15,7 +15,7 @@ from stagelens.alerts.evaluation.evaluator import Evaluator
 from stagelens.alerts.evaluation.slo_status import measure_slo
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
+from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.analysis.burn_rate import Onset, find_onset
@@ -50,7 +50,7 @@ def ticks(evaluator: Evaluator, start: datetime, length: timedelta, **changes: A
 
 
 def read(store: Store) -> list[Incident]:
-    return AlertsReader(store, LiveFile(None, {})).incidents()
+    return AlertsReader(store, LiveSloFile(None, {})).incidents()
 
 
 def test_a_slow_release_pages_and_names_its_stage(
@@ -244,7 +244,7 @@ def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic
         for name in ("good", "none", "slow")
     ]
     path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
-    slow, good, none = AlertsReader(store, LiveFile(path, {})).slos(now)
+    slow, good, none = AlertsReader(store, LiveSloFile(path, {})).slos(now)
 
     assert [(status.slo.name, status.state) for status in (slow, good, none)] == [
         ("slow", "burning"),

@@ -21,7 +21,7 @@ from stagelens.alerts.incidents import silences
 from stagelens.alerts.incidents.journal import IncidentError, acknowledge
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import Definitions, LiveFile
+from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.store import Store
@@ -45,7 +45,7 @@ def evaluator(store: Store) -> Evaluator:
 
 
 def read(store: Store) -> list[Incident]:
-    return AlertsReader(store, LiveFile(None, {})).incidents()
+    return AlertsReader(store, LiveSloFile(None, {})).incidents()
 
 
 def transitions_sent(incident: Incident) -> list[str]:

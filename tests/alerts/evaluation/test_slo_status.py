@@ -12,7 +12,7 @@ import pytest
 from stagelens.alerts.evaluation.slo_status import Measurement, measure_slo, read_slo_status, status_of
 from stagelens.alerts.objectives.maintenance import ActiveMaintenance
 from stagelens.alerts.objectives.slo import Slo
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.analysis.burn_rate import FAST, RECENT, AlertTier, Counts, ErrorBudget
 from stagelens.analysis.policies import default_burn_rate_policy
@@ -99,7 +99,7 @@ maintenance:
 """,
         encoding="utf-8",
     )
-    reader = AlertsReader(store, LiveFile(path, {}))
+    reader = AlertsReader(store, LiveSloFile(path, {}))
     during, after = (reader.slos(at) for at in (now, now + 2 * MINUTE))
 
     assert [(each.slo.name, each.state) for each in during] == [("also-fast", "burning"), ("fast", "maintenance")]

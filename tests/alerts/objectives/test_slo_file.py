@@ -15,7 +15,7 @@ from stagelens.alerts import check
 from stagelens.alerts.delivery.channels import KINDS
 from stagelens.alerts.delivery.channels.pagerduty import PagerDutyChannel
 from stagelens.alerts.delivery.channels.slack import SlackWebhook
-from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
+from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.core.errors import ConfigError
 
 GOOD = """\
@@ -200,7 +200,7 @@ def test_check_names_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_an_invalid_file_leaves_the_last_valid_one_in_force(slo_yaml: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An invalid version at a reload is logged, and the last valid version stays in force until the file is fixed."""
     slo_yaml.write_text(GOOD, encoding="utf-8")
-    live = LiveFile(slo_yaml, {})
+    live = LiveSloFile(slo_yaml, {})
     live.refresh(NOW)
     good = live.current
     slo_yaml.write_text(GOOD.replace("0.99", "99.99"), encoding="utf-8")
@@ -222,7 +222,7 @@ def test_an_invalid_file_leaves_the_last_valid_one_in_force(slo_yaml: Path, capl
 def test_a_temporarily_missing_file_changes_nothing(slo_yaml: Path) -> None:
     """If the file is missing for a moment, the last version stays in force."""
     slo_yaml.write_text(GOOD, encoding="utf-8")
-    live = LiveFile(slo_yaml, {})
+    live = LiveSloFile(slo_yaml, {})
     live.refresh(NOW)
     slo_yaml.unlink()
     live.refresh(NOW)

@@ -12,7 +12,7 @@ from stagelens.alerts.config import AlertsConfig
 from stagelens.alerts.objectives.slo_file import (
     EXAMPLE,
     EXAMPLE_SLO,
-    LiveFile,
+    LiveSloFile,
     read_slo_file,
     unwatched_line,
     why_unwatched,
@@ -24,10 +24,10 @@ NOW = datetime(2026, 11, 20, 12, tzinfo=UTC)
 SERVICE = "apiVersion: openslo/v1\nkind: Service\nmetadata: {name: checkout}\nspec: {}\n"
 
 
-def live(path: Path, text: str) -> LiveFile:
+def live(path: Path, text: str) -> LiveSloFile:
     """Return the loaded file at *path* with content *text*."""
     path.write_text(text, encoding="utf-8")
-    file = LiveFile(path, {})
+    file = LiveSloFile(path, {})
     file.refresh(NOW)
     return file
 
@@ -44,7 +44,7 @@ def test_the_example_of_the_fix_is_a_valid_file(example: str, tmp_path: Path) ->
 
 def test_each_reason_for_missing_slos_has_a_fix(tmp_path: Path) -> None:
     """A missing file, an invalid file and a file without SLOs each have a fix."""
-    none, no_path = why_unwatched(None), why_unwatched(LiveFile(None, {}))
+    none, no_path = why_unwatched(None), why_unwatched(LiveSloFile(None, {}))
     broken = why_unwatched(live(tmp_path / "slo.yaml", "slos: [{name: a}]"))
     empty = why_unwatched(live(tmp_path / "open.yaml", SERVICE))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.alerts.objectives.slo_file import LiveFile, read_slo_file
+from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.store.selection import Indicator
 
 BASE = """\
@@ -249,7 +249,7 @@ def test_a_changed_included_file_reloads_the_slo_file(slo_yaml: Path, tmp_path: 
     included.write_text((Path(__file__).parent / "openslo.yaml").read_text(encoding="utf-8"), encoding="utf-8")
     slo_yaml.write_text(f"{BASE}include: [open.yaml]\n", encoding="utf-8")
     now = datetime(2026, 11, 20, tzinfo=UTC)
-    live = LiveFile(slo_yaml, {})
+    live = LiveSloFile(slo_yaml, {})
     live.refresh(now)
     good = live.current
     included.write_text("kind: [", encoding="utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 from stagelens.alerts.delivery.channels import ChannelEntry
 from stagelens.alerts.delivery.channels.slack import SlackBot
-from stagelens.alerts.objectives.slo_file import LiveFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 
 NOW = datetime(2026, 11, 20, tzinfo=UTC)
 SLO = "slos:\n  - {name: latency, service: shop, objective: 0.99, threshold: 250ms, window: 30d}\n"
@@ -22,13 +22,13 @@ def token(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def live(slo_yaml: Path, token: Path) -> LiveFile:
+def live(slo_yaml: Path, token: Path) -> LiveSloFile:
     """SLO file with a channel whose secret is in a file."""
     slo_yaml.write_text(f"{SLO}channels:\n  - {{kind: slack, channel: C0123456789, token_file: {token}}}\n")
-    return LiveFile(slo_yaml, {})
+    return LiveSloFile(slo_yaml, {})
 
 
-def entry(live: LiveFile) -> ChannelEntry:
+def entry(live: LiveSloFile) -> ChannelEntry:
     """Return the channel entry after a reload."""
     live.refresh(NOW)
     assert live.current is not None
@@ -39,7 +39,7 @@ def bot(secret: str) -> SlackBot:
     return SlackBot("slack", secret, "C0123456789")
 
 
-def test_a_rotated_secret_is_used(live: LiveFile, token: Path) -> None:
+def test_a_rotated_secret_is_used(live: LiveSloFile, token: Path) -> None:
     """A rotated secret is used, whether the file is rewritten or replaced by a symbolic link as in Kubernetes."""
     token.write_text("xoxb-first\n")
     first = entry(live).channel
@@ -59,7 +59,7 @@ def test_a_rotated_secret_is_used(live: LiveFile, token: Path) -> None:
     assert entry(live).channel == bot("xoxb-mounted-1")
 
 
-def test_a_secret_that_appears_later_ends_the_wait(live: LiveFile, token: Path) -> None:
+def test_a_secret_that_appears_later_ends_the_wait(live: LiveSloFile, token: Path) -> None:
     """Messages wait while the secret is missing; when it appears, no restart is needed."""
     before = entry(live)
     token.write_text("xoxb-late")
@@ -80,7 +80,7 @@ def test_a_secret_that_appears_later_ends_the_wait(live: LiveFile, token: Path) 
     ],
 )
 def test_an_emptied_file_does_not_remove_the_secret(
-    live: LiveFile, token: Path, content: bytes | None, trouble: str, caplog: pytest.LogCaptureFixture
+    live: LiveSloFile, token: Path, content: bytes | None, trouble: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """If the file becomes empty, the previous secret stays in use and a log line reports it without the secret."""
     token.write_text("xoxb-good")
@@ -98,7 +98,7 @@ def test_an_emptied_file_does_not_remove_the_secret(
     assert entry(live).channel == bot("xoxb-mended")
 
 
-def test_another_file_is_another_secret(live: LiveFile, slo_yaml: Path, token: Path) -> None:
+def test_another_file_is_another_secret(live: LiveSloFile, slo_yaml: Path, token: Path) -> None:
     """A different path is a different secret, so messages wait until that file exists."""
     token.write_text("xoxb-first")
     entry(live)
