@@ -155,15 +155,6 @@ def _encode_varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
     return data.tobytes(), ends
 
 
-def read_varints(data: bytes) -> NDArray[np.uint64]:
-    r"""Return the values of the varints in *data*, at least one.
-
-    >>> read_varints(b'\x05\xac\x02').tolist()
-    [5, 300]
-    """
-    return _decode_varints(np.frombuffer(data, np.uint8))[0]
-
-
 def _decode_varints(data: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], Ints]:
     """Return the values of the varints in *data*, and the start of each varint."""
     last = np.flatnonzero(data < _CONTINUES)

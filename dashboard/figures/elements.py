@@ -141,12 +141,12 @@ def value_label(text: str, x: Any, y: Any, **rest: Any) -> Annotation:
     return {**note(f"<b>{text}</b>", x, y), "xanchor": "center", "yanchor": "bottom", "yshift": 5, **style, **rest}
 
 
-def horizontal_line(y: float, colour: str, dash: str = "4px,3px", yref: str = "y") -> Shape:
+def horizontal_line(y: float, colour: str, dash: str = "4px,3px") -> Shape:
     """Return a horizontal line across the plot."""
     return {
         "type": "line",
         "xref": "paper",
-        "yref": yref,
+        "yref": "y",
         "x0": 0,
         "x1": 1,
         "y0": y,

@@ -9,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
@@ -38,7 +37,6 @@ from .page import Context
 from .regressions import Release, regressions
 from .service_status import ServiceStatus, incidents_of, service_status, slos_of
 
-Floats: TypeAlias = NDArray[np.float64]
 # Stages of token generation; speech models decode too, but have no prefill.
 _TOKEN_STAGES = {"prefill", "decode"}
 KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}

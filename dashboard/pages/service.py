@@ -273,19 +273,6 @@ def nearest_in_rank(kept: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS
     return near.drop(columns="away")
 
 
-def tail_sentence(measures: Measures) -> str:
-    """Return a sentence about the stage that takes most of p99.
-
-    >>> tail_sentence(Measures(10, 0, 0.1, None, {}, {}))
-    ''
-    """
-    if not measures.tail_stages:
-        return ""
-    stage = max(measures.tail_stages, key=lambda key: measures.tail_stages[key])
-    share = measures.tail_stages[stage] / sum(measures.tail_stages.values())
-    return f"{label(stage)} is {percent(share)} of p99 ({duration(measures.p99)})"
-
-
 def inspector(
     frame: pd.DataFrame,
     wanted: float,
@@ -295,7 +282,6 @@ def inspector(
     hidden: Collection[str] = (),
     advice: str | None = None,
     show_all: str | None = None,
-    size: str = "c4",
 ) -> Component:
     """Return the inspector card for the percentile nearest to *wanted*.
 
@@ -307,7 +293,6 @@ def inspector(
         hidden: Stages left out of the charts.
         advice: Address of the advice page.
         show_all: Address with all stages in the charts.
-        size: CSS class of the card's width.
     """
     shown = nearest(frame["percentile"], wanted)
     base, tail = stages_at(frame, nearest(frame["percentile"], 0.5)), stages_at(frame, shown)
@@ -339,7 +324,7 @@ def inspector(
         sub=["p50 → ", _hover_text("percentile", named)],
         tools=html.Span(_hover_text("band", values["bands"][shown]), className="muted num", title=_BAND),
         foot=said,
-        size=size,
+        size="c4",
     )
 
 

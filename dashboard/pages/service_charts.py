@@ -190,13 +190,13 @@ def over_time_table(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[[*names, *stages]].rename(columns=names | stages)
 
 
-def heat_card(context: Context, size: str = "c6") -> Component:
+def heat_card(context: Context) -> Component:
     """Return the card of the latency heatmap."""
     by = context.view.choice("by", "stage", "count")
     figure, cells = heat_chart(context), _cells(context)
     tools = switch("Tint", "by", {"stage": "Stage", "count": "Count"}, by, chart_name="heat", default="stage")
     drawn = chart("heat", figure, _heat_words(cells), 290, frame=heat_table(cells))
-    return card("Every request", drawn, sub=figure["subtitle"], tools=tools, size=size)
+    return card("Every request", drawn, sub=figure["subtitle"], tools=tools, size="c6")
 
 
 def heat_chart(context: Context) -> Figure:

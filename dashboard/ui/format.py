@@ -249,11 +249,6 @@ def size(size_bytes: float | None) -> str:
     return UNKNOWN if size_bytes is None else format_size(size_bytes).replace(" ", THIN)
 
 
-def clock(at: datetime) -> str:
-    """Return the time of day of *at*, to the second."""
-    return at.strftime("%H:%M:%S")
-
-
 def day(at: datetime) -> str:
     """Return the date and the minute of *at*, such as `14 Nov 15:39`."""
     return at.strftime("%-d %b %H:%M")

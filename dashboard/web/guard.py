@@ -164,15 +164,6 @@ def is_trusted_write() -> bool:
     )
 
 
-def is_own_host(host: str) -> bool:
-    """Return whether the `Host` header *host*, with or without a port, names this machine.
-
-    >>> is_own_host("127.0.0.1:8600"), is_own_host("[::1]:8600"), is_own_host("evil.example")
-    (True, True, False)
-    """
-    return is_loopback(_name(host))
-
-
 def _authenticate(config: DashboardConfig, authenticator: Authenticator) -> AnyResponse | None:
     try:
         entered = signin.signin_from_url(authenticator) if config.token else None

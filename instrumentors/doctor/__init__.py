@@ -223,7 +223,7 @@ WIDTH = 80
 # Non-breaking space.
 _NBSP = "\xa0"
 # ECMA-48, "Select graphic rendition".
-GREEN, YELLOW, RED, BOLD, DIM = "32", "33", "31", "1", "2"
+GREEN, YELLOW, RED, BOLD = "32", "33", "31", "1"
 
 
 class ReportWriter:
