@@ -18,9 +18,7 @@ from stagelens.collector import exposition
 from stagelens.collector import exposition as text
 from stagelens.collector.prometheus import EMPTY_SECONDS, Counters, PrometheusSettings
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION
-from stagelens.store.columns import Buckets
-from stagelens.store.points import HistogramArrays
-from stagelens.store.records import Identity, PointColumns
+from stagelens.store.points import Buckets, HistogramArrays, Identity, PointColumns
 from stagelens.store.series import Series
 
 STAGES = ("forward", "preprocess", "queue", "serialize", "overhead", "network")

@@ -19,7 +19,7 @@ from ..core.settings.values import format_size
 from ..store import Store
 from ..store.collectors import Report, Vitals, remove_collector, write_report
 from ..store.inbox import AggregationInput, AggregationResult, read_backlog
-from ..store.records import as_columns
+from ..store.points import as_columns
 from .config import LiveConfig
 from .forward.forwarder import DestinationState as Destination
 from .ingest.writer import FullError

@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 
 from ..core.histogram import SCALE, ZERO_THRESHOLD
 from ..core.prometheus_names import format_labels
-from ..store.columns import Ints
+from ..store.points import Ints
 from .prometheus import FIRST_INDEX, HistogramFamily, cumulative_counts
 
 _PACKAGE = "io.prometheus.client"

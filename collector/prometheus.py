@@ -27,8 +27,7 @@ from ..core.settings.field_types import reject, reject_value
 from ..core.settings.section import Section, read_section
 from ..core.settings.yaml_config import Document, Place, meant
 from ..core.stages import OTHER
-from ..store.columns import Floats, Ints
-from ..store.records import Identity, PointColumns
+from ..store.points import Floats, Identity, Ints, PointColumns
 from ..store.schema import storable_name
 
 BUCKETS_PER_DOUBLING = 2**SCALE

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from ..store import Batch, StoreState
 from ..store.inbox import InboxBacklog
-from ..store.records import PointColumns, as_columns
+from ..store.points import PointColumns, as_columns
 from .exposition import PROTOBUF_MEDIA_TYPE, TEXT_MEDIA_TYPE, write_protobuf, write_text
 from .ingest.validation import IngestResult, Reason
 from .prometheus import Counters

@@ -10,9 +10,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .events import Event
+from .points import Point
 from .queries.minutes import Group, MinuteCounts, SpentCounts
 from .queries.state import StoreState
-from .records import Batch, KeptTrace, Point
+from .records import Batch, KeptTrace
 from .retention import Retention
 from .selection import Indicator, Selection
 from .series import Series, SeriesCaps

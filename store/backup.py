@@ -35,10 +35,13 @@ from sqlalchemy import (
 from ..core.errors import StoreError
 from . import schema
 from .engines import database
-from .points import PointQuery, PointRow, PreparedWrite, StoreSnapshot, add_to_ledger, sum_rows, take_part
+from .points import PointRow, sum_rows
 from .queries import fetch
+from .schema import take_part
 from .selection import Selection
+from .storage import PointQuery, PreparedWrite, StoreSnapshot
 from .store import Store
+from .write import add_to_ledger
 
 _ALL_TIME = Selection(datetime(1970, 1, 1, tzinfo=UTC), datetime(2100, 1, 1, tzinfo=UTC))
 _QUANTILES = (0.5, 0.99)

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from . import points, schema
+from . import schema
 from .schema import MAX_NAME_BYTES, storable_name
 
 EVENT_KINDS = ("deploy", "config", "advice", "note")
@@ -123,7 +123,7 @@ def forget_events(connection: Connection, before: int) -> None:
 
 def _bump_revision(connection: Connection, service: str) -> None:
     """Increase the revision of *service* (of all services if the service is unknown), so that pages refresh."""
-    table, part = schema.services, points.take_part(connection)
+    table, part = schema.services, schema.take_part(connection)
     grown = connection.execute(update(table).where(table.c.name == service).values(revision=part))
     if not grown.rowcount:
         connection.execute(update(table).values(revision=part))

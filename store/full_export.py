@@ -12,10 +12,11 @@ from sqlalchemy import Connection, select
 from ..core.histogram import Histogram
 from . import backup, schema
 from .engines import database
-from .points import StoreSnapshot, histograms_of, sum_rows
+from .points import histograms_of, sum_rows
 from .queries import traces
 from .records import KeptTrace
 from .series import Series
+from .storage import StoreSnapshot
 from .store import Store
 
 _NAMES = {code: name for name, code in schema.METRIC_CODES.items()}

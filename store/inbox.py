@@ -16,7 +16,8 @@ from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ..core.errors import StoreError
 from . import schema
-from .records import KeptTrace, Point, PointColumns
+from .points import Point, PointColumns
+from .records import KeptTrace
 
 # Length of the aggregation lease; a collector that needs longer is considered dead. [seconds]
 CLAIM_SECONDS = 60

@@ -1,27 +1,232 @@
-"""Rows of `points`: creation and sums, the ledger with the number of rows in each slot, and the interface of their storage.
+"""Points as they are written: histograms in numpy arrays, their encoding as blobs, and the rows of `points`.
 
-The ledger and the write numbers are updated in the transaction that writes the rows. The rows are in the relational database
-(`SqlPoints`), or in ClickHouse beside it (`ClickHousePoints`). ClickHouse has no transactions, which exactly-once batches, leases
-and the outbox need.
+Exports of one service repeat the same few identities. An `Identity` is therefore one object, created once and shared by all
+points with the same series, metric and stage; points compare by the identity of that object.
+
+A blob is a format byte, followed for each bucket in ascending order by the distance to the previous bucket and the count, both
+as varints (7 bits a byte, least significant first). The first distance is the bucket index, zigzag-encoded. Twenty requests in
+ten seconds take about 36 bytes. numpy processes whole columns, about 0.3 µs a row.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-from sqlalchemy import Connection, Engine, delete, func, insert, select, update
+from numpy.typing import NDArray
 
 from ..core.errors import StoreError
 from ..core.histogram import SCALE, Histogram
-from . import schema
-from .columns import MAX_COUNT, Buckets, Columns, Floats, Ints, Steps, decode_buckets, encode_buckets, merge_buckets
-from .schema import Segment, floor_to
-from .selection import Selection
+from .schema import floor_to
+from .series import Series
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+BLOB_FORMAT = 1
+_BLOB_FORMAT_BYTE = bytes([BLOB_FORMAT])
+_CONTINUES = 0x80
+_BITS = 0x7F
+# Number of rows decoded at once: their columns stay in the CPU cache, which makes decoding three times as fast.
+_BLOCK_ROWS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Buckets of many histograms, concatenated.
+
+    Args:
+        offsets: Start of each histogram's buckets, and the end of the last; shape (n + 1,).
+        index: Bucket indices, ascending within a histogram; shape (m,).
+        amount: Counts of the buckets, all above zero; shape (m,).
+    """
+
+    offsets: Ints
+    index: Ints
+    amount: Ints
+
+    @classmethod
+    def join(cls, pieces: Sequence[Buckets]) -> Buckets:
+        """Return the histograms of all *pieces*, at least one, in their order."""
+        lengths = np.concatenate([piece.lengths for piece in pieces])
+        return cls(
+            np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))),
+            np.concatenate([piece.index for piece in pieces]),
+            np.concatenate([piece.amount for piece in pieces]),
+        )
+
+    @property
+    def lengths(self) -> Ints:
+        """Number of buckets of each histogram; shape (n,)."""
+        return np.diff(self.offsets)
+
+    @property
+    def totals(self) -> Ints:
+        """Sum of the counts of each histogram; shape (n,)."""
+        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.amount)))
+        return np.diff(running[self.offsets])
+
+    def between(self, low: int, high: int) -> Buckets:
+        """Return the buckets of the histograms with indexes in `[low, high)`."""
+        first, last = self.offsets[low], self.offsets[high]
+        return Buckets(self.offsets[low : high + 1] - first, self.index[first:last], self.amount[first:last])
+
+
+def encode_buckets(buckets: Buckets) -> list[bytes]:
+    r"""Return one blob for each histogram.
+
+    >>> encode_buckets(Buckets(np.array([0, 2]), np.array([-1, 3]), np.array([5, 300])))
+    [b'\x01\x01\x05\x04\xac\x02']
+    """
+    gap = np.diff(buckets.index, prepend=0)
+    first = buckets.offsets[:-1][buckets.lengths > 0]
+    gap[first] = _zigzag(buckets.index[first])
+    values = np.empty(2 * len(gap), np.uint64)
+    values[0::2] = gap
+    values[1::2] = buckets.amount
+    data, ends = _encode_varints(values)
+    edges = np.concatenate((np.zeros(1, np.int64), ends))[2 * buckets.offsets].tolist()
+    return [_BLOB_FORMAT_BYTE + data[low:high] for low, high in pairwise(edges)]
+
+
+def decode_buckets(blobs: Sequence[bytes]) -> Buckets:
+    r"""Return the buckets of each blob.
+
+    Raises:
+        StoreError: A blob is damaged or has a format that this version does not know.
+
+    >>> decode_buckets([b'\x01\x01\x05\x04\xac\x02']).amount.tolist()
+    [5, 300]
+    """
+    blocks = [_decode_block(blobs[start : start + _BLOCK_ROWS]) for start in range(0, len(blobs), _BLOCK_ROWS)]
+    if not blocks:
+        return Buckets(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+    return Buckets.join(blocks)
+
+
+def _decode_block(blobs: Sequence[bytes]) -> Buckets:
+    size = np.fromiter(map(len, blobs), np.int64, len(blobs))
+    data = np.frombuffer(b"".join(blobs), np.uint8)
+    _check_blobs(data, size)
+    values, starts = _decode_varints(data)
+    # The format byte decodes as a varint, so a blob has one value more than two for each bucket.
+    heads = np.searchsorted(starts, np.cumsum(size) - size)
+    body = np.ones(len(values), bool)
+    body[heads] = False
+    pairs = values[body].view(np.int64)
+    length = np.diff(heads, append=len(values)) - 1
+    if np.any(length % 2):
+        _raise_damaged()
+    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(length // 2)))
+    return Buckets(offsets, _undo_gaps(pairs[0::2], offsets), pairs[1::2])
+
+
+def _check_blobs(data: NDArray[np.uint8], size: Ints) -> None:
+    ends = np.cumsum(size)
+    if np.any(size == 0) or np.any(data[ends - 1] & _CONTINUES):
+        _raise_damaged()
+    formats = data[ends - size]
+    if np.any(formats != BLOB_FORMAT):
+        msg = f"a stored histogram has format {int(formats[formats != BLOB_FORMAT][0])}, this version reads {BLOB_FORMAT}; upgrade Stagelens"
+        raise StoreError(msg)
+
+
+def _raise_damaged() -> None:
+    msg = "a stored histogram is damaged; check the disk, and restore the database from a backup"
+    raise StoreError(msg)
+
+
+def _undo_gaps(gap: Ints, offsets: Ints) -> Ints:
+    lengths = np.diff(offsets)
+    first = offsets[:-1][lengths > 0]
+    gap = gap.copy()
+    gap[first] = (gap[first] >> 1) ^ -(gap[first] & 1)
+    running = np.cumsum(gap)
+    return running - np.repeat(running[first] - gap[first], lengths[lengths > 0])
+
+
+def _zigzag(values: Ints) -> Ints:
+    return (values << 1) ^ (values >> 63)
+
+
+def _encode_varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
+    """Return *values* encoded as varints, and the end of each varint."""
+    size = np.ones(len(values), np.int64)
+    for bits in range(7, 64, 7):
+        size += values >= np.uint64(1 << bits)
+    ends = np.cumsum(size)
+    starts = ends - size
+    data = np.empty(int(ends[-1]) if len(ends) else 0, np.uint8)
+    for place in range(int(size.max(initial=0))):
+        here = np.flatnonzero(size > place)
+        byte = (values[here] >> np.uint64(7 * place)) & np.uint64(_BITS)
+        more = np.where(size[here] > place + 1, _CONTINUES, 0).astype(np.uint64)
+        data[starts[here] + place] = byte | more
+    return data.tobytes(), ends
+
+
+def _decode_varints(data: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], Ints]:
+    """Return the values of the varints in *data*, and the start of each varint."""
+    last = np.flatnonzero(data < _CONTINUES)
+    starts = np.concatenate((np.zeros(1, np.int64), last[:-1] + 1))
+    size = last - starts + 1
+    if size.max() > 10:  # noqa: PLR2004 - ten bytes hold 64 bits
+        _raise_damaged()
+    values = (data[starts] & _BITS).astype(np.uint64)
+    for place in range(1, int(size.max())):
+        here = np.flatnonzero(size > place)
+        byte = (data[starts[here] + place] & _BITS).astype(np.uint64)
+        values[here] |= byte << np.uint64(7 * place)
+    return values, starts
+
+
+# Maximum number of table cells per summed bucket. Beyond it the used cells are determined first, because most of a larger
+# table would be empty and initialising it would take longer.
+_CELLS_A_BUCKET, _CELLS = 16, 1 << 20
+# Larger than every bucket index.
+_BEYOND = 1 << 62
+
+
+def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> Buckets:
+    """Sum the histograms of each group.
+
+    Args:
+        buckets: Buckets of n histograms.
+        group: Group of each histogram; shape (n,). [0..n_groups)
+        shift: Difference by which the scale of each histogram is reduced; shape (n,).
+        n_groups: Number of groups.
+    """
+    lengths = buckets.lengths
+    index = buckets.index >> np.repeat(shift, lengths)
+    filled = lengths > 0
+    low, high = np.full(n_groups, _BEYOND), np.full(n_groups, -_BEYOND)
+    np.minimum.at(low, group[filled], index[buckets.offsets[:-1][filled]])
+    np.maximum.at(high, group[filled], index[buckets.offsets[1:][filled] - 1])
+    # Each group has cells of its own, from its lowest to its highest bucket.
+    width = np.maximum(high - low + 1, 0)
+    ends = np.cumsum(width)
+    base = ends - width - low
+    found, amount = _sum_cells(np.repeat(base[group], lengths) + index, buckets.amount, int(width.sum()))
+    offsets = np.searchsorted(found, np.concatenate((np.zeros(1, np.int64), ends)))
+    return Buckets(offsets, found - np.repeat(base, np.diff(offsets)), amount)
+
+
+def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
+    """Return the non-empty cells, ascending, and the sum of each cell."""
+    used: Ints | None = None
+    if n_cells > max(_CELLS, _CELLS_A_BUCKET * len(cell)):
+        used, cell = np.unique(cell, return_inverse=True)
+        n_cells = len(used)
+    total = np.zeros(n_cells, np.int64)
+    np.add.at(total, cell, amount)
+    found = np.flatnonzero(total)
+    return found if used is None else used[found], total[found]
+
+
+# Limit of the counts of a row and of a result, so that sums fit into a signed 64-bit integer.
+MAX_COUNT = 2**62
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +261,11 @@ class HistogramArrays:
     @classmethod
     def join(cls, pieces: Sequence[HistogramArrays]) -> HistogramArrays:
         """Return the histograms of all *pieces*, at least one, in their order."""
-        lengths = np.concatenate([piece.buckets.lengths for piece in pieces])
         return cls(
             np.concatenate([piece.scale for piece in pieces]),
             np.concatenate([piece.zero for piece in pieces]),
             np.concatenate([piece.sum for piece in pieces]),
-            Buckets(
-                np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))),
-                np.concatenate([piece.buckets.index for piece in pieces]),
-                np.concatenate([piece.buckets.amount for piece in pieces]),
-            ),
+            Buckets.join([piece.buckets for piece in pieces]),
         )
 
     def between(self, low: int, high: int) -> HistogramArrays:
@@ -88,8 +288,7 @@ class HistogramArrays:
     @property
     def count(self) -> Ints:
         """Sum of the counts (or microseconds) of each histogram; shape (n,)."""
-        running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.buckets.amount)))
-        return self.zero + np.diff(running[self.buckets.offsets])
+        return self.zero + self.buckets.totals
 
     def added_up(self, group: Ints, n_groups: int) -> HistogramArrays:
         """Return the sum of each group of histograms, at the coarsest scale of the group and no finer than `SCALE`.
@@ -118,6 +317,85 @@ class HistogramArrays:
         offsets, index, amount = self.buckets.offsets, self.buckets.index, self.buckets.amount
         less = Buckets(offsets, index, amount // np.repeat(parts, self.buckets.lengths))
         return HistogramArrays(self.scale, self.zero // parts, self.sum / parts, less)
+
+
+@dataclass(slots=True)
+class Point:
+    """One data point: a histogram of one series, metric and stage.
+
+    Args:
+        series: The series.
+        metric: Name of the metric, one of `names.METRICS`.
+        stage: The stage; for `inference.request.duration` the dominant stage.
+        at: Time; the store rounds it down to the start of its bucket. [Unix seconds]
+        histogram: Counts (or microseconds) by bucket.
+    """
+
+    series: Series
+    metric: str
+    stage: str
+    at: int
+    histogram: Histogram
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identity:
+    """Series, metric and stage of points, as in `Point`; compared by identity."""
+
+    series: Series
+    metric: str
+    stage: str
+
+
+@dataclass(frozen=True, slots=True)
+class PointColumns:
+    """Points in columns; iterating yields a `Point` for each.
+
+    Args:
+        identities: Identity of each point.
+        at: Time of each point; shape (n,). [Unix seconds]
+        histograms: Histogram of each point.
+    """
+
+    identities: Sequence[Identity]
+    at: Ints
+    histograms: HistogramArrays
+
+    @classmethod
+    def of(cls, points: Sequence[Point]) -> PointColumns:
+        """Return *points* as columns."""
+        known: dict[tuple[Series, str, str], Identity] = {}
+        keys = [(point.series, point.metric, point.stage) for point in points]
+        return cls(
+            [known.setdefault(key, Identity(*key)) for key in keys],
+            np.array([point.at for point in points], np.int64),
+            HistogramArrays.of([point.histogram for point in points]),
+        )
+
+    @classmethod
+    def join(cls, pieces: Sequence[PointColumns]) -> PointColumns:
+        """Return the points of all *pieces*, at least one, in their order."""
+        return cls(
+            [identity for piece in pieces for identity in piece.identities],
+            np.concatenate([piece.at for piece in pieces]),
+            HistogramArrays.join([piece.histograms for piece in pieces]),
+        )
+
+    def between(self, low: int, high: int) -> PointColumns:
+        """Return the points with indexes in `[low, high)`."""
+        return PointColumns(self.identities[low:high], self.at[low:high], self.histograms.between(low, high))
+
+    def __len__(self) -> int:
+        return len(self.identities)
+
+    def __iter__(self) -> Iterator[Point]:
+        for about, at, histogram in zip(self.identities, self.at.tolist(), self.histograms, strict=True):
+            yield Point(about.series, about.metric, about.stage, at, histogram)
+
+
+def as_columns(points: Sequence[Point] | PointColumns) -> PointColumns:
+    """Return *points* as columns."""
+    return points if isinstance(points, PointColumns) else PointColumns.of(points)
 
 
 class PointKey(NamedTuple):
@@ -211,218 +489,3 @@ def sum_rows(rows: Sequence[PointRow], width: int, part: int) -> list[PointRow]:
     groups: dict[PointKey, int] = {}
     group = np.array([groups.setdefault(row.key.at_tier(width), len(groups)) for row in rows], np.int64)
     return point_rows(width, groups, part, histograms_of(rows).added_up(group, len(groups)))
-
-
-def take_part(connection: Connection) -> int:
-    """Return a new write number, for the write that begins."""
-    table = schema.store
-    connection.execute(update(table).values(last_part=table.c.last_part + 1))
-    return connection.execute(select(table.c.last_part)).scalar_one()
-
-
-def add_to_ledger(connection: Connection, rows: Iterable[PointRow]) -> None:
-    """Add the number and size of *rows* to the ledger."""
-    entries: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
-    for row in rows:
-        entry = entries[row.tier, floor_to(row.bucket, schema.SLOT_SECONDS[row.tier])]
-        entry[0] += 1
-        entry[1] += len(row.histogram)
-    table = schema.ledger
-    for (tier, slot), (count, size) in sorted(entries.items()):
-        grown = connection.execute(
-            update(table)
-            .where(table.c.tier == tier, table.c.slot == slot)
-            .values(rows=table.c.rows + count, bytes=table.c.bytes + size)
-        )
-        if not grown.rowcount:
-            connection.execute(insert(table).values(tier=tier, slot=slot, rows=count, bytes=size))
-
-
-def ledger_ends(connection: Connection, tier: int) -> tuple[int, int]:
-    """Return the starts of the oldest and the newest non-empty slot of *tier*, in Unix seconds; (0, 0) if there is none."""
-    table = schema.ledger
-    first, last = connection.execute(
-        select(func.min(table.c.slot), func.max(table.c.slot)).where(table.c.tier == tier)
-    ).one()
-    return first or 0, last or 0
-
-
-def cut_ledger(connection: Connection, tier: int, until: int) -> None:
-    """Remove the slots of *tier* before *until*, the start of a slot, from the ledger."""
-    table = schema.ledger
-    connection.execute(delete(table).where(table.c.tier == tier, table.c.slot < until))
-
-
-def subtract_from_ledger(connection: Connection, rows: Iterable[tuple[int, int, int]]) -> None:
-    """Subtract deleted *rows*, given as (tier, bucket, number of rows), from the ledger, at the mean row size of their slot."""
-    gone: Counter[tuple[int, int]] = Counter()
-    for tier, bucket, number in rows:
-        gone[tier, floor_to(bucket, schema.SLOT_SECONDS[tier])] += number
-    table = schema.ledger
-    for (tier, slot), number in sorted(gone.items()):
-        here = (table.c.tier == tier, table.c.slot == slot)
-        connection.execute(delete(table).where(*here, table.c.rows <= number))
-        left = table.c.bytes - table.c.bytes * number / table.c.rows
-        connection.execute(update(table).where(*here).values(rows=table.c.rows - number, bytes=left))
-
-
-class InUseError(StoreError):
-    """The data to delete are being read; deletion can be retried later."""
-
-
-@dataclass(frozen=True, slots=True)
-class PointQuery:
-    """Query for points.
-
-    Args:
-        selection: Selection of the requests.
-        metrics: Metrics to read, from `names.METRICS`.
-        by: Whether the result must separate totals or series; None for the cheapest.
-    """
-
-    selection: Selection
-    metrics: Sequence[str]
-    by: Literal["series", "total"] | None = None
-
-    def asks_totals(self, tier: int) -> bool:
-        """Return whether the query can read totals: *tier* has totals, and neither query nor selection needs single series."""
-        return tier != schema.FINEST and self.by != "series" and not self.selection.is_fine
-
-    def codes(self, tier: int) -> list[int]:
-        """Return the codes of the metrics to read in *tier*; codes of totals are negative."""
-        sign = -1 if self.asks_totals(tier) else 1
-        return [sign * schema.METRIC_CODES[name] for name in self.metrics]
-
-
-@dataclass(frozen=True, slots=True)
-class SeriesSeen:
-    """Contents of one series in a segment.
-
-    Args:
-        series_id: Id of the series or total.
-        requests: Sum of the counts.
-        first: Start of the first bucket with data. [Unix seconds]
-        last: Start of the last bucket with data. [Unix seconds]
-    """
-
-    series_id: int
-    requests: int
-    first: int
-    last: int
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedWrite:
-    """Prepared write of rows of `points` and of everything that belongs to the same transaction.
-
-    Args:
-        part: Number of the write.
-        rows: Rows of `points`, in the order of their key.
-        finish: Function that writes all other changes of the transaction.
-    """
-
-    part: int
-    rows: Sequence[PointRow]
-    finish: Callable[[Connection], None]
-
-    def also(self, more: Callable[[Connection], None]) -> PreparedWrite:
-        """Return the write with *more* called at the end of *finish*."""
-
-        def finish(connection: Connection) -> None:
-            self.finish(connection)
-            more(connection)
-
-        return replace(self, finish=finish)
-
-
-class Points(Protocol):
-    """Storage of the rows of `points`. Thread-safe.
-
-    Every method raises StoreError if the operation fails; *connection* is in a transaction of the database.
-    """
-
-    def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Apply the write that *prepare* returns: its rows and its other changes, exactly once and never only one of them.
-
-        Returns:
-            Whether *prepare* returned a write.
-        """
-        ...
-
-    def read(
-        self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
-    ) -> Iterator[Columns]:
-        """Yield the points of *segment*, in pieces.
-
-        Points of one step, metric, stage and scale (and series or total, if the query separates them) may be added up into one
-        point, at the last of their times.
-
-        Args:
-            connection: The snapshot to read.
-            question: The query.
-            segment: Tier and stretch of time.
-            steps: Steps into which the time will be divided; None for one step.
-        """
-        ...
-
-    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
-        """Return the contents of each series that matches *question* in *segment*."""
-        ...
-
-    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
-        """Return the number of stored rows that match *question* in *segment*."""
-        ...
-
-    def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
-        """Return all rows of *tier* in `[start, stop)`, in Unix seconds."""
-        ...
-
-    def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """Return the start of the first bucket of *tier* from *since* on, in Unix seconds; None if there is none."""
-        ...
-
-    def cut(self, connection: Connection, tier: int, until: int) -> None:
-        """Delete the rows of *tier* before *until*; rows in a partition with newer data may stay, and are no longer read."""
-        ...
-
-    def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Delete all rows of *services*, given by id; return the number of deleted rows as (tier, bucket, number of rows)."""
-        ...
-
-    def freed_seconds(self, tier: int) -> int:
-        """Return the length of time that is deleted at once in *tier*, in seconds."""
-        ...
-
-    def used_bytes(self, connection: Connection) -> int:
-        """Return the size of the points outside of the relational database, in bytes."""
-        ...
-
-    def tidy(self, connection: Connection, now: int) -> None:
-        """Delete the remains of unfinished writes; *now* in Unix seconds."""
-        ...
-
-    def close(self) -> None:
-        """Close all connections of the engine."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class StoreSnapshot:
-    """Consistent snapshot of the store.
-
-    Args:
-        connection: Connection in a transaction with a consistent snapshot.
-        points: Storage of the points.
-    """
-
-    connection: Connection
-    points: Points
-
-
-def owner_numbers(connection: Connection, question: PointQuery, tier: int) -> tuple[list[int], list[int] | None]:
-    """Return the ids of the services of *question*, and of their series or totals in *tier*; None for all of these."""
-    series, selection = schema.series, question.selection
-    number = series.c.total_id if question.asks_totals(tier) else series.c.id
-    found = connection.execute(select(series.c.service_id, number).where(*selection.conditions())).all()
-    services, numbers = {row[0] for row in found}, {row[1] for row in found}
-    return sorted(services), None if selection.is_of_services else sorted(numbers)

@@ -1,7 +1,4 @@
-"""Records that the collector writes to the store: points, retained traces, and the batches they came in.
-
-Exports of one service repeat the same few identities. An `Identity` is therefore one object, created once and shared by all
-points with the same series, metric and stage; points compare by the identity of that object.
+"""Records that the collector writes to the store: retained traces, and the batches in which they and the points came.
 
 Spans and attributes of a trace are stored as JSON compressed with zstd, which takes a third of the time of zlib. Older
 stores hold traces compressed with zlib.
@@ -11,24 +8,20 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import zstandard
 
-from ..core.histogram import Histogram
 from .collectors import Outgoing
-from .columns import Ints
 from .events import StoredLoad
-from .points import HistogramArrays
+from .points import Point, PointColumns
 from .series import Series
 
 # RFC 8878, 3.1.1: magic number of a zstd frame. No zlib stream begins with it (RFC 1950).
 _ZSTD = b"\x28\xb5\x2f\xfd"
 _LEVEL = 3
-
 encode_json: Callable[[Any], str] = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -42,85 +35,6 @@ def unpack_trace(packed: bytes) -> dict[str, Any]:
     """Return a trace document: `spans` and `attributes`."""
     unpacked = zstandard.decompress(packed) if packed.startswith(_ZSTD) else zlib.decompress(packed)
     return json.loads(unpacked)
-
-
-@dataclass(slots=True)
-class Point:
-    """One data point: a histogram of one series, metric and stage.
-
-    Args:
-        series: The series.
-        metric: Name of the metric, one of `names.METRICS`.
-        stage: The stage; for `inference.request.duration` the dominant stage.
-        at: Time; the store rounds it down to the start of its bucket. [Unix seconds]
-        histogram: Counts (or microseconds) by bucket.
-    """
-
-    series: Series
-    metric: str
-    stage: str
-    at: int
-    histogram: Histogram
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Identity:
-    """Series, metric and stage of points, as in `Point`; compared by identity."""
-
-    series: Series
-    metric: str
-    stage: str
-
-
-@dataclass(frozen=True, slots=True)
-class PointColumns:
-    """Points in columns; iterating yields a `Point` for each.
-
-    Args:
-        identities: Identity of each point.
-        at: Time of each point; shape (n,). [Unix seconds]
-        histograms: Histogram of each point.
-    """
-
-    identities: Sequence[Identity]
-    at: Ints
-    histograms: HistogramArrays
-
-    @classmethod
-    def of(cls, points: Sequence[Point]) -> PointColumns:
-        """Return *points* as columns."""
-        known: dict[tuple[Series, str, str], Identity] = {}
-        keys = [(point.series, point.metric, point.stage) for point in points]
-        return cls(
-            [known.setdefault(key, Identity(*key)) for key in keys],
-            np.array([point.at for point in points], np.int64),
-            HistogramArrays.of([point.histogram for point in points]),
-        )
-
-    @classmethod
-    def join(cls, pieces: Sequence[PointColumns]) -> PointColumns:
-        """Return the points of all *pieces*, at least one, in their order."""
-        return cls(
-            [identity for piece in pieces for identity in piece.identities],
-            np.concatenate([piece.at for piece in pieces]),
-            HistogramArrays.join([piece.histograms for piece in pieces]),
-        )
-
-    def between(self, low: int, high: int) -> PointColumns:
-        """Return the points with indexes in `[low, high)`."""
-        return PointColumns(self.identities[low:high], self.at[low:high], self.histograms.between(low, high))
-
-    def __len__(self) -> int:
-        return len(self.identities)
-
-    def __iter__(self) -> Iterator[Point]:
-        for about, at, histogram in zip(self.identities, self.at.tolist(), self.histograms, strict=True):
-            yield Point(about.series, about.metric, about.stage, at, histogram)
-
-
-def as_columns(points: Sequence[Point] | PointColumns) -> PointColumns:
-    """Return *points* as columns."""
-    return points if isinstance(points, PointColumns) else PointColumns.of(points)
 
 
 @dataclass(frozen=True, slots=True)

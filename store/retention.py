@@ -20,18 +20,10 @@ from sqlalchemy import Connection, delete, func, select, tuple_, update
 from . import events, schema
 from .engines import database
 from .events import forget_loads
-from .points import (
-    PointRow,
-    Points,
-    PreparedWrite,
-    add_to_ledger,
-    cut_ledger,
-    ledger_ends,
-    subtract_from_ledger,
-    sum_rows,
-    take_part,
-)
-from .schema import Tier, floor_to, read_tiers
+from .points import PointRow, sum_rows
+from .schema import Tier, floor_to, read_tiers, take_part
+from .storage import Points, PreparedWrite
+from .write import add_to_ledger, cut_ledger, ledger_ends, subtract_from_ledger
 
 # Delay of the rollup. Agents send every 10 s, after the end of the 10 s bucket of a request; rows that arrive during this delay
 # need no second row in the coarser tiers. [seconds]

@@ -28,6 +28,7 @@ from sqlalchemy import (
     Text,
     UniqueConstraint,
     select,
+    update,
 )
 
 from ..core import names
@@ -400,6 +401,12 @@ def read_tiers(connection: Connection) -> list[Tier]:
     table = rollups
     rows = connection.execute(select(table.c.tier, table.c.watermark, table.c.kept_from).order_by(table.c.tier))
     return [Tier(*row) for row in rows]
+
+
+def take_part(connection: Connection) -> int:
+    """Return a new write number, for the write that begins."""
+    connection.execute(update(store).values(last_part=store.c.last_part + 1))
+    return connection.execute(select(store.c.last_part)).scalar_one()
 
 
 def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COARSEST) -> list[Segment]:

@@ -15,7 +15,6 @@ from . import collectors, events, inbox, schema
 from .engines import database
 from .engines.database import SqlPoints
 from .events import Event
-from .points import InUseError, Points, PreparedWrite
 from .queries.state import StoreQueries
 from .records import Batch
 from .retention import (
@@ -27,6 +26,7 @@ from .retention import (
     prepare_rollup,
 )
 from .series import SeriesCaps, SeriesIndex, store_time
+from .storage import InUseError, Points, PreparedWrite
 from .write import Arrival, prepare_aggregated, prepare_batches
 
 if TYPE_CHECKING:

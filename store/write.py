@@ -1,27 +1,30 @@
-"""Writing of batches, each exactly once, into every tier that has to contain them.
+"""Writing of batches, each exactly once, into every tier that has to contain them, and the ledger of the rows.
 
 Points aggregated from spans of the inbox are written as a batch that removes the parcels of these spans.
+
+The ledger has the number and size of the rows in each slot; it is updated in the transaction that writes or deletes the rows.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, func, insert, select, update
 
 from ..core.names import HARDWARE
 from . import collectors, events, inbox, records, schema
-from .columns import Ints
 from .engines import database
 from .inbox import AggregationResult
-from .points import HistogramArrays, PointKey, PointRow, PreparedWrite, add_to_ledger, point_rows, sum_rows, take_part
-from .records import Batch, Identity, KeptTrace, PointColumns, as_columns
-from .schema import is_storable, storable
+from .points import HistogramArrays, Identity, Ints, PointColumns, PointKey, PointRow, as_columns, point_rows, sum_rows
+from .records import Batch, KeptTrace
+from .schema import floor_to, is_storable, storable, take_part
 from .series import MAX_SKEW_SECONDS, SeriesIndex, SeriesNumbers
+from .storage import PreparedWrite
 
 _NS = 1_000_000_000
 # Maximum number of ids in one statement; the default limit of SQLite is 32,766.
@@ -188,6 +191,8 @@ def _insert_traces(
     connection: Connection, traces: Sequence[KeptTrace], index: SeriesIndex, arrival: Arrival
 ) -> list[SeriesNumbers]:
     """Write the traces that are not stored yet; return the ids of the series of the written traces."""
+    if not traces:
+        return []
     table = schema.traces
     ids = list({trace.trace_id for trace in traces})
     known: set[tuple[str, str]] = set()
@@ -204,7 +209,7 @@ def _insert_traces(
         fresh.values(), times, arrival.valid_times(np.array(times, np.int64)).tolist(), strict=True
     ):
         started = trace.started_ns if valid_at == at else valid_at * _NS
-        owner = index.intern(connection, trace.series, schema.floor_to(valid_at, schema.FINEST))
+        owner = index.intern(connection, trace.series, floor_to(valid_at, FINEST))
         owners.append(owner)
         rows.append(_trace_row(trace, owner.series_id, started, pack))
     if rows:
@@ -251,3 +256,49 @@ def prepare_aggregated(
         write(connection)
 
     return replace(change, finish=finish)
+
+
+def add_to_ledger(connection: Connection, rows: Iterable[PointRow]) -> None:
+    """Add the number and size of *rows* to the ledger."""
+    entries: defaultdict[tuple[int, int], list[int]] = defaultdict(lambda: [0, 0])
+    for row in rows:
+        entry = entries[row.tier, floor_to(row.bucket, schema.SLOT_SECONDS[row.tier])]
+        entry[0] += 1
+        entry[1] += len(row.histogram)
+    table = schema.ledger
+    for (tier, slot), (count, size) in sorted(entries.items()):
+        grown = connection.execute(
+            update(table)
+            .where(table.c.tier == tier, table.c.slot == slot)
+            .values(rows=table.c.rows + count, bytes=table.c.bytes + size)
+        )
+        if not grown.rowcount:
+            connection.execute(insert(table).values(tier=tier, slot=slot, rows=count, bytes=size))
+
+
+def ledger_ends(connection: Connection, tier: int) -> tuple[int, int]:
+    """Return the starts of the oldest and the newest non-empty slot of *tier*, in Unix seconds; (0, 0) if there is none."""
+    table = schema.ledger
+    first, last = connection.execute(
+        select(func.min(table.c.slot), func.max(table.c.slot)).where(table.c.tier == tier)
+    ).one()
+    return first or 0, last or 0
+
+
+def cut_ledger(connection: Connection, tier: int, until: int) -> None:
+    """Remove the slots of *tier* before *until*, the start of a slot, from the ledger."""
+    table = schema.ledger
+    connection.execute(delete(table).where(table.c.tier == tier, table.c.slot < until))
+
+
+def subtract_from_ledger(connection: Connection, rows: Iterable[tuple[int, int, int]]) -> None:
+    """Subtract deleted *rows*, given as (tier, bucket, number of rows), from the ledger, at the mean row size of their slot."""
+    gone: Counter[tuple[int, int]] = Counter()
+    for tier, bucket, number in rows:
+        gone[tier, floor_to(bucket, schema.SLOT_SECONDS[tier])] += number
+    table = schema.ledger
+    for (tier, slot), number in sorted(gone.items()):
+        here = (table.c.tier == tier, table.c.slot == slot)
+        connection.execute(delete(table).where(*here, table.c.rows <= number))
+        left = table.c.bytes - table.c.bytes * number / table.c.rows
+        connection.execute(update(table).where(*here).values(rows=table.c.rows - number, bytes=left))

@@ -10,8 +10,7 @@ import numpy as np
 
 from stagelens.core.histogram import SCALE
 from stagelens.store import Series
-from stagelens.store.columns import Ints
-from stagelens.store.points import PointRow, sum_rows
+from stagelens.store.points import Ints, PointRow, sum_rows
 from stagelens.store.schema import TIERS, floor_to
 from stagelens.store.series import SeriesNumbers
 

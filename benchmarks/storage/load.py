@@ -10,8 +10,10 @@ from sqlalchemy import Connection, insert, update
 
 from stagelens.store import Batch, KeptTrace, Series, SeriesCaps, Store, schema
 from stagelens.store.engines import database
-from stagelens.store.points import PreparedWrite, add_to_ledger, take_part
+from stagelens.store.schema import take_part
 from stagelens.store.series import SeriesIndex, SeriesNumbers
+from stagelens.store.storage import PreparedWrite
+from stagelens.store.write import add_to_ledger
 
 from .dataset import DAY, NOW, Rows, Shape
 from .pool import STAGES, pools

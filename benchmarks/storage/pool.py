@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from stagelens.core.histogram import SCALE
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
-from stagelens.store.columns import Buckets, Ints, decode_buckets, encode_buckets, merge_buckets
+from stagelens.store.points import Buckets, Ints, decode_buckets, encode_buckets, merge_buckets
 from stagelens.store.schema import METRIC_CODES, TIERS
 
 STAGES = ("preprocess", "forward", "queue", "overhead")

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from stagelens.core.histogram import bucket_middle
-from stagelens.store.columns import Ints, decode_buckets
+from stagelens.store.points import Ints, decode_buckets
 
 from .dataset import HOUR, NOW, Shape
 from .engines import cpu_seconds

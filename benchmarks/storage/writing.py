@@ -14,8 +14,8 @@ import numpy as np
 
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.store import Batch, Point, Series, Store
-from stagelens.store.columns import decode_buckets
 from stagelens.store.engines import database
+from stagelens.store.points import decode_buckets
 from stagelens.store.schema import FINEST, METRIC_CODES
 
 from .dataset import HOUR, MINUTE, NOW, SERVICES, Shape

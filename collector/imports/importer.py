@@ -22,7 +22,7 @@ from ...core import names
 from ...core.errors import WireError
 from ...store import Batch, Store
 from ...store.inbox import AggregationInput, Parcel
-from ...store.records import as_columns
+from ...store.points import as_columns
 from ...store.retention import IMPORT_PREFIX
 from ...store.schema import FINEST
 from ..ingest.pipeline import Export, read_export

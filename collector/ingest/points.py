@@ -38,9 +38,7 @@ from ...core.hardware import (
 from ...core.histogram import MAX_SCALE, MIN_SCALE, SCALE, Histogram
 from ...core.names import DEVICE, HARDWARE, SERVICE_INSTANCE, SERVICE_NAME
 from ...store import Point
-from ...store.columns import Buckets, Floats, Ints
-from ...store.points import HistogramArrays
-from ...store.records import Identity, PointColumns
+from ...store.points import Buckets, Floats, HistogramArrays, Identity, Ints, PointColumns
 from ..otlp import protobuf_encoding
 from ..otlp.columns import Flags, HistogramColumns, Unsigned, from_points, from_protobuf
 from ..otlp.model import (

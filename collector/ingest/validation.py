@@ -16,7 +16,7 @@ from ...core import names, stages
 from ...core.histogram import BATCH_SIZES, MAX_SCALE, MIN_SCALE, TOKEN_COUNTS, Histogram, bucket_bounds
 from ...core.stages import STALL_CAUSES, split_stall_key
 from ...store import Series
-from ...store.records import Identity
+from ...store.points import Identity
 from ...store.series import COLD, WARM
 from ..otlp.model import DELTA, EXPONENTIAL_HISTOGRAM, SUM, Attributes, HistogramPoint, Metric, Scalar
 from ..otlp.protobuf_encoding import read_attributes

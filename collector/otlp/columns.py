@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ...store.columns import Buckets, Floats, Ints
+from ...store.points import Buckets, Floats, Ints
 from .model import Attributes, HistogramPoint
 
 Unsigned = NDArray[np.uint64]

@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 from ...core import names
 from ...core.errors import StoreError
 from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
-from ...store.columns import Buckets
 from ...store.inbox import AggregationInput, AggregationResult, Parcel
-from ...store.points import HistogramArrays
-from ...store.records import Identity, PointColumns
+from ...store.points import Buckets, HistogramArrays, Identity, PointColumns
 from .assembly import (
     AssembledSpans,
     Bools,

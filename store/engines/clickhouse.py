@@ -21,10 +21,10 @@ from sqlalchemy.exc import ArgumentError
 
 from ...core.errors import StoreError
 from .. import schema
-from ..columns import Buckets, Columns, Steps, decode_buckets, encode_buckets
-from ..points import PointQuery, PointRow, PreparedWrite, SeriesSeen, owner_numbers
+from ..points import Buckets, PointRow, decode_buckets, encode_buckets
 from ..retention import Retention
 from ..schema import Segment
+from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps, owner_numbers
 from . import clickhouse_sql as sql
 from . import database
 from .clickhouse_sql import COLUMNS, Array, TableLocation, read_native

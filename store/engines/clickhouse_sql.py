@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import schema
-from ..columns import Buckets, Columns, Steps
-from ..points import PointQuery
+from ..points import Buckets
 from ..retention import Retention
 from ..schema import Segment
+from ..storage import Columns, PointQuery, Steps
 
 Array = NDArray[Any]
 # Array column: number of elements in each row, and the elements of all rows.

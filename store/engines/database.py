@@ -23,9 +23,9 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ...core.errors import StoreError
 from .. import schema
-from ..columns import Columns, Steps, decode_buckets
-from ..points import PointQuery, PointRow, PreparedWrite, SeriesSeen
+from ..points import PointRow, decode_buckets
 from ..schema import Segment
+from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
 from . import postgresql, sqlite
 
 

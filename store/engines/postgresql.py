@@ -12,8 +12,9 @@ from sqlalchemy.exc import NoSuchModuleError, OperationalError
 
 from ...core.errors import StoreError
 from .. import schema
-from ..points import InUseError, PointRow
+from ..points import PointRow
 from ..schema import floor_to
+from ..storage import InUseError
 
 # Id of the advisory lock, unique in this database: "stagelen" in ASCII.
 _LOCK = 0x73746167656C656E

@@ -25,9 +25,9 @@ import pandas as pd
 from ...analysis.comparison import compare_quantile
 from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION, STAGE_DURATION
-from ..columns import Columns, Floats, Ints, StageCounts, add_up
-from ..points import PointQuery, StoreSnapshot
+from ..points import Floats, Ints
 from ..selection import Selection
+from ..storage import Columns, PointQuery, StageCounts, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch
 from .frames import frame
 from .latency import BREAKDOWN_METRICS, Mixture, batch_latency, fetch_mixture

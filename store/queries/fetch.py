@@ -19,12 +19,12 @@ from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION
 from ...core.stages import ordered
 from .. import schema
-from ..columns import Columns, Floats, Ints, Steps, add_up, bucket_table, join_columns, sum_points
 from ..engines import database
-from ..points import PointQuery, Points, StoreSnapshot
+from ..points import Floats, Ints
 from ..retention import Retention
 from ..selection import Selection, step_seconds
 from ..series import SeriesCaps
+from ..storage import Columns, PointQuery, Points, Steps, StoreSnapshot, add_up, bucket_table, join_columns, sum_points
 
 # Maximum number of steps in a table; each step takes a row of some hundred buckets for every stage.
 _STEPS_AT_ONCE = 128

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from ...core.stages import ordered
-from ..columns import Steps
 from ..selection import Selection
+from ..storage import Steps
 
 
 def utc_times(seconds: Iterable[int]) -> pd.DatetimeIndex:

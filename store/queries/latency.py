@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
 from ...core.names import BATCH_DURATION, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STALL_TIME
 from ...core.stages import OVERHEAD
-from ..columns import Columns, Ints, StageCounts, add_up
-from ..points import PointQuery, StoreSnapshot
+from ..points import Ints
 from ..selection import Selection
+from ..storage import Columns, PointQuery, StageCounts, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch, histograms_by_key, request_latency
 from .frames import frame, stage_frame
 

@@ -22,9 +22,9 @@ from ...core.histogram import SCALE
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from ...core.stages import OTHER
 from .. import schema
-from ..columns import Columns, Floats, Ints, Steps
-from ..points import PointQuery, StoreSnapshot
+from ..points import Floats, Ints
 from ..selection import Selection, moment
+from ..storage import Columns, PointQuery, Steps, StoreSnapshot
 from .fetch import QueryGroup, fetch_exact
 
 Dimension = Literal["", "route", "model", "version"]

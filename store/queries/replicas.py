@@ -19,12 +19,12 @@ from ...core.histogram import BATCH_SIZES, Distribution, Histogram
 from ...core.names import HARDWARE
 from ...core.stages import ordered
 from .. import schema
-from ..columns import Columns, Floats, add_up
-from ..points import PointQuery, StoreSnapshot
+from ..points import Floats
 from ..retention import SETTLE_SECONDS
 from ..schema import storable_name
 from ..selection import Selection, moment
 from ..series import store_time
+from ..storage import Columns, PointQuery, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch, fetch_steps
 from .frames import with_step_times
 

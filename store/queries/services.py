@@ -19,11 +19,10 @@ from sqlalchemy import func, select
 
 from ...core.names import REQUEST_DURATION, STATUS_ERROR
 from .. import schema
-from ..columns import Columns, sum_points
 from ..events import EVENT_COLUMNS
-from ..points import PointQuery, StoreSnapshot
 from ..schema import storable_name
 from ..selection import Selection, moment
+from ..storage import Columns, PointQuery, StoreSnapshot, sum_points
 from . import latency
 from .fetch import QueryGroup, fetch, fetch_steps
 from .frames import frame, stage_frame, utc_times, with_step_times

@@ -19,9 +19,9 @@ from ...core.histogram import Estimate
 from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
 from ...core.stages import OVERHEAD, UNTIMED
 from .. import schema
-from ..columns import Columns, Floats, Ints, StageCounts, Steps, add_up
-from ..points import PointQuery, StoreSnapshot
+from ..points import Floats, Ints
 from ..selection import HISTOGRAMS, Indicator, Selection, moment
+from ..storage import Columns, PointQuery, StageCounts, Steps, StoreSnapshot, add_up
 from .fetch import QueryGroup, add_up_steps, fetch, fetch_steps, points_with_key
 from .frames import frame, stage_frame, with_step_times
 

@@ -14,11 +14,11 @@ from ...core.stages import OTHER
 from .. import collectors, schema
 from ..collectors import Report
 from ..engines import database
-from ..points import PointQuery, Points, StoreSnapshot
 from ..retention import FULL_SHARE, Retention
 from ..schema import Tier
 from ..selection import Selection, moment
 from ..series import SeriesCaps
+from ..storage import PointQuery, Points, StoreSnapshot
 from .fetch import QueryGroup
 
 _FINE_DIMENSIONS = ("model", "model_version", "route", "device")

@@ -33,9 +33,9 @@ from ...core.names import (
     TOKENS,
     TOKENS_OUT,
 )
-from ..columns import Columns, Ints, StageCounts, add_up
-from ..points import PointQuery, StoreSnapshot
+from ..points import Ints
 from ..selection import Selection
+from ..storage import Columns, PointQuery, StageCounts, StoreSnapshot, add_up
 from .fetch import QueryGroup, count_at, fetch, fetch_steps, histograms_by_key, points_with_key
 from .frames import frame, with_step_times
 from .latency import Mixture, breakdown_frame

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from ...core.histogram import ZERO_THRESHOLD, bucket_bounds
 from ...core.names import REQUEST_DURATION, STAGE_TIME
 from ...core.stages import OVERHEAD
-from ..columns import Columns, Floats, Ints, Steps
-from ..points import PointQuery, StoreSnapshot
+from ..points import Floats, Ints
 from ..selection import Selection
+from ..storage import Columns, PointQuery, Steps, StoreSnapshot
 from .fetch import (
     QueryGroup,
     StepCounts,

@@ -12,12 +12,12 @@ from sqlalchemy import Row, Select, func, select
 
 from ...core.histogram import Histogram
 from .. import records, schema
-from ..points import StoreSnapshot
 from ..records import KeptTrace
 from ..retention import Retention
 from ..schema import storable
 from ..selection import Selection
 from ..series import Series
+from ..storage import StoreSnapshot
 from .fetch import QueryGroup, request_latency
 from .frames import frame
 

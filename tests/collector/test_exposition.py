@@ -23,7 +23,7 @@ from stagelens.collector.exposition import MetricFamily
 from stagelens.collector.prometheus import Counters
 from stagelens.core import names
 from stagelens.core.histogram import SCALE, Histogram
-from stagelens.store.records import Point, PointColumns
+from stagelens.store.points import Point, PointColumns
 from stagelens.store.series import Series
 from tests.support import prometheus_tool
 

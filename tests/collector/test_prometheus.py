@@ -13,7 +13,7 @@ from stagelens.collector.prometheus import Counters, HistogramFamily, Prometheus
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.core.prometheus_names import FAMILIES, LADDER
-from stagelens.store.records import Point, PointColumns
+from stagelens.store.points import Point, PointColumns
 from stagelens.store.series import Series
 
 SECONDS = st.floats(2e-6, 1e5)

@@ -8,9 +8,8 @@ from sqlalchemy import Table, func, select
 
 from stagelens.core.histogram import Histogram
 from stagelens.store import schema
-from stagelens.store.columns import decode_buckets
 from stagelens.store.engines import database
-from stagelens.store.points import PointRow
+from stagelens.store.points import PointRow, decode_buckets
 from tests.support.raw_requests import Site
 
 # Later than the start of any bucket. [Unix seconds]

@@ -22,14 +22,12 @@ from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import METRICS, REQUEST_DURATION
 from stagelens.store import Batch, Point, Retention, schema
-from stagelens.store import columns as columns_module
-from stagelens.store import points as points_module
-from stagelens.store.columns import Buckets, Columns, Steps, encode_buckets
 from stagelens.store.engines import clickhouse_sql, database
 from stagelens.store.engines.clickhouse import ORPHANED_SECONDS, ClickHousePoints, ClickHouseServer, parse_url
 from stagelens.store.engines.clickhouse_sql import select_query
-from stagelens.store.points import PointQuery, PointRow, Points, PreparedWrite
-from stagelens.store.schema import Segment
+from stagelens.store.points import Buckets, PointRow, encode_buckets
+from stagelens.store.schema import Segment, take_part
+from stagelens.store.storage import Columns, PointQuery, Points, PreparedWrite, Steps, join_columns, sum_points
 from tests.store.clickhouse_server import clickhouse_server, embedded_url, new_database
 from tests.support.raw_requests import NOON, Request, Series, Site
 
@@ -143,7 +141,7 @@ def query_result(site: Site, question: PointQuery, steps: Steps | None) -> dict[
     segment = Segment(10, NOON - 900, NOON)
     with database.reading(site.store.engine) as connection:
         pieces = list(site.store.points.read(connection, question, segment, steps))
-    summed = columns_module.sum_points(columns_module.join_columns(pieces), steps, apart=question.by is not None)
+    summed = sum_points(join_columns(pieces), steps, apart=question.by is not None)
     starts = steps.of(summed.times) if steps else np.zeros(len(summed), np.int64)
     return {
         (int(start), int(series), int(metric), summed.stages[stage], int(scale)): point
@@ -225,7 +223,7 @@ def writing(
     """Return a function that prepares a write of one row in each of *buckets*."""
 
     def prepare(connection: Connection) -> PreparedWrite:
-        part = points_module.take_part(connection)
+        part = take_part(connection)
         return PreparedWrite(part, [row(bucket, part) for bucket in buckets], then)
 
     return prepare
@@ -333,7 +331,7 @@ def test_a_fully_expired_partition_is_dropped(site: Site) -> None:
     old, young = NOON - 3 * width, NOON - width
 
     def prepare(connection: Connection) -> PreparedWrite:
-        part = points_module.take_part(connection)
+        part = take_part(connection)
         rows = [row(old, part), row(young, part), row(old, part, 60)]
         return PreparedWrite(part, sorted(rows), lambda _: None)
 
@@ -441,7 +439,7 @@ def test_expired_rows_are_removed_automatically(chdb_url: Urls, tmp_path: Path) 
     long_ago = now - now % 10 - 610_000
 
     def prepare(connection: Connection) -> PreparedWrite:
-        part = points_module.take_part(connection)
+        part = take_part(connection)
         rows = [row(long_ago, part), row(long_ago, part, 60), row(now - now % 10, part)]
         return PreparedWrite(part, sorted(rows), lambda _: None)
 

@@ -13,8 +13,8 @@ from stagelens.core.names import METRICS
 from stagelens.store.engines import database
 from stagelens.store.engines.clickhouse import ClickHousePoints, ClickHouseServer
 from stagelens.store.engines.clickhouse_sql import TableLocation
-from stagelens.store.points import PointQuery, PreparedWrite
 from stagelens.store.schema import Segment
+from stagelens.store.storage import PointQuery, PreparedWrite
 from tests.support.raw_requests import NOON, Request, Site
 
 

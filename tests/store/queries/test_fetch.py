@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.store import columns as columns_module
-from stagelens.store.columns import Buckets, Columns, Ints, Steps, add_up
+from stagelens.store.points import Buckets, Ints, merge_buckets
 from stagelens.store.queries.fetch import add_up_steps
 from stagelens.store.queries.latency import BREAKDOWN_METRICS, Mixture
 from stagelens.store.queries.time_series import step_mixtures
 from stagelens.store.schema import METRIC_CODES
+from stagelens.store.storage import Columns, Steps, add_up, sum_points
 
 STAGES = ("forward", "overhead", "queue")
 STEPS = Steps(start=1_030, width=60)
@@ -108,7 +108,7 @@ def _row(at: int, mixed: Mixture, quantile: float | None) -> dict[str, object]:
 def test_adding_up_points_first_changes_no_result(apart: bool, points: list[Point]) -> None:
     """Adding up points over time first, with series separate or together, changes no result."""
     columns = columns_of(points)
-    added = columns_module.sum_points(columns, STEPS, apart=apart)
+    added = sum_points(columns, STEPS, apart=apart)
 
     assert _quantiles(added) == _quantiles(columns)
     assert (np.diff(STEPS.of(added.times)) >= 0).all()
@@ -129,7 +129,7 @@ def test_a_sparse_table_is_not_allocated() -> None:
     groups = 5_000
     index = np.tile(np.array([-34_000, 32_000]), groups)
     buckets = Buckets(2 * np.arange(groups + 1), index, np.ones_like(index))
-    merged = columns_module.merge_buckets(buckets, np.arange(groups), np.zeros(groups, np.int64), groups)
+    merged = merge_buckets(buckets, np.arange(groups), np.zeros(groups, np.int64), groups)
 
     assert merged.index.tolist() == index.tolist()
     assert merged.offsets.tolist() == buckets.offsets.tolist()

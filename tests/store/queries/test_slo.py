@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from stagelens.core.histogram import MAX_RELATIVE_ERROR
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.store.engines import database
-from stagelens.store.points import PointQuery, StoreSnapshot
 from stagelens.store.queries import fetch
+from stagelens.store.storage import PointQuery, StoreSnapshot
 from tests.support.raw_requests import NOON, Request, Series, Site
 
 ERROR = Series("shop", "1", status="error")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.core.errors import StoreError
-from stagelens.store.columns import Buckets, decode_buckets, encode_buckets
+from stagelens.store.points import Buckets, decode_buckets, encode_buckets
 
 # Any bucket index at any scale, and any count of 63 bits.
 HISTOGRAMS = st.lists(

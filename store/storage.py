@@ -1,0 +1,433 @@
+"""Interface of the storage of points: queries, their results in columns, and prepared writes.
+
+The rows are in the relational database (`SqlPoints`), or in ClickHouse beside it (`ClickHousePoints`). ClickHouse has no
+transactions, which exactly-once batches, leases and the outbox need.
+
+Counts are summed as integers at the coarsest scale of their group, so that the result is exact and independent of the order
+of rows, tiers and parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Engine, select
+
+from ..core.errors import StoreError
+from ..core.histogram import MAX_SCALE, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
+from . import schema
+from .points import MAX_COUNT, Buckets, Floats, Ints, PointRow, merge_buckets
+from .schema import Segment
+from .selection import Selection
+
+
+class InUseError(StoreError):
+    """The data to delete are being read; deletion can be retried later."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointQuery:
+    """Query for points.
+
+    Args:
+        selection: Selection of the requests.
+        metrics: Metrics to read, from `names.METRICS`.
+        by: Whether the result must separate totals or series; None for the cheapest.
+    """
+
+    selection: Selection
+    metrics: Sequence[str]
+    by: Literal["series", "total"] | None = None
+
+    def asks_totals(self, tier: int) -> bool:
+        """Return whether the query can read totals: *tier* has totals, and neither query nor selection needs single series."""
+        return tier != schema.FINEST and self.by != "series" and not self.selection.is_fine
+
+    def codes(self, tier: int) -> list[int]:
+        """Return the codes of the metrics to read in *tier*; codes of totals are negative."""
+        sign = -1 if self.asks_totals(tier) else 1
+        return [sign * schema.METRIC_CODES[name] for name in self.metrics]
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesSeen:
+    """Contents of one series in a segment.
+
+    Args:
+        series_id: Id of the series or total.
+        requests: Sum of the counts.
+        first: Start of the first bucket with data. [Unix seconds]
+        last: Start of the last bucket with data. [Unix seconds]
+    """
+
+    series_id: int
+    requests: int
+    first: int
+    last: int
+
+
+# Scales lie within -10..20.
+_SCALE_OFFSET = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Division of a stretch of time into steps that start at multiples of *width* since the epoch.
+
+    Args:
+        start: Start of the stretch, and of its first step. [Unix seconds]
+        width: Width of a step; None for one step over the whole stretch. [seconds]
+    """
+
+    start: int
+    width: int | None
+
+    def of(self, at: Ints) -> Ints:
+        """Return the start of the step that contains each time in *at*."""
+        if self.width is None:
+            return np.full(len(at), self.start)
+        return np.maximum(at - at % self.width, self.start)
+
+    def number(self, at: Ints) -> Ints:
+        """Return the number of the step that contains each time in *at*; the first step is number 0."""
+        return np.zeros_like(at) if self.width is None else at // self.width - self.start // self.width
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Points in columns, sorted by time.
+
+    Args:
+        times: Start of the bucket of time; shape (n,). [Unix seconds]
+        series: Id of the series or total; shape (n,).
+        metric: Metric code; shape (n,).
+        stage: Position in `stages`; shape (n,).
+        stages: Stages that occur.
+        scale: Scale of the histogram; shape (n,).
+        zero: Number of values below a nanosecond; shape (n,).
+        sum: Sum of the values; shape (n,).
+        buckets: Buckets of each point.
+    """
+
+    times: Ints
+    series: Ints
+    metric: Ints
+    stage: Ints
+    stages: tuple[str, ...]
+    scale: Ints
+    zero: Ints
+    sum: Floats
+    buckets: Buckets
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    @property
+    def counts(self) -> Ints:
+        """Sum of the counts (or microseconds) of each point; shape (n,)."""
+        return self.zero + self.buckets.totals
+
+    def where(self, chosen: NDArray[np.bool_]) -> Columns:
+        """Return the points in the mask *chosen*, of shape (n,)."""
+        lengths = self.buckets.lengths
+        chosen_buckets = np.repeat(chosen, lengths)
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[chosen])))
+        buckets = Buckets(offsets, self.buckets.index[chosen_buckets], self.buckets.amount[chosen_buckets])
+        return self._with(chosen, buckets)
+
+    def of(self, metric: str) -> Columns:
+        """Return the points of *metric*."""
+        return self.where(self.metric == schema.METRIC_CODES[metric])
+
+    def between(self, low: int, high: int) -> Columns:
+        """Return the points with indexes in `[low, high)`."""
+        return self._with(slice(low, high), self.buckets.between(low, high))
+
+    def _with(self, chosen: Any, buckets: Buckets) -> Columns:
+        return Columns(
+            times=self.times[chosen],
+            series=self.series[chosen],
+            metric=self.metric[chosen],
+            stage=self.stage[chosen],
+            stages=self.stages,
+            scale=self.scale[chosen],
+            zero=self.zero[chosen],
+            sum=self.sum[chosen],
+            buckets=buckets,
+        )
+
+
+NO_POINTS = Columns(
+    times=np.zeros(0, np.int64),
+    series=np.zeros(0, np.int64),
+    metric=np.zeros(0, np.int64),
+    stage=np.zeros(0, np.int64),
+    stages=(),
+    scale=np.zeros(0, np.int64),
+    zero=np.zeros(0, np.int64),
+    sum=np.zeros(0, np.float64),
+    buckets=Buckets(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)),
+)
+
+
+def join_columns(pieces: Sequence[Columns]) -> Columns:
+    """Return the points of all *pieces*, in their order."""
+    if not pieces:
+        return NO_POINTS
+    stages = tuple(sorted({stage for piece in pieces for stage in piece.stages}))
+    places = [np.array([stages.index(stage) for stage in piece.stages], np.int64) for piece in pieces]
+    return Columns(
+        times=np.concatenate([piece.times for piece in pieces]),
+        series=np.concatenate([piece.series for piece in pieces]),
+        metric=np.concatenate([piece.metric for piece in pieces]),
+        stage=np.concatenate([place[piece.stage] for place, piece in zip(places, pieces, strict=True)]),
+        stages=stages,
+        scale=np.concatenate([piece.scale for piece in pieces]),
+        zero=np.concatenate([piece.zero for piece in pieces]),
+        sum=np.concatenate([piece.sum for piece in pieces]),
+        buckets=Buckets.join([piece.buckets for piece in pieces]),
+    )
+
+
+def sum_points(columns: Columns, steps: Steps | None = None, *, apart: bool = True) -> Columns:
+    """Sum *columns* into one point for each step, metric, stage and scale, at the last of their times; sorted by step.
+
+    Args:
+        columns: The points.
+        steps: Steps that are summed separately; None for one step.
+        apart: Whether series are summed separately.
+
+    Raises:
+        StoreError: The counts exceed the limit of a sum.
+    """
+    if not len(columns):
+        return columns
+    if columns.zero.sum(dtype=np.float64) + columns.buckets.amount.sum(dtype=np.float64) > MAX_COUNT:
+        msg = (
+            "the counts add up to more than 2**62, so some counts "
+            "are invalid. Use a shorter time, or one service or version"
+        )
+        raise StoreError(msg)
+    step = np.zeros(len(columns), np.int64) if steps is None else steps.number(columns.times)
+    series = columns.series if apart else np.zeros(len(columns), np.int64)
+    key = (step, series, columns.metric, columns.stage, columns.scale + _SCALE_OFFSET)
+    owner = np.ravel_multi_index(key, tuple(int(part.max()) + 1 for part in key))
+    _, first, group = np.unique(owner, return_index=True, return_inverse=True)
+    times = np.zeros(len(first), np.int64)
+    np.maximum.at(times, group, columns.times)
+    zero = np.zeros(len(first), np.int64)
+    np.add.at(zero, group, columns.zero)
+    total = np.zeros(len(first), np.float64)
+    np.add.at(total, group, columns.sum)
+    return Columns(
+        times=times,
+        series=series[first],
+        metric=columns.metric[first],
+        stage=columns.stage[first],
+        stages=columns.stages,
+        scale=columns.scale[first],
+        zero=zero,
+        sum=total,
+        buckets=merge_buckets(columns.buckets, group, np.zeros_like(group), len(first)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StageCounts:
+    """Table of summed points, with a row for each stage and a column for each bucket.
+
+    Args:
+        scale: Scale of the buckets, the coarsest scale of the points.
+        index: Non-empty buckets, ascending; shape (k,).
+        amount: Number of requests, or microseconds; shape (stages, k).
+        zero: Number of values below a nanosecond; shape (stages,).
+        sum: Sum of the values; shape (stages,). [seconds]
+    """
+
+    scale: int
+    index: Ints
+    amount: Ints
+    zero: Ints
+    sum: Floats
+
+    @property
+    def total(self) -> int:
+        """Sum of all counts."""
+        return int(self.amount.sum() + self.zero.sum())
+
+    def histogram(self, stage: int | None = None) -> Histogram:
+        """Return the counts of one stage, or of all stages together, as a histogram."""
+        rows = slice(None) if stage is None else slice(stage, stage + 1)
+        amount = self.amount[rows].sum(axis=0)
+        filled = {index: count for index, count in zip(self.index.tolist(), amount.tolist(), strict=True) if count}
+        return Histogram(self.scale, filled, int(self.zero[rows].sum()), float(self.sum[rows].sum()))
+
+    def bucket_of(self, quantile: float) -> int | None:
+        """Return the bucket index of the request at *quantile* (nearest rank); None if it is below all buckets."""
+        rank = rank_of(quantile, self.total) - int(self.zero.sum())
+        if rank <= 0:
+            return None
+        return int(self.index[np.searchsorted(np.cumsum(self.amount.sum(axis=0)), rank)])
+
+    def value_at(self, quantile: float) -> Estimate:
+        """Return the value at *quantile* (nearest rank), as `Histogram.quantile` does, for at least one request."""
+        bucket = self.bucket_of(quantile)
+        if bucket is None:
+            return Estimate(0.0, 0.0, ZERO_THRESHOLD)
+        return Estimate(bucket_middle(bucket, self.scale), *bucket_bounds(bucket, self.scale))
+
+
+def bucket_table(columns: Columns, place: Ints, n_rows: int, scale: int) -> tuple[Ints, Ints]:
+    """Sum the buckets of *columns* into a table.
+
+    Args:
+        columns: The points.
+        place: Row of each point; shape (n,).
+        n_rows: Number of rows.
+        scale: Scale of the table's buckets.
+
+    Returns:
+        The non-empty buckets, ascending, shape (k,); and the table of sums, shape (n_rows, k).
+    """
+    lengths = columns.buckets.lengths
+    index = columns.buckets.index >> np.repeat(columns.scale - scale, lengths)
+    low = int(index.min(initial=0))
+    present = np.zeros(int(index.max(initial=0)) - low + 1, bool)
+    present[index - low] = True
+    filled = np.flatnonzero(present)
+    position = np.cumsum(present) - 1
+    amount = np.zeros(n_rows * len(filled), np.int64)
+    np.add.at(amount, np.repeat(place, lengths) * len(filled) + position[index - low], columns.buckets.amount)
+    return filled + low, amount.reshape(n_rows, len(filled))
+
+
+def add_up(columns: Columns, scale: int | None = None) -> StageCounts:
+    """Sum *columns*, of one metric, by stage at their coarsest scale, or at *scale* if that is coarser."""
+    coarsest = int(columns.scale.min(initial=MAX_SCALE if scale is None else scale))
+    index, amount = bucket_table(columns, columns.stage, len(columns.stages), coarsest)
+    zero = np.zeros(len(columns.stages), np.int64)
+    np.add.at(zero, columns.stage, columns.zero)
+    total = np.zeros(len(columns.stages), np.float64)
+    np.add.at(total, columns.stage, columns.sum)
+    return StageCounts(coarsest, index, amount, zero, total)
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedWrite:
+    """Prepared write of rows of `points` and of everything that belongs to the same transaction.
+
+    Args:
+        part: Number of the write.
+        rows: Rows of `points`, in the order of their key.
+        finish: Function that writes all other changes of the transaction.
+    """
+
+    part: int
+    rows: Sequence[PointRow]
+    finish: Callable[[Connection], None]
+
+    def also(self, more: Callable[[Connection], None]) -> PreparedWrite:
+        """Return the write with *more* called at the end of *finish*."""
+
+        def finish(connection: Connection) -> None:
+            self.finish(connection)
+            more(connection)
+
+        return replace(self, finish=finish)
+
+
+class Points(Protocol):
+    """Storage of the rows of `points`. Thread-safe.
+
+    Every method raises StoreError if the operation fails; *connection* is in a transaction of the database.
+    """
+
+    def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
+        """Apply the write that *prepare* returns: its rows and its other changes, exactly once and never only one of them.
+
+        Returns:
+            Whether *prepare* returned a write.
+        """
+        ...
+
+    def read(
+        self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
+    ) -> Iterator[Columns]:
+        """Yield the points of *segment*, in pieces.
+
+        Points of one step, metric, stage and scale (and series or total, if the query separates them) may be added up into one
+        point, at the last of their times.
+
+        Args:
+            connection: The snapshot to read.
+            question: The query.
+            segment: Tier and stretch of time.
+            steps: Steps into which the time will be divided; None for one step.
+        """
+        ...
+
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
+        """Return the contents of each series that matches *question* in *segment*."""
+        ...
+
+    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
+        """Return the number of stored rows that match *question* in *segment*."""
+        ...
+
+    def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
+        """Return all rows of *tier* in `[start, stop)`, in Unix seconds."""
+        ...
+
+    def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
+        """Return the start of the first bucket of *tier* from *since* on, in Unix seconds; None if there is none."""
+        ...
+
+    def cut(self, connection: Connection, tier: int, until: int) -> None:
+        """Delete the rows of *tier* before *until*; rows in a partition with newer data may stay, and are no longer read."""
+        ...
+
+    def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
+        """Delete all rows of *services*, given by id; return the number of deleted rows as (tier, bucket, number of rows)."""
+        ...
+
+    def freed_seconds(self, tier: int) -> int:
+        """Return the length of time that is deleted at once in *tier*, in seconds."""
+        ...
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Return the size of the points outside of the relational database, in bytes."""
+        ...
+
+    def tidy(self, connection: Connection, now: int) -> None:
+        """Delete the remains of unfinished writes; *now* in Unix seconds."""
+        ...
+
+    def close(self) -> None:
+        """Close all connections of the engine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSnapshot:
+    """Consistent snapshot of the store.
+
+    Args:
+        connection: Connection in a transaction with a consistent snapshot.
+        points: Storage of the points.
+    """
+
+    connection: Connection
+    points: Points
+
+
+def owner_numbers(connection: Connection, question: PointQuery, tier: int) -> tuple[list[int], list[int] | None]:
+    """Return the ids of the services of *question*, and of their series or totals in *tier*; None for all of these."""
+    series, selection = schema.series, question.selection
+    number = series.c.total_id if question.asks_totals(tier) else series.c.id
+    found = connection.execute(select(series.c.service_id, number).where(*selection.conditions())).all()
+    services, numbers = {row[0] for row in found}, {row[1] for row in found}
+    return sorted(services), None if selection.is_of_services else sorted(numbers)
