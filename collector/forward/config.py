@@ -43,7 +43,7 @@ from ...core.settings.field_types import (
 )
 from ...core.settings.section import Fault, Section, read_section
 from ...core.settings.yaml_config import Document, Place
-from ..otlp.responses import ExportSignal
+from ..otlp.model import ExportSignal
 
 AGENT = f"stagelens/{metadata.version('stagelens')}"
 _SET_BY_US = frozenset(

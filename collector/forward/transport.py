@@ -49,7 +49,7 @@ from ...core.egress import CallTls, CheckedTransport, EgressDeniedError, EgressP
 from ...core.errors import StagelensError, WireError
 from ...store.collectors import Outgoing
 from ..otlp.json_encoding import identifier
-from ..otlp.responses import JSON
+from ..otlp.model import JSON
 from ..server.grpc_server import SERVICES
 from .config import AGENT, Destination
 

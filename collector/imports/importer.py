@@ -28,8 +28,7 @@ from ...store.schema import FINEST
 from ..ingest.pipeline import Export, read_export
 from ..ingest.validation import Reason, TimeWindow
 from ..otlp.json_encoding import Object, object_at, objects, string
-from ..otlp.model import KINDS, Attributes
-from ..otlp.responses import JSON
+from ..otlp.model import JSON, KINDS, Attributes
 from ..traces.inbox import InboxLimits, InboxOutcome, process_inbox
 from ..traces.rule_config import Rule
 from ..traces.sampling import SamplingPolicy

@@ -30,17 +30,21 @@ from ..config import CollectorConfig
 from ..forward.admission import ForwardQueue, LoopError
 from ..otlp import json_encoding, protobuf_encoding
 from ..otlp.json_encoding import load, objects
-from ..otlp.model import Attributes, BodyTooLargeError, Correction, ResourceMetrics, UnsupportedError
-from ..otlp.protobuf_encoding import check_bulk
-from ..otlp.responses import (
+from ..otlp.model import (
     JSON,
     PROTOBUF,
+    Attributes,
+    BodyTooLargeError,
+    Correction,
     ExportSignal,
     OtlpResponse,
+    ResourceMetrics,
+    UnsupportedError,
     event_response,
     export_response,
     failure_response,
 )
+from ..otlp.protobuf_encoding import check_bulk
 from ..self_metrics import Health, SelfMetrics
 from ..server.auth import AccessControl, AdmittedClient, Caller, RefusedError
 from ..server.body_reader import (

@@ -40,7 +40,6 @@ from ...core.names import DEVICE, HARDWARE, SERVICE_INSTANCE, SERVICE_NAME
 from ...store import Point
 from ...store.points import Buckets, Floats, HistogramArrays, Identity, Ints, PointColumns
 from ..otlp import protobuf_encoding
-from ..otlp.columns import Flags, HistogramColumns, Unsigned, from_points, from_protobuf
 from ..otlp.model import (
     CUMULATIVE,
     DELTA,
@@ -49,11 +48,16 @@ from ..otlp.model import (
     SUM,
     WANTED,
     Attributes,
+    Flags,
+    HistogramColumns,
     HistogramPoint,
     Metric,
     NumberPoint,
     ResourceMetrics,
+    Unsigned,
+    from_points,
 )
+from ..otlp.protobuf_encoding import from_protobuf
 from .validation import (
     MAX_BUCKETS,
     MAX_COUNT,

@@ -5,35 +5,45 @@ histogram points can be decoded in columns. A large body is scanned before it is
 bytes on the wire, about a hundred in the parser and several hundred as Python objects, so 64 MiB of them, 64 kB of gzip, would take
 gigabytes. Small bodies are not scanned.
 
-Source: opentelemetry/proto/metrics/v1/metrics.proto.
+Encoders write the fields of a message in the order of their numbers. Histogram points are therefore decoded in parallel with numpy
+(`Scan`): each step decodes one field in all points that have it, and advances their read positions. A point with another order of
+fields does not reach its end; it is called *odd* and must be decoded alone.
+
+Source: opentelemetry/proto/metrics/v1/metrics.proto, https://protobuf.dev/programming-guides/encoding/.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
 from typing import Any, TypeAlias, TypeVar, cast
 
+import numpy as np
 from google.protobuf import descriptor_pool, message_factory
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
 from google.protobuf.message import DecodeError, Message
+from numpy.typing import NDArray
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue, KeyValueList
 from opentelemetry.proto.metrics.v1.metrics_pb2 import ExponentialHistogramDataPoint, NumberDataPoint
 from opentelemetry.proto.resource.v1 import resource_pb2
 
 from ...core.errors import WireError
+from ...store.points import Buckets, Ints
 from .model import (
     EXPONENTIAL_HISTOGRAM,
     MAX_ELEMENTS,
     MAX_OBJECTS,
     Attributes,
     BodyTooLargeError,
+    Flags,
+    HistogramColumns,
     HistogramPoint,
     Metric,
     NumberPoint,
     ResourceMetrics,
     Scalar,
+    Unsigned,
     is_wanted,
 )
 
@@ -198,7 +208,7 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
         raise BodyTooLargeError(msg)
     return [
         ResourceMetrics(
-            _attributes(item.resource.attributes),
+            scalar_attributes(item.resource.attributes),
             [_metric(metric) for scope in item.scope_metrics for metric in scope.metrics],
         )
         for item in request.resource_metrics
@@ -213,7 +223,7 @@ def read_point(point: bytes) -> HistogramPoint:
     """
     found = _parse(ExponentialHistogramDataPoint(), point)
     return HistogramPoint(
-        attributes=_attributes(found.attributes),
+        attributes=scalar_attributes(found.attributes),
         start_ns=found.start_time_unix_nano,
         time_ns=found.time_unix_nano,
         flags=found.flags,
@@ -233,7 +243,7 @@ def read_attributes(attributes: bytes) -> Attributes:
     Raises:
         WireError: *attributes* is malformed.
     """
-    return _attributes(_parse(KeyValueList(), attributes).values)
+    return scalar_attributes(_parse(KeyValueList(), attributes).values)
 
 
 def _parse(message: _Read, body: bytes) -> _Read:
@@ -271,14 +281,15 @@ def _number(point: bytes) -> NumberPoint:
     found = _parse(NumberDataPoint(), point)
     return NumberPoint(
         value=found.as_double if found.HasField("as_double") else found.as_int,
-        attributes=_attributes(found.attributes),
+        attributes=scalar_attributes(found.attributes),
         start_ns=found.start_time_unix_nano,
         time_ns=found.time_unix_nano,
         flags=found.flags,
     )
 
 
-def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
+def scalar_attributes(pairs: Iterable[KeyValue]) -> Attributes:
+    """Return the attributes with scalar values in *pairs*."""
     found: Attributes = {}
     for pair in pairs:
         value = protobuf_scalar(pair.value)
@@ -300,3 +311,187 @@ def protobuf_scalar(value: AnyValue) -> Scalar | None:
             return value.bool_value
         case _:
             return None
+
+
+# Bytes that may be read past the end of the last message.
+_PADDING = bytes(32)
+_SCANNED_VARINT_BYTES = 4
+_ONE = np.ones(1, np.int64)
+# Maximum number of elements of a repeated field, more than any point has attributes.
+_MOST_REPEATED = 64
+_CONTINUES, _BITS = 0x80, 0x7F
+_MAX_VARINT_BYTES = 10
+
+
+class Scan:
+    """Serialized messages of one type, with a read position in each message.
+
+    Args:
+        data: All messages, each followed by a zero byte (which starts no field), and `_PADDING` at the end.
+        at: Read position in each message; shape (n,).
+        end: End of each message; shape (n,).
+    """
+
+    def __init__(self, data: bytes, at: Ints, end: Ints) -> None:
+        self.data, self.at, self._end = data, at, end
+        self._bytes = np.frombuffer(data, np.uint8)
+        # The eight bytes that start at each byte.
+        self._words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+        self._last = len(data) - len(_PADDING)
+        self._odd = np.zeros(len(at), bool)
+
+    @classmethod
+    def of(cls, messages: Sequence[bytes]) -> Scan:
+        """Return a scan of *messages*, positioned at their start."""
+        sizes = np.fromiter(map(len, messages), np.int64, len(messages))
+        end = np.cumsum(sizes + 1) - 1
+        return cls(b"\0".join((*messages, _PADDING)), end - sizes, end)
+
+    @property
+    def odd(self) -> Flags:
+        """Mask of the messages that were not decoded completely; shape (n,)."""
+        return self._odd | (self.at != self._end)
+
+    def fixed64(self, number: int) -> tuple[Flags, Unsigned]:
+        """Decode a fixed64, or the bits of a double; return a mask of the messages that have it, and its values or 0."""
+        has = self._has(number, _FIXED64)
+        if not has.any():
+            return has, np.zeros(len(has), np.uint64)
+        value = np.where(has, self._words[self.at + 1], np.uint64(0))
+        self._go(9 * has)
+        return has, value
+
+    def sint32(self, number: int) -> Ints:
+        """Decode a sint32; return its value in each message, or 0."""
+        has = self._has(number, _VARINT)
+        value, size = self._varint(has)
+        self._go(has * (1 + size))
+        return np.where(has, (value >> 1) ^ -(value & 1), 0)
+
+    def contents(self, number: int) -> tuple[Ints, Ints]:
+        """Decode a length-delimited field; return the start and end of its content."""
+        has = self._has(number, _LENGTH_DELIMITED)
+        length, size = self._varint(has)
+        begin = np.minimum(self.at + has * (1 + size), self._last)
+        self._go(has * (1 + size + length))
+        return begin, self.at
+
+    def inside(self, number: int) -> Scan:
+        """Return a scan of the embedded messages of field *number*; a missing message is empty."""
+        return Scan(self.data, *self.contents(number))
+
+    def skip(self, number: int) -> None:
+        """Skip all elements of a repeated message."""
+        for _ in range(_MOST_REPEATED):
+            has = self._has(number, _LENGTH_DELIMITED)
+            if not has.any():
+                return
+            length, size = self._varint(has)
+            self._go(has * (1 + size + length))
+
+    def pieces(self, start: Ints, end: Ints) -> list[bytes]:
+        """Return the bytes `[start, end)` of each message."""
+        data = self.data
+        return [data[low:high] for low, high in zip(start.tolist(), end.tolist(), strict=True)]
+
+    def _has(self, number: int, wire_type: int) -> Flags:
+        return self._bytes[self.at] == (number << 3 | wire_type)
+
+    def _varint(self, has: Flags) -> tuple[Ints, Ints]:
+        """Return the varint of up to four bytes after the tag, and the size of the varint."""
+        first = self._bytes[self.at + 1].astype(np.int64)
+        more = has & (first >= _CONTINUES)
+        if not more.any():
+            return first, _ONE
+        word, size = self._words[self.at + 1].view(np.int64), np.ones(len(first), np.int64)
+        value = first & _BITS
+        for place in range(1, _SCANNED_VARINT_BYTES):
+            value |= np.where(more, (word >> 8 * place & _BITS) << 7 * place, 0)
+            size += more
+            more = more & (word >> 8 * place & _CONTINUES != 0)
+        self._odd |= more
+        return value, size
+
+    def _go(self, step: Ints) -> None:
+        # A read position past the end of its message stays there, so the message is odd.
+        self.at = np.minimum(self.at + step, self._last)
+
+
+def from_protobuf(points: Sequence[bytes]) -> HistogramColumns:
+    """Return *points*, serialized ExponentialHistogramDataPoints, as columns.
+
+    Points with flags, negative values or an unusual encoding are odd.
+    """
+    scan = Scan.of(points)
+    begin = scan.at
+    scan.skip(1)
+    attributes = scan.pieces(begin, scan.at)
+    _, start_ns = scan.fixed64(2)
+    _, time_ns = scan.fixed64(3)
+    _, count = scan.fixed64(4)
+    has_sum, total = scan.fixed64(5)
+    scale = scan.sint32(6)
+    _, zero = scan.fixed64(7)
+    positive = scan.inside(8)
+    offset = positive.sint32(1)
+    counts = scan.pieces(*positive.contents(2))
+    negative_begin, negative_end = scan.contents(9)
+    scan.skip(11)
+    for number in (12, 13, 14):
+        scan.fixed64(number)
+    buckets, lengths, broken = _filled(counts, offset)
+    odd = scan.odd | positive.odd | broken | (negative_begin < negative_end)
+    for number in np.flatnonzero(odd).tolist():
+        attributes[number] = b""
+    return HistogramColumns(
+        odd=odd,
+        attributes=attributes,
+        start_ns=start_ns,
+        time_ns=time_ns,
+        count=count,
+        has_sum=has_sum,
+        sum=total.view(np.float64),
+        scale=scale,
+        zero=zero,
+        lengths=lengths,
+        buckets=buckets,
+    )
+
+
+def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags]:
+    """Return the non-empty buckets, the number of buckets of each point, and a mask of points with a truncated count.
+
+    Args:
+        counts: Packed counts of each point.
+        offset: Index of the first bucket of each point; shape (n,).
+    """
+    # A leading zero byte, so that every byte and the first point have a predecessor.
+    data = np.frombuffer(b"\0" + b"".join(counts), np.uint8)
+    edges = 1 + np.cumsum(np.fromiter(map(len, (b"", *counts)), np.int64, 1 + len(counts)))
+    ends = data < _CONTINUES
+    # A zero count is a single zero byte.
+    filled = ends & (data != 0)
+    filled[1:] |= ends[1:] & ~ends[:-1]
+    where = np.flatnonzero(filled)
+    number = np.cumsum(ends, dtype=np.int32)
+    first = number[edges - 1]
+    offsets = np.searchsorted(where, edges)
+    index = number[where] + np.repeat(offset - first[:-1] - 1, np.diff(offsets))
+    return Buckets(offsets, index, _varints(data, where)), np.diff(first), ~ends[edges[1:] - 1]
+
+
+def _varints(data: NDArray[np.uint8], last: Ints) -> Ints:
+    """Return the values of the varints that end at the positions *last*."""
+    values = data[last].astype(np.int64)
+    before = last - 1
+    here = np.flatnonzero(data[before] >= _CONTINUES)
+    before = before[here]
+    for _ in range(_MAX_VARINT_BYTES - 1):
+        if not len(here):
+            return values
+        values[here] = values[here] << 7 | data[before] & _BITS
+        before = before - 1
+        longer = data[before] >= _CONTINUES
+        here, before = here[longer], before[longer]
+    values[here] = -1
+    return values

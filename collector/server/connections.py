@@ -27,7 +27,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from ...core.addresses import client_of
 from ...core.errors import StagelensError
-from ..otlp.responses import failure_response, http_response, media_type_of
+from ..otlp.model import failure_response, http_response, media_type_of
 from .access_config import certificate_of, with_certificate
 from .body_reader import discard_body
 

@@ -20,8 +20,7 @@ import grpc.aio
 from ...core import names
 from ...core.errors import StagelensError
 from ..ingest.pipeline import IngestPipeline, IngestRequest
-from ..otlp.model import BodyTooLargeError
-from ..otlp.responses import PROTOBUF, ExportSignal, Failure, OtlpResponse
+from ..otlp.model import PROTOBUF, BodyTooLargeError, ExportSignal, Failure, OtlpResponse
 from ..self_metrics import Health
 from .auth import Caller
 from .body_reader import BodyReader, Hold

@@ -34,6 +34,7 @@ from ..otlp.json_encoding import (
     whole,
 )
 from ..otlp.model import (
+    JSON,
     MAX_ELEMENTS,
     MAX_OBJECTS,
     Attributes,
@@ -44,8 +45,7 @@ from ..otlp.model import (
     Scalar,
     SpanEvent,
 )
-from ..otlp.protobuf_encoding import check_bulk, protobuf_scalar
-from ..otlp.responses import JSON
+from ..otlp.protobuf_encoding import check_bulk, protobuf_scalar, scalar_attributes
 from .columns import Spans, source_of
 from .rule_config import KINDS, Rule, built_in
 from .rules import Key, RuleCache, RuleSet, Shape, SpanMeaning, SpanOrigin
@@ -158,7 +158,7 @@ def decode_protobuf(
     try:
         request, large = _parsed(body)
         for number, item in enumerate(request.resource_spans):
-            resource = _attributes(Resource.FromString(item.resource).attributes)
+            resource = scalar_attributes(Resource.FromString(item.resource).attributes)
             if correct is not None:
                 correct(resource)
             source = source_of(resource)
@@ -275,17 +275,8 @@ def _protobuf_retained_span(span: Any) -> RetainedSpan:
         start_ns=span.start,
         end_ns=span.end,
         error=_is_error(span.status),
-        attributes=_attributes(map(KeyValue.FromString, span.attributes)),
+        attributes=scalar_attributes(map(KeyValue.FromString, span.attributes)),
     )
-
-
-def _attributes(pairs: Iterable[KeyValue]) -> Attributes:
-    found: Attributes = {}
-    for pair in pairs:
-        value = protobuf_scalar(pair.value)
-        if value is not None:
-            found[pair.key] = value
-    return found
 
 
 # opentelemetry/proto/trace/v1/trace.proto, Status.StatusCode and Span.SpanKind.

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from stagelens.cli.saved_run import Run, save_run
 from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.validation import TimeWindow
-from stagelens.collector.otlp.responses import JSON
+from stagelens.collector.otlp.model import JSON
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core.errors import StagelensError

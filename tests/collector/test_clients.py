@@ -31,7 +31,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from stagelens.collector.otlp import responses
+from stagelens.collector.otlp import model
 from stagelens.core import names
 from stagelens.core.errors import StoreError
 
@@ -118,7 +118,7 @@ def test_the_python_sdk_retries_after_the_given_delay(
     """The SDK waits for the given delay while the store fails; its retry is acknowledged and counts once."""
     served = serve_slow(grpc_port=0)
     # Nearly twice the first delay of the SDK.
-    monkeypatch.setitem(responses.RETRY_AFTER, HTTPStatus.SERVICE_UNAVAILABLE, 2)
+    monkeypatch.setitem(model.RETRY_AFTER, HTTPStatus.SERVICE_UNAVAILABLE, 2)
 
     class Healing(logging.Handler):
         """Log handler that repairs the store when the SDK logs that it waits."""

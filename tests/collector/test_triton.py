@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stagelens.collector.ingest.validation import IngestResult, TimeWindow
-from stagelens.collector.otlp.responses import JSON, PROTOBUF
+from stagelens.collector.otlp.model import JSON, PROTOBUF
 from stagelens.collector.traces.columns import encode_spans
 from stagelens.collector.traces.inbox import InboxLimits, process_inbox
 from stagelens.collector.traces.sampling import SamplingPolicy

@@ -18,7 +18,7 @@ from typing import Any
 
 from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.validation import TimeWindow
-from stagelens.collector.otlp.responses import JSON, PROTOBUF
+from stagelens.collector.otlp.model import JSON, PROTOBUF
 from stagelens.collector.scrape import snapshot
 from stagelens.collector.scrape import snapshot as triton_statistics
 from stagelens.collector.scrape.config import engines

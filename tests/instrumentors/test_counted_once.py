@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import stagelens
 from stagelens.collector.ingest.validation import IngestResult, TimeWindow
-from stagelens.collector.otlp.responses import PROTOBUF
+from stagelens.collector.otlp.model import PROTOBUF
 from stagelens.collector.traces.columns import Flag
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.instrumentors import recorder, records

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from stagelens.collector.ingest.retained_traces import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, RetainedTraceReader
 from stagelens.collector.ingest.validation import Reason, TimeWindow
-from stagelens.collector.otlp.model import Attributes, ResourceSpans, RetainedSpan
-from stagelens.collector.otlp.responses import JSON
+from stagelens.collector.otlp.model import JSON, Attributes, ResourceSpans, RetainedSpan
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 

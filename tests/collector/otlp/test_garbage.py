@@ -19,7 +19,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from stagelens.collector import serve
 from stagelens.collector.ingest.pipeline import read_export
 from stagelens.collector.ingest.validation import TimeWindow
-from stagelens.collector.otlp.responses import JSON, PROTOBUF
+from stagelens.collector.otlp.model import JSON, PROTOBUF
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.collector.server.body_reader import inflate
 from stagelens.collector.traces.span_reader import SpanReader

@@ -11,7 +11,7 @@ from google.protobuf.json_format import ParseDict
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from stagelens.collector.ingest.validation import IngestResult, TimeWindow
-from stagelens.collector.otlp.responses import JSON
+from stagelens.collector.otlp.model import JSON
 from stagelens.collector.traces.columns import Spans
 from stagelens.collector.traces.rule_config import Rule
 from stagelens.collector.traces.span_reader import SpanReader

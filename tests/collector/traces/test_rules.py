@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from stagelens.collector.ingest.validation import IngestResult
-from stagelens.collector.otlp.responses import JSON, PROTOBUF
+from stagelens.collector.otlp.model import JSON, PROTOBUF
 from stagelens.collector.traces.columns import Flag, Label, Spans, StreamMeasurements, encode_spans
 from stagelens.collector.traces.rule_config import Rule, SpanCondition, SpanFacts, built_in
 from stagelens.collector.traces.rules import RuleSet

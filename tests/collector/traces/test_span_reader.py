@@ -18,8 +18,7 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans, ScopeSpans, Span
 
 from stagelens.collector.ingest.validation import IngestResult, Reason, TimeWindow
-from stagelens.collector.otlp.model import BodyTooLargeError
-from stagelens.collector.otlp.responses import JSON, PROTOBUF
+from stagelens.collector.otlp.model import JSON, PROTOBUF, BodyTooLargeError
 from stagelens.collector.server.auth import AdmittedClient
 from stagelens.collector.traces import rules as rules_module
 from stagelens.collector.traces import span_reader, span_validation

@@ -15,7 +15,7 @@ from stagelens.collector.ingest.points import PointReader
 from stagelens.collector.ingest.retained_traces import RetainedTraceReader
 from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.collector.otlp import protobuf_encoding
-from stagelens.collector.otlp.responses import PROTOBUF
+from stagelens.collector.otlp.model import PROTOBUF
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.histogram import Histogram, bucket_index
