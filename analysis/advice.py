@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import yaml
 
-from ..core.confidence import has_enough_samples
+from ..core.histogram import has_enough_samples
 from ..core.stages import BY_KEY, OTHER, OVERHEAD
 from .breakdown import Measures
 from .costs import cost_by_stage

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..core.confidence import has_enough_samples
+from ..core.histogram import has_enough_samples
 from ..core.stages import BY_KEY
 
 Floats: TypeAlias = NDArray[np.float64]

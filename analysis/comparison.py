@@ -1,7 +1,7 @@
 """Comparison of two sets of requests: one decision rule for pages, the API, alerts and `stagelens compare`.
 
 The true quantile of either side lies between two of its requests, whose ranks follow from the binomial distribution for any
-latency distribution (`core.confidence`). The interval of the difference B - A combines both sides: chance errors add up as
+latency distribution (`core.histogram`). The interval of the difference B - A combines both sides: chance errors add up as
 squares, because both are unlikely to be at their maximum at once; the width of the histogram bucket is not due to chance and
 is added in full. The interval of the ratio B / A consists of the factors R for which the interval of B - R x A contains zero,
 so the ratio is certainly above 1 exactly when the difference is certainly above 0.
@@ -30,8 +30,7 @@ from typing import Literal, TypeAlias
 
 import pandas as pd
 
-from ..core.confidence import has_enough_samples, interval, ranks
-from ..core.histogram import Estimate, Histogram, bucket_middle
+from ..core.histogram import Estimate, Histogram, bucket_middle, confidence_interval, has_enough_samples, ranks
 
 CONFIDENCE = 0.99
 # Smaller changes count as `same`, because they require no action. [ratio]
@@ -161,7 +160,7 @@ class _Side:
 
     @classmethod
     def at_quantile(cls, latencies: Histogram, quantile: float) -> _Side | None:
-        found, bucket = interval(latencies, quantile, CONFIDENCE), latencies.quantile(quantile)
+        found, bucket = confidence_interval(latencies, quantile, CONFIDENCE), latencies.quantile(quantile)
         if found is None or bucket is None:
             return None
         low, high = max(bucket.low, found.low), min(bucket.high, found.high)

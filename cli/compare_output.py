@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analysis.comparison import CONFIDENCE, MIN_CHANGE, FailureDifference, QuantileComparison, requests_needed
-from ..core.confidence import samples_needed
+from ..core.histogram import samples_needed
 from ..core.names import DEFINITIONS
 from ..core.stages import label
 from ..dashboard.ui.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from ..analysis.comparison import FailureDifference, QuantileComparison, compare_failures, compare_quantile
-from ..core.confidence import has_enough_samples
-from ..core.histogram import Histogram
+from ..core.histogram import Histogram, has_enough_samples
 from ..core.names import STATUS_ERROR
 from ..store import Reader, Selection
 from .thresholds import MEASURES, Threshold

@@ -18,9 +18,7 @@ from rich.text import Text
 
 from ..analysis.breakdown import PERCENTILES, smoothed, stages_at
 from ..analysis.waterfall import NS, position_of, spans_by_start, wall_seconds
-from ..core import confidence
-from ..core.confidence import has_enough_samples, samples_needed
-from ..core.histogram import Estimate
+from ..core.histogram import Estimate, confidence_interval, has_enough_samples, samples_needed
 from ..core.names import METHOD, STATUS_ERROR
 from ..core.stages import OVERHEAD, label, ordered
 from ..dashboard.ui.format import duration, interval, percent, percentile, portion, several, span, whole
@@ -198,7 +196,7 @@ def _request_stats(read: Reader, name: str, about: Selection) -> RequestStats:
         name,
         n,
         errors,
-        [confidence.interval(latency, each) if has_enough_samples(n, each) else None for each in QUANTILES],
+        [confidence_interval(latency, each) if has_enough_samples(n, each) else None for each in QUANTILES],
     )
 
 

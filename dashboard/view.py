@@ -30,7 +30,7 @@ from zoneinfo import ZoneInfo
 
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
-from ..store.schema import storable_name
+from ..store.schema import storable, storable_name
 from .ui.format import span
 
 DEFAULT_WINDOW = timedelta(hours=6)
@@ -218,11 +218,6 @@ def parse(path: str | None, search: str | None, now: datetime, zone: str | None 
         query.pop("cold", None)
     chosen = UTC if query.get("tz") == "utc" else _zone(zone)
     return View(path or "/", query, now, chosen)
-
-
-def storable(text: str) -> str:
-    """Return *text* without the characters that databases reject: lone surrogates and NUL."""
-    return text.encode(errors="replace").decode().replace("\0", "\ufffd")
 
 
 def address(path: str, query: Mapping[str, str]) -> str:

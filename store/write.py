@@ -209,7 +209,7 @@ def _insert_traces(
         fresh.values(), times, arrival.valid_times(np.array(times, np.int64)).tolist(), strict=True
     ):
         started = trace.started_ns if valid_at == at else valid_at * _NS
-        owner = index.intern(connection, trace.series, floor_to(valid_at, FINEST))
+        owner = index.intern(connection, trace.series, floor_to(valid_at, schema.FINEST))
         owners.append(owner)
         rows.append(_trace_row(trace, owner.series_id, started, pack))
     if rows:

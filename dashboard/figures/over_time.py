@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...core.confidence import samples_needed
+from ...core.histogram import samples_needed
 from ...core.stages import label
 from ..ui.format import count, duration, percent, percentile, whole
 from .elements import (

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from ...core.confidence import has_enough_samples
+from ...core.histogram import has_enough_samples
 from ..view import BUCKET_SECONDS
 from .elements import Annotation, Shape, note, rectangle, releases, safe
 

@@ -30,7 +30,7 @@ from ...analysis.advice import (
     worthwhile,
 )
 from ...analysis.costs import MILLION
-from ...core.confidence import has_enough_samples, samples_needed, value_at
+from ...core.histogram import has_enough_samples, samples_needed, value_at
 from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
 from ...store import Selection

@@ -12,8 +12,7 @@ from dash.development.base_component import Component
 
 from ...analysis.capacity import MIN_STEPS, Capacity, Curve, Refusal, capacity_at, fit_curve
 from ...analysis.costs import HOUR_SECONDS, MILLION
-from ...core.confidence import has_enough_samples, samples_needed, value_at
-from ...core.histogram import Histogram
+from ...core.histogram import Histogram, has_enough_samples, samples_needed, value_at
 from ...core.stages import label
 from ..figures.capacity import VersionLoad, batch_figure, load_figure
 from ..figures.time_axis import STEPS, TimeAxis, step_for

@@ -11,7 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import COLUMNS, percentile_grid
-from ...core.confidence import has_enough_samples, samples_needed
+from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label
 from ...store import Selection
 from ..figures.compare import both_figure, delta_figure

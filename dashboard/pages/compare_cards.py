@@ -10,7 +10,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.confidence import has_enough_samples, samples_needed
+from ...core.histogram import has_enough_samples, samples_needed
 from ...core.names import TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
 from ...store import SloCounts

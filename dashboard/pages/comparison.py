@@ -23,8 +23,8 @@ from ...analysis.comparison import (
     rank_stage_growth,
     version_times,
 )
-from ...core.confidence import samples_needed
 from ...core.errors import ConfigError
+from ...core.histogram import samples_needed
 from ...core.settings.values import parse_duration
 from ...store import Selection
 from .page import Context

@@ -11,8 +11,7 @@ from datetime import UTC, datetime, tzinfo
 import pandas as pd
 
 from ...analysis.comparison import ChangeKind
-from ...core.confidence import samples_needed
-from ...core.histogram import Histogram
+from ...core.histogram import Histogram, samples_needed
 from ...core.names import TOKENS, TOKENS_IN
 from ...core.stages import label
 from ...store import Selection

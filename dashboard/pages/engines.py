@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.confidence import has_enough_samples, samples_needed
-from ...core.histogram import Distribution
+from ...core.histogram import Distribution, has_enough_samples, samples_needed
 from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import OVERHEAD, label
 from ...store.queries.replicas import EngineModel

@@ -10,8 +10,8 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core import hardware as measures
-from ...core.confidence import has_enough_samples
 from ...core.hardware import CPU_SHARE, GPU, GPU_MEMORY, Measure, host_of
+from ...core.histogram import has_enough_samples
 from ..figures.over_time import hardware_figure
 from ..ui.components import Node, card, chart, empty, spark, table
 from ..ui.format import SPACE, UNKNOWN, count, duration, percent, percentile, size, span

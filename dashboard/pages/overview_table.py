@@ -11,7 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.costs import MILLION, cost_of_request
-from ...core.confidence import samples_needed
+from ...core.histogram import samples_needed
 from ...core.stages import label, position
 from ..figures.budget import budget_left_words
 from ..figures.over_time import busy_seconds, fleet_figure

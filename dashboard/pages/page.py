@@ -20,7 +20,7 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
-from ...core.confidence import has_enough_samples
+from ...core.histogram import has_enough_samples
 from ...core.names import STATUS_OK
 from ...store import Selection
 from ..figures.time_axis import TimeAxis, step_for

@@ -10,7 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.confidence import has_enough_samples
+from ...core.histogram import has_enough_samples
 from ...core.stages import LOAD_PHASES, LOAD_START
 from ..ui.components import Node, card, empty, table
 from ..ui.format import UNKNOWN, count, day, duration, percentile, several, span

@@ -17,7 +17,7 @@ from dash.development.base_component import Component
 
 from ...analysis.breakdown import COLUMNS, PERCENTILES, Measures, stages_at
 from ...analysis.costs import MILLION, cost_of_request
-from ...core.confidence import has_enough_samples, samples_needed
+from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import OVERHEAD, label, position
 from ..figures.budget import budget_left_words
 from ..figures.elements import safe

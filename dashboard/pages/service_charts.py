@@ -10,7 +10,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import COLUMNS, percentile_grid, stages_at
-from ...core.confidence import has_enough_samples, samples_needed
+from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label
 from ..figures.elements import Figure, stages_of
 from ..figures.heatmap import heat_figure

@@ -26,7 +26,7 @@ from ...alerts.evaluation.evidence import (
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.objectives.slo import Slo
 from ...analysis.comparison import StageGrowth, dominant_growth
-from ...core.confidence import has_enough_samples, samples_needed
+from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label
 from ..figures.budget import SPENT_COLUMNS, UNEXPLAINED, spent_figure, spent_stages
 from ..figures.time_axis import step_for

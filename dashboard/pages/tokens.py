@@ -8,8 +8,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.confidence import samples_needed, value_at
-from ...core.histogram import Histogram
+from ...core.histogram import Histogram, samples_needed, value_at
 from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
 from ..ui.components import Node, delta, duration_tile, link, link_tabs, ratio_of, spark, tile, tiles

@@ -11,8 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import PERCENTILES, percentile_grid, smoothed, stages_at
-from ...core.confidence import has_enough_samples, samples_needed, value_at
-from ...core.histogram import Histogram
+from ...core.histogram import Histogram, has_enough_samples, samples_needed, value_at
 from ...core.names import (
     DEFINITIONS,
     FIRST_TOKEN,

@@ -12,8 +12,7 @@ from dash.development.base_component import Component
 
 from ...analysis.breakdown import stages_at
 from ...analysis.waterfall import GPU, NS, PLACES, busy_ns, lane_of, position_of, spans_by_start, wall_seconds
-from ...core.confidence import has_enough_samples
-from ...core.histogram import Histogram
+from ...core.histogram import Histogram, has_enough_samples
 from ...core.stages import OVERHEAD, label
 from ...store import KeptTrace, Selection
 from ..figures.elements import ticks

@@ -19,15 +19,15 @@ from flask import Flask, Response, current_app, request
 
 from ... import __version__
 from ...core import names
-from ...core.confidence import has_enough_samples
-from ...core.histogram import Histogram
+from ...core.histogram import Histogram, has_enough_samples
 from ...store import KeptTrace
+from ...store.schema import storable
 from ..pages.comparison import chosen_pair, compared, newest_pair
 from ..pages.page import Context, Page
 from ..pages.slo_spent import stage_budget_use
 from ..source import Source
 from ..ui.page_export import PageData, page_data
-from ..view import API_PREFIX, ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse, storable
+from ..view import API_PREFIX, ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse
 from .query_params import NOT_FOUND, BadRequestError, check_keys, percentiles, required
 from .routing import context_of, page_of, page_state
 from .serialization import as_csv, columns, error_response, file_name, json_response, rows, with_json_errors

@@ -3,91 +3,32 @@
 Dash has only one callback, for pages; the browser does the rest. A page arrives as HTML by element id. Redrawing a chart is a
 plain GET of its figure, because Dash's renderer would process the complete page for each callback response. Plotly is a
 vendored cartesian build, a third of the size of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, without dcc.Graph.
-
-Responses are compressed with gzip. Static files are few (Dash, Plotly, our own) and their URLs contain a version:
-their compressed bytes stay in memory, under two megabytes, and browsers may cache them forever.
 """
 
 from __future__ import annotations
 
-import gzip
-import hashlib
-import logging
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import flask
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
-from flask import Flask, Response, request
-from plotly.io.json import to_json_plotly
 
 from ...collector.server.connections import ConnectionLimits
 from ...collector.server.http_server import HttpServer, open_listener
 from ...store import Store
 from ..config import DashboardConfig
-from ..pages.measures import measure
-from ..pages.service_charts import CHARTS
 from ..source import AlertsSource, Source
 from ..ui.components import Nodes
 from ..ui.page_export import as_html
 from . import api, guard, report, signed_endpoints, write_api, wsgi_front
 from .first_paint import Application
-from .routing import context_of, frame_parts, navigation_parts, page_state, render_page, view_of
+from .routing import add_figure_routes, context_of, frame_parts, navigation_parts, page_state, render_page, view_of
 from .sessions import RevokedSessions
 from .shell import layout
 from .wsgi_front import Front
 
-_FAST, _SMALL = 5, 9
-# Below this size compression saves less than its header costs.
-_MIN_BYTES = 700
-_TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
-
-
-def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
-    """Compress the responses of *server*; responses under *static_prefixes* are compressed once and cached."""
-    compressed: dict[bytes, bytes] = {}
-    lock = Lock()
-
-    def packed(body: bytes) -> bytes:
-        # Not cached by URL: unauthenticated clients can invent any number of URLs of one file.
-        key = hashlib.blake2b(body).digest()
-        with lock:
-            if key not in compressed:
-                compressed[key] = gzip.compress(body, _SMALL, mtime=0)
-            return compressed[key]
-
-    def after(response: Response) -> Response:
-        static = request.path.startswith(static_prefixes) and response.status_code == 200  # noqa: PLR2004 - OK
-        if static and "m" in request.args:
-            response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
-        if not _wanted(response):
-            return response
-        response.direct_passthrough = False
-        body = response.get_data()
-        if len(body) >= _MIN_BYTES:
-            response.set_data(packed(body) if static else gzip.compress(body, _FAST, mtime=0))
-            response.headers["Content-Encoding"] = "gzip"
-        response.headers.add("Vary", "Accept-Encoding")
-        return response
-
-    server.after_request(after)
-
-
-def _wanted(response: Response) -> bool:
-    return (
-        200 <= response.status_code < 300  # noqa: PLR2004 - successful responses with a body
-        and response.status_code != 204  # noqa: PLR2004 - no content
-        and "Content-Encoding" not in response.headers
-        and (response.mimetype or "").startswith(_TEXT)
-        and "gzip" in request.accept_encodings
-    )
-
-
-PREFIX = "/figures/"
-_log = logging.getLogger(__name__)
 ASSETS = Path(__file__).parents[1] / "assets"
 _INDEX = """<!doctype html>
 <html lang="en">
@@ -172,31 +113,6 @@ class Dashboard:
         self._server = None
 
 
-def add_figure_routes(server: Flask, source: Source) -> None:
-    """Add `GET /figures/<chart>?path=<path of the page>&<its query>` to *server*."""
-
-    def figure(name: str) -> Response:
-        build = CHARTS.get(name)
-        if build is None:
-            return _error(f"There is no chart {name} to draw: {', '.join(CHARTS)} are.", 404)
-        view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
-        context = context_of(view, source)
-        if not (context.service and measure(source, context.selection).requests):
-            return _error(f"{view.path} has no requests in this window, so there is nothing to draw.", 404)
-        try:
-            made = to_json_plotly(build(context))
-        except Exception:  # noqa: BLE001 - on any error the browser leaves the existing chart unchanged
-            _log.exception("the chart %r of %r could not be rendered", name, view.path)
-            return _error("This chart could not be rendered. See the log of the dashboard.", 500)
-        return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
-
-    server.add_url_rule(f"{PREFIX}<name>", "figure", figure)
-
-
-def _error(why: str, status: int) -> Response:
-    return Response(why, status, mimetype="text/plain")
-
-
 def build(source: Source, config: DashboardConfig) -> Dash:
     """Return the Dash application for *source*, with its server guarded according to *config*."""
     app = Application(
@@ -229,7 +145,7 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     signed_endpoints.add_hook_routes(server, source)
     signed_endpoints.add_chart_route(server, source.incident_actions)
     api.add_trace_route(server, source)
-    compress_responses(server, ("/_dash-component-suites/", "/assets/"))
+    wsgi_front.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
     guard.protect(server, config, RevokedSessions(source.store, source.clock), app.csp_hashes())
     # Registered after the guard, so that unauthenticated requests get the response of the guard.
     guard.reject_invalid_callbacks(server)

@@ -76,7 +76,7 @@ class Authenticator:
     def __init__(
         self, config: DashboardConfig, signed_out: RevokedSessions, clock: Callable[[], float] = time.time
     ) -> None:
-        self._config = config
+        self._config, self._signs_in = config, config.signs_in
         self._signed_out = signed_out
         self._clock = clock
         self._throttle = LoginThrottle()
@@ -93,7 +93,7 @@ class Authenticator:
         Raises:
             TooManyAttemptsError: The request has a secret, but its address has to wait.
         """
-        if not self._config.signs_in:
+        if not self._signs_in:
             return Principal()
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
 

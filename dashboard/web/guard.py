@@ -8,7 +8,7 @@ Callback requests that no page sends are rejected before they cause an error in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -91,14 +91,14 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
     Raises:
         ConfigError: The user file is invalid.
     """
-    policy = _policy(script_hashes)
+    policy, is_private = _policy(script_hashes), config.is_private
     authenticator = Authenticator(config, signed_out)
     server.extensions["stagelens authenticator"] = authenticator
     server.extensions["stagelens csrf"] = CsrfTokens()
 
     def check() -> AnyResponse | None:
-        if not _is_allowed_host(request.host, config):
-            fix = "" if config.is_private else " Its names are set with STAGELENS_DASHBOARD_HOSTS."
+        if not _is_allowed_host(request.host, config.hosts, is_private=is_private):
+            fix = "" if is_private else " Its names are set with STAGELENS_DASHBOARD_HOSTS."
             return signin.refused_response(
                 421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}"
             )
@@ -178,12 +178,12 @@ def _authenticate(config: DashboardConfig, authenticator: Authenticator) -> AnyR
     return None
 
 
-def _is_allowed_host(host: str, config: DashboardConfig) -> bool:
+def _is_allowed_host(host: str, hosts: Collection[str], *, is_private: bool) -> bool:
     name = _name(host)
-    if config.is_private or is_loopback(name):
+    if is_private or is_loopback(name):
         return is_loopback(name)
     # DNS rebinding needs a host name; IP addresses are safe.
-    return not config.hosts or name in config.hosts or parse_ip(name) is not None
+    return not hosts or name in hosts or parse_ip(name) is not None
 
 
 def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:

@@ -1,4 +1,4 @@
-"""Routing: selects and renders the page of an address, for the callback, the API, the report and the first paint."""
+"""Routing: selects and renders the page of an address, for the callback, the API, the report and the first paint, and its charts."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
-import flask
 from dash import html
 from dash.development.base_component import Component
+from flask import Flask, Response, request
+from plotly.io.json import to_json_plotly
 
 from ..pages import (
     advice,
@@ -29,7 +30,9 @@ from ..pages import (
     trace,
     traces,
 )
+from ..pages.measures import measure
 from ..pages.page import Context, Page, empty_page_card, unknown_page_card
+from ..pages.service_charts import CHARTS
 from ..source import Source
 from ..ui.components import Nodes, attributes
 from ..view import View, parse
@@ -63,7 +66,7 @@ _log = logging.getLogger(__name__)
 
 def view_of(source: Source, path: str | None, search: str | None) -> View:
     """Return the view of an address, in the time zone of the reader."""
-    zone = unquote(flask.request.cookies.get(ZONE_COOKIE, ""))
+    zone = unquote(request.cookies.get(ZONE_COOKIE, ""))
     return source.whole(parse(path, search, source.now(), zone))
 
 
@@ -151,3 +154,28 @@ def page_of(context: Context) -> Page | None:
         case parts:
             render = _PAGES.get("/".join(parts))
     return render(context) if render else None
+
+
+def add_figure_routes(server: Flask, source: Source) -> None:
+    """Add `GET /figures/<chart>?path=<path of the page>&<its query>` to *server*."""
+
+    def figure(name: str) -> Response:
+        build = CHARTS.get(name)
+        if build is None:
+            return _error(f"There is no chart {name} to draw: {', '.join(CHARTS)} are.", 404)
+        view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
+        context = context_of(view, source)
+        if not (context.service and measure(source, context.selection).requests):
+            return _error(f"{view.path} has no requests in this window, so there is nothing to draw.", 404)
+        try:
+            made = to_json_plotly(build(context))
+        except Exception:  # noqa: BLE001 - on any error the browser leaves the existing chart unchanged
+            _log.exception("the chart %r of %r could not be rendered", name, view.path)
+            return _error("This chart could not be rendered. See the log of the dashboard.", 500)
+        return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
+
+    server.add_url_rule("/figures/<name>", "figure", figure)
+
+
+def _error(why: str, status: int) -> Response:
+    return Response(why, status, mimetype="text/plain")

@@ -1,6 +1,9 @@
-"""ASGI front of the WSGI dashboard: limits request bodies, and runs pages and health probes in separate threads.
+"""ASGI front of the WSGI dashboard: limits request bodies, runs pages and health probes in separate threads, and compresses responses.
 
 A worker thread gets a complete request and returns a complete response, so that a slow client never blocks a thread.
+
+Responses are compressed with gzip. Static files are few (Dash, Plotly, our own) and their URLs contain a version:
+their compressed bytes stay in memory, under two megabytes, and browsers may cache them forever.
 
     GET /livez              200 while the process responds
     GET /readyz, /healthz   200 while the store can be read, else 503 with the reason
@@ -10,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import hashlib
 import io
 import logging
 import sys
@@ -18,7 +23,7 @@ from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from flask import Flask, Response
+from flask import Flask, Response, request
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
 from starlette.types import Receive, Scope, Send
@@ -213,6 +218,52 @@ def _error_response(error: Exception) -> PlainTextResponse:
         return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
     text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
     return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)
+
+
+_FAST, _SMALL = 5, 9
+# Below this size compression saves less than its header costs.
+_MIN_BYTES = 700
+_TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
+
+
+def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
+    """Compress the responses of *server*; responses under *static_prefixes* are compressed once and cached."""
+    compressed: dict[bytes, bytes] = {}
+    lock = threading.Lock()
+
+    def packed(body: bytes) -> bytes:
+        # Not cached by URL: unauthenticated clients can invent any number of URLs of one file.
+        key = hashlib.blake2b(body).digest()
+        with lock:
+            if key not in compressed:
+                compressed[key] = gzip.compress(body, _SMALL, mtime=0)
+            return compressed[key]
+
+    def after(response: Response) -> Response:
+        static = request.path.startswith(static_prefixes) and response.status_code == 200  # noqa: PLR2004 - OK
+        if static and "m" in request.args:
+            response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
+        if not _wanted(response):
+            return response
+        response.direct_passthrough = False
+        body = response.get_data()
+        if len(body) >= _MIN_BYTES:
+            response.set_data(packed(body) if static else gzip.compress(body, _FAST, mtime=0))
+            response.headers["Content-Encoding"] = "gzip"
+        response.headers.add("Vary", "Accept-Encoding")
+        return response
+
+    server.after_request(after)
+
+
+def _wanted(response: Response) -> bool:
+    return (
+        200 <= response.status_code < 300  # noqa: PLR2004 - successful responses with a body
+        and response.status_code != 204  # noqa: PLR2004 - no content
+        and "Content-Encoding" not in response.headers
+        and (response.mimetype or "").startswith(_TEXT)
+        and "gzip" in request.accept_encodings
+    )
 
 
 def add_health_routes(server: Flask, source: Source) -> None:

@@ -25,8 +25,8 @@ from itertools import count
 from typing import NamedTuple, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 
-from ...core.confidence import has_enough_samples, ranks
 from ...core.errors import StagelensError
+from ...core.histogram import has_enough_samples, ranks
 from .. import run
 from ..session import Session, pause
 

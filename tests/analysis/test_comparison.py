@@ -23,8 +23,7 @@ from stagelens.analysis.comparison import (
     rank_stage_growth,
     requests_needed,
 )
-from stagelens.core.confidence import MIN_TAIL
-from stagelens.core.histogram import Histogram
+from stagelens.core.histogram import MIN_TAIL, Histogram
 
 ROUNDS = 200
 # Deviation of the share of ROUNDS that miss, exceeded once in a thousand times.

@@ -15,7 +15,7 @@ from rich.console import Console
 from stagelens.cli.run_output import write_page
 from stagelens.cli.run_summary import print_summary, summarize_run
 from stagelens.cli.saved_run import Run
-from stagelens.core.confidence import interval
+from stagelens.core.histogram import confidence_interval
 from stagelens.dashboard.ui.format import duration
 from stagelens.store import Batch, KeptTrace, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, PointAggregator, Request
@@ -95,7 +95,7 @@ def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lin
     lines = summary_lines()
     values, limits = (lines[lines.index(line(lines, "all")) + each] for each in (0, 1))
     for quantile in (0.5, 0.95, 0.99):
-        found = interval(latency, quantile)
+        found = confidence_interval(latency, quantile)
         assert found is not None
         between = [duration(each).split("\u202f")[0] for each in (found.low, found.high)]
 

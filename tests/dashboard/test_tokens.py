@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
-from stagelens.core.confidence import value_at
-from stagelens.core.histogram import TOKEN_COUNTS, Histogram
+from stagelens.core.histogram import TOKEN_COUNTS, Histogram, value_at
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.pages.tokens_charts import (
     first_token_frame,

@@ -7,14 +7,14 @@ import gzip
 import pytest
 from flask import Flask, Response
 
-from stagelens.dashboard.web import app
+from stagelens.dashboard.web import wsgi_front
 
 
 def test_a_file_is_compressed_once_for_all_its_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     """Clients can invent URLs of one file before authentication; caching each one would exhaust the memory."""
     server, packed = Flask("files"), list[int]()
     server.add_url_rule("/assets/<name>", view_func=lambda **_: Response("x" * 10_000, mimetype="text/css"))
-    app.compress_responses(server, ("/assets/",))
+    wsgi_front.compress_responses(server, ("/assets/",))
     compress = gzip.compress
 
     def counted(body: bytes, level: int, **options: int) -> bytes:

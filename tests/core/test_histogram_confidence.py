@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.confidence import CONFIDENCE, has_enough_samples, interval, ranks
-from stagelens.core.histogram import Estimate, Histogram
+from stagelens.core.histogram import CONFIDENCE, Estimate, Histogram, confidence_interval, has_enough_samples, ranks
 
 
 def test_the_interval_contains_the_true_quantile() -> None:
@@ -22,7 +21,7 @@ def test_the_interval_contains_the_true_quantile() -> None:
             histogram = Histogram()
             for _ in range(1200):
                 histogram.record(rng.random())
-            found = interval(histogram, quantile)
+            found = confidence_interval(histogram, quantile)
             assert found is not None
             held += found.low <= true <= found.high
 
@@ -38,7 +37,7 @@ def test_the_interval_encloses_the_value(values: list[float], quantile: float) -
     histogram = Histogram()
     for value in values:
         histogram.record(value)
-    found, surer = interval(histogram, quantile, 0.8), interval(histogram, quantile, 0.99)
+    found, surer = confidence_interval(histogram, quantile, 0.8), confidence_interval(histogram, quantile, 0.99)
     assert found is not None
     assert surer is not None
 
@@ -52,19 +51,19 @@ def test_a_bound_beyond_the_sample_is_unknown() -> None:
     histogram = Histogram()
     for step in range(1, 11):
         histogram.record(step)
-    top, bottom = interval(histogram, 0.99), interval(histogram, 0.01)
+    top, bottom = confidence_interval(histogram, 0.99), confidence_interval(histogram, 0.01)
     assert top is not None
     assert bottom is not None
 
     assert (top.high, bottom.low) == (math.inf, 0.0)
-    assert interval(Histogram(), 0.5) is None
+    assert confidence_interval(Histogram(), 0.5) is None
 
 
 def test_zero_values_have_zero_bounds() -> None:
     """Values below a nanosecond are zero, also as bounds."""
     histogram = Histogram()
     histogram.record(0.0, 1000)
-    found = interval(histogram, 0.5)
+    found = confidence_interval(histogram, 0.5)
 
     assert found == Estimate(0.0, 0.0, 0.0)
 
