@@ -28,9 +28,8 @@ from ..core.stages import BY_KEY
 from ..store import Reader, Retention, Selection, Store
 from ..store.store_factory import open_existing
 from .compare_output import json_text, junit_text, markdown, print_comparison
-from .comparison import RunComparison, Side, compare_sides
+from .comparison import RunComparison, Side, Threshold, compare_sides, read_percentile, read_thresholds
 from .files import check_writable, open_atomic, temporary_folder
-from .thresholds import Threshold, read_percentile, read_thresholds
 
 _EVER = timedelta(days=36_500)
 _BEGINNING = datetime(1970, 1, 2, tzinfo=UTC)

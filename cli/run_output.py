@@ -1,22 +1,331 @@
-"""Outputs of a finished run: a summary on stderr, an HTML page, a saved file."""
+"""Outputs of a finished run: a summary on stderr, an HTML page, a saved file.
+
+The summary has latency, stages, and the slowest request of each service, by the same rules as the dashboard. Stdout is left to the
+command.
+"""
 
 from __future__ import annotations
 
 import logging
+import math
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from heapq import nlargest
 from pathlib import Path
+from typing import Any
 
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from ..analysis.breakdown import PERCENTILES, smoothed, stages_at
+from ..analysis.waterfall import NS, position_of, spans_by_start, wall_seconds
 from ..core.errors import StagelensError
+from ..core.histogram import Estimate, confidence_interval, has_enough_samples, samples_needed
+from ..core.names import METHOD, STATUS_ERROR
+from ..core.stages import OVERHEAD, label, ordered
+from ..dashboard.ui.format import duration, interval, percent, percentile, portion, several, span, whole
+from ..dashboard.ui.trace_text import span_name, span_note
+from ..dashboard.view import trace_name
 from ..dashboard.web.report import run_report
 from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import RunOutputs
-from ..store import Store
+from ..store import KeptTrace, Reader, Selection, Store
 from .files import open_atomic
-from .run_summary import print_summary, run_window, summarize_run
 from .saved_run import Run, save_run
 from .temp_collector import TemporaryCollector
+from .terminal_text import FULL, SHADED, plain_table, stage_colour, styled
+
+# Width of the bar of a whole request. [columns]
+_WATERFALL_COLUMNS = 32
+# Maximum number of intervals shown; shorter ones are counted but not shown.
+_MAX_INTERVALS = 12
+
+
+def waterfall_table(found: KeptTrace) -> Table:
+    """Return the retained request *found* as a table with a time bar for each interval."""
+    wall = wall_seconds(found.duration_ns)
+    longest = {id(span) for span in nlargest(_MAX_INTERVALS, found.spans, key=lambda each: each["duration_ns"])}
+    made = plain_table("The slowest request", "time")
+    made.add_column(_ellipsized(styled(_request_name(found), "dim")))
+    for each in spans_by_start(found.spans):
+        if id(each) in longest:
+            made.add_row(
+                styled(span_name(each)),
+                styled(duration(each["duration_ns"] / NS)),
+                _ellipsized(_interval_bar(each, wall)),
+            )
+    if len(found.spans) > len(longest):
+        made.add_row(styled(f"{several(len(found.spans) - len(longest), 'shorter interval')}", "dim"))
+    unattributed = found.stages_ns.get(OVERHEAD, 0)
+    if unattributed:
+        made.add_row(styled(label(OVERHEAD)), styled(duration(unattributed / NS)), styled("between the stages", "dim"))
+    made.add_row(styled("Together", "bold"), styled(duration(wall), "bold"))
+    return made
+
+
+def _ellipsized(text: Text) -> Text:
+    """Return *text* as a single line that is truncated where the table is too narrow."""
+    text.no_wrap, text.overflow = True, "ellipsis"
+    return text
+
+
+def _request_name(found: KeptTrace) -> str:
+    request = " ".join(str(part) for part in (found.attributes.get(METHOD), found.series.route) if part)
+    failed = "failed" if found.series.status == STATUS_ERROR else ""
+    return "  ".join(part for part in (request, failed, found.trace_id[:8]) if part)
+
+
+def _interval_bar(span: Mapping[str, Any], wall: float) -> Text:
+    left, width = (each / 100 * _WATERFALL_COLUMNS for each in position_of(span, wall))
+    start = min(round(left), _WATERFALL_COLUMNS - 1)
+    bar = Text(" " * start).append(FULL * max(round(left + width) - start, 1), stage_colour(str(span["stage"])))
+    note = span_note(span)
+    return bar.append_text(styled(f" {note}", "dim")) if note else bar
+
+
+QUANTILES = (0.5, 0.95, 0.99)
+# Candidate percentiles of the tail: the highest one with enough requests is used.
+_TAIL_QUANTILES = (0.99, 0.95, 0.9)
+_MAX_ROUTES = 8
+_BUCKET = timedelta(seconds=10)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestStats:
+    """Counts and latency of some requests.
+
+    Args:
+        name: Name of the service or route.
+        requests: Number of requests. [count]
+        errors: Number of failed requests. [count]
+        quantiles: Latency at `QUANTILES` with its 95 % interval; None with too few requests above. [seconds]
+    """
+
+    name: str
+    requests: int
+    errors: int
+    quantiles: Sequence[Estimate | None]
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Time by stage in the requests at one percentile.
+
+    Args:
+        quantile: Percentile; None for the mean of all requests. [0..1]
+        stages: Time by stage; the times add up to the latency. [seconds]
+    """
+
+    quantile: float | None
+    stages: Mapping[str, float]
+
+    @property
+    def name(self) -> str:
+        """Name of the percentile, or of the mean."""
+        return "mean" if self.quantile is None else percentile(self.quantile)
+
+    @property
+    def seconds(self) -> float:
+        """Latency at the percentile."""
+        return sum(self.stages.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSummary:
+    """Summary of one service.
+
+    Args:
+        whole: Statistics of all requests.
+        routes: Statistics of each route, most frequent first; empty for a single route.
+        more_routes: Number of routes that are not listed. [count]
+        typical: Stage times at the median, or the mean if there are too few requests.
+        tail: Stage times at the highest percentile with enough requests; None if that is the median.
+        slowest: Slowest retained request.
+    """
+
+    whole: RequestStats
+    routes: Sequence[RequestStats]
+    more_routes: int
+    typical: StageTimes
+    tail: StageTimes | None
+    slowest: KeptTrace | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """Summary of a run.
+
+    Args:
+        services: Services with requests, most requests first.
+        dropped: Number of requests that could not be counted. [count]
+    """
+
+    services: Sequence[ServiceSummary]
+    dropped: int
+
+
+def run_window(read: Reader) -> tuple[datetime, datetime] | None:
+    """Return start and end of the requests, in whole buckets; None without requests."""
+    seen = read.releases()
+    return None if seen.empty else (seen["first_seen"].min(), seen["last_seen"].max() + _BUCKET)
+
+
+def summarize_run(read: Reader) -> RunSummary:
+    """Return the summary of all data in *read*."""
+    window, dropped = run_window(read), read.state().dropped
+    if window is None:
+        return RunSummary([], dropped)
+    found = read.services(*window).sort_values("requests", ascending=False)
+    return RunSummary([_service_summary(read, Selection(*window, service=name)) for name in found["service"]], dropped)
+
+
+def _service_summary(read: Reader, about: Selection) -> ServiceSummary:
+    whole = _request_stats(read, about.service or "", about)
+    routes = list(read.dimensions(about)["route"])
+    shown = routes[:_MAX_ROUTES] if len(routes) > 1 else []
+    typical, tail = _stage_times(read, about, whole.requests)
+    exemplars = read.exemplars(about, limit=1)
+    return ServiceSummary(
+        whole,
+        [_request_stats(read, route, replace(about, route=route)) for route in shown],
+        len(routes) - len(shown) if shown else 0,
+        typical,
+        tail,
+        read.trace(trace_name(*exemplars.iloc[0][["trace_id", "span_id"]])) if len(exemplars) else None,
+    )
+
+
+def _request_stats(read: Reader, name: str, about: Selection) -> RequestStats:
+    latency = read.latency(about)
+    n = latency.count
+    errors = read.latency(replace(about, status="error")).count
+    return RequestStats(
+        name,
+        n,
+        errors,
+        [confidence_interval(latency, each) if has_enough_samples(n, each) else None for each in QUANTILES],
+    )
+
+
+def _stage_times(read: Reader, about: Selection, requests: int) -> tuple[StageTimes, StageTimes | None]:
+    if not has_enough_samples(requests, 0.5):
+        mean = read.breakdown_over_time(about, None, about.end - about.start)
+        return StageTimes(None, stages_at(mean.drop(columns="at"), 0)), None
+    frame = smoothed(read.breakdown(about, PERCENTILES))
+    tail = next((each for each in _TAIL_QUANTILES if has_enough_samples(requests, each)), None)
+    parts = [StageTimes(each, stages_at(frame, PERCENTILES.index(each))) for each in (0.5, tail) if each is not None]
+    return parts[0], parts[1] if tail else None
+
+
+# Maximum line length; longer lines are hard to read. [columns]
+_MAX_COLUMNS = 100
+# Width of the bar of the longest stage. [columns]
+_BAR_COLUMNS = 28
+_NO_REQUESTS_HELP = """
+A request is one HTTP request of a web framework, or in a script the outermost call of
+a library that runs models.
+ - Did it receive requests? Send some, then stop it with Ctrl-C.
+ - Does it use one of the supported libraries? Otherwise define a request in its
+   code:  with stagelens.request("name"): ...
+ - Did it end by SIGKILL or os._exit? Its counts were not sent."""
+
+
+def print_summary(found: RunSummary, run: Run, console: Console | None = None) -> None:
+    """Print the summary *found* of *run* to *console*, by default to stderr."""
+    out = console or Console(stderr=True)
+    out.width = min(out.width, _MAX_COLUMNS)
+    for part in _summary_parts(found, run):
+        out.print()
+        out.print(part, highlight=False)
+
+
+def _summary_parts(found: RunSummary, run: Run) -> Iterator[RenderableType]:
+    length = run.end - run.start
+    ran = span(length) if length >= timedelta(minutes=1) else duration(length.total_seconds())
+    if not found.services:
+        yield Text.assemble(styled(f"No request was seen in {ran}.", "bold"), _NO_REQUESTS_HELP)
+    for service in found.services:
+        yield _service_heading(service.whole, ran)
+        yield _latency_table(service)
+        yield _stage_time_table(service.typical, service.tail)
+        if service.slowest is not None:
+            yield waterfall_table(service.slowest)
+    if found.dropped:
+        yield styled(f"{several(found.dropped, 'request')} more could not be counted.", "bold red")
+
+
+def _service_heading(line: RequestStats, ran: str) -> Text:
+    share = percent(line.errors / line.requests, 2)
+    failed = styled(f"  {several(line.errors, 'error')}, {share}", "bold red") if line.errors else "  no errors"
+    return Text.assemble(styled(line.name, "bold"), styled(f"  {several(line.requests, 'request')} in {ran}"), failed)
+
+
+def _latency_table(service: ServiceSummary) -> Table:
+    made = plain_table("Latency", "n", "errors", *map(percentile, QUANTILES))
+    for line in (service.whole, *service.routes):
+        made.add_row(
+            Text.assemble("all\n", ("95 % CI", "dim")) if line is service.whole else styled(line.name),
+            styled(whole(line.requests)),
+            styled(whole(line.errors), "red" if line.errors else ""),
+            *(_latency_cell(*each) for each in zip(QUANTILES, line.quantiles, strict=True)),
+        )
+    if service.more_routes:
+        made.add_row(styled(f"and {several(service.more_routes, 'route')} more", "dim"))
+    return made
+
+
+def _latency_cell(quantile: float, found: Estimate | None) -> Text:
+    """Return a percentile above its confidence interval, or the number of requests that the percentile needs."""
+    if found is None:
+        return Text.assemble("\u2013\n", styled(f"needs {whole(samples_needed(quantile))}", "dim"))
+    between = interval(found.low, found.high) if math.isfinite(found.high) else f"from {duration(found.low)}"
+    return Text.assemble(styled(duration(found.value), "bold"), "\n", styled(between, "dim"))
+
+
+def _stage_time_table(typical: StageTimes, tail: StageTimes | None) -> Table:
+    if tail is None:
+        made = plain_table("Where the time goes", typical.name)
+        made.add_column()
+    else:
+        made = plain_table("Where the time goes", typical.name, tail.name, "more")
+        made.add_column(styled(f"{FULL} as in {typical.name}  {SHADED} more in {tail.name}", "dim"))
+    there = tail or typical
+    longest = max(*typical.stages.values(), *there.stages.values(), 1e-9)
+    for stage in ordered({*typical.stages, *there.stages}):
+        before, now = typical.stages.get(stage, 0.0), there.stages.get(stage, 0.0)
+        more = [duration(now), duration(now - before, sign=True)] if tail else []
+        made.add_row(
+            styled(label(stage)),
+            *map(styled, (duration(before), *more)),
+            _stage_bar(stage, before / longest, now / longest),
+        )
+    more = [duration(there.seconds), duration(there.seconds - typical.seconds, sign=True)] if tail else []
+    blame = [styled(blame_text(typical, tail))] if tail else []
+    made.add_row("Together", *map(styled, (duration(typical.seconds), *more)), *blame, style="bold")
+    return made
+
+
+def _stage_bar(stage: str, before: float, now: float) -> Text:
+    """Return a bar of a stage: solid up to the smaller of both values, shaded for the additional time in the tail."""
+    same, whole = round(_BAR_COLUMNS * min(before, now)), round(_BAR_COLUMNS * now)
+    return Text(FULL * same + SHADED * (whole - same) or "\u258f", stage_colour(stage))
+
+
+def blame_text(typical: StageTimes, tail: StageTimes) -> str:
+    """Return the stage that accounts for most of the additional latency of the tail, with its share.
+
+    >>> blame_text(StageTimes(0.5, {"forward": 1.0, "queue": 0.5}), StageTimes(0.99, {"forward": 1.0, "queue": 2.0}))
+    'all of it is Queue'
+    """
+    more = {stage: seconds - typical.stages.get(stage, 0.0) for stage, seconds in tail.stages.items()}
+    stage = max(more, key=lambda each: more[each])
+    added = tail.seconds - typical.seconds
+    return f"{portion(more[stage] / added)} of it is {label(stage)}" if added > 0 else ""
+
 
 _log = logging.getLogger(__name__)
 

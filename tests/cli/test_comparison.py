@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.analysis.comparison import QuantileComparison, compare_quantile
-from stagelens.cli.comparison import evaluate_threshold
-from stagelens.cli.thresholds import read_thresholds
+from stagelens.cli.comparison import evaluate_threshold, read_thresholds
 from stagelens.core.errors import ConfigError
 from stagelens.core.histogram import Histogram
 

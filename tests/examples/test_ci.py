@@ -14,7 +14,7 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from stagelens.cli.thresholds import read_thresholds
+from stagelens.cli.comparison import read_thresholds
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
 

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from stagelens.cli.run_output import write_page
-from stagelens.cli.run_summary import print_summary, summarize_run
+from stagelens.cli.run_output import print_summary, summarize_run, write_page
 from stagelens.cli.saved_run import Run
 from stagelens.core.histogram import confidence_interval
 from stagelens.dashboard.ui.format import duration
