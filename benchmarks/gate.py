@@ -14,8 +14,7 @@ from collections.abc import Callable
 import numpy as np
 
 from stagelens.analysis.comparison import compare_quantile
-from stagelens.cli.comparison import evaluate_threshold
-from stagelens.cli.thresholds import read_thresholds
+from stagelens.cli.comparison import evaluate_threshold, read_thresholds
 from stagelens.core.histogram import Histogram, bucket_index
 
 LIMIT = "p99:+10%"

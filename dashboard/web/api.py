@@ -28,9 +28,21 @@ from ..pages.slo_spent import stage_budget_use
 from ..source import Source
 from ..ui.page_export import PageData, page_data
 from ..view import API_PREFIX, ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse
-from .query_params import NOT_FOUND, BadRequestError, check_keys, percentiles, required
+from .api_formats import (
+    NOT_FOUND,
+    BadRequestError,
+    as_csv,
+    check_keys,
+    columns,
+    error_response,
+    file_name,
+    json_response,
+    percentiles,
+    required,
+    rows,
+    with_json_errors,
+)
 from .routing import context_of, page_of, page_state
-from .serialization import as_csv, columns, error_response, file_name, json_response, rows, with_json_errors
 
 _SERVER, _INTERNAL = 2, 1
 _FAILED = 2

@@ -1,4 +1,4 @@
-"""Request guard: host check, authentication, origin of writes, shape of callbacks, and security headers.
+"""Request guard: host check, sign-in, authentication, origin of writes, shape of callbacks, and security headers.
 
 A page loads nothing from other hosts and runs no foreign script (`Content-Security-Policy`). The `Host` header must name
 this machine or a configured host; otherwise a site whose DNS name points to 127.0.0.1 could read the dashboard through the
@@ -9,18 +9,22 @@ Callback requests that no page sends are rejected before they cause an error in 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import flask
-from flask import Flask, Response, request
+from flask import Flask, Response, redirect, request
+from jinja2 import Environment, Template
 from werkzeug.wrappers import Response as AnyResponse
 
 from ...core.addresses import is_loopback, parse_ip
 from ..config import DashboardConfig
-from . import signed_endpoints, signin, wsgi_front
-from .auth import COOKIE, Authenticator, Principal, TooManyAttemptsError
-from .sessions import CsrfTokens, RevokedSessions
+from ..view import API_PREFIX
+from . import signed_endpoints, wsgi_front
+from .api_formats import error_response
+from .auth import COOKIE, LENGTH_SECONDS, Authenticator, CsrfTokens, Principal, RevokedSessions, TooManyAttemptsError
 
 CALLBACK_PATH = "/_dash-update-component"
 
@@ -99,9 +103,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
     def check() -> AnyResponse | None:
         if not _is_allowed_host(request.host, config.hosts, is_private=is_private):
             fix = "" if is_private else " Its names are set with STAGELENS_DASHBOARD_HOSTS."
-            return signin.refused_response(
-                421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}"
-            )
+            return refused_response(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}")
         # Health probes have no credentials, and their responses contain no data.
         if request.path in wsgi_front.PROBE_PATHS:
             return None
@@ -113,7 +115,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
         # Slack and PagerDuty requests are signed.
         if request.method == "POST" and request.path in signed_endpoints.HOOK_PATHS:
             return None
-        return None if request.path == signin.SIGN_IN and config.takes_secrets else _authenticate(config, authenticator)
+        return None if request.path == SIGN_IN and config.takes_secrets else _authenticate(config, authenticator)
 
     def add_headers(response: Response) -> Response:
         response.headers.setdefault("Content-Security-Policy", policy)
@@ -127,7 +129,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
         return response
 
     if config.takes_secrets:
-        signin.add_signin_routes(server, config, authenticator)
+        add_signin_routes(server, config, authenticator)
     server.before_request(check)
     server.after_request(add_headers)
 
@@ -166,14 +168,14 @@ def is_trusted_write() -> bool:
 
 def _authenticate(config: DashboardConfig, authenticator: Authenticator) -> AnyResponse | None:
     try:
-        entered = signin.signin_from_url(authenticator) if config.token else None
+        entered = signin_from_url(authenticator) if config.token else None
         if entered is not None:
             return entered
         found = authenticator.authenticate(request)
     except TooManyAttemptsError as error:
-        return signin.too_many_response(error)
+        return too_many_response(error)
     if found is None:
-        return signin.unauthenticated_response(config, authenticator)
+        return unauthenticated_response(config, authenticator)
     flask.g.stagelens_asker = found
     return None
 
@@ -188,7 +190,7 @@ def _is_allowed_host(host: str, hosts: Collection[str], *, is_private: bool) -> 
 
 def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
     """Return the rejection of a request from a page of another site; None for other requests."""
-    refused = signin.refused_response(403, "This request came from a page of another site.")
+    refused = refused_response(403, "This request came from a page of another site.")
     if request.headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         return refused
     origin = request.headers.get("Origin")
@@ -197,7 +199,7 @@ def _cross_site_response(config: DashboardConfig) -> AnyResponse | None:
     try:
         is_own = urlsplit(origin).netloc == request.host or _name_of_origin(origin) in config.hosts
     except ValueError:
-        return signin.refused_response(400, "The Origin of this request is not valid.")
+        return refused_response(400, "The Origin of this request is not valid.")
     return None if is_own else refused
 
 
@@ -231,3 +233,130 @@ def _policy(script_hashes: Sequence[str]) -> str:
             "frame-ancestors 'none'",
         )
     )
+
+
+SIGN_IN, SIGN_OUT = "/signin", "/signout"
+_WRONG = 401
+_WRONG_TOKEN = "Wrong token."  # noqa: S105 - a message
+
+
+def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Authenticator) -> None:
+    """Add `SIGN_IN` and `SIGN_OUT` to *server*."""
+
+    def sign_in() -> AnyResponse:
+        try:
+            to = _local_path(request.values.get("next", ""))
+        except ValueError:
+            return refused_response(400, "The address after sign-in is not valid.")
+        if request.method == "GET":
+            return signin_form(config, to)
+        try:
+            session = authenticator.sign_in(
+                request, request.form.get("name", "").strip(), request.form.get("secret", "")
+            )
+        except TooManyAttemptsError as error:
+            return too_many_response(error)
+        if session is None:
+            return signin_form(config, to, "Wrong name or password.", _WRONG)
+        return _with_session(redirect(to, 303), session, authenticator)
+
+    def sign_out() -> AnyResponse:
+        authenticator.sign_out(request)
+        response = redirect(SIGN_IN, 303)
+        response.delete_cookie(COOKIE)
+        return response
+
+    server.add_url_rule(SIGN_IN, "sign in", sign_in, methods=["GET", "POST"])
+    server.add_url_rule(SIGN_OUT, "sign out", sign_out, methods=["POST"])
+
+
+def signin_from_url(authenticator: Authenticator) -> AnyResponse | None:
+    """Sign in with a valid token in the URL, and redirect to the URL without the token.
+
+    Tokens in links from other sites are ignored; otherwise invalid ones would lock the reader out through the throttle.
+    """
+    offered = None if _is_cross_site() else request.args.get("token")
+    session = None if offered is None else authenticator.sign_in(request, "", offered)
+    if session is None:
+        return None
+    left = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
+    path = _local_path(request.path)
+    return _with_session(redirect(path + ("?" + urlencode(left) if left else "")), session, authenticator)
+
+
+def _is_cross_site() -> bool:
+    return request.headers.get("Sec-Fetch-Site") == "cross-site"
+
+
+def unauthenticated_response(config: DashboardConfig, authenticator: Authenticator) -> Response:
+    """Return the sign-in form to browsers, and a JSON error with the fix to programs."""
+    if not config.takes_secrets:
+        return refused_response(_WRONG, f"Not signed in: the proxy sent no {config.proxy_header}.")
+    if request.path.startswith(API_PREFIX):
+        response = error_response("not signed in", "Authorization", _how_to_authenticate(config), _WRONG)
+        # Browsers do not get this header, because they would open their own password dialog.
+        if authenticator.users and "Sec-Fetch-Mode" not in request.headers:
+            response.headers["WWW-Authenticate"] = 'Basic realm="Stagelens", charset="UTF-8"'
+        return response
+    wrong = ""
+    if "token" in request.args:
+        is_cross_site = _is_cross_site()
+        wrong = "Links from other sites cannot sign you in: enter the token here." if is_cross_site else _WRONG_TOKEN
+    return signin_form(config, _local_path(request.full_path.rstrip("?")) if not wrong else "/", wrong, _WRONG)
+
+
+def signin_form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -> Response:
+    """Return the page with the form for name and password, or for the token."""
+    offered = {"users": bool(config.users), "token": bool(config.token)}
+    return _page(status, "Sign in", action=SIGN_IN, to=to, wrong=wrong, **offered)
+
+
+def refused_response(status: int, reason: str) -> Response:
+    """Return the rejection of a request with its reason, as a page or as JSON for programs."""
+    if request.path.startswith(API_PREFIX):
+        return error_response(reason, "", "", status)
+    return _page(status, "Not signed in" if status == _WRONG else "Refused", reason=reason)
+
+
+def too_many_response(error: TooManyAttemptsError) -> Response:
+    """Return the response to too many failed logins."""
+    seconds = str(int(error.wait_seconds) + 1)
+    response = refused_response(429, f"Too many attempts to sign in. Try again in {seconds} s.")
+    response.headers["Retry-After"] = seconds
+    return response
+
+
+def _page(status: int, name: str, **values: str | bool) -> Response:
+    response = Response(_template().render(name=name, **values), status, mimetype="text/html")
+    response.headers["Cache-Control"] = "no-store"
+    return response
+
+
+@cache
+def _template() -> Template:
+    text = (files(__package__ or "") / "signin.html").read_text(encoding="utf-8")
+    return Environment(autoescape=True).from_string(text)
+
+
+def _with_session(response: AnyResponse, session: str, authenticator: Authenticator) -> AnyResponse:
+    # Lax: links from notifications must use the existing session; writes need a CSRF token as well.
+    response.set_cookie(
+        COOKIE, session, max_age=LENGTH_SECONDS, httponly=True, samesite="Lax", secure=authenticator.is_https(request)
+    )
+    return response
+
+
+def _how_to_authenticate(config: DashboardConfig) -> str:
+    token = ["Authorization: Bearer TOKEN"] if config.token else []
+    return " or ".join([*token, "Authorization: Basic …"] if config.users else token)
+
+
+def _local_path(address: str) -> str:
+    """Return *address* if it is a local path of this dashboard, else "/".
+
+    Raises:
+        ValueError: The address cannot be parsed.
+    """
+    parts = urlsplit(address)
+    safe = address.startswith("/") and not address.startswith(("//", "/\\")) and not parts.netloc
+    return address if safe and address.isprintable() else "/"

@@ -29,8 +29,8 @@ from ..ui.components import Chart, Node
 from ..ui.page_export import as_html, children
 from ..view import ORDER, parse, service_path, trace_name, trace_path
 from . import guard
+from .api_formats import file_name
 from .routing import context_of, render_page, view_of
-from .serialization import file_name
 
 PATH = "/report"
 

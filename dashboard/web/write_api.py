@@ -29,8 +29,7 @@ from ..incident_actions import IncidentActions
 from ..source import Source
 from ..view import API_PREFIX, INCIDENTS_API, SILENCES_API
 from . import guard
-from .query_params import NOT_FOUND, BadRequestError
-from .serialization import json_response, with_json_errors
+from .api_formats import NOT_FOUND, BadRequestError, json_response, with_json_errors
 
 LONGEST = timedelta(days=395)
 _DEFAULT = "1h"

@@ -27,8 +27,8 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.ui.components import attributes, card, chart, table
 from stagelens.dashboard.ui.format import THIN, duration
 from stagelens.dashboard.ui.page_export import page_data
+from stagelens.dashboard.web.api_formats import as_csv, as_json, columns
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.serialization import as_csv, as_json, columns
 from stagelens.dashboard.web.write_api import EVENTS_PATH as EVENTS
 from stagelens.store import Selection, Store
 

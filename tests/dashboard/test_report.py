@@ -20,8 +20,7 @@ from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.components import attributes, chart
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.first_paint import Handover
+from stagelens.dashboard.web.app import Dashboard, Handover
 from stagelens.dashboard.web.report import report
 from stagelens.store import Store
 

@@ -19,8 +19,7 @@ from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web import users as users_module
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.dashboard.web.auth import COOKIE, LoginThrottle
-from stagelens.dashboard.web.sessions import is_session, name_in, session_of
+from stagelens.dashboard.web.auth import COOKIE, LoginThrottle, is_session, name_in, session_of
 from stagelens.dashboard.web.users import Users, add_user
 from stagelens.store import Store
 

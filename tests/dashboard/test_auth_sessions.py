@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from stagelens.dashboard.web.sessions import RevokedSessions
+from stagelens.dashboard.web.auth import RevokedSessions
 from stagelens.store import Store
 from tests.support.postgresql_server import Server
 
