@@ -299,6 +299,17 @@ class TicketsById:
         except Exception:
             log_failure(f"noting who waits for {self._library}")
 
+    def wrap_queueing(self, original: Any) -> Any:
+        """Wrap a coroutine method that queues a request and returns its id first, to add a ticket of the request."""
+
+        async def queue_request(owner: Any, *args: Any, **options: Any) -> Any:
+            drawn = ticket()
+            queued = await original(owner, *args, **options)
+            self.add(queued[0], drawn)
+            return queued
+
+        return queue_request
+
     def get(self, uid: Any) -> Ticket | None:
         """Return the ticket of *uid*, None if no request waits for it."""
         return self._tickets.get(uid)

@@ -55,7 +55,9 @@ class LitServeInstrumentor(Instrumentor):
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module."""
         return {
-            "litserve.server": lambda module: self.replace(module.BaseRequestHandler, "_submit_request", _submit),
+            "litserve.server": lambda module: self.replace(
+                module.BaseRequestHandler, "_submit_request", _waiting.wrap_queueing
+            ),
             "litserve.specs.base": lambda module: self.replace(module.LitSpec, "setup", _setup),
             "litserve.transport.process_transport": lambda module: self._transport(module.MPQueueTransport),
             "litserve.transport.zmq_transport": lambda module: self._transport(module.ZMQTransport),
@@ -76,16 +78,6 @@ class LitServeInstrumentor(Instrumentor):
 
 # Tickets of waiting requests, in the HTTP process.
 _waiting = TicketsById("LitServe")
-
-
-def _submit(original: Any) -> Any:
-    async def submit(self: Any, payload: Any) -> Any:
-        drawn = ticket()
-        submitted = await original(self, payload)
-        _waiting.add(submitted[0], drawn)
-        return submitted
-
-    return submit
 
 
 def _setup(original: Any) -> Any:

@@ -48,7 +48,7 @@ class MLServerInstrumentor(Instrumentor):
         }
 
     def _batching(self, module: ModuleType) -> None:
-        self.replace(module.AdaptiveBatcher, "_queue_request", _queue)
+        self.replace(module.AdaptiveBatcher, "_queue_request", _waiting.wrap_queueing)
         defined_in = sys.modules[module.schedule_with_callback.__module__]
         self.replace(defined_in, "schedule_with_callback", _schedule)
         # Pickle looks it up by reference in the module that defines it.
@@ -60,16 +60,6 @@ class MLServerInstrumentor(Instrumentor):
 
 
 _waiting = TicketsById("MLServer")
-
-
-def _queue(original: Any) -> Any:
-    async def _queue_request(self: Any, req: Any) -> Any:
-        drawn = ticket()
-        queued = await original(self, req)
-        _waiting.add(queued[0], drawn)
-        return queued
-
-    return _queue_request
 
 
 def _schedule(original: Any) -> Any:
