@@ -67,7 +67,6 @@ class TargetState:
         engine: Display name of the engine; empty if unknown.
         state: `up`, `down`, `elsewhere` (another collector scrapes the target) or `new`.
         error: Reason for the state `down`, or a note in the state `up`.
-        last_success: Time of the last successful scrape. [Unix seconds]
         seconds: Duration of the last successful scrape. [seconds]
         streams: Number of streams read.
         beyond: Number of streams left out.
@@ -80,7 +79,6 @@ class TargetState:
     engine: str = ""
     state: Literal["up", "down", "elsewhere", "new"] = "new"
     error: str = ""
-    last_success: float | None = None
     seconds: float = 0.0
     streams: int = 0
     beyond: int = 0
@@ -100,8 +98,8 @@ class TargetStates(Collector):
         with self._lock:
             return sorted(self._states.values(), key=lambda state: (state.service, state.url))
 
-    def read(self, target: ScrapeTarget, engine: Engine, difference: Difference, at: float, seconds: float) -> None:
-        """Record a successful scrape of *target* at the time *at*, in Unix seconds."""
+    def read(self, target: ScrapeTarget, engine: Engine, difference: Difference, seconds: float) -> None:
+        """Record a successful scrape of *target*, which took *seconds*."""
         before = self._of(target)
         self._set(
             replace(
@@ -109,7 +107,6 @@ class TargetStates(Collector):
                 engine=engine.name,
                 state="up",
                 error=difference.note,
-                last_success=at,
                 seconds=seconds,
                 streams=len(difference.base.streams),
                 beyond=difference.base.beyond,
@@ -360,7 +357,7 @@ class Scraper:
             _log.exception("%s could not be read", target.url)
             self.states.failed(target, f"{type(error).__name__}: {error}")
         else:
-            self.states.read(target, engine, difference, at, time.monotonic() - began)
+            self.states.read(target, engine, difference, time.monotonic() - began)
             if trouble:
                 self.states.failed(target, trouble)
 

@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import TypeAlias
 
-from ...core.addresses import client_of
 from ...core.errors import StagelensError
 from ...core.names import ENVIRONMENT, SERVICE_NAME
 from ...core.stages import OTHER
 from ..ingest.validation import UNKNOWN_SERVICE, printable_text
 from ..otlp.model import Attributes
 from .access_config import Access, Certificate, RateLimits, Token
+from .connections import client_of
 
 # Half of the limit of a store (`SeriesCaps.services`): enough for a gateway that forwards for many services. [count]
 MAX_SERVICES = 250

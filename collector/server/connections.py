@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import logging
 import socket
 from collections import Counter, deque
@@ -25,13 +26,31 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from ...core.addresses import client_of
 from ...core.errors import StagelensError
 from ..otlp.model import failure_response, http_response, media_type_of
 from .access_config import certificate_of, with_certificate
 from .body_reader import discard_body
 
 Place = Literal["in", "surplus", "out"]
+# Prefix length of the IPv6 network of one client, which can use any address of the network. [bits]
+_IPV6_PREFIX_BITS = 64
+
+
+def client_of(address: str) -> str:
+    """Return the address or network that stands for one client in per-client limits.
+
+    >>> client_of("10.0.0.7"), client_of("::ffff:10.0.0.7"), client_of("2001:db8::1:2:3:4")
+    ('10.0.0.7', '10.0.0.7', '2001:db8::/64')
+    """
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:  # a host name
+        return address
+    if isinstance(found, ipaddress.IPv4Address):
+        return address
+    if found.ipv4_mapped is not None:
+        return str(found.ipv4_mapped)
+    return str(ipaddress.ip_network((found, _IPV6_PREFIX_BITS), strict=False))
 
 
 class LimitedConnection(Protocol):

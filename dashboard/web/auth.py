@@ -27,7 +27,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from werkzeug.wrappers import Request
 
 from ...alerts import lease
-from ...core.addresses import client_of, parse_ip, without_port
+from ...collector.server.connections import client_of
+from ...core.addresses import parse_ip
 from ...core.errors import StoreError
 from ...store import Store
 from ..config import DashboardConfig
@@ -218,8 +219,19 @@ class Authenticator:
         if self.is_trusted_proxy(request):
             # The last entry was added by our proxy; earlier entries can be forged.
             last = request.headers.get("X-Forwarded-For", "").rpartition(",")[2].strip()
-            return without_port(last) or str(request.remote_addr)
+            return _without_port(last) or str(request.remote_addr)
         return str(request.remote_addr)
+
+
+def _without_port(address: str) -> str:
+    """Return *address* without the port that some proxies add to it in X-Forwarded-For.
+
+    >>> _without_port("10.0.0.7:5678"), _without_port("[2001:db8::1]:80"), _without_port("2001:db8::1")
+    ('10.0.0.7', '2001:db8::1', '2001:db8::1')
+    """
+    if address.startswith("["):
+        return address[1:].partition("]")[0]
+    return address.partition(":")[0] if address.count(":") == 1 else address
 
 
 class LoginThrottle:

@@ -66,7 +66,7 @@ class Rig:
 
 def read_by(scraper: Scraper, url: str) -> None:
     """Wait until *scraper* has read *url* and has no other work."""
-    while [state.url for state in scraper.states.all() if state.last_success] != [url]:
+    while [state.url for state in scraper.states.all() if state.state == "up"] != [url]:
         threading.Event().wait(0.01)
 
 
