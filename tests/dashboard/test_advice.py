@@ -394,7 +394,9 @@ def test_the_service_page_shows_the_top_findings(source: Source) -> None:
     assert top_advice(context(source, "nobody"), 2) is None
 
 
-def test_many_services_need_few_what_if_queries(store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_services_need_few_what_if_queries(
+    store: Store, traffic: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """However many services there are, only the largest findings are asked what-if about."""
     many = [Served(f"svc-{number:02}", "1.0", 2, 0, GAPPY) for number in range(MOST + 10)]
     source = write(store, traffic, *many)
