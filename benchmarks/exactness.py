@@ -37,7 +37,7 @@ from stagelens.store import Batch, Point
 from tests.store.latency_shapes import QUANTILES, SHAPES, exact, spread
 from tests.support import prometheus_server
 from tests.support.prometheus_server import Prometheus, scraped
-from tests.support.raw_requests import NOON, NS, Fold, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
 REQUESTS, FEW, SEED = 36_000, 20, 1
 HOUR = 3600
@@ -107,7 +107,7 @@ def in_routes(case: Case) -> list[Point]:
 
     The time in each stage has histograms of its own, for which a latency in Prometheus has nothing.
     """
-    latency = [point for point in Fold().points(case.requests) if point.metric == REQUEST_DURATION]
+    latency = [point for point in PointAggregator().points(case.requests) if point.metric == REQUEST_DURATION]
     return [
         replace(point, series=replace(point.series, route=f"/{route}")) for route in range(ROUTES) for point in latency
     ]

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 # Script that writes a number of batches with maintenance in between, and prints those accepted as new.
 COLLECTOR = """
 import json, sys
-from tests.support.raw_requests import NOON, Clock, Fold, Request, Series
+from tests.support.raw_requests import NOON, Clock, PointAggregator, Request, Series
 from stagelens.store import Batch, Store
 
 url, options, name, count = sys.argv[1], json.loads(sys.argv[2]), sys.argv[3], int(sys.argv[4])
@@ -36,7 +36,7 @@ for step in range(count):
     at = NOON - 3600 + 60 * step
     requests = [Request({"forward": 10**6, "queue": 10**6}, at, Series("shop", route=route)) for route in ("/", f"/{name}/{step}")]
     shared = [Request({"forward": 10**6}, at, Series("shared"))]
-    batches = [Batch(f"{name}-{step}", Fold().points(requests)), Batch(f"shared-{step}", Fold().points(shared))]
+    batches = [Batch(f"{name}-{step}", PointAggregator().points(requests)), Batch(f"shared-{step}", PointAggregator().points(shared))]
     told.append(store.write(batches))
     if step % 5 == 4:
         store.maintain()

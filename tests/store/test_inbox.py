@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 DYING = """
 import json, os, signal, sys
 from sqlalchemy import event
-from tests.support.raw_requests import NOON, Clock, Fold, Request
+from tests.support.raw_requests import NOON, Clock, PointAggregator, Request
 from stagelens.store import Batch, Store
 from stagelens.store.inbox import CLAIM_SECONDS, AggregationResult, Parcel
 
@@ -38,7 +38,7 @@ url, options = sys.argv[1], json.loads(sys.argv[2])
 def fold(delivery):
     spans = [span for parcel in delivery.load(delivery.parcels) for span in parcel.spans.split()]
     now, later = spans[::2], spans[1::2]
-    points = Fold().points([Request({"forward": int(span)}, NOON - 600) for span in now])
+    points = PointAggregator().points([Request({"forward": int(span)}, NOON - 600) for span in now])
     left = [Parcel(delivery.now, counted=False, spans=b" ".join(later))] if later else []
     return AggregationResult(points, [], [parcel.id for parcel in delivery.parcels], left)
 

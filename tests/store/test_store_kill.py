@@ -18,14 +18,14 @@ ROOT = Path(__file__).parents[2]
 DYING = """
 import json, os, signal, sys
 from sqlalchemy import event
-from tests.support.raw_requests import NOON, Clock, Fold, Request
+from tests.support.raw_requests import NOON, Clock, PointAggregator, Request
 from stagelens.store import Batch, Store
 
 url, options, stride = sys.argv[1], json.loads(sys.argv[2]), int(sys.argv[3])
 
 def batch(number):
     at = NOON + 600 * number
-    return Batch(f"batch-{number}", Fold().points([Request({"forward": 10**6, "queue": 5000}, at - step * 40) for step in range(5)]))
+    return Batch(f"batch-{number}", PointAggregator().points([Request({"forward": 10**6, "queue": 5000}, at - step * 40) for step in range(5)]))
 
 def live(number, last_step, told):
     store = Store.open(url, clock=Clock(NOON + 600 * number), **options)
