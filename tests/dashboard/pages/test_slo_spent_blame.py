@@ -17,8 +17,8 @@ from stagelens.dashboard.source import Source
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Store
+from tests.dashboard.pages.test_overview import all_of
 from tests.dashboard.served_versions import NOW, Served, shown, write
-from tests.dashboard.test_overview import all_of
 
 SLO = """slos:
   - {name: shop-latency, service: shop, objective: 0.999, threshold: 300ms, window: 30d}
