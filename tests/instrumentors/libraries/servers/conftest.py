@@ -22,7 +22,7 @@ import pytest
 from tests.support.ports import free_port
 
 if TYPE_CHECKING:
-    from ..conftest import Sink
+    from ...conftest import Sink
 
 HERE = Path(__file__).parent
 

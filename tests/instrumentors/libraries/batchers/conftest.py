@@ -89,7 +89,7 @@ class Server:
 @contextmanager
 def running(part: str, sink: Any, arguments: Sequence[str], ready: str, **variables: str) -> Generator[Server]:
     """Give what `stagelens run -- python *arguments*` serves with *part*; skipped where *part* is not, never in CI."""
-    installed = HERE.parents[2] / ".venv" / part
+    installed = HERE.parents[3] / ".venv" / part
     if not installed.exists() and not os.environ.get("CI"):
         pytest.skip(f"no {part}; `make {part}` installs it, and `make test-stacks` does")
     port = str(free_port())

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.stacks
 
 # See TraceSink.trace.
 ATTEMPTS = 8
-CAPTURES = Path(__file__).parents[2] / "support" / "triton" / "captures"
+CAPTURES = Path(__file__).parents[3] / "support" / "triton" / "captures"
 
 
 def outline(spans: Iterable[dict[str, Any]]) -> list[tuple[str, str, list[str], list[str]]]:

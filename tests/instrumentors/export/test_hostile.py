@@ -9,7 +9,7 @@ import pytest
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
-from tests.instrumentors.delivery.conftest import Sink
+from tests.instrumentors.export.conftest import Sink
 from tests.support.hostile_peer import PEERS, listening
 
 

@@ -8,7 +8,7 @@ from http.client import HTTPConnection
 import pytest
 
 from stagelens.instrumentors.export.http_post import limit_connection, post
-from tests.instrumentors.delivery.conftest import Sink
+from tests.instrumentors.export.conftest import Sink
 from tests.support.trickle import trickling
 
 

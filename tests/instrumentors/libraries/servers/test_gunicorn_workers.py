@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ..conftest import Sink
+    from ...conftest import Sink
     from .conftest import Server
 
 pytestmark = pytest.mark.stacks

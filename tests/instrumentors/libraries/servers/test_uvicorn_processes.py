@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from ..conftest import Sink
+    from ...conftest import Sink
     from .conftest import Server
 
 pytestmark = pytest.mark.stacks

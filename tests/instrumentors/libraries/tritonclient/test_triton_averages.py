@@ -17,7 +17,7 @@ from stagelens.instrumentors.libraries.tritonclient.statistics import (
     Totals,
     spread,
 )
-from tests.instrumentors.inference_server.averaged_calls import SECOND, ready, spent
+from tests.instrumentors.libraries.tritonclient.averaged_calls import SECOND, ready, spent
 
 SERVER = Server("http", "planted:8000", {})
 

@@ -15,7 +15,7 @@ import tritonclient.http
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor, statistics
 from stagelens.instrumentors.libraries.tritonclient.statistics import Averaged, Server
-from tests.instrumentors.inference_server.averaged_calls import SECOND, ready, spent
+from tests.instrumentors.libraries.tritonclient.averaged_calls import SECOND, ready, spent
 
 if TYPE_CHECKING:
     from tests.support.triton.triton_server import TritonServer
