@@ -130,7 +130,7 @@ def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pyt
     agent = Agent(replace(config, resource={"service.name": "shop"}), instance="replica-1")
     now = records.clock()
     loads.loads.take()
-    monkeypatch.setattr(loads.loads, "_room", 1)
+    monkeypatch.setattr(loads.loads, "_free_loads", 1)
     loads.loads.note("first_run", "resnet", "1x3x224x224", now - 9_000_000_000, now - 7_000_000_000)
     for stage in ("load", "forward"):
         marks: list[Any] = [records.CLOSED, now, 0, stage, now, now + 1_000_000]

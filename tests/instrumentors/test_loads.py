@@ -49,7 +49,7 @@ class Time:
 def noted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[LoadRecord]]:
     """Return what was noted, however short it was; from here on."""
     loads.take()
-    monkeypatch.setattr(loads, "_room", MAX_LOADS)
+    monkeypatch.setattr(loads, "_free_loads", MAX_LOADS)
     monkeypatch.setattr(module, "MIN_LOAD_NS", 0)
     monkeypatch.setattr(module, "worked", Time())
     return loads.take
