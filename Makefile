@@ -129,11 +129,12 @@ stacks: programs triton kserve bentoml litserve mlserver ray upstream vllm
 
 # What the tests of KServe, BentoML, LitServe, MLServer, Ray and vLLM run, and those of httpx and Starlette themselves, beside what
 # the tests have anyway.
+PINNED = $(wildcard tests/*/*/$@.txt tests/*/*/*/$@.txt)
 .PHONY: kserve bentoml litserve mlserver ray upstream vllm
 kserve bentoml litserve mlserver ray upstream vllm: | $(VENV)/bin/python
-	@cmp -s $(wildcard tests/*/*/$@.txt) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
-	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(wildcard tests/*/*/$@.txt) $(AFTER) \
-	&& cp $(wildcard tests/*/*/$@.txt) $(VENV)/$@/installed; } \
+	@cmp -s $(PINNED) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
+	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(PINNED) $(AFTER) \
+	&& cp $(PINNED) $(VENV)/$@/installed; } \
 	|| { [ -z "$$CI" ] && echo "$@ could not be installed: its test will be skipped"; }
 
 # vLLM asks for its own metadata, under its own name, which is not that of its build for CPUs. Its command is tests/docs/shims/vllm.

@@ -168,7 +168,7 @@ def test_every_library_declares_what_it_times(library: Library) -> None:
 
 def _installed(distribution: str) -> str:
     """Return the version that the tests run, also of what `make` puts beside them."""
-    beside = [path.read_text() for path in (ROOT / "tests").glob(f"*/*/{distribution}.txt")]
+    beside = [path.read_text() for path in (ROOT / "tests").rglob(f"{distribution}.txt")]
     pinned = re.findall(rf"^{distribution}==(.+)$", "\n".join(beside), re.MULTILINE)
     return pinned[0] if pinned else version(distribution)
 

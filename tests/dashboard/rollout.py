@@ -10,7 +10,7 @@ from pathlib import Path
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, KeptTrace, Point, Series, Store
-from stagelens.store.events import LoadRecord
+from stagelens.store.events import StoredLoad
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 WARM, COLD = Series("shop", "1", model="resnet", route="/a"), Series("shop", "1", model="resnet", route="/a", cold="1")
@@ -51,11 +51,11 @@ def source_of(folder: Path, name: str, made: Sequence[Batch]) -> Store:
     return store
 
 
-def loaded(instance: str, phase: str, ago: int, seconds: float, model: str = "", *, shape: str = "") -> LoadRecord:
+def loaded(instance: str, phase: str, ago: int, seconds: float, model: str = "", *, shape: str = "") -> StoredLoad:
     """Start report of a replica, some seconds ago."""
     ended = (int(NOW.timestamp()) - ago) * 10**9
     own = round(seconds * 1e9)
-    return LoadRecord("shop", "1", "", instance, f"{instance}:7", phase, model, shape, ended - own, ended, own)
+    return StoredLoad("shop", "1", "", instance, f"{instance}:7", phase, model, shape, ended - own, ended, own)
 
 
 def fleet() -> list[Batch]:

@@ -37,7 +37,7 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
 
     parts = {name.split("/")[1] for name in names if name.startswith("stagelens/")}
     data = [path for path in ROOT.glob("dashboard/assets/**/*") if path.is_file()]
-    data += [*ROOT.glob("analysis/policy/*.yaml"), *ROOT.glob("store/migrations/versions/0*.py")]
+    data += [*ROOT.glob("analysis/**/*.yaml"), *ROOT.glob("store/migrations/versions/0*.py")]
     data += [*ROOT.glob("alerts/**/*.html"), *ROOT.glob("dashboard/web/*.html")]
 
     assert not parts & {"tests", "examples", "benchmarks", "helm", "docs"}
