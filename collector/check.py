@@ -91,7 +91,7 @@ def _admitted(access: Access, *, is_open: bool) -> list[str]:
         signed = f"by a certificate that {access.tls.client_ca} signed"
         named = [f"{each.common_name}{_limited(each.environment, each.limits)}" for each in access.certificates]
         lines += [f"{name}, {signed}" for name in named or ["all admitted senders"]]
-    if access.asks:
+    if access.requires_credentials:
         return [*lines, f"{everybody} all others, as STAGELENS_COLLECTOR_OPEN is true"] if is_open else lines
     return [f"{everybody}: senders are not authenticated"]
 

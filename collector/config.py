@@ -191,6 +191,7 @@ class LiveConfig(PeriodicThread):
 
     Attributes:
         env: The environment, for secrets.
+        current: Content of the file that is in force.
 
     Raises:
         ConfigError: The file is invalid; the message has a line for each error.
@@ -200,14 +201,10 @@ class LiveConfig(PeriodicThread):
         super().__init__("config", rest_seconds=_CHECK_SECONDS)
         held: dict[str, str] = {}
         self.env = env
-        self._first = read_collector_file(path, env, held)
+        self.current = read_collector_file(path, env, held)
+        self._tls = self.current.access.tls
         self._live = _File(path, lambda path: self._again(path, env, held), lambda found: found.files)
         self.refresh()
-
-    @property
-    def current(self) -> CollectorFile:
-        """Content of the file that is in force."""
-        return self._live.current or self._first
 
     @property
     def errors(self) -> tuple[str, ...]:
@@ -217,6 +214,7 @@ class LiveConfig(PeriodicThread):
     def refresh(self) -> None:
         """Read the file if it has changed."""
         self._live.refresh(datetime.now(UTC))
+        self.current = self._live.current or self.current
 
     def step(self) -> float:
         """Read the file if it has changed; on errors the previous content stays in force."""
@@ -225,10 +223,10 @@ class LiveConfig(PeriodicThread):
 
     def _again(self, path: Path, env: Mapping[str, str], held: dict[str, str]) -> CollectorFile:
         found = read_collector_file(path, env, held)
-        if self.current.access.asks and not found.access.asks:
+        if self.current.access.requires_credentials and not found.access.requires_credentials:
             # A partly written file has the same symptom.
             msg = f"{path}: it has neither tokens nor a client_ca, so all senders would be accepted; restart if that is intended"
             raise ConfigError(msg)
-        if found.access.tls != self._first.access.tls:
+        if found.access.tls != self._tls:
             _log.warning("%s: restart to apply the changed access.tls", path)
-        return replace(found, access=replace(found.access, tls=self._first.access.tls))
+        return replace(found, access=replace(found.access, tls=self._tls))

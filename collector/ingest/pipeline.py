@@ -318,10 +318,12 @@ class IngestPipeline:
         add_event: Callable[[Event], None],
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self._config, self._access_control, self._writer, self._decoders = config, access_control, writer, decoders
+        self._access_control, self._writer, self._decoders = access_control, writer, decoders
         self._body_reader, self._health, self._metrics = body_reader, health, metrics
         self._add_event, self._clock = add_event, clock
         self._spans, self._admit_spans, self._forward = spans, admit_spans, forward
+        # The names of older batches may already be deleted, so that a retry would count twice.
+        self._oldest_seconds = int(config.retention.batches.total_seconds())
 
     async def handle(self, request: IngestRequest) -> OtlpResponse:
         """Ingest *request* and return its response; errors become error responses."""
@@ -410,9 +412,7 @@ class IngestPipeline:
 
     def _window(self) -> TimeWindow:
         now = int(self._clock())
-        # The names of older batches may already be deleted, so that a retry would count twice.
-        oldest = now - int(self._config.retention.batches.total_seconds())
-        return TimeWindow(oldest, now + _MAX_AHEAD_SECONDS)
+        return TimeWindow(now - self._oldest_seconds, now + _MAX_AHEAD_SECONDS)
 
     def _read_logs(self, request: IngestRequest, _admission: AdmittedClient, body: bytes) -> Export:
         return read_logs(request.media_type, body, request.name)

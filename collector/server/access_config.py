@@ -123,7 +123,7 @@ class Access:
     tls: ServerTlsFiles | None = None
 
     @property
-    def asks(self) -> bool:
+    def requires_credentials(self) -> bool:
         """Whether clients need credentials."""
         return bool(self.tokens) or (self.tls is not None and self.tls.client_ca is not None)
 
@@ -276,7 +276,7 @@ def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
     Raises:
         ConfigError: The collector would be reachable without credentials; the message lists the fixes.
     """
-    if is_loopback(host) or access.asks or is_open:
+    if is_loopback(host) or access.requires_credentials or is_open:
         return
     msg = (
         f"the collector would listen on {host}, where others can reach it, without authentication.\n"

@@ -355,7 +355,7 @@ class AccessControl:
         if caller.certificate:
             known = _match_certificate(access.certificates, caller.certificate)
             return _Client("certificate", caller.certificate, known.environment, known.limits)
-        if access.asks and not self._is_open:
+        if access.requires_credentials and not self._is_open:
             raise RefusedError(
                 HTTPStatus.UNAUTHORIZED, _CREDENTIALS_REQUIRED if access.tokens else _CERTIFICATE_REQUIRED
             )
