@@ -6,6 +6,7 @@ The stage times of a row add up to its latency.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -102,6 +103,10 @@ def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:
     return {stage: seconds for stage, seconds in values.items() if seconds > 0}
 
 
+# A waiting stage causes the tail: minimum share of p99, maximum share of p50, minimum ratio of p99 to p50.
+_TAIL_SHARE, _USUAL_SHARE, _TAIL_RATIO = 0.4, 0.15, 4.0
+
+
 @dataclass(frozen=True, slots=True)
 class Measures:
     """Measures of a selection of requests.
@@ -136,8 +141,23 @@ class Measures:
         )
         return waited / total if total else None
 
+    @property
+    def tail_wait(self) -> str | None:
+        """Waiting stage that makes p99 far longer than p50: large at p99 and small at p50; None if there is none."""
+        if not self.tail_stages or not self.p50 or self.p99 is None or self.p99 < _TAIL_RATIO * self.p50:
+            return None
+        stage = max(self.tail_stages, key=lambda key: self.tail_stages[key])
+        waits = stage in BY_KEY and BY_KEY[stage].waiting
+        is_large = share_of(self.tail_stages, stage) >= _TAIL_SHARE
+        return stage if waits and is_large and share_of(self.median_stages, stage) <= _USUAL_SHARE else None
+
 
 NO_REQUESTS = Measures(0, 0, None, None, {}, {})
+
+
+def share_of(stages: Mapping[str, float], stage: str) -> float:
+    """Return the share of *stage* in the sum of *stages*; 0 if there is no time at all."""
+    return stages.get(stage, 0.0) / (sum(stages.values()) or 1.0)
 
 
 def measures_of(

@@ -15,6 +15,8 @@ SloState = Literal["burning", "at_risk", "stale", "healthy", "maintenance", "no_
 URGENCY: dict[SloState, int] = {state: place for place, state in enumerate(get_args(SloState))}
 # Finest time bucket of the store, and therefore the minimum time for which a service has data.
 _BUCKET = timedelta(seconds=10)
+# A service is silent after this time without requests, if at least this many were expected meanwhile.
+_SILENT, _MISSED = timedelta(minutes=5), 20
 
 
 def slo_state(
@@ -142,6 +144,18 @@ def service_state(
     if is_pending or is_slower:
         return "at_risk", "pending" if is_pending else "release"
     return (slo, "slo") if slo else ("", "none")
+
+
+def missed_requests(silence: timedelta, active: timedelta, requests: float) -> float | None:
+    """Return the number of requests that a silent service would usually have had; None if it is not silent.
+
+    Args:
+        silence: Time since its last request.
+        active: Time in which it had *requests*.
+        requests: Number of requests. [count]
+    """
+    missed = requests / max(active.total_seconds(), 1.0) * silence.total_seconds()
+    return missed if silence >= _SILENT and missed >= _MISSED else None
 
 
 def most_urgent(states: Collection[str]) -> SloState | Literal[""]:

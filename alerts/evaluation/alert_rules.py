@@ -14,6 +14,7 @@ from functools import partial
 from ...analysis.burn_rate import AlertTier, Counts, ErrorBudget, Onset, as_requests, find_onset
 from ...analysis.comparison import compare_failures
 from ...analysis.policies import BurnRatePolicy, NoData
+from ...analysis.regression.verdict import is_near_onset
 from ...store import Reader
 from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic
 from ..objectives.maintenance import MaintenanceCalendar
@@ -123,7 +124,9 @@ def _suspected_release(read: Reader, slo: Slo, began: Onset, now: datetime) -> s
         return ""
     newest, before = versions.iloc[-1], versions.iloc[-2]
     released = newest["first_seen"].to_pydatetime().astimezone(UTC)
-    if not newest["version"] or not began.earliest - _AFTER_RELEASE <= released <= began.latest + _BEFORE_RELEASE:
+    margins = _AFTER_RELEASE.total_seconds(), _BEFORE_RELEASE.total_seconds()
+    between = began.earliest.timestamp(), began.latest.timestamp()
+    if not newest["version"] or not is_near_onset(released.timestamp(), between, *margins):
         return ""
     old = slo.select(released - _LOOK_BACK, released), slo.select(released, now)
     sides = [replace(each, version=str(before["version"])) for each in old]

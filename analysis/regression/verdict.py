@@ -108,8 +108,20 @@ def release_at_onset(watching: WatchPolicy, releases: Mapping[str, int], began: 
     if len(releases) < 2:  # noqa: PLR2004 - an old one and a new one
         return ""
     version, first = max(releases.items(), key=lambda item: item[1])
-    before, after = (round(each / timedelta(minutes=1)) for each in (watching.released_before, watching.released_after))
-    return version if began[0] - before <= first <= began[1] + after else ""
+    before, after = (each / timedelta(minutes=1) for each in (watching.released_before, watching.released_after))
+    return version if is_near_onset(first, began, before, after) else ""
+
+
+def is_near_onset(released: float, began: tuple[float, float], before: float, after: float) -> bool:
+    """Return whether a release at *released* may have caused a problem that began within *began*.
+
+    Args:
+        released: First request of the version; all arguments have the same unit.
+        began: Bounds of the onset.
+        before: Maximum time from the release to the earliest onset.
+        after: Maximum time from the latest onset to the release.
+    """
+    return began[0] - before <= released <= began[1] + after
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -11,9 +11,10 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
+from ...analysis.breakdown import share_of
 from ...analysis.costs import HOUR_SECONDS, MILLION
-from ...analysis.slo_status import most_urgent
-from ...core.stages import BY_KEY, label
+from ...analysis.slo_status import missed_requests, most_urgent
+from ...core.stages import label
 from ..figures.budget import budget_left_words
 from ..ui.components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
 from ..ui.design_tokens import hue
@@ -46,10 +47,6 @@ _MOST = 3
 _MOST_MORE = 9
 # A second cause is named if its share of the growth is at least this.
 _NAMED = 0.1
-# Thresholds of the tail finding: minimum share of p99 of a waiting stage, maximum share of p50, minimum ratio of p99 to p50.
-_TAIL_SHARE, _USUAL_SHARE, _TAIL_RATIO = 0.4, 0.15, 4.0
-# Missing data is reported after this time, if at least this many requests were expected meanwhile.
-_SILENT, _MISSED = timedelta(minutes=5), 20
 _TONES = {**COLOURS, "stale": "warn"}
 
 
@@ -322,9 +319,8 @@ def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:
     """Return the finding for a service that stopped sending while others continue; *last* is the newest data."""
     seen = row.seen
     silence = last - seen.last_seen
-    active = max((seen.last_seen - seen.first_seen).total_seconds(), 1.0)
-    missed = row.now.requests / active * silence.total_seconds()
-    if not row.context.view.live or silence < _SILENT or missed < _MISSED:
+    missed = missed_requests(silence, seen.last_seen - seen.first_seen, row.now.requests)
+    if not row.context.view.live or missed is None:
         return None
     return FleetFinding(3, missed, lambda: _silence(row, silence))
 
@@ -341,21 +337,17 @@ def _silence(row: ServiceRow, silence: timedelta) -> Component:
 
 def _of_tail(row: ServiceRow) -> FleetFinding | None:
     """Return the finding for a service whose p99 is high because some requests wait."""
-    now = row.now
-    if not now.tail_stages or not now.p50 or now.p99 is None or now.p99 < _TAIL_RATIO * now.p50:
+    stage, p50, p99 = row.now.tail_wait, row.now.p50, row.now.p99
+    if stage is None or not p50 or not p99:
         return None
-    stage = max(now.tail_stages, key=lambda key: now.tail_stages[key])
-    waits = stage in BY_KEY and BY_KEY[stage].waiting
-    if not waits or _share(now.tail_stages, stage) < _TAIL_SHARE or _share(now.median_stages, stage) > _USUAL_SHARE:
-        return None
-    return FleetFinding(4, now.p99 / now.p50, lambda: _tail(row, stage))
+    return FleetFinding(4, p99 / p50, lambda: _tail(row, stage))
 
 
 def _tail(row: ServiceRow, stage: str) -> Component:
     now, source = row.now, row.context.source
     p50, p99 = now.p50 or 0.0, now.p99 or 0.0
     title = f"p99 is {times(p99 / p50)} p50: {duration(p50)} → {duration(p99)}"
-    text = f"{label(stage)} is {percent(_share(now.tail_stages, stage))} of p99 and {percent(_share(now.median_stages, stage))} of p50."
+    text = f"{label(stage)} is {percent(share_of(now.tail_stages, stage))} of p99 and {percent(share_of(now.median_stages, stage))} of p50."
     if stage == "load":
         loads = source.ask(source.read.stage_latency, row.context.selection).get(stage)
         median = loads.quantile(0.5) if loads else None
@@ -365,10 +357,6 @@ def _tail(row: ServiceRow, stage: str) -> Component:
             text += " Keep a replica warm."
     href = row.context.view.link(service_path(row.service), p="99")
     return _card(pill("Tail", "warn"), f"{row.service} · in this window", title, text, stage=stage, href=href)
-
-
-def _share(stages: Mapping[str, float], stage: str) -> float:
-    return stages.get(stage, 0.0) / (sum(stages.values()) or 1.0)
 
 
 def _card(badge: Component, about: str, title: str, text: str, *, stage: str, href: str) -> Component:

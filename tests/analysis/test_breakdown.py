@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.analysis.breakdown import NO_REQUESTS, measures_of, smoothed
+from stagelens.analysis.breakdown import NO_REQUESTS, Measures, measures_of, smoothed
 
 STAGES = ["queue", "forward", "overhead"]
 
@@ -89,3 +89,17 @@ def test_a_percentile_is_known_with_ten_requests_beyond_it(
 def test_without_requests_no_share_is_known() -> None:
     """Shares of zero requests are unknown, not zero."""
     assert (NO_REQUESTS.error_ratio, NO_REQUESTS.waiting_share) == (None, None)
+
+
+def test_the_tail_wait_is_a_waiting_stage_that_is_large_at_p99_only() -> None:
+    """A stage of work, a wait of every request, and a tail near the median are none."""
+    median = {"forward": 0.1, "queue": 0.01}
+
+    def wait(tail: dict[str, float], stages: dict[str, float] = median) -> str | None:
+        return Measures(2000, 0, sum(stages.values()), sum(tail.values()), stages, tail).tail_wait
+
+    assert wait({"forward": 0.1, "queue": 0.4}) == "queue"
+    assert wait({"forward": 0.4, "queue": 0.1}) is None
+    assert wait({"forward": 0.1, "queue": 0.3}) is None
+    assert wait({"forward": 0.1, "queue": 0.6}, {"forward": 0.1, "queue": 0.03}) is None
+    assert wait({}) is None

@@ -15,6 +15,7 @@ from stagelens.analysis.slo_status import (
     RuleStatus,
     SloState,
     covered_share,
+    missed_requests,
     most_urgent,
     rule_status,
     service_state,
@@ -147,3 +148,12 @@ def test_the_most_urgent_state_is_the_first_in_the_order() -> None:
     assert [most_urgent(order[place:]) for place in range(len(order))] == order
     assert most_urgent(["no_data", "healthy", "maintenance"]) == "healthy"
     assert most_urgent([]) == ""
+
+
+def test_a_service_is_silent_after_five_minutes_with_twenty_requests_missed() -> None:
+    """Both limits count; the requests missed are those of its usual rate."""
+    hour = timedelta(hours=1)
+
+    assert missed_requests(timedelta(minutes=5), hour, 240) == pytest.approx(20)
+    assert missed_requests(timedelta(minutes=5), hour, 239) is None
+    assert missed_requests(timedelta(minutes=4, seconds=59), hour, 10_000) is None
