@@ -59,7 +59,7 @@ class Transition:
         at: Time of the transition.
         headline: State at that time in one sentence.
         note: Person who caused the transition, or reason for muting; may be empty.
-        told: Number of channels that were notified.
+        told: Number of channels that were notified; also the key in JSON.
     """
 
     event: str

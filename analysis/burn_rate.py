@@ -195,7 +195,7 @@ def firing_tiers(
         already: Whether an incident is already open, which lowers the threshold.
         seen: Time since the first request.
     """
-    keep, seen = (policy.patience.keep, timedelta.max) if already else (1.0, seen)
+    keep, seen = (policy.hysteresis.keep, timedelta.max) if already else (1.0, seen)
     return tuple(
         tier
         for tier in watched

@@ -174,14 +174,14 @@ class BurnRatePolicy:
         rules: Alert tiers.
         guard: Minimum number of bad requests.
         calm: Suppression of slow tiers.
-        patience: Hysteresis of incidents.
+        hysteresis: Hysteresis of incidents.
         stale: Time without collector activity after which evaluation is suspended.
     """
 
     rules: tuple[BurnRateRule, ...]
     guard: MinimumBadRequests
     calm: CalmRule
-    patience: Hysteresis
+    hysteresis: Hysteresis
     stale: timedelta
 
 
@@ -194,7 +194,7 @@ def default_burn_rate_policy() -> BurnRatePolicy:
 
 def read_burn_rate_policy(raw: dict[str, Any]) -> BurnRatePolicy:
     """Parse a burn-rate policy from the parsed YAML mapping *raw*."""
-    calm, patience = raw["calm"], raw["incident"]
+    calm, incident = raw["calm"], raw["incident"]
     return BurnRatePolicy(
         rules=tuple(
             BurnRateRule(rule["severity"], rule["budget"], _length(rule, "long"), _length(rule, "short"))
@@ -202,12 +202,12 @@ def read_burn_rate_policy(raw: dict[str, Any]) -> BurnRatePolicy:
         ),
         guard=MinimumBadRequests(**raw["guard"]),
         calm=CalmRule(_length(calm, "window"), calm["evidence"]),
-        patience=Hysteresis(
-            keep=patience["keep"],
-            quiet=_length(patience, "quiet"),
-            reopen=_length(patience, "reopen"),
-            abandon=_length(patience, "abandon"),
-            update=_length(patience, "update"),
+        hysteresis=Hysteresis(
+            keep=incident["keep"],
+            quiet=_length(incident, "quiet"),
+            reopen=_length(incident, "reopen"),
+            abandon=_length(incident, "abandon"),
+            update=_length(incident, "update"),
         ),
         stale=_length(raw, "stale"),
     )

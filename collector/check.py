@@ -39,16 +39,16 @@ def main(environment: Mapping[str, str]) -> int:
     wrong = {key for key, _ in problems}
     good = {key: value for key, value in environment.items() if key not in wrong}
     config = CollectorConfig.from_env(good)
-    told = [problem for _, problem in problems]
+    found_problems = [problem for _, problem in problems]
     file = CollectorFile()
-    with _noted(told):
+    with _noted(found_problems):
         _check_store(config)
-    with _noted(told):
+    with _noted(found_problems):
         file = read_collector_file(config.config_file, good)
         # Requires the file, which has the credentials.
         _check_access(config, file)
-    if told:
-        print(*told, sep="\n", file=sys.stderr)
+    if found_problems:
+        print(*found_problems, sep="\n", file=sys.stderr)
         return 1
     print(*described(config, file), sep="\n")
     for line in (*file.warnings, *_unknown(environment)):
@@ -57,12 +57,12 @@ def main(environment: Mapping[str, str]) -> int:
 
 
 @contextmanager
-def _noted(told: list[str]) -> Generator[None]:
+def _noted(found_problems: list[str]) -> Generator[None]:
     """Record an error raised within the block, and continue after the block."""
     try:
         yield
     except StagelensError as error:
-        told.append(str(error))
+        found_problems.append(str(error))
 
 
 def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:

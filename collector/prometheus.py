@@ -112,9 +112,9 @@ class PrometheusSettings(Section):
         >>> PrometheusSettings().in_words()
         'Prometheus of service, status, version, environment, in 1000 histograms at most'
         """
-        told = ", ".join(("service", "status", *self.labels))
+        labels = ", ".join(("service", "status", *self.labels))
         return (
-            f"Prometheus of {told}, in {self.histograms} histograms at most"
+            f"Prometheus of {labels}, in {self.histograms} histograms at most"
             if self.histograms
             else "Prometheus nothing"
         )

@@ -207,8 +207,8 @@ def _format_seconds(seconds: float) -> str:
 
 def headline(message: Message) -> str:
     """Return the headline of a message: one sentence with subject, size, stage and release."""
-    told, why = title(message), cause_text(message)
-    return told if message.ending in _UNKNOWN_ENDINGS else f"{told} — {why}"
+    what, why = title(message), cause_text(message)
+    return what if message.ending in _UNKNOWN_ENDINGS else f"{what} — {why}"
 
 
 def icon(message: Message) -> str:

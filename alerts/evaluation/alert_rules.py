@@ -222,13 +222,13 @@ class AbsenceRule:
     Args:
         read: The store's queries.
         policy: Conditions under which missing traffic is an incident.
-        patience: Policy that defines when collector data are stale and when an incident is abandoned.
+        burn_rates: Policy that defines when collector data are stale and when an incident is abandoned.
     """
 
-    def __init__(self, read: Reader, policy: NoData, patience: BurnRatePolicy) -> None:
+    def __init__(self, read: Reader, policy: NoData, burn_rates: BurnRatePolicy) -> None:
         self._read = read
         self._policy = policy
-        self._patience = patience
+        self._burn_rates = burn_rates
 
     def __call__(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
@@ -242,7 +242,7 @@ class AbsenceRule:
     def _evaluate_slo(self, cause: str, slo: Slo, now: datetime, before: Finding | None, url: str) -> Verdict | None:
         if self._requests(slo, now - self._policy.after, now):
             return Verdict(cause, None)
-        if self._read.stale_since(now, self._patience.stale) is not None:
+        if self._read.stale_since(now, self._burn_rates.stale) is not None:
             return None
         finding = before if before is not None else self._missed(slo, now, url)
         if finding is None or self._given_up(finding, now):
@@ -250,7 +250,7 @@ class AbsenceRule:
         return Verdict(cause, finding, excuse=maintenance_reason(slo.maintenance, now))
 
     def _given_up(self, finding: Finding, now: datetime) -> bool:
-        return now.timestamp() - finding.since > self._patience.patience.abandon.total_seconds()
+        return now.timestamp() - finding.since > self._burn_rates.hysteresis.abandon.total_seconds()
 
     def _missed(self, slo: Slo, now: datetime, url: str) -> Finding | None:
         """Return the finding if the same window had enough requests at all known earlier times."""

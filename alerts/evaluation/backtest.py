@@ -104,7 +104,7 @@ def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -
     """Return the incidents that the evaluator would have recorded for *history* from the edge *since* on."""
     watched = tiers_of(slo, policy)
     windows = {length: history.windows(length) for length in needed_windows(policy, watched)}
-    near = np.flatnonzero(_near(windows, watched, slo.objective, policy.patience.keep))
+    near = np.flatnonzero(_near(windows, watched, slo.objective, policy.hysteresis.keep))
     kept: list[IncidentRecord] = []
     edge = since
     while edge < history.edges:
@@ -157,7 +157,7 @@ def _step(
         cause=slo.name,
         now=at.timestamp(),
         has_data=counts[FAST].total > 0,
-        patience=policy.patience,
+        hysteresis=policy.hysteresis,
     )
 
 

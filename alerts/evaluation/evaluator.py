@@ -100,12 +100,12 @@ class Evaluator:
         began = self._stopwatch()
         verdicts = self._evaluate_all(definitions, now, open_now, broken)
         missed = self._missed(definitions, before, now, broken)
-        told = self._write(
+        written = self._write(
             verdicts, missed, definitions, now, took_seconds=self._stopwatch() - began, evaluated=open_now
         )
         if broken:
             raise broken[0]
-        return told
+        return written
 
     def release(self) -> None:
         """Release the evaluation lease."""
@@ -211,14 +211,14 @@ class Evaluator:
                 cause=verdict.cause,
                 now=at,
                 has_data=verdict.has_data,
-                patience=self._policy.patience,
+                hysteresis=self._policy.hysteresis,
             )
             if step is not None:
                 yield _with_final_budget(step, verdict)
 
 
 def _log(turn: IncidentUpdate, at: float) -> None:
-    said = f" (no notification: {turn.note})" if turn.note and not turn.told else ""
+    said = f" (no notification: {turn.note})" if turn.note and not turn.notifies else ""
     log.warning("alerts: incident %s %s: %s%s", turn.record.id, turn.event, headline(message_for(turn, at)), said)
 
 

@@ -175,8 +175,8 @@ def _expressible_slos(slos: Sequence[Slo]) -> list[Slo]:
 def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpressions) -> Iterator[str]:
     kind = "native" if histograms.native else "classic"
     yield f"# Made by `stagelens export rules` for Prometheus 2.42 and later, over the {kind} histograms of the collector's /metrics."
-    told = {label: None for slo in _expressible_slos(slos) for label in needed_labels(slo)}
-    labels = [label for label in LABELS if label in told or label in DEFAULT_LABELS]
+    needed = {label: None for slo in _expressible_slos(slos) for label in needed_labels(slo)}
+    labels = [label for label in LABELS if label in needed or label in DEFAULT_LABELS]
     buckets = (
         [] if histograms.native else sorted({bound for slo in _expressible_slos(slos) if (bound := needed_bucket(slo))})
     )
@@ -185,7 +185,7 @@ def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpr
         yield "# They are right only if the collector's file has had this section for as long as an alert's short window:"
         yield "# without a label no requests match, and without a bucket every request is bad."
         yield f"#   prometheus: {{labels: [{', '.join(labels)}], buckets: {buckets}}}"
-    keep, quiet = formatting.percent(policy.patience.keep), prometheus_duration(policy.patience.quiet)
+    keep, quiet = formatting.percent(policy.hysteresis.keep), prometheus_duration(policy.hysteresis.quiet)
     yield "#"
     yield "# Features of Stagelens' own alerts that rules do not have:"
     yield "# - of a service that was seen for less than a tier's short window, the rest of the window counts as good;"
@@ -241,7 +241,7 @@ def _alert(slo: Slo, tier: AlertTier, policy: BurnRatePolicy) -> dict[str, Any]:
     return {
         "alert": ALERT,
         "expr": _condition(slo, tier, policy),
-        "keep_firing_for": prometheus_duration(policy.patience.quiet),
+        "keep_firing_for": prometheus_duration(policy.hysteresis.quiet),
         "labels": {
             "severity": tier.severity,
             "window": prometheus_duration(tier.long),

@@ -39,7 +39,7 @@ def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequenc
     if not turn.event:
         return
     message = message_for(turn, now)
-    outbox.record_transition(connection, message, _recipients(connection, turn, channels) if turn.told else ())
+    outbox.record_transition(connection, message, _recipients(connection, turn, channels) if turn.notifies else ())
     if turn.note or turn.event != message.transition:
         here = (transitions.c.incident == message.incident) & (transitions.c.sequence == message.sequence)
         connection.execute(update(transitions).where(here).values(transition=turn.event, note=turn.note))
@@ -110,8 +110,8 @@ def acknowledge(store: Store, name: str, by: str, now: datetime) -> IncidentReco
         if found.acked_by == who:
             return found
         taken = replace(found, acked_at=at, acked_by=who, sequence=found.sequence + 1)
-        told = taken.heard == "open" and not taken.muted
-        turn = IncidentUpdate(taken, "acknowledged", told=told, note=who)
+        notifies = taken.heard == "open" and not taken.muted
+        turn = IncidentUpdate(taken, "acknowledged", notifies=notifies, note=who)
         write_update(connection, turn, notified_channels(connection, name), at)
     return taken
 

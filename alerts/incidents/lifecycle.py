@@ -155,7 +155,7 @@ def next_step(
     cause: str,
     now: float,
     has_data: bool,
-    patience: Hysteresis,
+    hysteresis: Hysteresis,
 ) -> Step | None:
     """Return the next step of a cause, or None if nothing changes.
 
@@ -165,18 +165,20 @@ def next_step(
         cause: The cause.
         now: Current time. [Unix seconds]
         has_data: Whether there were requests to evaluate; if not, the state is unknown.
-        patience: Hysteresis policy.
+        hysteresis: Hysteresis policy.
     """
     if record is None or not record.is_open:
-        return None if finding is None else _open(record, finding, cause, now, patience)
+        return None if finding is None else _open(record, finding, cause, now, hysteresis)
     if finding is not None:
-        return _continue_open(record, finding, now, patience)
+        return _continue_open(record, finding, now, hysteresis)
     if not has_data:
         return (
-            close_incident(record, "no_data", now) if now - record.seen_at >= patience.abandon.total_seconds() else None
+            close_incident(record, "no_data", now)
+            if now - record.seen_at >= hysteresis.abandon.total_seconds()
+            else None
         )
     quiet_since = record.quiet_since if record.quiet_since is not None else now
-    if now - quiet_since >= patience.quiet.total_seconds():
+    if now - quiet_since >= hysteresis.quiet.total_seconds():
         return close_incident(record, "recovered", now)
     return Step(replace(record, quiet_since=quiet_since, seen_at=now))
 
@@ -186,8 +188,8 @@ def close_incident(record: IncidentRecord, ending: Ending, now: float) -> Step:
     return Step(replace(record, resolved_at=now, ending=ending, quiet_since=None), "resolved")
 
 
-def _open(last: IncidentRecord | None, finding: Finding, cause: str, now: float, patience: Hysteresis) -> Step:
-    reopen_seconds = patience.reopen.total_seconds()
+def _open(last: IncidentRecord | None, finding: Finding, cause: str, now: float, hysteresis: Hysteresis) -> Step:
+    reopen_seconds = hysteresis.reopen.total_seconds()
     # An accepted incident is the new baseline, so it is never reopened.
     ended_at = None if last is None or last.ending == "accepted" else last.resolved_at
     if last is not None and ended_at is not None and now - ended_at <= reopen_seconds:
@@ -221,7 +223,7 @@ def _reopen(last: IncidentRecord, finding: Finding, now: float) -> IncidentRecor
     )
 
 
-def _continue_open(record: IncidentRecord, finding: Finding, now: float, patience: Hysteresis) -> Step:
+def _continue_open(record: IncidentRecord, finding: Finding, now: float, hysteresis: Hysteresis) -> Step:
     before = record.finding
     escalated = before.severity == "ticket" and finding.severity == "page"
     # An incident with the severity page retains it until the end, even if only a ticket fires.
@@ -230,10 +232,10 @@ def _continue_open(record: IncidentRecord, finding: Finding, now: float, patienc
         before.blamed is None or finding.blamed.stage != before.blamed.stage
     )
     # After an acknowledgement only an escalation is notified.
-    patient = record.acked_at is not None or now - record.told_at < patience.update.total_seconds()
+    is_early = record.acked_at is not None or now - record.told_at < hysteresis.update.total_seconds()
     # The first requests of a release are too few for a comparison, so its name is notified as soon as it is known.
     names_release = bool(finding.version) and not before.version and record.acked_at is None
-    notify = escalated or names_release or (blames_another and not patient)
+    notify = escalated or names_release or (blames_another and not is_early)
     # The record retains the stage and release of the last notification until others are notified.
     forgets_release = bool(before.version) and not finding.version
     growth = finding if notify or not (blames_another or forgets_release) else before

@@ -67,14 +67,14 @@ class IncidentUpdate:
     Args:
         record: The new state.
         event: Event in the history; empty for none.
-        told: Whether channels are notified.
+        notifies: Whether channels are notified.
         also: Incidents grouped with this one.
         note: Reason for muting, or person who caused the event.
     """
 
     record: IncidentRecord
     event: Event = ""
-    told: bool = False
+    notifies: bool = False
     also: tuple[IncidentRecord, ...] = ()
     note: str = ""
 
@@ -167,8 +167,10 @@ def _grouped_incidents(
 
 def _end_update(step: Step) -> IncidentUpdate:
     """Return the update of an ended incident, which is notified if its opening was, even if it is muted."""
-    told = step.record.heard == "open"
-    return _update(step.record, "resolved", "over" if told else step.record.heard, told=told, note=step.record.muted)
+    notifies = step.record.heard == "open"
+    return _update(
+        step.record, "resolved", "over" if notifies else step.record.heard, notifies=notifies, note=step.record.muted
+    )
 
 
 def _muted_update(step: Step, reason: str) -> IncidentUpdate:
@@ -184,12 +186,12 @@ def _notified_update(step: Step, also: tuple[IncidentRecord, ...], now: float) -
     record = replace(step.record, muted="")
     if record.heard != "open":
         opening: Event = "reopened" if record.heard == "over" else "opened"
-        return _update(replace(record, told_at=now), opening, "open", told=True, also=also)
+        return _update(replace(record, told_at=now), opening, "open", notifies=True, also=also)
     # After an acknowledgement only another page is notified.
     news = [each for each in also if each.muted != grouped_reason(record.id)]
     joined = any(record.acked_at is None or each.finding.severity == "page" for each in news)
     if step.happening == "updated" or joined:
-        return _update(replace(record, told_at=now), "updated", "open", told=True, also=also)
+        return _update(replace(record, told_at=now), "updated", "open", notifies=True, also=also)
     return _update(record, "unmuted", "open") if step.record.muted else IncidentUpdate(record)
 
 
@@ -198,8 +200,8 @@ def _update(
     event: Event,
     heard: ChannelState,
     *,
-    told: bool = False,
+    notifies: bool = False,
     also: tuple[IncidentRecord, ...] = (),
     note: str = "",
 ) -> IncidentUpdate:
-    return IncidentUpdate(replace(record, heard=heard, sequence=record.sequence + 1), event, told, also, note)
+    return IncidentUpdate(replace(record, heard=heard, sequence=record.sequence + 1), event, notifies, also, note)

@@ -181,11 +181,11 @@ def _save_accepted_level(connection: Connection, finding: Finding, cause: str, n
 
 def _close_accepted(connection: Connection, found: IncidentRecord, who: str, note: str, at: float) -> None:
     taken = replace(found, acked_at=at, acked_by=who, sequence=found.sequence + 1)
-    told = found.heard == "open"
-    ended = close_incident(replace(taken, heard="over" if told else found.heard), "accepted", at).record
+    notifies = found.heard == "open"
+    ended = close_incident(replace(taken, heard="over" if notifies else found.heard), "accepted", at).record
     write_update(
         connection,
-        IncidentUpdate(ended, "accepted", told=told, note=note),
+        IncidentUpdate(ended, "accepted", notifies=notifies, note=note),
         notified_channels(connection, found.id),
         at,
     )

@@ -36,7 +36,7 @@ class VersionPair:
         new: The canary.
         progress: Alarm state of the comparison.
         since: First minute in which both served.
-        judged: Last score.
+        last_score: Last score.
     """
 
     whole: Group
@@ -44,7 +44,7 @@ class VersionPair:
     new: str
     progress: AlarmState
     since: int
-    judged: TailScore | None = None
+    last_score: TailScore | None = None
 
     @property
     def key(self) -> str:
@@ -126,5 +126,5 @@ class ServiceVersions:
             if at <= begun or not all(len(side) and side.requests[-1] for side in sides):
                 pair.progress = replace(pair.progress, at=at)
                 continue
-            pair.judged = compare_versions(policy, self.rows, sides[0], sides[1])
-            pair.progress, _ = advance_alarm(rules, pair.progress, at, pair.judged)
+            pair.last_score = compare_versions(policy, self.rows, sides[0], sides[1])
+            pair.progress, _ = advance_alarm(rules, pair.progress, at, pair.last_score)

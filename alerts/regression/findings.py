@@ -182,7 +182,7 @@ def describe_regression(
         releases: Versions of the service with the minute of their first request.
         before: Last finding of the open incident; None without an open incident.
     """
-    answer, recent = strongest_window(watched.judged, watched.learnt.reference.rows), watched.lately
+    answer, recent = strongest_window(watched.last_score, watched.learnt.reference.rows), watched.lately
     if answer is None or recent is None:
         return before
     number, cell, row = answer
@@ -220,15 +220,15 @@ def describe_canary(
         rows: Rows of the series' reference: stages and thresholds.
         usual: Stage baseline of the service.
     """
-    answer = strongest_window(pair.judged, rows)
-    if answer is None or pair.judged is None:
+    answer = strongest_window(pair.last_score, rows)
+    if answer is None or pair.last_score is None:
         return None
     _, cell, row = answer
     at = pair.progress.at
     start = max(pair.since, at - _minutes(context.watching.blamed))
     old, new = (version_group(pair.whole, version) for version in (pair.old, pair.new))
     beside, slower = (stage_seconds(context.read, group, start, at) for group in (old, new))
-    suspects = rank_canary_suspects(context.policy, usual, beside, slower, pair.judged.moved)
+    suspects = rank_canary_suspects(context.policy, usual, beside, slower, pair.last_score.moved)
     verdict = make_verdict(
         row,
         cell,
@@ -254,7 +254,7 @@ def _suspects(
     context: RegressionContext, watched: WatchedSeries, row: Row, then: Sequence[Selection], now: Selection
 ) -> tuple[Suspect, ...]:
     """Return the growth of stages in the slowest requests or, for a regression of the mean, in all requests."""
-    moved = watched.judged.moved if watched.judged else {}
+    moved = watched.last_score.moved if watched.last_score else {}
     if row.at != MEAN:
         start, end = (round(at.timestamp()) // 60 for at in (now.start, now.end))
         return rank_suspects(

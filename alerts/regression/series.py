@@ -109,7 +109,7 @@ class WatchedSeries:
         learnt: Learnt baseline.
         progress: Alarm state.
         recent: Counts of the last hours.
-        judged: Last score.
+        last_score: Last score.
         described_at: Time of the last finding. [minutes since the epoch]
         normal_from: First minute of the current baseline; earlier minutes precede an accepted level.
     """
@@ -119,7 +119,7 @@ class WatchedSeries:
     learnt: LearntBaseline
     progress: AlarmState
     recent: TailCounts | None = None
-    judged: TailScore | None = None
+    last_score: TailScore | None = None
     described_at: int = 0
     normal_from: int = 0
     scorer: TailScorer = field(init=False)
@@ -160,14 +160,14 @@ class WatchedSeries:
                 # A minute without requests changes nothing.
                 self.progress = replace(self.progress, at=at)
                 continue
-            self.judged = self.scorer.score(minutes_before(recent, at, min(length, at - self.progress.since)))
+            self.last_score = self.scorer.score(minutes_before(recent, at, min(length, at - self.progress.since)))
             release = at - 1 in released
-            self.progress, _ = advance_alarm(rules, self.progress, at, self.judged, release=release)
+            self.progress, _ = advance_alarm(rules, self.progress, at, self.last_score, release=release)
         self.recent = recent.last(length)
 
     def restart(self, since: int) -> None:
         """Reset the alarm state, so that only minutes from *since* on count."""
-        self.judged, self.progress = None, AlarmState(at=self.progress.at, since=since)
+        self.last_score, self.progress = None, AlarmState(at=self.progress.at, since=since)
 
     def requests(self, minutes: int) -> float:
         """Return the number of requests in the last *minutes*."""

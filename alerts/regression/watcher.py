@@ -304,7 +304,7 @@ class RegressionRule:
         if before is not None and self._is_gone(whole, before.version):
             watched.restart(at - _minutes(self._watching.together))
             return Verdict(watched.cause, None)
-        score = watched.judged.score if watched.judged else 0.0
+        score = watched.last_score.score if watched.last_score else 0.0
         if before is None or (score >= 1 and at - watched.described_at >= _minutes(self._watching.refresh)):
             watched.described_at = at
             before = describe_regression(context, watched, self._search.versions().get(whole, {}), before)

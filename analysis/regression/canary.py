@@ -67,8 +67,8 @@ def rank_canary_suspects(
         return ()
     grown = dict(zip(stages, (after - before).tolist(), strict=True))
     # A stage without a score, because it is too rare, such as a cold start, gets the score 0.
-    judged = dict.fromkeys(set(stages) - set(policy.stage_key.left_out), 0.0) | dict(moved)
-    return rank_growth(policy, habits, grown, judged)
+    changes = dict.fromkeys(set(stages) - set(policy.stage_key.left_out), 0.0) | dict(moved)
+    return rank_growth(policy, habits, grown, changes)
 
 
 def _window_scores(

@@ -67,7 +67,7 @@ class Window:
         drop: Number of largest blocks that are ignored.
         required: Required distance above the reference's median, for each statistic. [robust spreads]
         floor: Minimum growth of the latency. [ratio]
-        patience: Minimum duration above the required score. [minutes]
+        min_duration: Minimum duration above the required score. [minutes]
         after_release: Minimum duration above the required score soon after a release. [minutes]
         alone: Whether the window requires the full score even if a stage moved.
     """
@@ -77,7 +77,7 @@ class Window:
     drop: int
     required: tuple[float, ...]
     floor: float = 0.0
-    patience: InMinutes = 0
+    min_duration: InMinutes = 0
     after_release: InMinutes = 0
     alone: bool = False
 

@@ -410,7 +410,7 @@ class AlarmRules:
 
 
 def advance_alarm(
-    rules: AlarmRules, progress: AlarmState, at: int, judged: TailScore, *, release: bool = False
+    rules: AlarmRules, progress: AlarmState, at: int, tail_score: TailScore, *, release: bool = False
 ) -> tuple[AlarmState, AlarmChange]:
     """Advance the alarm state by one minute.
 
@@ -418,14 +418,14 @@ def advance_alarm(
         rules: Rules of the alarm.
         progress: Previous state.
         at: Evaluated minute. [minutes since the epoch]
-        judged: Scores of the hours up to that minute.
+        tail_score: Scores of the hours up to that minute.
         release: Whether a new version started to serve in this minute.
 
     Returns:
         New state, and the change of the alarm. Without scores the alarm does not change: missing data is not a recovery.
     """
     fire = rules.fire
-    if judged.best is None:
+    if tail_score.best is None:
         return replace(progress, at=at), ""
     released_at = at if release and progress.quiet >= fire.before else progress.released_at
     age = math.inf if released_at is None else at - released_at
@@ -433,12 +433,12 @@ def advance_alarm(
     went_on = replace(
         progress,
         at=at,
-        runs=_consecutive_minutes(rules, progress.runs, judged, 1.0),
-        slow=_consecutive_minutes(rules, progress.slow, judged, fire.slow),
+        runs=_consecutive_minutes(rules, progress.runs, tail_score, 1.0),
+        slow=_consecutive_minutes(rules, progress.slow, tail_score, fire.slow),
         # A window that started before the release includes the old version.
-        released=_consecutive_minutes(rules, progress.released, judged, fire.released, longest=age if fresh else 0),
-        calm=progress.calm + 1 if judged.score < fire.calm else 0,
-        quiet=progress.quiet + 1 if judged.score < fire.quiet else 0,
+        released=_consecutive_minutes(rules, progress.released, tail_score, fire.released, longest=age if fresh else 0),
+        calm=progress.calm + 1 if tail_score.score < fire.calm else 0,
+        quiet=progress.quiet + 1 if tail_score.score < fire.quiet else 0,
         released_at=released_at,
     )
     return _next_state(rules, went_on)
@@ -454,22 +454,22 @@ def _next_state(rules: AlarmRules, progress: AlarmState) -> tuple[AlarmState, Al
 
 def _should_fire(rules: AlarmRules, progress: AlarmState) -> bool:
     return (
-        any(run >= window.patience for run, window in zip(progress.runs, rules.windows, strict=True))
+        any(run >= window.min_duration for run, window in zip(progress.runs, rules.windows, strict=True))
         or any(run >= rules.fire.slow_for for run in progress.slow)
         or any(run >= window.after_release for run, window in zip(progress.released, rules.windows, strict=True))
     )
 
 
 def _consecutive_minutes(
-    rules: AlarmRules, before: tuple[int, ...], judged: TailScore, part: float, longest: float = math.inf
+    rules: AlarmRules, before: tuple[int, ...], tail_score: TailScore, part: float, longest: float = math.inf
 ) -> tuple[int, ...]:
     """Return the number of consecutive minutes in which each window reached the share *part* of its required score.
 
     Windows longer than *longest* get 0.
     """
-    eased = rules.ease.needed(judged.key)
+    eased = rules.ease.needed(tail_score.key)
     found: list[int] = []
-    for run, window, score in zip(before or (0,) * len(rules.windows), rules.windows, judged.scores, strict=True):
+    for run, window, score in zip(before or (0,) * len(rules.windows), rules.windows, tail_score.scores, strict=True):
         over = score >= part * (1.0 if window.alone else eased) and window.length <= longest
         found.append(run + 1 if over else 0)
     return tuple(found)

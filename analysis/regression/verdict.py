@@ -80,12 +80,12 @@ def _compare(before: Histogram, after: Histogram, at: At) -> tuple[float | None,
     return found.a_value, found.b_value, Estimate(found.ratio, found.ratio_low, found.ratio_high)
 
 
-def strongest_window(judged: TailScore | None, rows: Sequence[Row]) -> tuple[int, WindowScore, Row] | None:
+def strongest_window(tail_score: TailScore | None, rows: Sequence[Row]) -> tuple[int, WindowScore, Row] | None:
     """Return index, score and row of the window with the highest score."""
-    if judged is None or judged.best is None:
+    if tail_score is None or tail_score.best is None:
         return None
-    cell = judged.cells[judged.best]
-    return None if cell is None else (judged.best, cell, rows[cell.row])
+    cell = tail_score.cells[tail_score.best]
+    return None if cell is None else (tail_score.best, cell, rows[cell.row])
 
 
 def regression_onset(reference: Reference, recent: TailCounts, window: Window, cell: WindowScore) -> int:

@@ -180,15 +180,15 @@ def _read_trace(source: ImportFile) -> _KinetoTrace:
 
 def _take(trace: _KinetoTrace, event: ChromeEvent, item: Object) -> None:
     args = item.get("args")
-    told: Object = args if isinstance(args, dict) else {}
+    arguments: Object = args if isinstance(args, dict) else {}
     if event.category == _RANGE_CATEGORY:
         trace.ranges.append(event)
     elif event.category == _OPERATOR or (event.category == _PYTHON and event.name.startswith(_MODULE)):
         trace.work.append(event)
-    elif event.category in _LAUNCHES and "correlation" in told:
-        trace.launches[str(told["correlation"])] = event
+    elif event.category in _LAUNCHES and "correlation" in arguments:
+        trace.launches[str(arguments["correlation"])] = event
     elif event.category in _ON_DEVICE:
-        trace.on_device.append((event, str(told.get("correlation")), f"cuda:{told.get('device', 0)}"))
+        trace.on_device.append((event, str(arguments.get("correlation")), f"cuda:{arguments.get('device', 0)}"))
     else:
         return
     trace.events += 1

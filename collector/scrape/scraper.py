@@ -346,8 +346,8 @@ class Scraper:
                 return
             at = self._clock()
             answer = await fetch(target.url, target, self._env)
-            told, trouble = await self._statistics(target)
-            difference, engine = await self._in_thread(self._count, target, hold.base, at, answer, told)
+            streams, trouble = await self._statistics(target)
+            difference, engine = await self._in_thread(self._count, target, hold.base, at, answer, streams)
         except TargetLostError:
             self._holds.pop(target.url, None)
             self.states.elsewhere(target)
@@ -389,11 +389,11 @@ class Scraper:
         base: Snapshot | None,
         at: float,
         answer: TargetResponse,
-        told: Mapping[MetricStream, StreamCounts] | None,
+        streams: Mapping[MetricStream, StreamCounts] | None,
     ) -> tuple[Difference, Engine]:
         """Write the added counts of *target* and its snapshot in one transaction."""
         samples, engine = _understood(target, answer)
-        now = _reading(target, engine, samples, at, told)
+        now = _reading(target, engine, samples, at, streams)
         difference = difference_between(base, now)
         middle = int((at + base.at) / 2) if base else int(at)
         batch = Batch(
@@ -436,12 +436,16 @@ def _understood(target: ScrapeTarget, answer: TargetResponse) -> tuple[Samples, 
 
 
 def _reading(
-    target: ScrapeTarget, engine: Engine, samples: Samples, at: float, told: Mapping[MetricStream, StreamCounts] | None
+    target: ScrapeTarget,
+    engine: Engine,
+    samples: Samples,
+    at: float,
+    streams: Mapping[MetricStream, StreamCounts] | None,
 ) -> Snapshot:
     rules = hashlib.blake2b(repr((engine, target.statistics_url)).encode(), digest_size=8).hexdigest()
     found = read_snapshot(samples, engine, at, rules)
     if target.statistics_url is None:
         return found
-    if told is None:
+    if streams is None:
         return found.with_streams({}, beyond=1)
-    return found.with_streams(told)
+    return found.with_streams(streams)

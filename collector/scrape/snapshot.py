@@ -427,19 +427,19 @@ def _edge_histograms(counted: StreamCounts) -> tuple[Histogram, Histogram]:
 def _series_of(labels: Labels, target: ScrapeTarget, engine: Engine) -> Series:
     values = dict(labels)
 
-    def told(dimension: str) -> str:
+    def label_value(dimension: str) -> str:
         found = (values.get(name, "") for name in getattr(engine.labels, dimension))
         return next((printable_text(value) for value in found if value not in ("", _NOT_AVAILABLE)), "")
 
-    status = told("status")
+    status = label_value("status")
     failed = status.isdecimal() and int(status) >= _SERVER_ERROR
     return Series(
         service=target.service,
-        version=target.version or told("version"),
+        version=target.version or label_value("version"),
         environment=target.environment,
-        model=told("model"),
-        model_version=told("model_version"),
-        route=told("route"),
+        model=label_value("model"),
+        model_version=label_value("model_version"),
+        route=label_value("route"),
         status=names.STATUS_ERROR if failed else names.STATUS_OK,
     )
 

@@ -45,49 +45,54 @@ from .comparison_text import (
     verdict_sentence,
 )
 from .page import Context, Page, empty_page_card, panel, records
-from .regressions import Release, judge_releases
+from .regressions import Release, compare_releases
 from .scope_filter import chips, field, leave_out_cold_link, part_menu, part_words, remove_filter_links
 from .service_frame import service_tabs
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 
 
-def report(context: Context, judged: PairComparison) -> str:
+def report(context: Context, comparison: PairComparison) -> str:
     """Return verdict, evidence, stages and link as Markdown; the host of the link is added in the browser."""
-    pair = judged.pair
+    pair = comparison.pair
     part = part_words(context.view, context.view.part_of_each_version)
     whose = f"{context.service}, {part}" if part else context.service or ""
-    title = f"**{_plain(whose)}: {verdict_sentence(judged)}** ({verdict_badge(context, judged)[0]})"
+    title = f"**{_plain(whose)}: {verdict_sentence(comparison)}** ({verdict_badge(context, comparison)[0]})"
     sides = [
         f"{side}: {_plain(name)}, {report_time(selection)}"
         for side, name, selection in (("A", pair.a_name, pair.a), ("B", pair.b_name, pair.b))
     ]
-    said = [title, " · ".join(_plain(each) for each in evidence(context, judged)), "  \n".join(sides)]
-    said += [compared_times(context, pair), _stages(judged)]
-    return "\n\n".join([*(each for each in said if each), f"[Open the comparison]({address(context, judged)})"]) + "\n"
+    said = [title, " · ".join(_plain(each) for each in evidence(context, comparison)), "  \n".join(sides)]
+    said += [compared_times(context, pair), _stages(comparison)]
+    return (
+        "\n\n".join([*(each for each in said if each), f"[Open the comparison]({address(context, comparison)})"]) + "\n"
+    )
 
 
-def address(context: Context, judged: PairComparison) -> str:
+def address(context: Context, comparison: PairComparison) -> str:
     """Return the permanent address of this comparison, which newer versions do not change."""
-    pair, at = judged.pair, f"{judged.quantile * 100:g}"
+    pair, at = comparison.pair, f"{comparison.quantile * 100:g}"
     return context.view.link(
         "/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at, **context.view.part_of_each_version
     )
 
 
-def _stages(judged: PairComparison) -> str:
-    if not has_enough_samples(min(judged.verdict.a_n, judged.verdict.b_n), judged.quantile) or judged.stages.empty:
+def _stages(comparison: PairComparison) -> str:
+    if (
+        not has_enough_samples(min(comparison.verdict.a_n, comparison.verdict.b_n), comparison.quantile)
+        or comparison.stages.empty
+    ):
         return ""
-    widest = float(judged.stages["delta_seconds"].abs().max())
-    head = ["| Stage | A | B | change at " + percentile(judged.quantile) + " |", "|---|---:|---:|---:|"]
+    widest = float(comparison.stages["delta_seconds"].abs().max())
+    head = ["| Stage | A | B | change at " + percentile(comparison.quantile) + " |", "|---|---:|---:|---:|"]
     rows = [
         _line(
             label(str(each["stage"])), float(each["a_seconds"]), float(each["b_seconds"]), float(each["share"]), widest
         )
-        for each in records(judged.stages)
+        for each in records(comparison.stages)
     ]
-    found = judged.verdict
-    foot = f"| **End to end** | {duration(found.a_value)} | {duration(found.b_value)} | {total_words(judged)[0]} |"
+    found = comparison.verdict
+    foot = f"| **End to end** | {duration(found.a_value)} | {duration(found.b_value)} | {total_words(comparison)[0]} |"
     return "\n".join([*head, *rows, foot])
 
 
@@ -130,42 +135,42 @@ def render(context: Context) -> Page:
     if pair is None or (view.part_of_each_version and not more_requests(context, pair)):
         page = [*frame, _no_pair(context) if pair is None else _no_requests(context)]
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], page, _PLACE)
-    judged = compared(context, pair, QUANTILES.get(view.text("p") or ""))
+    comparison = compared(context, pair, QUANTILES.get(view.text("p") or ""))
     name = " → ".join(side_names(context, pair))
     body = [
         *frame,
-        _verdict(context, judged),
-        html.Div(_cards(context, judged), className="grid"),
-        _text(context, judged),
+        _verdict(context, comparison),
+        html.Div(_cards(context, comparison), className="grid"),
+        _text(context, comparison),
     ]
     return Page(f"{name} · {service} · Stagelens", [*trail, (name, None)], body, _PLACE)
 
 
-def _cards(context: Context, judged: PairComparison) -> list[Component]:
-    pair: Pair = judged.pair
+def _cards(context: Context, comparison: PairComparison) -> list[Component]:
+    pair: Pair = comparison.pair
     return [
         panel("What B adds, by percentile", lambda: delta_card(context, pair), "c7"),
-        panel("Blame", lambda: blame_card(context, judged), "c5"),
+        panel("Blame", lambda: blame_card(context, comparison), "c5"),
         panel("Latency by percentile", lambda: both_card(context, pair), "c7"),
         panel("What else changed", lambda: signals_card(context, pair), "c5"),
     ]
 
 
-def _verdict(context: Context, judged: PairComparison) -> Component:
-    word, kind = verdict_badge(context, judged)
-    said = " · ".join(evidence(context, judged))
-    parts = [html.Div(verdict_sentence(judged), className="big"), html.Div(said, className="muted")]
-    chips = [html.Span([swatch(stage), f" {text}"], className="dom") for stage, text in blamed_stages(judged)]
-    title = "Blame" if judged.verdict.kind == "regression" else "Thanks to"
+def _verdict(context: Context, comparison: PairComparison) -> Component:
+    word, kind = verdict_badge(context, comparison)
+    said = " · ".join(evidence(context, comparison))
+    parts = [html.Div(verdict_sentence(comparison), className="big"), html.Div(said, className="muted")]
+    chips = [html.Span([swatch(stage), f" {text}"], className="dom") for stage, text in blamed_stages(comparison)]
+    title = "Blame" if comparison.verdict.kind == "regression" else "Thanks to"
     causes = html.Div([html.Div(title, className="muted"), html.Div(chips, className="chips")]) if chips else None
     copies = attributes({"data-copies": _REPORT})
     copy = html.Button("Copy report", type="button", className="btn pri copies", **copies)
     return html.Div([pill(word, kind), html.Div(parts, className="say"), causes, copy], className="verdict")
 
 
-def _text(context: Context, judged: PairComparison) -> Component:
+def _text(context: Context, comparison: PairComparison) -> Component:
     """Return the report as text, for browsers without access to the clipboard."""
-    written = html.Pre(report(context, judged), id=_REPORT, className="code", tabIndex=0)
+    written = html.Pre(report(context, comparison), id=_REPORT, className="code", tabIndex=0)
     return html.Details([html.Summary("Report as text", className="link"), written], className="as-text")
 
 
@@ -206,11 +211,11 @@ def _no_pair(context: Context) -> Component:
 def _service_list(context: Context) -> Page:
     """Return the list of all services, changed ones first, for an address without a service."""
     view, source = context.view, context.source
-    judged = {each.service: each for each in judge_releases(context)}
+    releases = {each.service: each for each in compare_releases(context)}
     names = [str(each) for each in source.services(view.start, view.end)["service"]]
     rows = [
-        _service_choice(context, name, judged.get(name))
-        for name in [*judged, *(each for each in names if each not in judged)]
+        _service_choice(context, name, releases.get(name))
+        for name in [*releases, *(each for each in names if each not in releases)]
     ]
     title = html.Div([html.H1("Compare"), html.P("Two versions, or two windows, of one service", className="sub")])
     body: Node = empty_page_card("Nothing to compare yet", "A service appears here after its first request.")

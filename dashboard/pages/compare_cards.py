@@ -38,22 +38,24 @@ _HALF_PERCENT, _CAUSE = 0.005, 0.2
 _NOTHING = 0.01
 
 
-def blame_card(context: Context, judged: PairComparison) -> Component:
+def blame_card(context: Context, comparison: PairComparison) -> Component:
     """Return the table of stage changes at the compared percentile, with a choice of percentiles."""
-    fewer = min(judged.verdict.a_n, judged.verdict.b_n)
-    tools = _tabs(context, judged)
-    if not has_enough_samples(fewer, judged.quantile):
-        at = percentile(judged.quantile)
-        text = f"{at} needs {whole(samples_needed(judged.quantile))} requests on both sides, one has {whole(fewer)}."
+    fewer = min(comparison.verdict.a_n, comparison.verdict.b_n)
+    tools = _tabs(context, comparison)
+    if not has_enough_samples(fewer, comparison.quantile):
+        at = percentile(comparison.quantile)
+        text = (
+            f"{at} needs {whole(samples_needed(comparison.quantile))} requests on both sides, one has {whole(fewer)}."
+        )
         return card("Blame", empty(f"Too few requests for {at}", text), tools=tools, size="c5")
-    frame = judged.stages
+    frame = comparison.stages
     widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])
     lowest = min([float(each) for each in frame["delta_seconds"]] + [0.0])
     # The zero line leaves space for the longest bar to the left.
     zero = min(_BAR_ROOM, abs(lowest) / widest * _BAR_ROOM)
     rows = [_stage_row(record, widest, zero) for record in records(frame)]
-    head = (("Stage", "w1"), ("A", "r w2"), ("B", "r w2"), (f"change at {percentile(judged.quantile)}", ""))
-    body = table(head, rows, "Change by stage", css="insp wide", foot=_total(judged))
+    head = (("Stage", "w1"), ("A", "r w2"), ("B", "r w2"), (f"change at {percentile(comparison.quantile)}", ""))
+    body = table(head, rows, "Change by stage", css="insp wide", foot=_total(comparison))
     return card("Blame", body, tools=tools, size="c5")
 
 
@@ -64,25 +66,25 @@ def change_words(a: float, b: float, share: float, widest: float) -> str:
     return duration(b - a, sign=True) + (f" · {percent(share)}" if abs(share) >= _HALF_PERCENT else "")
 
 
-def total_words(judged: PairComparison) -> tuple[str, float]:
+def total_words(comparison: PairComparison) -> tuple[str, float]:
     """Return the total change as text, and in seconds."""
-    a, b = judged.verdict.a_value or 0.0, judged.verdict.b_value or 0.0
+    a, b = comparison.verdict.a_value or 0.0, comparison.verdict.b_value or 0.0
     return f"{duration(b - a, sign=True)} · {signed_change((b - a) / a if a else None)}", b - a
 
 
-def _tabs(context: Context, judged: PairComparison) -> Component:
-    chosen = next((value for value, quantile in QUANTILES.items() if quantile == judged.quantile), "")
+def _tabs(context: Context, comparison: PairComparison) -> Component:
+    chosen = next((value for value, quantile in QUANTILES.items() if quantile == comparison.quantile), "")
     offered = [value for value in QUANTILES if value in _OFFERED or value == chosen]
     options = {value: (f"p{value}", context.view.here(p=value)) for value in offered}
     return link_tabs("Percentile", options, chosen)
 
 
-def _total(judged: PairComparison) -> Component:
-    text, change = total_words(judged)
+def _total(comparison: PairComparison) -> Component:
+    text, change = total_words(comparison)
     cells = [
         html.Th("End to end", scope="row"),
-        html.Td(duration(judged.verdict.a_value), className="r now"),
-        html.Td(duration(judged.verdict.b_value), className="r now"),
+        html.Td(duration(comparison.verdict.a_value), className="r now"),
+        html.Td(duration(comparison.verdict.b_value), className="r now"),
         html.Td(text, className="bad" if change > 0 else "good"),
     ]
     return html.Tr(cells)

@@ -1,6 +1,6 @@
 """Regressions page: the newest version of every service, compared with the version before.
 
-The overview, the side bar and this page use the verdicts of `judge_releases`, so that their counts agree.
+The overview, the side bar and this page use the verdicts of `compare_releases`, so that their counts agree.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def render(context: Context) -> Page:
     trail: list[tuple[str, str | None]] = [("Regressions", None)]
     if not len(context.source.all_services(context.view.text("env"))):
         return Page("Regressions · Stagelens", trail, no_data(context), "/regressions")
-    judged = judge_releases(context)
-    slower = [each for each in judged if each.is_regression]
-    faster = [each for each in judged if each.comparison.verdict.kind == "improvement" and not each.rolled_back]
-    rest = [each for each in judged if each not in slower and each not in faster]
-    body: list[Node] = [_head(context, len(judged), len(slower))]
+    releases = compare_releases(context)
+    slower = [each for each in releases if each.is_regression]
+    faster = [each for each in releases if each.comparison.verdict.kind == "improvement" and not each.rolled_back]
+    rest = [each for each in releases if each not in slower and each not in faster]
+    body: list[Node] = [_head(context, len(releases), len(slower))]
     if slower:
         body.append(panel("Open", lambda: _section("Open", "slower with the newest version, worst first", slower)))
     if faster:
@@ -60,29 +60,29 @@ def render(context: Context) -> Page:
         )
     if rest:
         body.append(panel("No difference or not evaluated", lambda: _unchanged(rest)))
-    if not judged:
+    if not releases:
         body.append(_no_releases(context))
     return Page("Regressions · Stagelens", trail, body, "/regressions")
 
 
-def finding(judged: int, slower: int) -> str:
+def headline(compared: int, slower: int) -> str:
     """Return the summary sentence of the page.
 
-    >>> finding(7, 2)
+    >>> headline(7, 2)
     '2 of 7 released services got slower'
     """
-    if not judged:
+    if not compared:
         return "No service was released in the last 7 days"
-    services = f"released service{'s' * (judged != 1)}"
-    return f"{slower} of {judged} {services} got slower" if slower else f"None of {judged} {services} got slower"
+    services = f"released service{'s' * (compared != 1)}"
+    return f"{slower} of {compared} {services} got slower" if slower else f"None of {compared} {services} got slower"
 
 
-def _head(context: Context, judged: int, slower: int) -> Component:
+def _head(context: Context, compared: int, slower: int) -> Component:
     about = (
         "The newest version of each service against the previous version, at the highest percentile that both support, up to p99; "
         "releases of the last 7 days"
     )
-    parts = [html.H1(finding(judged, slower)), html.P(f"{about}.", className="sub")]
+    parts = [html.H1(headline(compared, slower)), html.P(f"{about}.", className="sub")]
     other = link([html.I(className="ic ic-compare"), "Compare others"], context.view.link("/compare"), className="btn")
     return html.Div([html.Div(parts, className="say"), other], className="phead")
 
@@ -93,9 +93,9 @@ def _section(title: str, sub: str, releases: Sequence[Release], stage: str = _ST
 
 
 def _row(release: Release) -> Component:
-    judged = release.comparison
-    found, at = judged.verdict, percentile(judged.quantile)
-    causes = [html.Span([swatch(stage), text], className="dom") for stage, text in blamed_stages(judged)[:1]]
+    comparison = release.comparison
+    found, at = comparison.verdict, percentile(comparison.quantile)
+    causes = [html.Span([swatch(stage), text], className="dom") for stage, text in blamed_stages(comparison)[:1]]
     cells = [
         html.Td([_name(release), *[html.Div(each, className="s mob") for each in causes]]),
         html.Td(_since(release), className="muted hide"),
@@ -103,7 +103,8 @@ def _row(release: Release) -> Component:
         html.Td(_change(release), className="r"),
         html.Td(causes, className="hide"),
         html.Td(
-            median_words(release.context, judged).removeprefix("p50 ").capitalize() or UNKNOWN, className="muted hide"
+            median_words(release.context, comparison).removeprefix("p50 ").capitalize() or UNKNOWN,
+            className="muted hide",
         ),
         html.Td(_traffic(release), className="hide"),
         html.Td(_incident(release), className="hide"),
@@ -228,10 +229,10 @@ class Release:
 
 def regressions(context: Context) -> list[Release]:
     """Return the services whose newest version is slower than the version before, worst first."""
-    return [each for each in judge_releases(context) if each.is_regression]
+    return [each for each in compare_releases(context) if each.is_regression]
 
 
-def judge_releases(context: Context) -> list[Release]:
+def compare_releases(context: Context) -> list[Release]:
     """Return the newest version of every service with a release in the window or the last 7 days, worst first.
 
     One query reads the versions of all services. Each release needs two more queries, and a third if its latency changed; the

@@ -34,7 +34,7 @@ def database(tmp_path: Path, finding: Finding, now: datetime) -> str:
     at = now.timestamp()
     record = IncidentRecord(NAME, "slo:x", finding, at, at, at, sequence=1, peak=31.2, heard="open", story=NAME)
     with store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(record, "opened", told=True), ("slack",), at)
+        journal.write_update(connection, IncidentUpdate(record, "opened", notifies=True), ("slack",), at)
     store.close()
     return url
 
@@ -91,7 +91,7 @@ def test_a_latency_regression_is_accepted(database: str, run_command: Ask, findi
         name, "tail:magika-demo", slower, at, at, at, sequence=1, peak=1.2, heard="open", story=name
     )
     with closing(Store.open(database)) as store, store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), ("slack",), at)
+        journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), ("slack",), at)
     said = run_command("accept", name, "--why", "the new model")
     shown = run_command("show", name)
 

@@ -44,7 +44,7 @@ def test_an_incident_of_an_older_version_is_unchanged(store: Store, message: Mes
     name, finding = message.incident, replace(finding, exemplars=(), course=None)
     incident = IncidentRecord(name, "slo:x", finding, 1.0, 1.0, 1.0, sequence=1, peak=31.2, heard="open", story=name)
     with store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), (), message.at)
+        journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), (), message.at)
     told = journal.build_message(incident, "opened", message.at)
     database.migrate(store.engine, "0004")
     with store.engine.connect() as connection:

@@ -22,15 +22,17 @@ def fill(store: Store) -> None:
     """Write an incident that is open and was sent to one channel, one that is muted, one that is over, and a silence."""
     with store.transaction() as connection:
         opened = _record(OPEN, "checkout-latency", 31.2, 720)
-        journal.write_update(connection, IncidentUpdate(opened, "opened", told=True), ("slack", "pagerduty"), _AT - 720)
+        journal.write_update(
+            connection, IncidentUpdate(opened, "opened", notifies=True), ("slack", "pagerduty"), _AT - 720
+        )
         muted = replace(
             _record(MUTED, "checkout-first-token", 8.0, 300), muted=f"told with {OPEN}", heard="", story=OPEN
         )
         journal.write_update(connection, IncidentUpdate(muted, "opened", note=muted.muted), (), _AT - 300)
         over = _record(OVER, "search-latency", 16.0, 9000, service="search")
-        journal.write_update(connection, IncidentUpdate(over, "opened", told=True), ("slack",), _AT - 9000)
+        journal.write_update(connection, IncidentUpdate(over, "opened", notifies=True), ("slack",), _AT - 9000)
         ended = replace(over, resolved_at=_AT - 6000, ending="recovered", sequence=2, heard="over")
-        journal.write_update(connection, IncidentUpdate(ended, "resolved", told=True), ("slack",), _AT - 6000)
+        journal.write_update(connection, IncidentUpdate(ended, "resolved", notifies=True), ("slack",), _AT - 6000)
         taken = outbox.claim_message(connection, "slack", "tests", _AT, 60.0)
         assert taken is not None
         outbox.mark_sent(connection, taken, _AT - 5990)

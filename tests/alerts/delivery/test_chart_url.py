@@ -90,7 +90,7 @@ def test_pagerduty_gets_the_chart_url(store: Store, linked: Message) -> None:
     at = linked.at
     incident = IncidentRecord(linked.incident, "slo:x", linked.finding, at, at, at, sequence=1, story=linked.incident)
     with store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), ["pagerduty"], at)
+        journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), ["pagerduty"], at)
         claimed = outbox.claim_message(connection, "pagerduty", "me", at, 60.0)
     assert claimed is not None
     event = pagerduty.event_payload(claimed.message, "K" * 32)

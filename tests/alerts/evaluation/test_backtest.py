@@ -64,7 +64,7 @@ def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[In
             cause="slo",
             now=at.timestamp(),
             has_data=measured.has_data,
-            patience=POLICY.patience,
+            hysteresis=POLICY.hysteresis,
         )
         record = step.record if step else record
         if record is not None:
@@ -140,7 +140,7 @@ def test_skipped_minutes_do_not_change_the_backtest(
             cause="slo",
             now=at.timestamp(),
             has_data=counts[burn_rate.FAST].total > 0,
-            patience=POLICY.patience,
+            hysteresis=POLICY.hysteresis,
         )
         record = step.record if step else record
         if record is not None:

@@ -132,7 +132,7 @@ def test_rules_and_evaluator_fire_in_the_same_minutes(tmp_path: Path, name: str)
     theirs = firing(
         tmp_path, rules.write_rules([*slos], POLICY, HistogramExpressions()), series, "slo", "severity", "window"
     )
-    kept = POLICY.patience.quiet // MINUTE
+    kept = POLICY.hysteresis.quiet // MINUTE
 
     for slo, broke in slos.items():
         for tier in tiers_of(slo, POLICY):

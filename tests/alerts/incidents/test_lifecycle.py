@@ -14,13 +14,13 @@ from stagelens.alerts.incidents.lifecycle import IncidentRecord, Step, next_step
 from stagelens.analysis.comparison import StageGrowth
 from stagelens.analysis.policies import default_burn_rate_policy
 
-PATIENCE = default_burn_rate_policy().patience
+HYSTERESIS = default_burn_rate_policy().hysteresis
 MINUTE = 60.0
 START = 1_795_143_840.0
 
 
 def step(record: IncidentRecord | None, finding: Finding | None, at: float, *, has_data: bool = True) -> Step | None:
-    return next_step(record, finding, cause="slo:x", now=at, has_data=has_data, patience=PATIENCE)
+    return next_step(record, finding, cause="slo:x", now=at, has_data=has_data, hysteresis=HYSTERESIS)
 
 
 def at_rate(finding: Finding, rate: float) -> Finding:

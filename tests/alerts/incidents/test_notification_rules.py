@@ -14,7 +14,7 @@ from stagelens.alerts.incidents.lifecycle import IncidentRecord, Step, close_inc
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate, decide_notifications
 from stagelens.analysis.policies import Severity, default_burn_rate_policy, default_incident_policy
 
-FLEET, PATIENCE = default_incident_policy().fleet, default_burn_rate_policy().patience
+FLEET, HYSTERESIS = default_incident_policy().fleet, default_burn_rate_policy().hysteresis
 START, MINUTE = 1_795_143_840.0, 60.0
 # Firing causes, silenced causes, causes without data, and the time since the previous tick. [seconds]
 Tick = tuple[dict[str, Severity], list[str], list[str], float]
@@ -49,7 +49,7 @@ class Simulation:
         found = decide_notifications([*steps, *standing], excuses, FLEET, self.now)
         self.last |= {turn.record.cause: turn.record for turn in found}
         self.turns += found
-        happened = sorted((turn.record.cause, turn.event, turn.told) for turn in found if turn.event)
+        happened = sorted((turn.record.cause, turn.event, turn.notifies) for turn in found if turn.event)
         self.heard += [(self.last[cause].id, event) for cause, event, told in happened if told]
         return happened
 
@@ -68,7 +68,7 @@ class Simulation:
             cause=cause,
             now=self.now,
             has_data=cause not in blind,
-            patience=PATIENCE,
+            hysteresis=HYSTERESIS,
         )
 
     def one_by_one(self, services: str, *, seconds: float = 10.0) -> list[list[tuple[str, str, bool]]]:
@@ -82,7 +82,7 @@ class Simulation:
 
     def also(self, cause: str) -> list[str]:
         """Return the grouped incidents in the last message of *cause*."""
-        told = [turn for turn in self.turns if turn.record.cause == cause and turn.told]
+        told = [turn for turn in self.turns if turn.record.cause == cause and turn.notifies]
         return [each.cause for each in told[-1].also]
 
 
@@ -201,10 +201,10 @@ def test_environments_are_separate_groups(world: Simulation) -> None:
     """Incidents in different environments are separate groups; one about all environments joins any group."""
     one, other = (replace(world.finding, where={"environment": name}) for name in ("prod", "staging"))
     steps = [
-        next_step(None, each, cause=str(at), now=START, has_data=True, patience=PATIENCE)
+        next_step(None, each, cause=str(at), now=START, has_data=True, hysteresis=HYSTERESIS)
         for at, each in enumerate((one, other))
     ]
-    told = [turn.told for turn in decide_notifications([step for step in steps if step], {}, FLEET, START)]
+    told = [turn.notifies for turn in decide_notifications([step for step in steps if step], {}, FLEET, START)]
 
     assert told == [True, True]
 
@@ -268,7 +268,7 @@ def test_a_removed_slo_in_a_group_ends_without_notification(world: Simulation) -
         [close_incident(world.last["shop/q"], "removed", world.now), Step(world.last["shop/p"])], {}, FLEET, world.now
     )
 
-    assert [(turn.event, turn.told) for turn in closed if turn.event] == [("resolved", False)]
+    assert [(turn.event, turn.notifies) for turn in closed if turn.event] == [("resolved", False)]
 
 
 CAUSES = ("a/p", "a/q", "b/p", "c/p", "d/p", "e/p")

@@ -137,7 +137,7 @@ def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted:
     kept_as = IncidentRecord(
         name, cause or f"x:{name}", finding, at, at, at, sequence=1, peak=1.3, heard="" if muted else "open", story=name
     )
-    turn = IncidentUpdate(replace(kept_as, muted=muted), "opened", told=not muted, note=muted)
+    turn = IncidentUpdate(replace(kept_as, muted=muted), "opened", notifies=not muted, note=muted)
     with store.transaction() as connection:
         journal.write_update(connection, turn, ("slack",), at)
 

@@ -21,7 +21,7 @@ def test_a_short_spike_of_ten_minutes_is_ignored(window: Window) -> None:
     touched = math.ceil(10 / window.block) + (1 if window.block > 2 else 0)
     clean = window.blocks - touched
 
-    assert clean >= window.blocks - window.drop or window.patience > 10
+    assert clean >= window.blocks - window.drop or window.min_duration > 10
 
 
 def test_stage_changes_lower_the_required_score_within_bounds() -> None:

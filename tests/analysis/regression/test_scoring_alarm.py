@@ -9,7 +9,7 @@ from stagelens.analysis.regression.scoring import AlarmRules, AlarmState, TailSc
 
 POLICY = default_tail_policy()
 RULES = AlarmRules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
-HOUR = 2  # the position of a window that has patience: half an hour
+HOUR = 2  # the position of a window that has min_duration: half an hour
 
 
 def tail_score(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
@@ -31,20 +31,20 @@ def go(
 
 def test_an_alarm_fires_once_after_its_duration() -> None:
     """A score of one must last for the duration of the window."""
-    patience = POLICY.windows[HOUR].patience
-    _, early = go(AlarmState(), patience - 1, tail_score(1.0))
-    _, turns = go(AlarmState(), patience + 50, tail_score(1.0))
+    min_duration = POLICY.windows[HOUR].min_duration
+    _, early = go(AlarmState(), min_duration - 1, tail_score(1.0))
+    _, turns = go(AlarmState(), min_duration + 50, tail_score(1.0))
 
     assert early == []
-    assert turns == [("fired", patience)]
+    assert turns == [("fired", min_duration)]
 
 
 def test_a_minute_below_the_score_restarts_the_duration() -> None:
     """The duration does not add up over gaps."""
-    patience = POLICY.windows[HOUR].patience
-    progress, _ = go(AlarmState(), patience - 1, tail_score(1.0))
+    min_duration = POLICY.windows[HOUR].min_duration
+    progress, _ = go(AlarmState(), min_duration - 1, tail_score(1.0))
     progress, _ = go(progress, 1, tail_score(0.2))
-    _, turns = go(progress, patience - 1, tail_score(1.0))
+    _, turns = go(progress, min_duration - 1, tail_score(1.0))
 
     assert turns == []
 

@@ -115,7 +115,7 @@ def slower(store: Store) -> str:
     finding = Finding("tail", "search", "p99 was 252 ms", "tail", "ticket", at, shift=shift)
     incident = IncidentRecord(name, "tail:search", finding, at, at, at, sequence=1, peak=1.2, heard="open", story=name)
     with store.transaction() as connection:
-        journal.write_update(connection, IncidentUpdate(incident, "opened", told=True), ("slack",), at)
+        journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), ("slack",), at)
     return name
 
 

@@ -15,7 +15,7 @@ import pytest
 from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.dashboard.pages.page import Context
-from stagelens.dashboard.pages.regressions import judge_releases, regressions
+from stagelens.dashboard.pages.regressions import compare_releases, regressions
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import page_data, text_of
 from stagelens.dashboard.view import parse
@@ -57,7 +57,7 @@ def of(source: Source, address: str = "/regressions", now: datetime = NOW) -> Co
 
 def test_each_release_is_compared_with_the_version_before(source: Source) -> None:
     """Slower ones first, then faster, then those that did not change, those nothing is known of last."""
-    found = [(each.service, each.comparison.verdict.kind) for each in judge_releases(of(source))]
+    found = [(each.service, each.comparison.verdict.kind) for each in compare_releases(of(source))]
 
     assert found == [
         ("slower", "regression"),
@@ -106,8 +106,8 @@ def test_old_releases_are_not_evaluated(store: Store) -> None:
     """After seven days a version is what the service is, unless the window reaches back to its release."""
     later = NOW + timedelta(days=8)
     source = Source(store, None, later.timestamp)
-    recent = judge_releases(of(source, "/regressions", later))
-    wide = judge_releases(of(source, "/regressions?from=now-30d", later))
+    recent = compare_releases(of(source, "/regressions", later))
+    wide = compare_releases(of(source, "/regressions?from=now-30d", later))
 
     assert recent == []
     assert len(wide) == 5
@@ -191,10 +191,10 @@ def test_a_refresh_of_a_large_fleet_needs_few_queries(
     source = Source(store, None, later.timestamp)
     for name in ("latency", "compare", "mix", "releases"):
         monkeypatch.setattr(source.read, name, counting(getattr(source.read, name), name, asked))
-    first = judge_releases(of(source, now=later))
+    first = compare_releases(of(source, now=later))
     before = Counter(asked)
     write(store, traffic, Served("single", "1", -0.5, -0.8))
-    again = judge_releases(of(source, now=later))
+    again = compare_releases(of(source, now=later))
 
     assert before["latency"] >= len(first)
     assert [each.service for each in again] == [each.service for each in first]

@@ -25,7 +25,7 @@ from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.page import Context, Page
-from stagelens.dashboard.pages.regressions import judge_releases
+from stagelens.dashboard.pages.regressions import compare_releases
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import TIMES
 from stagelens.dashboard.ui.page_export import PageData, as_html, page_data, text_of
@@ -269,7 +269,7 @@ def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
     """A side bar beside the page of one route compares releases of other services over all their requests."""
     source = Source(filled, None, NOW.timestamp)
     addresses = ("/s/chat-llm", "/s/chat-llm?m=llama-3-8b&r=/v1/chat/completions")
-    whole, part = (judge_releases(context(source, each)) for each in addresses)
+    whole, part = (compare_releases(context(source, each)) for each in addresses)
 
     assert [each.service for each in whole if each.is_regression] == ["vision-api"]
     assert [each.comparison.verdict for each in part] == [each.comparison.verdict for each in whole]

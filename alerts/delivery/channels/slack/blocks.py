@@ -111,11 +111,11 @@ def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") 
 
 def reply_blocks(message: Message) -> list[dict[str, Any]]:
     """Return the blocks for one transition in the incident's thread."""
-    told = f"{icon(message)} *{escape_mrkdwn(title(message))}*"
+    headline_text = f"{icon(message)} *{escape_mrkdwn(title(message))}*"
     if message.transition == "acknowledged":
-        return [_section(message, "turn", told)]
+        return [_section(message, "turn", headline_text)]
     why = mrkdwn_sentence(cause_text(message))
-    lines = [told, why] if message.resolved else [told, why, escape_entities(_impact(message))]
+    lines = [headline_text, why] if message.resolved else [headline_text, why, escape_entities(_impact(message))]
     lines += [f"{escape_mrkdwn(name)}: {escape_mrkdwn(value)}" for name, value in message_facts(message)]
     if message.repeat:
         lines.append(_REPEAT_NOTE)
