@@ -140,10 +140,10 @@ def whole(ratio: float) -> float:
     return round(ratio, 2) if ratio >= 0.01 else ratio  # noqa: PLR2004 - one percent
 
 
-def part(share: float) -> str:
+def share_text(share: float) -> str:
     """Return a share as text; a share above 1, which occurs when other parts shrank, is "all".
 
-    >>> part(0.92), part(0.998), part(1.02)
+    >>> share_text(0.92), share_text(0.998), share_text(1.02)
     ('92 %', 'all', 'all')
     """
     return percent(whole(share)) if whole(share) < 1 else "all"

@@ -84,7 +84,7 @@ class Source:
         self.tracer = tracer
         self.config = config
         self.incident_actions = IncidentActions(store, self.now)
-        self._answers = QueryCache(_MAX_BYTES)
+        self._results = QueryCache(_MAX_BYTES)
 
     def now(self) -> datetime:
         """Return the current time."""
@@ -106,25 +106,25 @@ class Source:
         """Return the state of the store and the agents, uncached."""
         return self.read.state()
 
-    def ask(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def cached(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of *query*, cached until new data arrives.
 
         A result about selected services is valid until one of them has new data; any other result until any service has.
         The arguments must be hashable, and callers must not modify a result.
         """
-        question = (query.__qualname__, args, tuple(sorted(kwargs.items())))
+        key = (query.__qualname__, args, tuple(sorted(kwargs.items())))
         revision = self._revision_of((*args, *kwargs.values()))
-        return self._answers.get(question, revision, lambda: query(*args, **kwargs))
+        return self._results.get(key, revision, lambda: query(*args, **kwargs))
 
-    def ask_past(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    def cached_hour(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of *query* about a past time, cached for up to an hour even if data arrives.
 
         Use it for queries about many services at every refresh, which late data hardly changes.
         """
-        question = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
+        key = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
         # The hour of each query starts at a different time, so that not all results expire together.
-        hour = (self.clock() + hash(question) % _PAST_SECONDS) // _PAST_SECONDS
-        return self._answers.get(question, hour, lambda: query(*args, **kwargs))
+        hour = (self.clock() + hash(key) % _PAST_SECONDS) // _PAST_SECONDS
+        return self._results.get(key, hour, lambda: query(*args, **kwargs))
 
     def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
         """Return the revisions of the services that *arguments* select; the revision of the store without a service."""
@@ -140,20 +140,20 @@ class Source:
 
     def whole_window(self, start: datetime, end: datetime) -> tuple[datetime, datetime]:
         """Return `[start, end)` in whole buckets of the store."""
-        return self.ask(self.read.whole, start, end)
+        return self.cached(self.read.whole, start, end)
 
     def services(self, start: datetime, end: datetime) -> pd.DataFrame:
         """Return the services with data in the window, one row for each."""
-        return self.ask(self.read.services, start, end)
+        return self.cached(self.read.services, start, end)
 
     def all_services(self, environment: str | None = None) -> pd.DataFrame:
         """Return every service in the store, in one environment or in all."""
         end = datetime.fromtimestamp(self.clock() // 60 * 60 + 3600, UTC)
-        return self.ask(self.read.services, end - _HISTORY, end, environment=environment)
+        return self.cached(self.read.services, end - _HISTORY, end, environment=environment)
 
     def versions(self, service: str, environment: str | None, start: datetime, end: datetime) -> pd.DataFrame:
         """Return the versions of *service* over its whole history, oldest first."""
-        return self.ask(self.read.versions, Selection(start, end, service=service, environment=environment))
+        return self.cached(self.read.versions, Selection(start, end, service=service, environment=environment))
 
     def slos(self, at: datetime | None = None) -> list[SloStatus]:
         """Return the status of every objective now or *at*, most urgent first; none without alerts."""
@@ -161,7 +161,7 @@ class Source:
             return []
         # The time is rounded to steps: without new data, an objective changes only because the data is missing.
         now = datetime.fromtimestamp(self.clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
-        found = list(self.ask(self._alerts.slos, at or now))
+        found = list(self.cached(self._alerts.slos, at or now))
         return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
 
     def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
@@ -232,7 +232,7 @@ class _CachedResult:
     """Result of one query, or the future of it; the size is known once the result is available."""
 
     revision: Hashable
-    answer: Future[Any]
+    future: Future[Any]
     size: int = _SMALL_BYTES
 
 
@@ -246,47 +246,47 @@ class QueryCache:
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
         self._lock = Lock()
-        self._kept: OrderedDict[Hashable, _CachedResult] = OrderedDict()
+        self._entries: OrderedDict[Hashable, _CachedResult] = OrderedDict()
         self._bytes = 0
 
-    def get(self, question: Hashable, revision: Hashable, answer: Callable[[], Any]) -> Any:
-        """Return the cached result of *question* at *revision*, or compute it with *answer*.
+    def get(self, key: Hashable, revision: Hashable, compute: Callable[[], Any]) -> Any:
+        """Return the cached result of *key* at *revision*, or compute it with *compute*.
 
-        Concurrent callers of the same question wait for the first one. An error is raised to all of them and is not cached.
+        Concurrent callers of the same key wait for the first one. An error is raised to all of them and is not cached.
         """
         with self._lock:
-            kept = self._kept.get(question)
-            known = kept is not None and kept.revision == revision
-            if kept is None or not known:
-                kept = _CachedResult(revision, Future())
-                self._forget(question)
-                self._kept[question] = kept
-                self._bytes += kept.size
-            self._kept.move_to_end(question)
+            entry = self._entries.get(key)
+            known = entry is not None and entry.revision == revision
+            if entry is None or not known:
+                entry = _CachedResult(revision, Future())
+                self._forget(key)
+                self._entries[key] = entry
+                self._bytes += entry.size
+            self._entries.move_to_end(key)
         if not known:
-            self._answer(question, kept, answer)
-        return kept.answer.result()
+            self._compute(key, entry, compute)
+        return entry.future.result()
 
-    def _answer(self, question: Hashable, kept: _CachedResult, answer: Callable[[], Any]) -> None:
+    def _compute(self, key: Hashable, entry: _CachedResult, compute: Callable[[], Any]) -> None:
         try:
-            found = answer()
+            found = compute()
         except BaseException as error:
             with self._lock:
-                if self._kept.get(question) is kept:
-                    self._forget(question)
-            kept.answer.set_exception(error)
+                if self._entries.get(key) is entry:
+                    self._forget(key)
+            entry.future.set_exception(error)
             raise
         with self._lock:
-            if self._kept.get(question) is kept:
-                grown = _estimated_bytes(found) - kept.size
-                kept.size += grown
+            if self._entries.get(key) is entry:
+                grown = _estimated_bytes(found) - entry.size
+                entry.size += grown
                 self._bytes += grown
-                while self._bytes > self._most_bytes and len(self._kept) > 1:
-                    self._forget(next(iter(self._kept)))
-        kept.answer.set_result(found)
+                while self._bytes > self._most_bytes and len(self._entries) > 1:
+                    self._forget(next(iter(self._entries)))
+        entry.future.set_result(found)
 
-    def _forget(self, question: Hashable) -> None:
-        forgotten = self._kept.pop(question, None)
+    def _forget(self, key: Hashable) -> None:
+        forgotten = self._entries.pop(key, None)
         self._bytes -= forgotten.size if forgotten else 0
 
 

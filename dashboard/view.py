@@ -44,7 +44,7 @@ BUCKET_SECONDS = 10
 # Query keys that are passed on in links between pages; all others belong to one page.
 COMMON = ("env", "from", "to", "vs", "tz", "refresh")
 # Scope within a service, passed on between its pages: query key to field of `store.Selection`.
-PART = {"v": "version", "m": "model", "r": "route", "cold": "cold"}
+SCOPE = {"v": "version", "m": "model", "r": "route", "cold": "cold"}
 # Values of `cold`: without requests during which something was loaded, or only these.
 WITHOUT_COLD, ONLY_COLD = "0", "1"
 # Values of `vs` with the distance of the compared window, default first; `prev` is the preceding window of the same length.
@@ -52,7 +52,7 @@ COMPARED = {"prev": None, "1d": timedelta(days=1), "7d": timedelta(days=7), "off
 _COMPARED_WORDS = {"prev": "vs prev.", "1d": "vs yesterday", "7d": "vs last week", "off": ""}
 # The key order in a URL is fixed, so that equal views have equal addresses.
 ORDER = (
-    *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", *PART, "dom", "err", "min", "max", "at", "w"),
+    *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", *SCOPE, "dom", "err", "min", "max", "at", "w"),
     *("kind", "q", "sort", "n", "rank"),
     *COMMON,
 )
@@ -176,18 +176,18 @@ class View:
         return self.query.get(key) or None
 
     @cached_property
-    def part(self) -> dict[str, str]:
-        """Scope within the service, by the keys of `PART`, with names as in the store; empty for all requests."""
-        return {key: storable_name(self.query[key]) for key in PART if key in self.query}
+    def scope(self) -> dict[str, str]:
+        """Scope within the service, by the keys of `SCOPE`, with names as in the store; empty for all requests."""
+        return {key: storable_name(self.query[key]) for key in SCOPE if key in self.query}
 
     @property
-    def part_of_each_version(self) -> dict[str, str]:
+    def scope_of_all_versions(self) -> dict[str, str]:
         """Scope without the version, for pages that compare two versions."""
-        return {key: name for key, name in self.part.items() if key != "v"}
+        return {key: name for key, name in self.scope.items() if key != "v"}
 
     def of_whole_services(self) -> View:
         """Return the same view without version, model and route, which have no meaning for another service."""
-        return replace(self, query={key: value for key, value in self.query.items() if key not in PART})
+        return replace(self, query={key: value for key, value in self.query.items() if key not in SCOPE})
 
     def link(self, path: str, **changes: str | None) -> str:
         """Return the address of *path* for the same window, with *changes* to the query."""

@@ -302,7 +302,7 @@ def _overruns(finding: Finding) -> list[tuple[str, str]]:
 def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
     """Return at most *limit* stages that grew most, as rows of stage, growth and share of the excess."""
     return [
-        (stages.label(row.stage), formatting.latency(row.seconds, signed=True), formatting.part(row.share))
+        (stages.label(row.stage), formatting.latency(row.seconds, signed=True), formatting.share_text(row.share))
         for row in finding.growth[:limit]
     ]
 
@@ -315,7 +315,7 @@ def of_the_excess(grown: StageGrowth) -> str:
     >>> of_the_excess(StageGrowth("queue", 0.424, 1.02)), of_the_excess(StageGrowth("queue", 0.424, 1.25))
     ('all of the excess', 'all of the excess, others shrank')
     """
-    part = f"{formatting.part(grown.share)} of the excess"
+    part = f"{formatting.share_text(grown.share)} of the excess"
     return f"{part}, others shrank" if grown.share > _ALL else part
 
 

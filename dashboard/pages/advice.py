@@ -278,7 +278,7 @@ def top_advice(context: Context, most: int, size: str = "c12") -> Component | No
     shown = [_advice_line(context, each) for each in found if each.reach is not None]
     if not shown:
         return None
-    whole = view.link(service_path(context.service or "", "advice"), **view.part)
+    whole = view.link(service_path(context.service or "", "advice"), **view.scope)
     more = link("All advice →", href=whole, className="link")
     return card("Ways to fix this", html.Ul(shown, className="helps"), sub="p99 could reach", tools=more, size=size)
 
@@ -286,7 +286,7 @@ def top_advice(context: Context, most: int, size: str = "c12") -> Component | No
 def _advice_line(context: Context, advice: Advice) -> Component:
     finding, reach = advice.finding, advice.reach
     title, why = finding_text(finding)
-    href = context.view.link(service_path(finding.facts.service, "advice"), **context.view.part)
+    href = context.view.link(service_path(finding.facts.service, "advice"), **context.view.scope)
     reached: Node = (
         html.Span([duration(reach.before), " → ", html.B(duration(reach.after))], className="num") if reach else None
     )
@@ -304,7 +304,7 @@ def _numbers(context: Context, advice: Advice, rank: str) -> Component:
     elif reach is not None:
         parts += _reachable(finding.stage, reach)
     stages = measures.tail_stages if rank == "p99" else measures.median_stages
-    href = view.link(service_path(finding.facts.service), p="50" if rank == "p50" else None, **view.part)
+    href = view.link(service_path(finding.facts.service), p="50" if rank == "p50" else None, **view.scope)
     parts += [stage_bar(stages), link("Evidence: the breakdown →", href=href, className="link")]
     return html.Div(parts, className="reach")
 
@@ -418,8 +418,8 @@ def _largest_findings(context: Context, rank: str) -> list[StageFinding]:
 def facts_of(context: Context) -> Facts:
     """Return the measured facts of the service of *context*."""
     source, selection = context.source, context.selection
-    failed = source.ask(source.read.streams, selection, FAILED_CALL)
-    tokens = source.ask(source.read.streams, selection, TOKENS).get(TOKENS_OUT)
+    failed = source.cached(source.read.streams, selection, FAILED_CALL)
+    tokens = source.cached(source.read.streams, selection, TOKENS).get(TOKENS_OUT)
     median, tail = (value_at(tokens, each) if tokens else None for each in (0.5, 0.99))
     return Facts(
         context.service or "",
@@ -436,7 +436,7 @@ def _advice(context: Context, finding: StageFinding, rank: str, dealt: Mapping[t
 
 
 def _reachable_latency(context: Context, stage: str, quantile: float) -> ReachableLatency | None:
-    frame = context.source.ask(context.source.read.whatif, context.selection, stage, (quantile,))
+    frame = context.source.cached(context.source.read.whatif, context.selection, stage, (quantile,))
     if not len(frame):
         return None
     seconds = (float(frame[name].iloc[0]) for name in ("before_seconds", "after_seconds", "ceiling_seconds"))
@@ -460,20 +460,20 @@ def scope_notes(context: Context, stage: str) -> list[str]:
 
 def _versions(context: Context) -> list[str]:
     rows = context.versions
-    if "v" in context.view.part or rows.empty:
+    if "v" in context.view.scope or rows.empty:
         return []
     return [str(each) for each in rows.loc[rows["requests"] > 0, "version"].tail(2)]
 
 
 def _routes(context: Context) -> list[str]:
     """Return the routes with the most requests."""
-    found = context.source.ask(context.source.read.dimensions, context.selection).get("route", {})
+    found = context.source.cached(context.source.read.dimensions, context.selection).get("route", {})
     return list(found)[:_MAX_ROUTES]
 
 
 def _stage_p99(context: Context, selection: Selection, stage: str) -> float | None:
     """Return p99 of the own time of *stage*; at p99 of the latency another stage may be slow."""
-    spent = context.source.ask(context.source.read.stage_latency, selection).get(stage)
+    spent = context.source.cached(context.source.read.stage_latency, selection).get(stage)
     return value_at(spent, 0.99) if spent else None
 
 
@@ -482,7 +482,7 @@ def marks(context: Context) -> dict[tuple[str, str], Mark]:
     # Rounded to the day, so that the query can be cached per revision.
     today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     read = context.source.read
-    found = context.source.ask(read.events, today - _KEPT, today + timedelta(days=2), kind="advice")
+    found = context.source.cached(read.events, today - _KEPT, today + timedelta(days=2), kind="advice")
     newest: dict[tuple[str, str], Mark] = {}
     for row in records(found):
         newest.setdefault((str(row["service"]), str(row["key"])), _mark(str(row["text"]), row["at"].to_pydatetime()))
@@ -508,7 +508,7 @@ def before_and_after(view: View, service: str, mark: Mark) -> str:
     """Return the address of the comparison of equal times before and after *mark*, at most as long as the window."""
     length = min(max(view.now - mark.at, _SHORTEST), view.end - view.start)
     before, after = window_name(mark.at - length, mark.at), window_name(mark.at, mark.at + length)
-    return view.link("/compare", svc=service, a=before, b=after, **view.part_of_each_version)
+    return view.link("/compare", svc=service, a=before, b=after, **view.scope_of_all_versions)
 
 
 def _mark(text: str, at: datetime) -> Mark:

@@ -21,7 +21,7 @@ from ..ui.format import MINUS, UNKNOWN, axis_duration, count, duration, money, p
 from .hardware import hardware_card
 from .measures import measure
 from .page import Context, Page, panel
-from .scope_filter import part_words
+from .scope_filter import scope_text
 from .service_frame import service_page
 from .spending import cost_card, cost_tile
 
@@ -59,7 +59,7 @@ def _body(context: Context) -> list[Node]:
 
 def _serving(context: Context) -> list[float]:
     """Return the request rate [requests/s] over time; the last value is the current rate."""
-    courses = context.source.ask(
+    courses = context.source.cached(
         context.source.read.quantiles_over_time, context.selection, (0.5, 0.99), context.axis.step
     )
     rates = context.rates(courses)
@@ -88,7 +88,7 @@ def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
 
 def _scope_note(context: Context) -> Component | None:
     """Return a note if the replicas also serve requests that are not shown, else None."""
-    part = part_words(context.view, ("m", "r"))
+    part = scope_text(context.view, ("m", "r"))
     if not part:
         return None
     return html.Div(f"Only {part}: its other requests keep the replicas busy too.", className="quiet")
@@ -279,7 +279,7 @@ def loads_of(context: Context) -> Loads:
     versions = context.versions
     names = [str(each) for each in versions["version"]]
     served = [name for name, n in zip(names, versions["requests"], strict=True) if n > 0]
-    chosen = context.view.part.get("v") or (served or names)[-1]
+    chosen = context.view.scope.get("v") or (served or names)[-1]
     at = names.index(chosen) if chosen in names else len(names) - 1
     first = max(context.axis.start, _first_moment(versions["first_seen"].iloc[at]))
     now = _load(context, names[at], (first, context.view.end), quantile, threshold)
@@ -309,8 +309,8 @@ def _load(
     requests = measure(source, selection).requests
     step = _step(end - start, requests, quantile)
     name = percentile(quantile)
-    own = source.ask(source.read.quantiles_over_time, selection, (quantile,), step)
-    everyone = source.ask(source.read.quantiles_over_time, replace(selection, version=None), (quantile,), step)
+    own = source.cached(source.read.quantiles_over_time, selection, (quantile,), step)
+    everyone = source.cached(source.read.quantiles_over_time, replace(selection, version=None), (quantile,), step)
     real = timedelta(seconds=float(own.attrs.get("step_seconds") or step.total_seconds()))
     axis = TimeAxis(start, end, real, context.view.zone)
     found = own.merge(everyone[["at", "n"]], on="at", suffixes=("", "_all"))
@@ -380,7 +380,7 @@ class Band:
 
 def bands_of(context: Context) -> list[Band]:
     """Return the batch size buckets that have requests in the window, smallest first."""
-    found = context.source.ask(context.source.read.batches, context.selection)
+    found = context.source.cached(context.source.read.batches, context.selection)
     return [_band(name, runs) for name, runs in found.items() if runs.count]
 
 

@@ -46,7 +46,7 @@ from .comparison_text import (
 )
 from .page import Context, Page, empty_page_card, panel, records
 from .regressions import Release, compare_releases
-from .scope_filter import chips, field, leave_out_cold_link, part_menu, part_words, remove_filter_links
+from .scope_filter import chips, field, leave_out_cold_link, remove_filter_links, scope_menu, scope_text
 from .service_frame import service_tabs
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|])")
@@ -55,7 +55,7 @@ _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 def report(context: Context, comparison: PairComparison) -> str:
     """Return verdict, evidence, stages and link as Markdown; the host of the link is added in the browser."""
     pair = comparison.pair
-    part = part_words(context.view, context.view.part_of_each_version)
+    part = scope_text(context.view, context.view.scope_of_all_versions)
     whose = f"{context.service}, {part}" if part else context.service or ""
     title = f"**{_plain(whose)}: {verdict_sentence(comparison)}** ({verdict_badge(context, comparison)[0]})"
     sides = [
@@ -73,7 +73,7 @@ def address(context: Context, comparison: PairComparison) -> str:
     """Return the permanent address of this comparison, which newer versions do not change."""
     pair, at = comparison.pair, f"{comparison.quantile * 100:g}"
     return context.view.link(
-        "/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at, **context.view.part_of_each_version
+        "/compare", svc=context.service, a=pair.a_name, b=pair.b_name, p=at, **context.view.scope_of_all_versions
     )
 
 
@@ -132,7 +132,7 @@ def render(context: Context) -> Page:
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], [_unknown(context)], _PLACE)
     pair = context.once(asked_pair)
     frame: list[Node] = [comparison_head(context, pair), service_tabs(context, "compare")]
-    if pair is None or (view.part_of_each_version and not more_requests(context, pair)):
+    if pair is None or (view.scope_of_all_versions and not more_requests(context, pair)):
         page = [*frame, _no_pair(context) if pair is None else _no_requests(context)]
         return Page(f"{service} · Compare · Stagelens", [*trail, ("Compare", None)], page, _PLACE)
     comparison = compared(context, pair, QUANTILES.get(view.text("p") or ""))
@@ -184,10 +184,10 @@ def _unknown(context: Context) -> Component:
 
 def _no_requests(context: Context) -> Component:
     view = context.view
-    keys = list(view.part_of_each_version)
+    keys = list(view.scope_of_all_versions)
     text = "Neither side has one. Change or remove the filter."
     return empty_page_card(
-        f"No request of {part_words(view, keys)} in A or B", text, actions=remove_filter_links(view, keys)
+        f"No request of {scope_text(view, keys)} in A or B", text, actions=remove_filter_links(view, keys)
     )
 
 
@@ -195,7 +195,7 @@ def _no_pair(context: Context) -> Component:
     view, service = context.view, context.service or ""
     asked = [each for each in (view.text("a"), view.text("b")) if each]
     unknown = [each for each in asked if selection(context, each) is None]
-    newest = view.link("/compare", svc=service, **view.part_of_each_version)
+    newest = view.link("/compare", svc=service, **view.scope_of_all_versions)
     usual = link("Newest with the one before", href=newest, className="btn pri")
     if unknown:
         known = "Neither is" if len(unknown) > 1 else f"{unknown[0]} is not"
@@ -314,7 +314,7 @@ def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] |
     grid = percentile_grid(least)
     if not grid or not has_enough_samples(least, _MEDIAN):
         return None
-    return source.ask(source.read.breakdown, pair.a, grid), source.ask(source.read.breakdown, pair.b, grid)
+    return source.cached(source.read.breakdown, pair.a, grid), source.cached(source.read.breakdown, pair.b, grid)
 
 
 def _too_few_requests(context: Context, pair: Pair) -> Component:
@@ -346,7 +346,7 @@ def comparison_head(context: Context, pair: Pair | None) -> Component:
     ]
     if names.a and names.b:
         tools.append(link("Swap", href=view.here(a=names.b, b=names.a), className="btn ghost"))
-    tools += [part_menu(context, "r"), leave_out_cold_link(context), *chips(context, ("m", "r", "cold"))]
+    tools += [scope_menu(context, "r"), leave_out_cold_link(context), *chips(context, ("m", "r", "cold"))]
     return html.Div([left, html.Span(className="grow"), html.Div(tools, className="pick")], className="phead")
 
 

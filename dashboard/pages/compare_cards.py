@@ -158,9 +158,9 @@ def signals(context: Context, pair: Pair) -> list[Signal]:
 
 def _load(context: Context, pair: Pair) -> list[Signal]:
     source, sides = context.source, (pair.a, pair.b)
-    counted: list[SloCounts] = [source.ask(source.read.slo_counts, each, None) for each in sides]
+    counted: list[SloCounts] = [source.cached(source.read.slo_counts, each, None) for each in sides]
     lengths = [max((each.end - each.start).total_seconds(), 1.0) for each in sides]
-    spent = [source.ask(source.read.latency, each).sum for each in sides]
+    spent = [source.cached(source.read.latency, each).sum for each in sides]
     rates = [float(each.total) / length for each, length in zip(counted, lengths, strict=True)]
     inside = [each / length for each, length in zip(spent, lengths, strict=True)]
     return [

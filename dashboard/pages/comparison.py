@@ -182,7 +182,7 @@ def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **k
     sides = [each for each in args if isinstance(each, Selection)]
     over = context.source.now() - LATE
     past = all(each.version is not None and each.end <= over for each in sides)
-    return (context.source.ask_past if past else context.source.ask)(query, *args, **kwargs)
+    return (context.source.cached_hour if past else context.source.cached)(query, *args, **kwargs)
 
 
 def fewer_requests(context: Context, pair: Pair) -> int:

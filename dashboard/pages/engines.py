@@ -37,7 +37,7 @@ _WHY = (
 
 def render(context: Context) -> Page:
     """Return the engines page: metrics reported in the window, by service and model."""
-    found = context.source.ask(context.source.read.engines, context.selection)
+    found = context.source.cached(context.source.read.engines, context.selection)
     body: list[Node] = [_head(context, found)]
     if not found:
         body.append(card(None, _no_engines()))

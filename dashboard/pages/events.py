@@ -170,7 +170,7 @@ def timeline_events(context: Context) -> list[TimelineEvent]:
 
 def _releases(context: Context) -> Iterator[TimelineEvent]:
     view = context.view
-    known = context.source.ask(context.source.read.releases, view.text("env"))
+    known = context.source.cached(context.source.read.releases, view.text("env"))
     # The first version of a service is not a release, but the start of the history.
     before = known.groupby("service")["version"].shift()
     for row, last in zip(records(known), before, strict=True):
@@ -216,7 +216,7 @@ def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
 
 def _reported(context: Context) -> Iterator[TimelineEvent]:
     view, read = context.view, context.source.read
-    for row in records(context.source.ask(read.events, view.start, view.happened_before, service=context.service)):
+    for row in records(context.source.cached(read.events, view.start, view.happened_before, service=context.service)):
         at, service = row["at"].to_pydatetime(), str(row["service"])
         kind, key, link = (str(row[name]) for name in ("kind", "key", "link"))
         text = str(row["text"])

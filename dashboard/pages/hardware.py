@@ -91,7 +91,7 @@ def _no_hardware() -> Component:
 
 def _tail(context: Context) -> tuple[float, pd.DataFrame]:
     """Return the highest percentile with enough requests in most steps, and its time series (at, value [seconds])."""
-    courses = context.source.ask(
+    courses = context.source.cached(
         context.source.read.quantiles_over_time, context.selection, _QUANTILES, context.axis.step
     )
     for quantile in _QUANTILES:
@@ -242,4 +242,4 @@ def shares_of_measure(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 def hardware_frame(context: Context) -> pd.DataFrame:
     """Return the hardware metrics of the window from `Reader.hardware`."""
-    return context.source.ask(context.source.read.hardware, context.selection, context.axis.step)
+    return context.source.cached(context.source.read.hardware, context.selection, context.axis.step)

@@ -22,7 +22,7 @@ from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table
 from ..ui.format import percent, several, span, times
-from ..view import INCIDENTS_API, PART, SILENCES_API, View, incident_page, service_path
+from ..view import INCIDENTS_API, SCOPE, SILENCES_API, View, incident_page, service_path
 from .page import Context, Page, empty_page_card, panel
 from .slo_spent import requests_path
 
@@ -295,7 +295,7 @@ def incident_path(view: View, found: Incident) -> str:
     """Return the address of the service's page at the time of *found*, starting shortly before it."""
     start = found.since - CALM_BEFORE
     end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
-    keys = {**PART, "env": "environment"}
+    keys = {**SCOPE, "env": "environment"}
     about = {key: found.where[name] for key, name in keys.items() if name in found.where}
     return view.link(service_path(found.service), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about)
 

@@ -44,7 +44,7 @@ KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
 
 def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
     """Return the stage breakdown at `PERCENTILES`, from which all tiles, bars, charts and tables are derived."""
-    return source.ask(_smoothed_breakdown, source.read, selection)
+    return source.cached(_smoothed_breakdown, source.read, selection)
 
 
 def _smoothed_breakdown(read: Reader, selection: Selection) -> pd.DataFrame:
@@ -53,7 +53,7 @@ def _smoothed_breakdown(read: Reader, selection: Selection) -> pd.DataFrame:
 
 def stalls(source: Source, selection: Selection) -> pd.DataFrame:
     """Return the stall times at `PERCENTILES`, as parts of `breakdown`; empty without stalls."""
-    return source.ask(_smoothed_stalls, source.read, selection)
+    return source.cached(_smoothed_stalls, source.read, selection)
 
 
 def _smoothed_stalls(read: Reader, selection: Selection) -> pd.DataFrame:
@@ -68,7 +68,7 @@ def measure(source: Source, selection: Selection | None) -> Measures:
     requests = int(frame.attrs.get("requests", 0)) if len(frame) else 0
     if not requests:
         return NO_REQUESTS
-    failed = source.ask(source.read.latency, replace(selection, status="error")).count
+    failed = source.cached(source.read.latency, replace(selection, status="error")).count
     p50, p99 = (float(frame["value_seconds"].iloc[place]) for place in (AT_P50, AT_P99))
     return measures_of(requests, failed, (p50, p99), (stages_at(frame, AT_P50), stages_at(frame, AT_P99)))
 
@@ -182,7 +182,7 @@ def measures_before(context: Context) -> dict[str, ServiceMeasures]:
 
 def _history_starts(context: Context) -> dict[str, datetime]:
     """Return the start of the history of each service."""
-    known = context.source.ask(context.source.read.releases, context.view.text("env"))
+    known = context.source.cached(context.source.read.releases, context.view.text("env"))
     return {str(name): at.to_pydatetime() for name, at in known.groupby("service")["first_seen"].min().items()}
 
 
@@ -211,7 +211,7 @@ def _urgent_first(context: Context) -> list[ServiceRow]:
 def _fleet_measures(
     source: Source, start: datetime, end: datetime, environment: str | None
 ) -> dict[str, ServiceMeasures]:
-    return source.ask(fleet_measures, source.read, start, end, environment)
+    return source.cached(fleet_measures, source.read, start, end, environment)
 
 
 def fleet_measures(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, ServiceMeasures]:

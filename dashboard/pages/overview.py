@@ -349,7 +349,7 @@ def _tail(row: ServiceRow, stage: str) -> Component:
     title = f"p99 is {times(p99 / p50)} p50: {duration(p50)} → {duration(p99)}"
     text = f"{label(stage)} is {percent(share_of(now.tail_stages, stage))} of p99 and {percent(share_of(now.median_stages, stage))} of p50."
     if stage == "load":
-        loads = source.ask(source.read.stage_latency, row.context.selection).get(stage)
+        loads = source.cached(source.read.stage_latency, row.context.selection).get(stage)
         median = loads.quantile(0.5) if loads else None
         if loads and median:
             paid = percent(loads.count / now.requests, 2)

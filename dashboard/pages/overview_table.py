@@ -292,7 +292,7 @@ def rates_by_service(context: Context) -> dict[str, list[float]]:
     The newest step is omitted if the window ends now, because its data is incomplete.
     """
     view, axis = context.view, context.axis
-    frame = context.source.ask(
+    frame = context.source.cached(
         context.source.read.fleet_over_time, view.start, view.end, axis.step, environment=view.text("env")
     )
     if frame.empty:
@@ -307,7 +307,7 @@ def rates_by_service(context: Context) -> dict[str, list[float]]:
 def stage_time_card(context: Context, size: str) -> Component:
     """Return the card of the time of all services by stage, over time."""
     title, source = "Where the fleet spends its time", context.source
-    frame = source.ask(source.read.breakdown_over_time, context.selection, None, context.axis.step)
+    frame = source.cached(source.read.breakdown_over_time, context.selection, None, context.axis.step)
     axis = context.axis_of(frame)
     busy = busy_seconds(frame.iloc[:-1] if context.unfinished(frame["at"], axis) else frame, axis)
     if not len(busy):
@@ -345,7 +345,7 @@ def released(context: Context) -> pd.DataFrame:
     The first version of a service is not a release.
     """
     view = context.view
-    known = context.source.ask(context.source.read.releases, view.text("env"))
+    known = context.source.cached(context.source.read.releases, view.text("env"))
     later = known[known.duplicated("service")]
     return later[(later["first_seen"] >= view.start) & (later["first_seen"] < view.end)]
 

@@ -27,7 +27,7 @@ from ..figures.time_axis import TimeAxis, step_for
 from ..source import Source
 from ..ui.components import Node, attributes, card, dominating, empty, link, pill, stage_bar, table
 from ..ui.format import duration, rank, span
-from ..view import PART, View, trace_name, trace_path
+from ..view import SCOPE, View, trace_name, trace_path
 
 _HEAD: tuple[tuple[Node, str], ...] = (
     ("Time", "hide"),
@@ -159,7 +159,7 @@ class Context:
     def selection(self) -> Selection:
         """Selection of the requests in the window of the view."""
         view = self.view
-        part = {PART[key]: value for key, value in view.part.items()} if self.service else {}
+        part = {SCOPE[key]: value for key, value in view.scope.items()} if self.service else {}
         return Selection(view.start, view.end, service=self.service, environment=view.text("env"), **part)
 
     def of(self, service: str) -> Context:
@@ -259,7 +259,7 @@ class Context:
     def reported_events(self) -> pd.DataFrame:
         """Events reported by people and pipelines in the shown time, for the service and for all, newest first."""
         read = self.source.read
-        return self.source.ask(read.events, self.axis.start, self.axis.end, service=self.service)
+        return self.source.cached(read.events, self.axis.start, self.axis.end, service=self.service)
 
     @cached_property
     def events(self) -> dict[datetime, str]:

@@ -239,7 +239,7 @@ def compare_releases(context: Context) -> list[Release]:
     results are cached, see `ask_past_if_over`.
     """
     source = context.source
-    known = lives(source.ask(source.read.releases, context.view.text("env")), context.view.past_end)
+    known = lives(source.cached(source.read.releases, context.view.text("env")), context.view.past_end)
     oldest = min(context.view.start, context.at - LIFETIME)
     incidents = _open_incidents(context)
     found = [

@@ -58,8 +58,8 @@ def render(context: Context) -> Page:
 def loads_of(context: Context) -> pd.DataFrame:
     """Return the start reports of the replicas, within the scope of the address."""
     read, view = context.source.read, context.view
-    found = context.source.ask(read.loads, context.service or "", view.text("env"))
-    return found[found["version"] == view.part["v"]] if "v" in view.part else found
+    found = context.source.cached(read.loads, context.service or "", view.text("env"))
+    return found[found["version"] == view.scope["v"]] if "v" in view.scope else found
 
 
 def _body(context: Context) -> list[Node]:
@@ -98,7 +98,7 @@ def _finding(context: Context) -> Component | None:
     """Return the line on p99 without cold requests; None if there are no cold requests."""
     read = context.source.read
     everything, warm, cold = (
-        context.source.ask(read.latency, replace(context.selection, cold=kind))
+        context.source.cached(read.latency, replace(context.selection, cold=kind))
         for kind in (None, WITHOUT_COLD, ONLY_COLD)
     )
     quantile = next(

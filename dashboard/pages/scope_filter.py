@@ -13,7 +13,7 @@ from ...store import Selection
 from ...store.schema import storable_name
 from ..ui.components import Node, attributes, link
 from ..ui.format import TIMES, count
-from ..view import ONLY_COLD, PART, WITHOUT_COLD, View
+from ..view import ONLY_COLD, SCOPE, WITHOUT_COLD, View
 from .page import Context, empty_page_card
 
 # Texts for the values of `cold`, after "request of".
@@ -23,10 +23,10 @@ WAY_OUT = "Cold and warm"
 _MOST = 40
 
 
-def part_menu(context: Context, key: str) -> Component | None:
+def scope_menu(context: Context, key: str) -> Component | None:
     """Return the menu of models (`m`) or routes (`r`) with requests in the window; None with a single value."""
-    view, name = context.view, PART[key]
-    chosen, names = view.part.get(key, ""), _choices(context, key)
+    view, name = context.view, SCOPE[key]
+    chosen, names = view.scope.get(key, ""), _choices(context, key)
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - a single value is no choice
         return None
     options = {"": (f"Any {name}", view.here(**{key: None}))}
@@ -37,23 +37,23 @@ def part_menu(context: Context, key: str) -> Component | None:
     return menu([shown], options, chosen, more, title=f"{name.capitalize()}: {chosen or 'any'}", css="menu side-menu")
 
 
-def chips(context: Context, keys: Iterable[str] = PART) -> list[Node]:
+def chips(context: Context, keys: Iterable[str] = SCOPE) -> list[Node]:
     """Return a chip for each active filter, which links to the same page without the filter."""
-    return [_chip(context, key) for key in keys if key in context.view.part]
+    return [_chip(context, key) for key in keys if key in context.view.scope]
 
 
-def part_words(view: View, keys: Iterable[str] = PART) -> str:
+def scope_text(view: View, keys: Iterable[str] = SCOPE) -> str:
     """Return the scope of *view* as text: `model small and route /v1`; "" for the complete service."""
-    return " and ".join(_words(view, key) for key in keys if key in view.part)
+    return " and ".join(_words(view, key) for key in keys if key in view.scope)
 
 
 def blocking_filters(context: Context) -> list[str]:
     """Return the filters that exclude all requests: each one that alone does so, else all; [] if there are requests."""
     if _requests_without(context, []):
         return []
-    part = list(context.view.part)
-    alone = [key for key in part if _requests_without(context, [key])]
-    return alone or (part if _requests_without(context, part) else [])
+    keys = list(context.view.scope)
+    alone = [key for key in keys if _requests_without(context, [key])]
+    return alone or (keys if _requests_without(context, keys) else [])
 
 
 def no_matching_request(context: Context, keys: list[str]) -> Component:
@@ -67,7 +67,7 @@ def no_matching_request(context: Context, keys: list[str]) -> Component:
     ]
     text = f"There are {', and '.join(left)}." if left else "Remove these filters to see requests."
     return empty_page_card(
-        f"No request of {part_words(view)} in this window", text, actions=remove_filter_links(view, keys)
+        f"No request of {scope_text(view)} in this window", text, actions=remove_filter_links(view, keys)
     )
 
 
@@ -75,7 +75,7 @@ def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:
     """Return one link for each filter in *keys*, to the same page without that filter."""
     return [
         link(
-            WAY_OUT if key == "cold" else f"All {PART[key]}s",
+            WAY_OUT if key == "cold" else f"All {SCOPE[key]}s",
             href=view.here(**{key: None}),
             className="btn pri" if first else "btn",
         )
@@ -85,7 +85,7 @@ def remove_filter_links(view: View, keys: Iterable[str]) -> list[Component]:
 
 def slo_scope_note(slo: Slo, shown: Selection) -> str:
     """Return the scope of *slo* if it differs from *shown*: `all routes`, `route /v1`; else ""."""
-    names = (*(name for key, name in PART.items() if key != "cold"), "environment")
+    names = (*(name for key, name in SCOPE.items() if key != "cold"), "environment")
     pairs = {name: (getattr(slo, name), getattr(shown, name)) for name in names}
     scopes = [
         f"{name} {promised}" if promised else f"all {name}s"
@@ -102,7 +102,7 @@ def matches_selection(where: Mapping[str, str], shown: Selection) -> bool:
 
 
 def _words(view: View, key: str) -> str:
-    return WORDS[view.part[key]] if key == "cold" else f"{PART[key]} {view.part[key]}"
+    return WORDS[view.scope[key]] if key == "cold" else f"{SCOPE[key]} {view.scope[key]}"
 
 
 def _chip(context: Context, key: str) -> Component:
@@ -110,8 +110,8 @@ def _chip(context: Context, key: str) -> Component:
     if key == "cold":
         name, value, said = chip_words(context)
     else:
-        name, value = PART[key].capitalize(), view.part[key]
-        said = f"{name} {value}: show all {PART[key]}s"
+        name, value = SCOPE[key].capitalize(), view.scope[key]
+        said = f"{name} {value}: show all {SCOPE[key]}s"
     inside: list[Node] = [
         html.Span(name),
         html.B(value, className="cut"),
@@ -122,13 +122,13 @@ def _chip(context: Context, key: str) -> Component:
 
 def _choices(context: Context, key: str) -> list[str]:
     """Return the values with requests in the window, most requests first."""
-    source, asked = context.source, replace(context.selection, **{PART[key]: None})
-    return list(source.ask(source.read.dimensions, asked)[PART[key]])
+    source, asked = context.source, replace(context.selection, **{SCOPE[key]: None})
+    return list(source.cached(source.read.dimensions, asked)[SCOPE[key]])
 
 
 def _requests_without(context: Context, keys: Iterable[str]) -> int:
-    wider = replace(context.selection, **{PART[key]: None for key in keys})
-    return context.source.ask(context.source.read.latency, wider).count
+    wider = replace(context.selection, **{SCOPE[key]: None for key in keys})
+    return context.source.cached(context.source.read.latency, wider).count
 
 
 def menu(
@@ -171,7 +171,7 @@ def _option(text: str, href: str, *, on: bool) -> Component:
 
 def leave_out_cold_link(context: Context) -> Component | None:
     """Return the link that excludes cold requests; None without cold requests, or if they are filtered already."""
-    if context.service is None or "cold" in context.view.part:
+    if context.service is None or "cold" in context.view.scope:
         return None
     number = _requests(context, ONLY_COLD)
     if not number:
@@ -183,14 +183,14 @@ def leave_out_cold_link(context: Context) -> Component | None:
 
 def chip_words(context: Context) -> tuple[str, str, str]:
     """Return name, value and tooltip of the chip for cold requests."""
-    chosen = context.view.part["cold"]
+    chosen = context.view.scope["cold"]
     number = _requests(context, ONLY_COLD if chosen == WITHOUT_COLD else WITHOUT_COLD)
     what = "cold" if chosen == WITHOUT_COLD else "warm"
     return "Without", f"{count(number)} {what}", f"{_several(number)} left out that were {what}: show all"
 
 
 def _requests(context: Context, cold: str) -> int:
-    return context.source.ask(context.source.read.latency, replace(context.selection, cold=cold)).count
+    return context.source.cached(context.source.read.latency, replace(context.selection, cold=cold)).count
 
 
 def _several(number: int) -> str:

@@ -95,7 +95,7 @@ def _body(context: Context) -> list[Node]:
 
 def _tiles(context: Context, now: Measures) -> Component:
     before = measure(context.source, context.previous)
-    courses = context.source.ask(
+    courses = context.source.cached(
         context.source.read.quantiles_over_time, context.selection, (0.5, 0.99), context.axis.step
     )
     rate = now.requests / context.seconds
@@ -155,7 +155,7 @@ def _cost_tile(context: Context, now: Measures, before: Measures) -> Component |
     """Return the tile of the cost of a million requests; None without a price or with a filter."""
     costs, view = context.source.costs, context.view
     per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
-    if costs is None or per_hour is None or view.part:
+    if costs is None or per_hour is None or view.scope:
         return None
     each = cost_of_request(per_hour, context.seconds, now.requests)
     if each is None:
@@ -207,7 +207,7 @@ def _inspector(context: Context) -> Component:
     return inspector(
         frame,
         view.percentile,
-        dominants=context.source.ask(context.source.read.dominants, context.selection, PERCENTILES),
+        dominants=context.source.cached(context.source.read.dominants, context.selection, PERCENTILES),
         stalls=stalls(context.source, context.selection),
         hidden=hidden_in(context),
         advice=_advice(context),
@@ -219,10 +219,10 @@ def _exemplars(context: Context, size: str) -> Component:
     source, view = context.source, context.view
     pinned = view.percentile if view.text("p") else None
     if pinned is None:
-        frame = slow_of_each_cause(source.ask(source.read.one_per_cause, context.selection, _EXEMPLARS))
+        frame = slow_of_each_cause(source.cached(source.read.one_per_cause, context.selection, _EXEMPLARS))
     else:
         frame = nearest_in_rank(_retained_near(context, pinned), pinned)
-    more = link("All traces →", href=view.link("/traces", svc=context.service, **view.part), className="link")
+    more = link("All traces →", href=view.link("/traces", svc=context.service, **view.scope), className="link")
     title = "Slow exemplars" if pinned is None else f"Exemplars around {percentile(pinned)}"
     if not len(frame):
         return card(
@@ -251,7 +251,7 @@ def slow_of_each_cause(kept: pd.DataFrame) -> pd.DataFrame:
 
 
 def _advice(context: Context) -> str:
-    return context.view.link(service_path(context.service or "", "advice"), **context.view.part)
+    return context.view.link(service_path(context.service or "", "advice"), **context.view.scope)
 
 
 def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
@@ -260,7 +260,7 @@ def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
     at = nearest(grid["percentile"], quantile)
     low, high = (grid["value_seconds"].iloc[min(max(at + side * _NEAR, 0), len(grid) - 1)] for side in (-1, 1))
     between = (float(low), float(high) if at + _NEAR < len(grid) else math.inf)
-    return context.source.ask(
+    return context.source.cached(
         context.source.read.exemplars, context.selection, limit=_LOOKED_THROUGH, between_seconds=between
     )
 

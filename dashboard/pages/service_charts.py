@@ -134,7 +134,7 @@ def _objective(context: Context) -> Objective | None:
     if status is None or threshold is None:
         return None
     # Counted as by the objective: fast failures are bad, too.
-    counted = context.source.ask(context.source.read.slo_counts, context.selection, threshold)
+    counted = context.source.cached(context.source.read.slo_counts, context.selection, threshold)
     value, between = None, None
     if counted.total:
         value, low, high = (1 - bad / counted.total for bad in (counted.bad, counted.bad_high, counted.bad_low))
@@ -143,7 +143,7 @@ def _objective(context: Context) -> Objective | None:
 
 
 def _too_few(context: Context) -> Component:
-    requests = context.source.ask(context.source.read.latency, context.selection).count
+    requests = context.source.cached(context.source.read.latency, context.selection).count
     text = f"{requests} so far in this window. A percentile is shown when ten requests are above it: p50 needs 20."
     return empty("Too few requests for a percentile", text)
 
@@ -203,9 +203,9 @@ def heat_chart(context: Context) -> Figure:
     """Return the figure of `heat_card`."""
     source, selection = context.source, context.selection
     cells = _cells(context)
-    quantiles = source.ask(source.read.quantiles_over_time, selection, _HEAT_QUANTILES, context.axis.step)
+    quantiles = source.cached(source.read.quantiles_over_time, selection, _HEAT_QUANTILES, context.axis.step)
     by_stage = context.view.choice("by", "stage", "count") == "stage"
-    kept = records(source.ask(source.read.exemplars, selection, limit=_EXEMPLARS))
+    kept = records(source.cached(source.read.exemplars, selection, limit=_EXEMPLARS))
     figure = heat_figure(
         cells,
         quantiles,
@@ -241,11 +241,13 @@ def heat_table(cells: pd.DataFrame) -> pd.DataFrame:
 
 def _over_time(context: Context) -> pd.DataFrame:
     quantile = OVER_TIME[context.view.choice("t", *OVER_TIME)][1]
-    return context.source.ask(context.source.read.breakdown_over_time, context.selection, quantile, context.axis.step)
+    return context.source.cached(
+        context.source.read.breakdown_over_time, context.selection, quantile, context.axis.step
+    )
 
 
 def _cells(context: Context) -> pd.DataFrame:
-    return context.source.ask(context.source.read.heat, context.selection, context.axis.step)
+    return context.source.cached(context.source.read.heat, context.selection, context.axis.step)
 
 
 def _alerts(context: Context) -> list[Alert]:
@@ -266,7 +268,7 @@ def _alerts(context: Context) -> list[Alert]:
 def _marked_events(context: Context) -> dict[datetime, str]:
     """Return the deployments and configuration changes reported in the shown time, by time."""
     axis, source = context.axis, context.source
-    frame = source.ask(source.read.events, axis.start, axis.end, service=context.service)
+    frame = source.cached(source.read.events, axis.start, axis.end, service=context.service)
     marked = frame[frame["kind"].isin(_MARKED)]
     # Deployments have priority if not all events fit.
     shown = marked.iloc[(marked["kind"] != "deploy").argsort(kind="stable")].head(_MAX_MARKS)

@@ -21,7 +21,7 @@ from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
 from .measures import KINDS, measure, measures_in_window
 from .page import Context, Page, empty_page_card
-from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, part_menu, part_words
+from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, scope_menu, scope_text
 from .service_status import clock_or_date, status_of
 
 _FULL_LEVEL, *_REDUCED_LEVELS = AGENT_LEVELS
@@ -84,11 +84,11 @@ def _unknown(context: Context) -> Component:
 def service_tabs(context: Context, tab: str) -> Component:
     """Return the tabs of a service with *tab* selected; `compare` and `slo` are separate pages."""
     service, view = context.service or "", context.view
-    slo, part = context.slo, view.part
-    streams = context.source.ask(context.source.read.streams, context.selection, FIRST_TOKEN)
+    slo, part = context.slo, view.scope
+    streams = context.source.cached(context.source.read.streams, context.selection, FIRST_TOKEN)
     items = {
         "": ("Breakdown", view.link(service_path(service), **part)),
-        "compare": ("Compare", view.link("/compare", svc=service, **view.part_of_each_version)),
+        "compare": ("Compare", view.link("/compare", svc=service, **view.scope_of_all_versions)),
         "slo": ("SLO", view.link(slo_path(slo.slo.name))) if slo else None,
         "traces": ("Traces", view.link(service_path(service, "traces"), **part)),
         "tokens": ("Tokens", view.link(service_path(service, "tokens"), **part))
@@ -96,7 +96,7 @@ def service_tabs(context: Context, tab: str) -> Component:
         else None,
         "capacity": ("Capacity & cost", view.link(service_path(service, "capacity"), **part)),
         "replicas": ("Replicas", view.link(service_path(service, "replicas"), **part))
-        if tab == "replicas" or len(context.source.ask(context.source.read.loads, service, view.text("env")))
+        if tab == "replicas" or len(context.source.cached(context.source.read.loads, service, view.text("env")))
         else None,
         "advice": ("Advice", view.link(service_path(service, "advice"), **part)),
     }
@@ -117,14 +117,14 @@ def _head(context: Context) -> Component:
     about: list[Node] = [html.Span(service)]
     if stands.state:
         about.append(stands.link)
-    every = context.source.ask(read.dimensions, replace(context.selection, model=None))
-    shown = context.source.ask(read.dimensions, context.selection)
+    every = context.source.cached(read.dimensions, replace(context.selection, model=None))
+    shown = context.source.cached(read.dimensions, context.selection)
     seen = measures_in_window(context).get(service)
     if seen is not None and seen.kind in _TELLING_KINDS:
         about.append(pill(KINDS[seen.kind], "out"))
     about += _models(context, list(every["model"]))
     about += [
-        pill(text, "out") for text in (context.view.part.get("v") or newest, _hardware(list(shown["device"]))) if text
+        pill(text, "out") for text in (context.view.scope.get("v") or newest, _hardware(list(shown["device"]))) if text
     ]
     return html.Div(
         [
@@ -148,7 +148,7 @@ def _history(context: Context) -> Component | None:
 
 def _models(context: Context, names: list[str]) -> list[Node]:
     """Return the models of the service; if there are several, as links to their requests."""
-    chosen = context.view.part.get("m")
+    chosen = context.view.scope.get("m")
     if len(names) < 2 and not chosen:  # noqa: PLR2004 - one model needs no choice
         return [pill(each, "out") for each in names]
     shown = names[:_MAX_MODELS]
@@ -169,9 +169,9 @@ def _hardware(devices: list[str]) -> str:
 
 def _actions(context: Context) -> Component | None:
     view = context.view
-    actions: list[Node] = [part_menu(context, "r"), leave_out_cold_link(context), *chips(context)]
+    actions: list[Node] = [scope_menu(context, "r"), leave_out_cold_link(context), *chips(context)]
     if len(context.versions) > 1:
-        href = view.link("/compare", svc=context.service, **view.part_of_each_version)
+        href = view.link("/compare", svc=context.service, **view.scope_of_all_versions)
         actions.append(link([html.I(className="ic ic-compare"), "Compare versions"], href=href, className="btn"))
     shown = [each for each in actions if each is not None]
     return html.Div(shown, className="pick") if shown else None
@@ -190,7 +190,7 @@ def _without_data(context: Context) -> list[Node]:
         if age > timedelta()
         else "All data is newer than this window."
     )
-    part = part_words(view)
+    part = scope_text(view)
     text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
     first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
     return [
@@ -208,7 +208,7 @@ def _without_data(context: Context) -> list[Node]:
 
 def suspect_note(context: Context) -> Component | None:
     """Return a line on calls with invalid server timings, by dialect; None without such calls."""
-    found = context.source.ask(context.source.read.streams, context.selection, SUSPECT_REPORT)
+    found = context.source.cached(context.source.read.streams, context.selection, SUSPECT_REPORT)
     calls = {dialect: each.count for dialect, each in found.items() if each.count}
     if not calls:
         return None
@@ -229,7 +229,7 @@ def agent_cost(context: Context) -> Component | None:
     requests = sum(each.count for each in counted)
     if not requests:
         return None
-    whole = context.source.ask(context.source.read.latency, _any_model(context))
+    whole = context.source.cached(context.source.read.latency, _any_model(context))
     spent = sum(each.sum for each in counted) / requests
     share = f" ({percent(spent * whole.count / whole.sum, 2)} of it)" if whole.sum else ""
     behind = sum(each.sum for each in _agent_streams(context, AGENT_BACKGROUND).values()) / requests
@@ -265,7 +265,9 @@ def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Co
 def _level_period(context: Context, level: str) -> str:
     """Return the time range with requests recorded at *level*, as text."""
     view, step = context.view, context.axis.step
-    course = context.source.ask(context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step)
+    course = context.source.cached(
+        context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step
+    )
     begun, ended = course["at"].min().to_pydatetime(), course["at"].max().to_pydatetime() + step
     if ended + max(step, timedelta(seconds=30)) >= min(view.end, context.source.now()):
         return f"Since {clock_or_date(begun, view)}"
@@ -274,7 +276,7 @@ def _level_period(context: Context, level: str) -> str:
 
 
 def _agent_streams(context: Context, metric: str) -> dict[str, Histogram]:
-    return context.source.ask(context.source.read.streams, _any_model(context), metric)
+    return context.source.cached(context.source.read.streams, _any_model(context), metric)
 
 
 def _any_model(context: Context) -> Selection:

@@ -151,7 +151,7 @@ def _price_table(prices: Prices) -> Component:
 
 
 def _storage(context: Context) -> Component:
-    found = context.source.ask(context.source.read.storage)
+    found = context.source.cached(context.source.read.storage)
     retention, view = context.source.read.retention, context.view
     facts = {
         "Takes": _budget(found),
@@ -186,7 +186,7 @@ def _tier(found: TierStorage) -> Component:
 
 def _limits(context: Context) -> Component:
     read = context.source.read
-    folds = context.source.ask(read.folds)
+    folds = context.source.cached(read.folds)
     limits: Sequence[Component] = [
         html.P([pill("Folded", "warn"), f" {each}: the rest counts as other."]) for each in folds
     ]

@@ -214,7 +214,7 @@ def burn_card(context: Context, found: SloStatus) -> Component:
     slo, axis = found.slo, context.axis
     # The step must divide five minutes; otherwise the line of five minutes would cover six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
-    series = context.source.ask(tally_over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
+    series = context.source.cached(tally_over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
     title, sub = "Burn rate", f"{span(RECENT)} (ink) and {span(FAST)} (grey)"
     if not len(series):
         return card(title, empty("No request in this window"), sub=sub)
@@ -244,7 +244,7 @@ def _budget_series(context: Context, found: SloStatus, since: datetime) -> tuple
     view, slo = context.view, found.slo
     start = max(since, view.end - WINDOWS[view.choice("w", *WINDOWS)]) if view.choice("w", *WINDOWS) != "30d" else since
     axis = TimeAxis(start, view.end, step_for(view.end - start), view.zone)
-    series = context.source.ask(tally_over_time, context.source.read, slo, start, view.end, axis.step)
+    series = context.source.cached(tally_over_time, context.source.read, slo, start, view.end, axis.step)
     return replace(axis, step=_step(series, axis)), series
 
 

@@ -46,7 +46,7 @@ from ..ui.components import (
 )
 from ..ui.design_tokens import hue
 from ..ui.format import axis_duration, count, duration, percent, percentile, portion, several, whole
-from ..view import PART, View, service_path
+from ..view import SCOPE, View, service_path
 from .page import Context, records
 from .service_status import clock_or_date, maintenance_note
 
@@ -81,7 +81,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         )
     step = step_for((axis.end - axis.start) * _COARSER)
     chosen = slo.select(axis.start, axis.end)
-    frame = source.ask(source.read.bad_over_time, chosen, slo.threshold_seconds, step)
+    frame = source.cached(source.read.bad_over_time, chosen, slo.threshold_seconds, step)
     bad = float(frame["bad"].sum()) if len(frame) else 0.0
     if not bad:
         none = "No bad request in this window" if len(frame) else "No request in this window"
@@ -176,7 +176,7 @@ def _excess_row(record: dict[str, Any], widest: float) -> Component:
 def stage_budget_use(context: Context, slo: Slo) -> BudgetSplit | None:
     """Return the use of the stage budgets of *slo* in the window, for the version, model and route of the address."""
     asked, axis = _narrowed(context, slo), context.axis
-    return context.source.ask(stage_budgets, context.source.read, asked, axis.start, axis.end)
+    return context.source.cached(stage_budgets, context.source.read, asked, axis.start, axis.end)
 
 
 def stages_card(context: Context, slo: Slo) -> Component:
@@ -201,13 +201,13 @@ def stages_card(context: Context, slo: Slo) -> Component:
 
 def _narrowed(context: Context, slo: Slo) -> Slo:
     """Return *slo* narrowed to the version, model and route of the address, if the objective sets none."""
-    part = {PART[key]: value for key, value in context.view.part.items() if key != "cold"}
+    part = {SCOPE[key]: value for key, value in context.view.scope.items() if key != "cold"}
     return replace(slo, **{name: value for name, value in part.items() if getattr(slo, name) is None})
 
 
 def _versions(context: Context, slo: Slo) -> Node:
     """Return links to each version, newest first; empty if there is only one."""
-    view, chosen = context.view, context.view.part.get("v", "")
+    view, chosen = context.view, context.view.scope.get("v", "")
     rows = context.versions
     seen = [str(name) for name, n in zip(rows["version"], rows["requests"], strict=True) if n > 0][::-1]
     if slo.version is not None or (len(seen) < 2 and not chosen):  # noqa: PLR2004 - a single version is no choice
@@ -315,7 +315,7 @@ def _deviation(seconds: float, budget: float) -> Nodes:
 def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:
     """Return the mean stage times of requests that violated *slo*, and of all others (`Reader.bad_breakdown`)."""
     source = context.source
-    return source.ask(source.read.bad_breakdown, slo.select(start, end), slo.threshold_seconds)
+    return source.cached(source.read.bad_breakdown, slo.select(start, end), slo.threshold_seconds)
 
 
 def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:

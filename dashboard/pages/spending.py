@@ -49,9 +49,9 @@ def spending(context: Context) -> Spending | None:
     costs, source = context.source.costs, context.source
     per_hour = costs.per_hour(context.service or "", context.view.text("env")) if costs else None
     # A price covers all requests of a service, not the requests of one version, model or route.
-    if costs is None or per_hour is None or context.view.part:
+    if costs is None or per_hour is None or context.view.scope:
         return None
-    counted = source.ask(source.read.slo_counts, context.selection, context.threshold_seconds)
+    counted = source.cached(source.read.slo_counts, context.selection, context.threshold_seconds)
     whole = cost_of_request(per_hour, context.seconds, counted.total)
     good = cost_of_request(per_hour, context.seconds, counted.total - counted.bad)
     return Spending(costs.currency, per_hour, whole, good, counted.bad / max(counted.total, 1))
@@ -60,7 +60,7 @@ def spending(context: Context) -> Spending | None:
 def mean_stages(context: Context) -> dict[str, float]:
     """Return the mean time [seconds] of each stage over the requests in the window."""
     view, source = context.view, context.source
-    frame = source.ask(source.read.breakdown_over_time, context.selection, None, view.end - view.start)
+    frame = source.cached(source.read.breakdown_over_time, context.selection, None, view.end - view.start)
     if not len(frame):
         return {}
     weight = frame["n"].to_numpy(dtype=float)
@@ -76,7 +76,7 @@ def cost_tile(context: Context) -> Component:
     """Return the tile of the cost of a million requests, and of a million good requests."""
     name, found = "Cost per 1 M", spending(context)
     if found is None:
-        return tile(name, UNKNOWN, "", "a price is of all requests" if context.view.part else "no price is set")
+        return tile(name, UNKNOWN, "", "a price is of all requests" if context.view.scope else "no price is set")
     if found.each is None:
         return tile(name, UNKNOWN, "", "no request")
     good = "no good one" if found.good is None else f"{money(found.good * MILLION, found.currency)} good ones"
@@ -94,7 +94,7 @@ def cost_card(context: Context, size: str) -> Component:
     head: list[tuple[Node, str]] = [("Stage", "w1"), ("mean", "r w2"), ("of busy time", "r w2")]
     head += [("per 1 M", "r w2"), (f"saved at 2{TIMES}", "r w2")] if whole is not None else []
     body: list[Node] = [table((*head, ("", "hide")), rows, "Cost by stage", css="insp wide")]
-    if whole is None and not context.view.part:
+    if whole is None and not context.view.scope:
         body.append(_how_to_price(context))
     if found is not None and found.each is not None:
         body.append(_idle_cost(context, found.each * MILLION, found.currency))

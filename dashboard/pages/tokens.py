@@ -77,7 +77,7 @@ def _no_streaming(context: Context) -> Component:
 
 
 def _breakdown(context: Context) -> str:
-    return context.view.link(service_path(context.service or ""), **context.view.part)
+    return context.view.link(service_path(context.service or ""), **context.view.scope)
 
 
 def _finding(context: Context, measures: TokenMeasures) -> Component:
@@ -192,7 +192,7 @@ def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histog
 
 def _metric_over_time(context: Context, metric: str, key: str, quantiles: tuple[float, ...]) -> pd.DataFrame:
     source = context.source
-    return source.ask(source.read.streams_over_time, context.selection, metric, key, quantiles, context.axis.step)
+    return source.cached(source.read.streams_over_time, context.selection, metric, key, quantiles, context.axis.step)
 
 
 def _glossary() -> Component:

@@ -56,7 +56,7 @@ _SPEED_COLUMNS = {
 def first_token_frame(context: Context, measures: TokenMeasures) -> pd.DataFrame:
     """Return the stage breakdown of the time to first token, at the percentiles with enough requests."""
     source = context.source
-    frame = source.ask(_smoothed_first_tokens, source.read, context.selection, measures.definition)
+    frame = source.cached(_smoothed_first_tokens, source.read, context.selection, measures.definition)
     shown = percentile_grid(int(frame.attrs.get("requests", 0)))
     return frame[frame["percentile"].isin(shown)].reset_index(drop=True)
 
@@ -109,7 +109,7 @@ def speed_card(context: Context, measures: TokenMeasures) -> Component:
     """Return the card of token speed by number of requests that decode at the same time."""
     title, source = "Token speed against load", context.source
     groups = _groups(measures.pace.count)
-    frame = source.ask(
+    frame = source.cached(
         source.read.speed_by_load, context.selection, measures.definition, context.axis.step, max(groups, 1)
     )
     steps, width = int(frame.attrs["steps"]), frame.attrs["step_seconds"]
@@ -194,7 +194,7 @@ class TokenMeasures:
 def token_measures(source: Source, selection: Selection | None, definition: str | None) -> TokenMeasures:
     """Return the measures of *selection* by *definition*, or by the most frequent one; empty for None."""
     found = {
-        metric: source.ask(source.read.streams, selection, metric) if selection else {}
+        metric: source.cached(source.read.streams, selection, metric) if selection else {}
         for metric in (FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS)
     }
     definitions = {name: each.count for name, each in (found[FIRST_TOKEN] or found[OUTPUT_TOKEN]).items()}
@@ -226,7 +226,7 @@ class BandChart:
 
 def prompt_card(context: Context, measures: TokenMeasures) -> Component:
     """Return the card of the time to first token by prompt length."""
-    found = context.source.ask(
+    found = context.source.cached(
         context.source.read.by_band, context.selection, FIRST_TOKEN_BY_INPUT, measures.definition
     )
     return _band_card("TTFT by prompt length", found, measures.taken_in, _PROMPTS)
@@ -234,7 +234,7 @@ def prompt_card(context: Context, measures: TokenMeasures) -> Component:
 
 def pace_card(context: Context, measures: TokenMeasures) -> Component:
     """Return the card of the time per output token by response length."""
-    found = context.source.ask(
+    found = context.source.cached(
         context.source.read.by_band, context.selection, OUTPUT_TOKEN_BY_OUTPUT, measures.definition
     )
     return _band_card("TPOT by response length", found, measures.put_out, _ANSWERS)

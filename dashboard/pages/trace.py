@@ -44,7 +44,7 @@ _RETAINED_BECAUSE = {
 def render(context: Context, trace_id: str) -> Page:
     """Return the page of one retained request."""
     view, source = context.view, context.source
-    found = source.ask(source.read.trace, trace_id) if _is_id(trace_id) else None
+    found = source.cached(source.read.trace, trace_id) if _is_id(trace_id) else None
     trail: list[tuple[str, str | None]] = [("Traces", view.link("/traces"))]
     if found is None:
         return Page("Trace · Stagelens", [*trail, (trace_id[:12], None)], [_not_retained(context, trace_id)], "/traces")
@@ -92,7 +92,7 @@ def _not_retained(context: Context, trace_id: str) -> Component:
 
 
 def _newest_retained(context: Context) -> Component | None:
-    frame = context.source.ask(context.source.read.exemplars, context.selection, limit=5, order="time")
+    frame = context.source.cached(context.source.read.exemplars, context.selection, limit=5, order="time")
     if not len(frame):
         return None
     rows = traces_table(frame, context.view, "Newest retained requests", with_service=True)
@@ -183,7 +183,7 @@ def _process_age(found: KeptTrace) -> str:
 
 def _similar_requests(context: Context, found: KeptTrace) -> Component:
     source = context.source
-    frame = source.ask(source.read.exemplars, requests_around(found), limit=7, dominant=found.dominant)
+    frame = source.cached(source.read.exemplars, requests_around(found), limit=7, dominant=found.dominant)
     frame = frame[(frame["trace_id"] != found.trace_id) | (frame["span_id"] != found.span_id)].head(6)
     more = link("All traces →", href=context.view.link("/traces", svc=found.series.service), className="link")
     if not len(frame):

@@ -190,15 +190,17 @@ def requests_around(found: KeptTrace) -> Selection:
 def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
     """Return the baseline for the retained request *found*."""
     source, near = context.source, requests_around(found)
-    frame = source.ask(source.read.breakdown, near, (0.5,))
+    frame = source.cached(source.read.breakdown, near, (0.5,))
     median = stages_at(frame, 0) if len(frame) and has_enough_samples(int(frame.attrs.get("requests", 0)), 0.5) else {}
-    return TraceBaseline(source.ask(source.read.latency, near), source.ask(source.read.stage_latency, near), median)
+    return TraceBaseline(
+        source.cached(source.read.latency, near), source.cached(source.read.stage_latency, near), median
+    )
 
 
 def neighbour_traces(context: Context, found: KeptTrace) -> tuple[str | None, str | None]:
     """Return the retained requests before and after *found* in the list, slowest first."""
     source = context.source
-    frame = source.ask(source.read.exemplars, requests_around(found), limit=100)
+    frame = source.cached(source.read.exemplars, requests_around(found), limit=100)
     listed = [
         trace_name(str(trace), str(span)) for trace, span in zip(frame["trace_id"], frame["span_id"], strict=True)
     ]

@@ -17,9 +17,9 @@ from ...store import Selection
 from ..figures.heatmap import heat_figure
 from ..ui.components import Node, card, chart, empty, link, link_tabs, swatch
 from ..ui.format import axis_duration, count, duration, percentile, span
-from ..view import PART, View
+from ..view import SCOPE, View
 from .page import Context, Page, panel, records, traces_table
-from .scope_filter import blocking_filters, chips, field, leave_out_cold_link, menu, no_matching_request, part_menu
+from .scope_filter import blocking_filters, chips, field, leave_out_cold_link, menu, no_matching_request, scope_menu
 from .service_frame import service_page
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
@@ -27,7 +27,7 @@ _MOST = 40
 _LIMIT = 50
 _RANK_QUANTILES = (0.5, 0.99)
 # Query keys that filter requests.
-_FILTERS = ("svc", *PART, "dom", "err", "min", "max", "at")
+_FILTERS = ("svc", *SCOPE, "dom", "err", "min", "max", "at")
 _BECAUSE = {
     "forced": "requested",
     "error": "failed",
@@ -62,7 +62,7 @@ def retained_traces(context: Context) -> pd.DataFrame:
     low, high = (_seconds(view.text(key)) for key in ("min", "max"))
     between = (low or 0.0, math.inf if high is None else high)
     key, colon, value = (view.text("at") or "").partition(":")
-    return source.ask(
+    return source.cached(
         source.read.exemplars,
         _selection(context),
         limit=_LIMIT,
@@ -91,7 +91,7 @@ def _seconds(text: str | None) -> float | None:
 def _heatmap_card(context: Context, frame: pd.DataFrame) -> Component:
     """Return the latency heatmap of all requests, with the filtered retained requests marked."""
     source, selection, step = context.source, _selection(context), context.axis.step
-    cells = source.ask(source.read.heat, selection, step)
+    cells = source.cached(source.read.heat, selection, step)
     title = "Retained among all requests"
     if not len(cells):
         keys = blocking_filters(context)
@@ -99,7 +99,7 @@ def _heatmap_card(context: Context, frame: pd.DataFrame) -> Component:
     marked = [{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in records(frame)]
     figure = heat_figure(
         cells,
-        source.ask(source.read.quantiles_over_time, selection, _RANK_QUANTILES, step),
+        source.cached(source.read.quantiles_over_time, selection, _RANK_QUANTILES, step),
         context.axis_of(cells),
         exemplars=marked,
         versions=context.releases if context.service else None,
@@ -171,14 +171,14 @@ def _services(context: Context) -> Component:
 
 
 def _parts(context: Context) -> list[Node]:
-    menus = (part_menu(context, key) for key in ("m", "r"))
+    menus = (scope_menu(context, key) for key in ("m", "r"))
     return [*menus, leave_out_cold_link(context), *chips(context, ("m", "r", "cold"))]
 
 
 def _versions(context: Context) -> Component | None:
     if not context.service or len(context.versions) < 2:  # noqa: PLR2004 - a single version is no choice
         return None
-    view, chosen = context.view, context.view.part.get("v", "")
+    view, chosen = context.view, context.view.scope.get("v", "")
     names = [str(each) for each in reversed(list(context.versions["version"]))][:_MOST]
     options = {"": ("Any version", view.here(v=None))} | {each: (each, view.here(v=each)) for each in names}
     return menu([chosen or "Any version"], options, chosen)
@@ -186,7 +186,7 @@ def _versions(context: Context) -> Component | None:
 
 def _stages(context: Context) -> Component:
     view, source, chosen = context.view, context.source, context.view.text("dom") or ""
-    found = sorted(source.ask(source.read.stage_latency, replace(context.selection, status=None)), key=position)
+    found = sorted(source.cached(source.read.stage_latency, replace(context.selection, status=None)), key=position)
     options = {"": ("Any stage", view.here(dom=None))} | {each: (label(each), view.here(dom=each)) for each in found}
     shown: list[Node] = [swatch(chosen), f"Mostly {label(chosen)}"] if chosen else ["Mostly any stage"]
     return menu(shown, options, chosen)
@@ -195,7 +195,7 @@ def _stages(context: Context) -> Component:
 def _latency_filter(context: Context) -> Component:
     """Return the latency filter: percentiles of the window, the objective, and a text field."""
     view, source, chosen = context.view, context.source, context.view.text("min") or ""
-    latency = source.ask(source.read.latency, context.selection)
+    latency = source.cached(source.read.latency, context.selection)
     latencies = {percentile(each): latency.quantile(each) for each in _QUANTILES}
     bounds = {f"slower than {name}": found.value for name, found in latencies.items() if found}
     if context.threshold_seconds is not None:

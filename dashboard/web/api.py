@@ -27,7 +27,7 @@ from ..pages.page import Context, Page
 from ..pages.slo_spent import stage_budget_use
 from ..source import Source
 from ..ui.page_export import PageData, page_data
-from ..view import API_PREFIX, ONLY_COLD, ORDER, PART, WITHOUT_COLD, View, parse
+from ..view import API_PREFIX, ONLY_COLD, ORDER, SCOPE, WITHOUT_COLD, View, parse
 from .api_formats import (
     NOT_FOUND,
     BadRequestError,
@@ -84,7 +84,7 @@ def add_api_routes(server: Flask, source: Source) -> None:
             raise BadRequestError(msg, key="question", fix=f"one of {', '.join(QUERIES)}", status=NOT_FOUND)
         given = _query_parameters(*found.keys)
         service = required(given, "service") if found.about_one else given.get("service")
-        part = {key: given[name] for key, name in PART.items() if name in given}
+        part = {key: given[name] for key, name in SCOPE.items() if name in given}
         context = _context(source, "/", given | part, service)
         window = _window(context)
         about = window if found.about_window else {"revision": window["revision"]}
@@ -133,7 +133,7 @@ def _conditional_response(context: Context, respond: Callable[[], Response]) -> 
 def _check_names(context: Context) -> None:
     """Reject an unknown environment or service, because a mistyped name would look like an idle service."""
     environment, source = context.view.text("env"), context.source
-    known: list[str] = source.ask(source.read.environments)
+    known: list[str] = source.cached(source.read.environments)
     if environment and environment not in known:
         msg = f"no request came from the environment {environment}"
         raise BadRequestError(
@@ -260,7 +260,7 @@ def add_trace_route(server: Flask, source: Source) -> None:
     """Add the route that exports retained requests to *server*."""
 
     def trace(name: str) -> Response:
-        found = source.ask(source.read.trace, name)
+        found = source.cached(source.read.trace, name)
         if found is None:
             return error_response(
                 f"the trace {name[:40]} was not retained", "id", "retained traces are listed at /traces", _NO_SUCH
@@ -363,18 +363,18 @@ def table_json(frame: pd.DataFrame) -> dict[str, Any]:
 
 def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
-    frame = context.source.ask(context.source.read.breakdown, context.selection, wanted)
+    frame = context.source.cached(context.source.read.breakdown, context.selection, wanted)
     return {"requests": int(frame.attrs.get("requests", 0)), **table_json(frame)}
 
 
 def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
-    return table_json(context.source.ask(context.source.read.stalls, context.selection, wanted))
+    return table_json(context.source.cached(context.source.read.stalls, context.selection, wanted))
 
 
 def _latency(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
-    counted = context.source.ask(context.source.read.latency, context.selection)
+    counted = context.source.cached(context.source.read.latency, context.selection)
     values = [_quantile(counted, each) for each in wanted]
     return {"requests": counted.count, **table_json(pd.DataFrame(values, columns=_LATENCY))}
 

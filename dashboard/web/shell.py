@@ -311,7 +311,7 @@ def _store_limits(context: Context, state: StoreState) -> list[Node]:
         f"the store is at its budget of {size(state.budget_bytes)}"
         for width, since in state.shortened.items()
     ]
-    capped = context.source.ask(context.source.read.folds)
+    capped = context.source.cached(context.source.read.folds)
     own = [dimension for dimension in capped if dimension.service in ("", context.service or dimension.service)]
     texts += [f"{dimension}: new ones count as {label(OTHER)}" for dimension in own[:_MAX_FOLDS]]
     if len(own) > _MAX_FOLDS:
@@ -333,7 +333,7 @@ def menus(context: Context) -> list[Component]:
 def environment_menu(context: Context) -> Component | None:
     """Return the environment menu with the worst objective state of each; None with a single environment."""
     chosen = context.view.text("env") or ""
-    known: list[str] = context.source.ask(context.source.read.environments)
+    known: list[str] = context.source.cached(context.source.read.environments)
     if chosen and chosen not in known:
         known = [*known, chosen]
     if len(known) < 2 and not chosen:  # noqa: PLR2004 - a single environment is no choice

@@ -53,11 +53,11 @@ def test_cached_results_survive_writes_of_other_services(store: Store) -> None:
         asked.append(selection)
         return store.read.latency(selection).count
 
-    before = [source.ask(count, of(each)) for each in ("shop", None)]
+    before = [source.cached(count, of(each)) for each in ("shop", None)]
     send(store, "desk", "second")
-    after = [source.ask(count, of(each)) for each in ("shop", None)]
+    after = [source.cached(count, of(each)) for each in ("shop", None)]
     send(store, "shop", "second")
-    own = source.ask(count, of("shop"))
+    own = source.cached(count, of("shop"))
 
     assert (before, after, own) == ([1, 2], [1, 3], 2)
     assert [each.service for each in asked] == ["shop", None, None, "shop"]
@@ -70,10 +70,10 @@ def test_cached_results_of_two_services_expire_when_either_writes(store: Store) 
     def both(a: Selection, b: Selection) -> int:
         return store.read.latency(a).count + store.read.latency(b).count
 
-    first = source.ask(both, of("shop"), b=of("desk"))
+    first = source.cached(both, of("shop"), b=of("desk"))
     send(store, "desk", "second")
 
-    assert (first, source.ask(both, of("shop"), b=of("desk"))) == (2, 3)
+    assert (first, source.cached(both, of("shop"), b=of("desk"))) == (2, 3)
 
 
 def test_concurrent_equal_queries_run_once() -> None:

@@ -219,13 +219,13 @@ def test_hundreds_of_services_need_a_few_queries(crowd: Store, monkeypatch: pyte
     """None is asked a service: page and side bar of 300 services ask as much as those of three."""
     source = Source(crowd, None, NOW.timestamp)
     asked: list[str] = []
-    ask = source.ask
+    cached = source.cached
 
     def counted(query: Any, *args: Any, **more: Any) -> Any:
         asked.append(query.__qualname__)
-        return ask(query, *args, **more)
+        return cached(query, *args, **more)
 
-    monkeypatch.setattr(source, "ask", counted)
+    monkeypatch.setattr(source, "cached", counted)
     context = context_at(source, "/")
     page_of(context)
     side(context, "/", source.state())

@@ -361,9 +361,9 @@ def test_any_scope_survives_its_address(version: str, model: str, route: str) ->
     view = parse("/s/a", address("/s/a", {"v": version, "m": model, "r": route}).partition("?")[2], NOW)
     kept = {"v": stored(version), "m": stored(model), "r": stored(route)}
     again = [
-        parse("/s/a", each.partition("?")[2], NOW) for each in (view.here(), view.link("/s/a/traces", **view.part))
+        parse("/s/a", each.partition("?")[2], NOW) for each in (view.here(), view.link("/s/a/traces", **view.scope))
     ]
 
-    assert view.part == kept
-    assert [each.part for each in again] == [kept, kept]
-    assert view.of_whole_services().part == {}
+    assert view.scope == kept
+    assert [each.scope for each in again] == [kept, kept]
+    assert view.of_whole_services().scope == {}
