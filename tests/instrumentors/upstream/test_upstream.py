@@ -30,6 +30,8 @@ RUN = (sys.executable, "-m", "stagelens", "run", "--")
 NOTHING_KEPT = {f"STAGELENS_KEEP_{each}": "0" for each in ("SLOW", "ERRORS", "UNIFORM", "COLD")}
 # Where "traceparent" is looked for, nothing may be left out.
 PYTEST = ("-p", "anyio", "-p", "harness", "-o", "verbosity_assertions=2")
+# The garbage collector finds what one test left open while any other test runs, and would fail that one.
+PYTEST += ("-p", "no:unraisableexception")
 
 # With other tests beside them; whoever hangs is ended.
 MOST_SECONDS = 200
