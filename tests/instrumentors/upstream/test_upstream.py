@@ -28,10 +28,9 @@ INSTALLED = HERE.parents[2] / ".venv" / "upstream"
 RUN = (sys.executable, "-m", "stagelens", "run", "--")
 # Of a request that is kept the user's own OpenTelemetry SDK is told, and Starlette's tests count what theirs is told.
 NOTHING_KEPT = {f"STAGELENS_KEEP_{each}": "0" for each in ("SLOW", "ERRORS", "UNIFORM", "COLD")}
-# Where "traceparent" is looked for, nothing may be left out.
-PYTEST = ("-p", "anyio", "-p", "harness", "-o", "verbosity_assertions=2")
-# The garbage collector finds what one test left open while any other test runs, and would fail that one.
-PYTEST += ("-p", "no:unraisableexception")
+# Where "traceparent" is looked for, nothing may be left out ("verbosity_assertions"). The garbage collector finds what one
+# test left open while any other test runs, and would fail that one ("unraisableexception").
+PYTEST = ("-p", "anyio", "-p", "harness", "-p", "no:unraisableexception", "-o", "verbosity_assertions=2")
 
 # With other tests beside them; whoever hangs is ended.
 MOST_SECONDS = 200
