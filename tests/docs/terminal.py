@@ -19,6 +19,7 @@ TIMEOUT_SECONDS = 400
 PAUSE_SECONDS = 0.05
 # Where a server listens when it is ready, as the pages write it: a service, and the dashboard, which starts last.
 READY = (8000, 8600)
+MAX_TAIL_CHARS = 8000
 # Instead of the hundreds that a percentile needs.
 REQUESTS = 40
 
@@ -45,6 +46,7 @@ class Terminal:
         path = os.pathsep.join((str(HERE / "shims"), str(Path(sys.executable).parent), os.environ.get("PATH", "")))
         self._environment["PATH"] = f"{environment['PATH']}{os.pathsep}{path}" if "PATH" in environment else path
         self._running: list[subprocess.Popen[bytes]] = []
+        self._printed: list[Path] = []
 
     def __enter__(self) -> Self:
         return self
@@ -90,6 +92,7 @@ class Terminal:
         while process.poll() is None:
             if any(is_open(port) for port in closed):
                 self._running.append(process)
+                self._printed.append(printed)
                 return printed.read_text()
             if time.monotonic() > deadline:
                 self._running.append(process)
@@ -97,6 +100,11 @@ class Terminal:
             time.sleep(PAUSE_SECONDS)
         text = printed.read_text()
 
-        assert process.returncode == 0, f"$ {command}\n{text}\n(ended with {process.returncode})"
+        # A command often fails because a server that was started before it has failed.
+        servers = [each.read_text()[-MAX_TAIL_CHARS:] for each in self._printed]
+
+        assert process.returncode == 0, "\n".join(
+            (f"$ {command}", text, f"(ended with {process.returncode}; what its servers printed follows)", *servers)
+        )
 
         return text
