@@ -41,14 +41,14 @@ class Server:
         traces = [f"{number:032x}" for number in range(self._sent + 1, self._sent + 1 + len(bodies))]
         self._sent += len(bodies)
         with ThreadPoolExecutor(len(bodies)) as clients:
-            answers = list(clients.map(lambda sent: self._post(path, *sent), zip(bodies, traces, strict=True)))
+            responses = list(clients.map(lambda sent: self._post(path, *sent), zip(bodies, traces, strict=True)))
         found: dict[str, dict[str, Any]] = {}
         deadline = time.monotonic() + 90
         while not found.keys() >= set(traces):
             assert time.monotonic() < deadline, f"no spans of {set(traces) - found.keys()}"
             threading.Event().wait(0.1)
             found = {span["traceId"]: span for span in self.requests() if span["name"].startswith("POST ")}
-        return answers, [found[trace] for trace in traces]
+        return responses, [found[trace] for trace in traces]
 
     def requests(self) -> list[dict[str, Any]]:
         """Return the spans of requests."""
@@ -79,8 +79,8 @@ class Server:
         headers = {"Content-Type": "application/json", "traceparent": f"00-{trace}-{'00' * 7}01-01"}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
         try:
-            with urllib.request.urlopen(request, timeout=90) as answer:
-                return json.load(answer)
+            with urllib.request.urlopen(request, timeout=90) as response:
+                return json.load(response)
         except urllib.error.HTTPError as error:
             error.close()
             return None
@@ -116,8 +116,8 @@ def running(part: str, sink: Any, arguments: Sequence[str], ready: str, **variab
 
 def _is_up(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return answer.status == 200
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return response.status == 200
     except urllib.error.HTTPError as error:
         # It is an answer, with a connection.
         error.close()

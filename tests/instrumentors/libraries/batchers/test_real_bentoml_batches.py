@@ -27,9 +27,9 @@ def test_calls_have_separate_waits_and_the_stages_of_their_batch(serving: Callab
     server.send_requests("/double", [{"rows": [0]}])
     for sent in range(ROUNDS):
         rows = [[100 * sent + 10 * number, 100 * sent + 10 * number + 1] for number in range(1, CALLS)]
-        answers, spans = server.send_requests("/double", [{"rows": row} for row in rows])
+        responses, spans = server.send_requests("/double", [{"rows": row} for row in rows])
 
-        assert answers == [[number * 2 for number in row] for row in rows]
+        assert responses == [[number * 2 for number in row] for row in rows]
         for row, span in zip(rows, spans, strict=True):
             check(row, span, server)
     failed, spans = server.send_requests("/double", [{"rows": [-7]}])

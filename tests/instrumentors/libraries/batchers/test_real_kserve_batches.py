@@ -16,10 +16,10 @@ def test_a_ticket_gives_each_request_its_batch(serving: Callable[..., Any]) -> N
     """Two rounds, because the batcher's task starts in the first request; and a failing batch."""
     server = serving("kserve", ["served_by_kserve_batches.py", "PORT"], "/v2/health/ready")
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
-        answers, spans = server.send_requests(
+        responses, spans = server.send_requests(
             "/v1/models/doubling:predict", [{"instances": [number]} for number in numbers]
         )
 
-        assert answers == [{"predictions": [number * 2]} if number > 0 else None for number in numbers]
+        assert responses == [{"predictions": [number * 2]} if number > 0 else None for number in numbers]
         for number, span in zip(numbers, spans, strict=True):
             assert server.batch(span, number).keys() >= {"preprocess", "network"}

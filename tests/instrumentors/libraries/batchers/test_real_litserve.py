@@ -17,17 +17,17 @@ def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., A
     """One by one and in batches, through both of LitServe's queues; a failure has its time as well."""
     fast = ["--fast"] if queue == "zmq" else []
     server = serving("litserve", ["served_by_litserve.py", "PORT", *fast], "/health")
-    answers, spans = server.send_requests("/one", [{"input": number} for number in (1, -1)])
+    responses, spans = server.send_requests("/one", [{"input": number} for number in (1, -1)])
 
-    assert answers == [{"output": 2}, None]
+    assert responses == [{"output": 2}, None]
     for number, span in zip((1, -1), spans, strict=True):
         stages = server.own_times(span)
         assert stages.keys() >= {"queue", "preprocess", f"item-{number}", "forward", "network"}
         assert not {"item-1", "item--1"} - {f"item-{number}"} & stages.keys()
 
-    answers, spans = server.send_requests("/many", [{"input": number} for number in range(3)])
+    responses, spans = server.send_requests("/many", [{"input": number} for number in range(3)])
 
-    assert answers == [{"output": number * 2} for number in range(3)]
+    assert responses == [{"output": number * 2} for number in range(3)]
     for number, span in enumerate(spans):
         assert server.batch(span, number).keys() >= {"preprocess", "forward", "postprocess"}
 
@@ -36,8 +36,8 @@ def test_openai_spec_requests_have_separate_waits_and_stages(serving: Callable[.
     """LitServe queues them under a UUID, and finds responses only by an equal key."""
     server = serving("litserve", ["served_by_litserve.py", "PORT", "--openai"], "/health")
     bodies = [{"model": "m", "messages": [{"role": "user", "content": name}]} for name in ("Ada", "Bob")]
-    answers, spans = server.send_requests("/v1/chat/completions", bodies)
-    said = [answer and answer["choices"][0]["message"]["content"] for answer in answers]
+    responses, spans = server.send_requests("/v1/chat/completions", bodies)
+    contents = [response and response["choices"][0]["message"]["content"] for response in responses]
 
-    assert said == ["hello Ada", "hello Bob"]
+    assert contents == ["hello Ada", "hello Bob"]
     assert all(server.own_times(span).keys() >= {"queue", "thinking"} for span in spans)

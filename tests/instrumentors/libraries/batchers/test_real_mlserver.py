@@ -21,8 +21,8 @@ def test_a_worker_gives_each_request_its_batch(serving: Callable[..., Any]) -> N
     """Two rounds, because the batcher's task starts in an earlier request; and a failing batch."""
     server = serving("mlserver", ["served_by_mlserver.py", "PORT"], "/v2/health/ready")
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
-        answers, spans = server.send_requests("/v2/models/doubling/infer", [body(number) for number in numbers])
-        doubled = [answer and answer["outputs"][0]["data"] for answer in answers]
+        responses, spans = server.send_requests("/v2/models/doubling/infer", [body(number) for number in numbers])
+        doubled = [response and response["outputs"][0]["data"] for response in responses]
 
         assert doubled == [[number * 2] if number > 0 else None for number in numbers]
         for number, span in zip(numbers, spans, strict=True):

@@ -42,9 +42,9 @@ def test_a_handle_call_is_assigned_its_batch(
         assert server.batch(model, number)
 
     for numbers in ([1, 2, 3, 4], [5, 6, 7, 8]):
-        answers, spans = server.send_requests("/double", [{"input": number} for number in numbers])
+        responses, spans = server.send_requests("/double", [{"input": number} for number in numbers])
 
-        assert answers == [{"output": number * 2} for number in numbers]
+        assert responses == [{"output": number * 2} for number in numbers]
         for number, span in zip(numbers, spans, strict=True):
             check(number, span)
     failed, spans = server.send_requests("/double", [{"input": -9}])

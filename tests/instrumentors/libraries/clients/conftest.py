@@ -80,13 +80,13 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/flaky" and not self.upstream.hung_up:
             self.upstream.hung_up = self.close_connection = True
         elif self.path == "/redirect":
-            self._answer(302, b"moved", Location="/plain")
+            self._respond(302, b"moved", Location="/plain")
         elif self.path == "/parts":
-            self._answer_in_parts()
+            self._respond_in_parts()
         else:
-            self._answer(200, b"answer")
+            self._respond(200, b"answer")
 
-    def _answer(self, status: int, body: bytes, **headers: str) -> None:
+    def _respond(self, status: int, body: bytes, **headers: str) -> None:
         self.send_response(status)
         for name, value in headers.items():
             self.send_header(name, value)
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
             self.upstream.release.wait(30)
         self.wfile.write(body)
 
-    def _answer_in_parts(self) -> None:
+    def _respond_in_parts(self) -> None:
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()

@@ -43,10 +43,10 @@ def test_the_wait_for_a_body_is_a_separate_interval(
     async def go() -> None:
         async with aiohttp.ClientSession() as session, session.get(f"{upstream.address}/held") as response:
             assert len(in_a_request.stages()) == 1
-            reading = asyncio.ensure_future(read(response))
+            future = asyncio.ensure_future(read(response))
             await asyncio.sleep(0)
             upstream.release.set()
-            assert await reading
+            assert await future
 
     asyncio.run(go())
 

@@ -272,7 +272,7 @@ def test_two_concurrent_requests_never_mix(client: Client, finished: deque[recor
         stages = [(marks[i], marks[i + 1], marks[i + 2]) for i in range(0, len(marks), 3) if marks[i][0] != "@"]
 
         assert stages
-        assert all(t0 <= begun <= ended <= t1 for _, begun, ended in stages)
+        assert all(t0 <= started <= ended <= t1 for _, started, ended in stages)
 
 
 class _Otel:
@@ -354,9 +354,9 @@ def test_the_order_of_imports_does_not_matter(library: str, attribute: str) -> N
     ):
         code = f"import sys, stagelens; {order}; print({attribute}.__wrapped__.__module__)"
 
-        answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-        assert answer.stdout.split(".")[0].strip() == library
+        assert completed.stdout.split(".")[0].strip() == library
 
 
 @pytest.fixture
@@ -369,9 +369,9 @@ def test_consecutive_reads_are_one_interval(at: Callable[[int], None]) -> None:
     """A download of many parts is one interval, until the caller takes its time in between."""
     marks: list[Any] = [records.OPEN, 0, 0, "dependency", 0, 4]
     pause = client_common.MAX_GAP_NS
-    for begun, ended in ((5, 10), (11, 30), (30 + pause, 90 + pause)):
+    for started, ended in ((5, 10), (11, 30), (30 + pause, 90 + pause)):
         at(ended)
-        client_common.record_read(marks, begun)
+        client_common.record_read(marks, started)
 
     # The headers before it stay apart, however soon the body follows.
     assert marks[3:] == ["dependency", 0, 4, client_common.BODY, 5, 30, client_common.BODY, 30 + pause, 90 + pause]
@@ -380,9 +380,9 @@ def test_consecutive_reads_are_one_interval(at: Callable[[int], None]) -> None:
 def test_bodies_read_concurrently_are_recorded_completely(at: Callable[[int], None]) -> None:
     """The second read to end may have started first, and is not a continuation."""
     marks: list[Any] = [records.OPEN, 0, 0]
-    for begun, ended in ((90, 100), (0, 101), (95, 110)):
+    for started, ended in ((90, 100), (0, 101), (95, 110)):
         at(ended)
-        client_common.record_read(marks, begun)
+        client_common.record_read(marks, started)
 
     assert marks[3:] == [client_common.BODY, 90, 100, client_common.BODY, 0, 110]
 

@@ -106,15 +106,15 @@ STAGES = {
 @pytest.fixture(scope="module")
 def streaming() -> Generator[Callable[[Iterable[str]], str]]:
     """Have a server stream lines, after 20 ms before the first and before the last; returns its address."""
-    said: list[str] = []
+    response_lines: list[str] = []
     never = threading.Event()
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            for number, line in enumerate(said):
-                if number in {0, len(said) - 1}:
+            for number, line in enumerate(response_lines):
+                if number in {0, len(response_lines) - 1}:
                     never.wait(0.02)
                 self.wfile.write(line.encode() + b"\n")
 
@@ -126,7 +126,7 @@ def streaming() -> Generator[Callable[[Iterable[str]], str]]:
     thread.start()
 
     def say(lines: Iterable[str]) -> str:
-        said[:] = lines
+        response_lines[:] = lines
         return f"http://127.0.0.1:{server.server_port}/"
 
     yield say
@@ -190,10 +190,10 @@ def test_the_last_line_of_a_stream_has_the_server_stages(
     in_a_request: Running, streaming: Callable[[Iterable[str]], str], server: str, client: str
 ) -> None:
     """The lines are what they were, the stages are the server's, and the first token is the client's."""
-    begun = records.clock()
+    started = records.clock()
     lines = READ[client](streaming(STREAMS[server]))
     marks = in_a_request.marks
-    own = partition(read_marks(marks).intervals, begun, records.clock())
+    own = partition(read_marks(marks).intervals, started, records.clock())
     lengths: dict[str, float] = {}
     for key, start, end in in_a_request.stages():
         if key.endswith("@reported"):

@@ -31,7 +31,7 @@ from stagelens.instrumentors.libraries.server_reports import (
 )
 from stagelens.instrumentors.request_marks import read_marks
 
-BEGUN = 1_000_000
+START = 1_000_000
 WALL = 20_000_000
 # As JSON may have them: NaN and Infinity too, which Python reads.
 numbers = st.one_of(st.floats(), st.integers(-10, 10**30), st.integers(0, 30), st.booleans(), st.none())
@@ -61,7 +61,7 @@ def nothing_reported() -> Generator[None]:
     places: set[str] = set()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(instrumentor, "_reported", places)
-        patch.setattr(client_common, "clock", itertools.count(BEGUN + WALL // 10, WALL // 20).__next__)
+        patch.setattr(client_common, "clock", itertools.count(START + WALL // 10, WALL // 20).__next__)
         yield
 
     assert places == set()
@@ -69,11 +69,11 @@ def nothing_reported() -> Generator[None]:
 
 def a_call(wall: int = WALL) -> tuple[RespondedCall, records.Marks]:
     """Return a call that took *wall*, and the marks of its request."""
-    marks: records.Marks = [records.OPEN, BEGUN, 0, "dependency", BEGUN, BEGUN + wall]
+    marks: records.Marks = [records.OPEN, START, 0, "dependency", START, START + wall]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(client_common, "clock", lambda: BEGUN + wall // 2)
-        call = RespondedCall(marks, BEGUN, {})
-    call.ended = BEGUN + wall
+        patch.setattr(client_common, "clock", lambda: START + wall // 2)
+        call = RespondedCall(marks, START, {})
+    call.ended = START + wall
     return call, marks
 
 
@@ -82,9 +82,9 @@ def assert_possible(marks: records.Marks) -> None:
     added = list(zip(marks[6::3], marks[7::3], marks[8::3], strict=True))
     stages = [mark for mark in added if not mark[0].startswith("@")]
 
-    assert all(BEGUN <= start < end <= BEGUN + WALL for _, start, end in stages)
+    assert all(START <= start < end <= START + WALL for _, start, end in stages)
     assert all(before[2] == after[1] for before, after in itertools.pairwise(stages))
-    assert sum(partition(read_marks(marks).intervals, BEGUN, BEGUN + WALL).values()) == WALL
+    assert sum(partition(read_marks(marks).intervals, START, START + WALL).values()) == WALL
     assert all(type(first) is int and first >= 0 for key, first, _ in added if key.startswith(("@tokens", "@gap")))
 
 
@@ -93,17 +93,17 @@ def assert_possible(marks: records.Marks) -> None:
 def test_any_response_body_is_parsed_without_an_error(body: dict[str, Any], cut: int, inserted: bytes) -> None:
     """Bodies are complete, truncated, or contain invalid bytes."""
     text = json.dumps(body).encode()
-    for said in (text, text[:cut], text[:cut] + inserted + text[cut:]):
+    for content in (text, text[:cut], text[:cut] + inserted + text[cut:]):
         call, marks = a_call()
         with nothing_reported():
-            call.read(said)
+            call.read(content)
 
         assert_possible(marks)
 
 
 @settings(deadline=None)
 @given(
-    said=st.lists(
+    texts=st.lists(
         st.one_of(
             bodies().map(json.dumps),
             bodies().map(lambda body: f"data: {json.dumps(body)}"),
@@ -116,9 +116,9 @@ def test_any_response_body_is_parsed_without_an_error(body: dict[str, Any], cut:
     ),
     cut=st.integers(0, 100),
 )
-def test_any_response_lines_are_parsed_without_an_error(said: list[str], cut: int) -> None:
+def test_any_response_lines_are_parsed_without_an_error(texts: list[str], cut: int) -> None:
     """Of any stream, as texts and as bytes, the last one cut off."""
-    for lines in (said, [line.encode()[: cut or None] for line in said]):
+    for lines in (texts, [line.encode()[: cut or None] for line in texts]):
         call, marks = a_call()
         with nothing_reported():
             stream = LineStream(call)
@@ -159,15 +159,15 @@ def test_times_in_a_wrong_unit_are_refused(
     stages = [field for field in dialect.fields if field.stage not in {TOTAL, TO_FIRST}]
     parts = fields.draw(st.lists(st.floats(0, 1), min_size=len(stages), max_size=len(stages)).filter(sum))
     factor = share * WALL / sum(parts) * (1000 if up else 0.001)
-    said = {field.name: part * factor / field.unit_ns for field, part in zip(stages, parts, strict=True)}
-    said.setdefault(dialect.known_by, 0.0)
+    reported = {field.name: part * factor / field.unit_ns for field, part in zip(stages, parts, strict=True)}
+    reported.setdefault(dialect.known_by, 0.0)
     call, marks = a_call()
     if dialect.places:
         for key in reversed(dialect.places[0]):
-            said = {key: said}  # pyright: ignore[reportAssignmentType]
-        call.read(json.dumps(said))
+            reported = {key: reported}  # pyright: ignore[reportAssignmentType]
+        call.read(json.dumps(reported))
     else:
-        record_headers({name: str(value) for name, value in said.items()}, marks, Wait(BEGUN, BEGUN + WALL))
+        record_headers({name: str(value) for name, value in reported.items()}, marks, Wait(START, START + WALL))
 
     assert marks[6::3] == ["@suspect"]
 

@@ -149,9 +149,9 @@ def test_a_unary_response_is_a_dependency(  # noqa: PLR0917 - fixtures
     """Blocking, with the call, and as a future, whose interval ends with the response."""
     kind = channel.unary_unary if method == "Unary" else channel.stream_unary
     request = request_ if method == "Unary" else iter(request_)
-    answer = way(kind(f"{SERVICE}/{method}"), request, timeout=30)
+    response = way(kind(f"{SERVICE}/{method}"), request, timeout=30)
 
-    assert answer == b"abc"
+    assert response == b"abc"
     until(in_a_request.names, "the callback of the future")
     assert in_a_request.names() == ["dependency"]
     assert server.traces() == [in_a_request.trace()]
@@ -174,7 +174,7 @@ def test_each_wait_of_a_stream_counts(
     assert received == PARTS
     # The call itself, the wait for each message, and the one for the end.
     assert in_a_request.names() == ["dependency"] * 5
-    assert not any(begun <= moment <= ended for moment in held for _, begun, ended in in_a_request.stages())
+    assert not any(started <= moment <= ended for moment in held for _, started, ended in in_a_request.stages())
     assert server.traces() == [in_a_request.trace()]
 
 
@@ -200,8 +200,8 @@ def test_the_wait_for_stream_headers_is_a_separate_interval(
 
     assert received == PARTS
     assert in_a_request.names() == ["dependency"] * 3
-    begun, headers, body = in_a_request.stages()
-    assert begun[2] <= headers[1] < headers[2] <= body[1] < body[2]
+    invocation, headers, body = in_a_request.stages()
+    assert invocation[2] <= headers[1] < headers[2] <= body[1] < body[2]
 
 
 def test_a_bidirectional_stream_is_recorded(in_a_request: Running, channel: grpc.Channel, server: Server) -> None:
@@ -302,10 +302,10 @@ def test_an_unreferenced_future_is_cancelled(
 ) -> None:
     """We hold no reference to it: as before, it ends when the caller lets it go."""
     call = channel.unary_unary(f"{SERVICE}/Unary").future(b"hold", timeout=30)
-    kept = weakref.ref(call)
+    call_ref = weakref.ref(call)
     del call
 
-    until(lambda: kept() is None, "the future to go")
+    until(lambda: call_ref() is None, "the future to go")
     until(in_a_request.names, "its cancellation")
 
 
@@ -344,9 +344,9 @@ class Metadatum(grpc.UnaryUnaryClientInterceptor):
 def test_metadata_of_interceptors_is_used(in_a_request: Running, server: Server) -> None:
     """One call, one trace: the one the interceptor has set."""
     with grpc.insecure_channel(server.address) as plain:
-        answer = grpc.intercept_channel(plain, Metadatum()).unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
+        response = grpc.intercept_channel(plain, Metadatum()).unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
 
-    assert answer == b"abc"
+    assert response == b"abc"
     assert server.traces() == [THEIRS]
     assert in_a_request.names() == ["dependency"]
 
@@ -363,9 +363,9 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(  # noqa: 
     make_fail(trace_context, "traceparent")
     call = channel.unary_unary(f"{SERVICE}/Unary")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [call(b"abc", metadata=(("x-own", "1"),)) for _ in range(2)]
+        responses = [call(b"abc", metadata=(("x-own", "1"),)) for _ in range(2)]
 
-    assert answers == [b"abc"] * 2
+    assert responses == [b"abc"] * 2
     assert ("x-own", "1") in server.metadata[-1]
     assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
     assert in_a_request.names() == ["dependency"] * 2
@@ -560,15 +560,15 @@ def test_opentelemetry_causes_no_duplicate_spans_or_stages(
 
     try:
         if is_async:
-            answer = aio(server, use)
+            response = aio(server, use)
         else:
             with grpc.insecure_channel(server.address) as channel:
-                answer = channel.unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
+                response = channel.unary_unary(f"{SERVICE}/Unary")(b"abc", timeout=30)
     finally:
         theirs.uninstrument()
         provider.shutdown()
 
-    assert answer == b"abc"
+    assert response == b"abc"
     assert in_a_request.names() == ["dependency"]
     span: Any
     (span,) = exporter.get_finished_spans()
@@ -602,6 +602,6 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
         " grpc.aio._call.Call.__init__.__wrapped__.__module__)"
     )
 
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout.split() == ["grpc._channel", "grpc.aio._call"]
+    assert completed.stdout.split() == ["grpc._channel", "grpc.aio._call"]

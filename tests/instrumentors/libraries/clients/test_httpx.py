@@ -37,9 +37,9 @@ def test_a_call_that_reads_its_body_includes_it(
     """The call's own time is the wait for the headers; what lies inside is the body."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
     with module.Client(timeout=60) as client:
-        answer = client.get(f"{upstream.address}/parts")
+        response = client.get(f"{upstream.address}/parts")
 
-    assert answer.content == BODY
+    assert response.content == BODY
     body, call = in_a_request.stages()
     assert call[1] < body[1] < body[2] < call[2]
 
@@ -49,15 +49,15 @@ def test_a_stream_is_read_after_the_call(
 ) -> None:
     """The call ends with the headers; what the caller does between two parts is its own time."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 0)
-    with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as answer:
+    with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as response:
         before = len(in_a_request.stages())
-        held = [records.clock() for _ in answer.iter_raw()]
+        held = [records.clock() for _ in response.iter_raw()]
 
     call, *reads = in_a_request.stages()
     assert before == 1
     assert len(held) >= 1
-    assert all(call[2] <= begun for _, begun, _ in reads)
-    assert not any(begun <= moment <= ended for moment in held for _, begun, ended in reads)
+    assert all(call[2] <= started for _, started, _ in reads)
+    assert not any(started <= moment <= ended for moment in held for _, started, ended in reads)
 
 
 def test_an_async_stream_is_read_after_the_call(
@@ -69,16 +69,16 @@ def test_an_async_stream_is_read_after_the_call(
     async def go() -> list[int]:
         async with (
             module.AsyncClient(timeout=60) as client,
-            client.stream("GET", f"{upstream.address}/parts") as answer,
+            client.stream("GET", f"{upstream.address}/parts") as response,
         ):
-            return [records.clock() async for _ in answer.aiter_bytes()]
+            return [records.clock() async for _ in response.aiter_bytes()]
 
     held = asyncio.run(go())
 
     call, *reads = in_a_request.stages()
     assert len(held) >= 1
-    assert all(call[2] <= begun for _, begun, _ in reads)
-    assert not any(begun <= moment <= ended for moment in held for _, begun, ended in reads)
+    assert all(call[2] <= started for _, started, _ in reads)
+    assert not any(started <= moment <= ended for moment in held for _, started, ended in reads)
 
 
 def test_a_stream_can_be_abandoned(module: Any, in_a_request: Running, upstream: Upstream) -> None:
@@ -86,15 +86,15 @@ def test_a_stream_can_be_abandoned(module: Any, in_a_request: Running, upstream:
 
     async def go() -> None:
         async with module.AsyncClient(timeout=60) as client:
-            async with client.stream("GET", f"{upstream.address}/parts") as answer:
-                async for _ in answer.aiter_raw():
+            async with client.stream("GET", f"{upstream.address}/parts") as response:
+                async for _ in response.aiter_raw():
                     break
             assert (await client.get(f"{upstream.address}/plain")).content == b"answer"
 
     asyncio.run(go())
     with module.Client(timeout=60) as client:
-        with client.stream("GET", f"{upstream.address}/parts") as answer:
-            assert next(answer.iter_raw())
+        with client.stream("GET", f"{upstream.address}/parts") as response:
+            assert next(response.iter_raw())
         assert client.get(f"{upstream.address}/plain").content == b"answer"
 
     assert set(in_a_request.names()) == {"dependency"}
@@ -106,9 +106,9 @@ def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstrea
     async def go() -> None:
         async with (
             module.AsyncClient(timeout=60) as client,
-            client.stream("GET", f"{upstream.address}/parts") as answer,
+            client.stream("GET", f"{upstream.address}/parts") as response,
         ):
-            parts = aiter(answer.stream)
+            parts = aiter(response.stream)
             assert isinstance(parts, AsyncGenerator)
             await anext(parts)
             with suppress(LookupError):
@@ -116,8 +116,8 @@ def test_a_body_is_still_a_generator(module: Any, in_a_request: Running, upstrea
             await parts.aclose()
 
     asyncio.run(go())
-    with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as answer:
-        parts = iter(answer.stream)
+    with module.Client(timeout=60) as client, client.stream("GET", f"{upstream.address}/parts") as response:
+        parts = iter(response.stream)
         assert isinstance(parts, Generator)
         assert next(parts)
         with pytest.raises(LookupError, match="mine"):
@@ -133,11 +133,11 @@ def test_a_request_object_of_the_user_is_unchanged(module: Any, in_a_request: Ru
         request = client.build_request("POST", f"{upstream.address}/plain", content=b"body", headers={"X-Own": "1"})
         request.method = "GET"
         headers = request.headers
-        answer = client.send(request)
+        response = client.send(request)
 
     assert upstream.traces() == [in_a_request.trace()]
     assert upstream.heads[-1]["X-Own"] == "1"
-    assert answer.request is request
+    assert response.request is request
     assert request.headers is headers
     assert "traceparent" not in headers
 
@@ -148,7 +148,7 @@ def test_an_error_names_the_request_of_the_user(module: Any, upstream: Upstream)
     upstream.release.clear()
     with module.Client(timeout=0.05) as client:
         request = client.build_request("GET", f"{upstream.address}/held")
-        with pytest.raises(module.ReadTimeout) as reading:
+        with pytest.raises(module.ReadTimeout) as read_timeout:
             client.send(request)
     with (
         module.Client(transport=module.MockTransport(_refuse(module))) as refused,
@@ -156,7 +156,7 @@ def test_an_error_names_the_request_of_the_user(module: Any, upstream: Upstream)
     ):
         refused.send(request)
 
-    assert reading.value.request is request
+    assert read_timeout.value.request is request
     assert connecting.value.request is request
 
 
@@ -164,10 +164,10 @@ def test_an_error_names_the_request_of_the_user(module: Any, upstream: Upstream)
 def test_a_body_read_by_the_transport_stays_readable(module: Any) -> None:
     """A transport may read what comes from a generator, and the user looks at it afterwards."""
 
-    def answer(request: Any) -> Any:
+    def respond(request: Any) -> Any:
         return module.Response(200, content=request.read())
 
-    with module.Client(transport=module.MockTransport(answer)) as client:
+    with module.Client(transport=module.MockTransport(respond)) as client:
         request = client.build_request("POST", "http://upstream/", content=iter([b"one", b"two"]))
         response = client.send(request)
 
@@ -248,7 +248,7 @@ def test_responses_can_be_pickled_and_clients_subclassed(module: Any, upstream: 
             return super().send(request, **options)
 
     with Client(timeout=60) as client:
-        answer = client.get(f"{upstream.address}/plain")
+        response = client.get(f"{upstream.address}/plain")
 
     assert upstream.heads[-1]["X-Own"] == "1"
-    assert pickle.loads(pickle.dumps(answer)).content == b"answer"  # noqa: S301 - our own bytes
+    assert pickle.loads(pickle.dumps(response)).content == b"answer"  # noqa: S301 - our own bytes

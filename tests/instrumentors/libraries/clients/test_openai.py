@@ -46,7 +46,7 @@ def usage(completion_tokens: int, **more: Any) -> dict[str, Any]:
 
 
 ROLE = chunk({"role": "assistant", "content": ""})
-ANSWER = (ROLE, chunk({"content": "a b"}), chunk({"content": " c"}), chunk({"content": " d e"}), chunk({}))
+CHUNKS = (ROLE, chunk({"content": "a b"}), chunk({"content": " c"}), chunk({"content": " d e"}), chunk({}))
 LAST = chunk(usage=usage(7))
 # Where the dialect of each server stands in its last part.
 LAST_PARTS = {
@@ -136,7 +136,7 @@ def started() -> Generator[Upstream]:
 @pytest.fixture
 def upstream(started: Upstream) -> Upstream:
     """Respond immediately."""
-    started.parts, started.work_seconds = (*ANSWER, LAST), 0.0
+    started.parts, started.work_seconds = (*CHUNKS, LAST), 0.0
     started.held.set()
     return started
 
@@ -207,7 +207,7 @@ def test_an_async_stream_is_unchanged_and_its_tokens_are_counted(in_a_request: R
     async def read(stream: Any) -> list[Any]:
         return [part async for part in stream]
 
-    assert len(awaited(upstream, read)) == len(ANSWER) + 1
+    assert len(awaited(upstream, read)) == len(CHUNKS) + 1
     assert set(facts(in_a_request.marks)) >= {"@first_token", "@tokens_in", "@tokens_out", "@per_token"}
 
 
@@ -216,7 +216,7 @@ def test_server_times_in_the_last_part_are_split_into_stages(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI, server: str
 ) -> None:
     """Of all the wait; the server works for 20 ms between its first tokens and its last."""
-    upstream.parts = (*ANSWER, chunk({"content": "."}), LAST_PARTS[server])
+    upstream.parts = (*CHUNKS, chunk({"content": "."}), LAST_PARTS[server])
     upstream.held.clear()
     upstream.work_seconds = 0.02
     list(open_stream(client))
@@ -233,7 +233,7 @@ def test_without_usage_there_is_no_time_per_token(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """Parts are no tokens."""
-    upstream.parts = ANSWER
+    upstream.parts = CHUNKS
     list(open_stream(client))
 
     assert "@first_token" in facts(in_a_request.marks)
@@ -288,7 +288,7 @@ def test_an_interrupted_stream_raises_the_original_error(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """An error in the middle is the caller's."""
-    upstream.parts = (*ANSWER, {"error": {"message": "no more"}})
+    upstream.parts = (*CHUNKS, {"error": {"message": "no more"}})
 
     with pytest.raises(openai.APIError, match="no more"):
         list(open_stream(client))
@@ -327,7 +327,7 @@ def test_a_stream_outside_a_request_is_not_wrapped(client: openai.OpenAI) -> Non
     stream: Any = open_stream(client)
 
     assert type(stream._iterator).__name__ == "generator"
-    assert len(list(stream)) == len(ANSWER) + 1
+    assert len(list(stream)) == len(CHUNKS) + 1
 
 
 @pytest.mark.usefixtures("in_a_request", "upstream")
@@ -337,7 +337,7 @@ def test_an_agent_failure_is_reported_and_the_parts_are_returned(
     """Each of them."""
     make_fail(TokenStream, "part")
 
-    assert len(list(open_stream(client))) == len(ANSWER) + 1
+    assert len(list(open_stream(client))) == len(CHUNKS) + 1
     assert reported == {"timing a stream of openai"}
 
 

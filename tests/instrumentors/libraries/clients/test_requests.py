@@ -36,9 +36,9 @@ def test_a_call_includes_the_urllib3_intervals(
 ) -> None:
     """The wait for the headers, and after it the body, inside the call."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
-    answer = requests.get(f"{upstream.address}/parts", timeout=30)
+    response = requests.get(f"{upstream.address}/parts", timeout=30)
 
-    assert answer.content == b"one two three"
+    assert response.content == b"one two three"
     headers, body, call = in_a_request.stages()
     assert call[1] < headers[1] < headers[2] <= body[1] < body[2] < call[2]
 
@@ -48,10 +48,10 @@ def test_a_stream_is_read_after_the_call(
 ) -> None:
     """With `stream=True` the call ends with the headers, while the server still holds the body back."""
     monkeypatch.setattr(client_common, "MAX_GAP_NS", 10**15)
-    with requests.get(f"{upstream.address}/held", stream=True, timeout=30) as answer:
+    with requests.get(f"{upstream.address}/held", stream=True, timeout=30) as response:
         held = in_a_request.stages()
         threading.Timer(0.05, upstream.release.set).start()
-        assert b"".join(answer.iter_content(3)) == b"answer"
+        assert b"".join(response.iter_content(3)) == b"answer"
 
     assert len(held) == 2
     (body,) = in_a_request.stages()[2:]
@@ -63,20 +63,20 @@ def test_an_adapter_without_urllib3_is_recorded(in_a_request: Running) -> None:
 
     class Local(BaseAdapter):
         def send(self, request: Any, *_: Any, **__: Any) -> requests.Response:
-            answer = requests.Response()
-            answer.status_code = 200
-            answer.request = request
-            answer.raw = io.BytesIO(b"local")
-            return answer
+            response = requests.Response()
+            response.status_code = 200
+            response.request = request
+            response.raw = io.BytesIO(b"local")
+            return response
 
         def close(self) -> None:
             """Hold nothing open."""
 
     with requests.Session() as session:
         session.mount("local://", Local())
-        answer = session.get("local://here")
+        response = session.get("local://here")
 
-    assert answer.content == b"local"
+    assert response.content == b"local"
     assert in_a_request.names() == ["dependency"]
 
 
@@ -85,10 +85,10 @@ def test_a_prepared_request_is_unchanged(upstream: Upstream) -> None:
     """The trace goes out, and is not found in what the user may send again."""
     with requests.Session() as session:
         prepared = session.prepare_request(requests.Request("GET", f"{upstream.address}/plain"))
-        answer = session.send(prepared)
+        response = session.send(prepared)
 
     assert len(upstream.traces()) == 1
-    assert answer.request is prepared
+    assert response.request is prepared
     assert "traceparent" not in prepared.headers
 
 
@@ -102,9 +102,9 @@ def test_sessions_and_responses_can_be_pickled_and_subclassed(upstream: Upstream
             return super().send(request, **options)
 
     with Session() as session:
-        answer = session.get(f"{upstream.address}/plain")
+        response = session.get(f"{upstream.address}/plain")
 
-    assert pickle.loads(pickle.dumps(answer)).content == b"answer"  # noqa: S301 - our own bytes
+    assert pickle.loads(pickle.dumps(response)).content == b"answer"  # noqa: S301 - our own bytes
     assert isinstance(pickle.loads(pickle.dumps(requests.Session())), requests.Session)  # noqa: S301
 
 
@@ -112,9 +112,9 @@ def test_sessions_and_responses_can_be_pickled_and_subclassed(upstream: Upstream
 def test_requests_outside_the_urllib3_patches_send_one_trace(upstream: Upstream) -> None:
     """A proxy, an authentication or a hook sends more calls: each has one."""
 
-    def once_more(answer: requests.Response, **options: Any) -> None:
+    def once_more(response: requests.Response, **options: Any) -> None:
         if len(upstream.heads) < 2:
-            answer.connection.send(answer.request, **options).close()
+            response.connection.send(response.request, **options).close()
 
     requests.get(f"{upstream.address}/plain", hooks={"response": once_more}, timeout=30)
 

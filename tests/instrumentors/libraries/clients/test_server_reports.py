@@ -49,7 +49,7 @@ class ReportCase(NamedTuple):
     stages: dict[str, float]
 
 
-SAID = {
+REPORT_CASES = {
     # As `generate` of router/src/server.rs sets them, text-generation-inference 2 and 3.
     "tgi": ReportCase(
         {
@@ -307,24 +307,24 @@ CALLS: dict[str, Callable[[str], Any]] = {
 
 def called(running: Running, call: Callable[[str], Any], url: str) -> dict[str, int]:
     """Return where the time of a call went, which is all of it."""
-    begun = records.clock()
+    started = records.clock()
     call(url)
     ended = records.clock()
-    own = partition(read_marks(running.marks).intervals, begun, ended)
+    own = partition(read_marks(running.marks).intervals, started, ended)
 
-    assert sum(own.values()) == ended - begun
+    assert sum(own.values()) == ended - started
     return own
 
 
 @pytest.mark.parametrize("client", CALLS)
-@pytest.mark.parametrize("dialect", SAID)
+@pytest.mark.parametrize("dialect", REPORT_CASES)
 def test_a_call_is_split_into_server_stages_and_network(
     in_a_request: Running, saying: Callable[[dict[str, str]], str], dialect: str, client: str
 ) -> None:
     """Each stage has the reported length; the rest of the wait for the headers is network."""
-    own = called(in_a_request, CALLS[client], saying(SAID[dialect].headers))
+    own = called(in_a_request, CALLS[client], saying(REPORT_CASES[dialect].headers))
 
-    assert_split(in_a_request, own, SAID[dialect].stages)
+    assert_split(in_a_request, own, REPORT_CASES[dialect].stages)
 
 
 @pytest.mark.parametrize("client", CALLS)
@@ -517,22 +517,22 @@ metrics = st.lists(
 @given(
     headers=headers_of_any_dialect,
     timing=metrics,
-    begun=st.integers(0, 10**12),
+    started=st.integers(0, 10**12),
     wall=st.integers(0, 10**11),
     first=st.floats(0, 1),
 )
 def test_stages_add_up_to_the_call_for_any_server_report(
-    headers: dict[str, str], timing: list[str], begun: int, wall: int, first: float
+    headers: dict[str, str], timing: list[str], started: int, wall: int, first: float
 ) -> None:
     """And lie inside it, one after the other; nothing is both used and suspected."""
-    ended = begun + wall
-    marks: records.Marks = [records.OPEN, begun, 0, "dependency", begun, ended]
-    said = headers | ({"Server-Timing": ",".join(timing)} if timing else {})
-    used = record_headers(said, marks, Wait(begun, ended, begun + round(wall * first)))
+    ended = started + wall
+    marks: records.Marks = [records.OPEN, started, 0, "dependency", started, ended]
+    response_headers = headers | ({"Server-Timing": ",".join(timing)} if timing else {})
+    used = record_headers(response_headers, marks, Wait(started, ended, started + round(wall * first)))
     added = list(zip(marks[6::3], marks[7::3], marks[8::3], strict=True))
     stages = [mark for mark in added if mark[0] != "@suspect"]
 
-    assert sum(partition(read_marks(marks).intervals, begun, ended).values()) == wall
-    assert all(begun <= start < end <= ended for _, start, end in stages)
+    assert sum(partition(read_marks(marks).intervals, started, ended).values()) == wall
+    assert all(started <= start < end <= ended for _, start, end in stages)
     assert all(before[2] == after[1] for before, after in itertools.pairwise(stages))
     assert used or not stages

@@ -71,7 +71,7 @@ def test_caller_time_between_two_reads_is_excluded(
 
     reads = in_a_request.stages()[1:]
     assert len(held) == 3
-    assert not any(begun <= moment <= ended for moment in held for _, begun, ended in reads)
+    assert not any(started <= moment <= ended for moment in held for _, started, ended in reads)
 
 
 def test_retries_are_one_call(in_a_request: Running, upstream: Upstream) -> None:

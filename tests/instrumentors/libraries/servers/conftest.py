@@ -55,8 +55,8 @@ class Server:
         deadline = time.monotonic() + 60
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as answer:
-                    return json.loads(answer.read())
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=60) as response:
+                    return json.loads(response.read())
             except (urllib.error.URLError, ConnectionError) as error:
                 refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
                 if not refused or time.monotonic() > deadline or self.process.poll() is not None:

@@ -40,12 +40,12 @@ KINDS = {
 }
 
 
-def check(sink: Sink, answers: list[dict[str, Any]]) -> None:
+def check(sink: Sink, bodies: list[dict[str, Any]]) -> None:
     """Check that each process reported its own requests only, and started no thread too early."""
-    assert sink.requests() == len(answers)
-    assert len(sink.instances()) == len({answer["pid"] for answer in answers})
-    assert [answer["threads"] for answer in answers if answer.get("n") == 1 and "stagelens" in answer["threads"]] == []
-    assert [answer for answer in answers if "stagelens" in answer.get("at_fork", ())] == []
+    assert sink.requests() == len(bodies)
+    assert len(sink.instances()) == len({body["pid"] for body in bodies})
+    assert [body["threads"] for body in bodies if body.get("n") == 1 and "stagelens" in body["threads"]] == []
+    assert [body for body in bodies if "stagelens" in body.get("at_fork", ())] == []
 
 
 def assert_clean(ended: tuple[int, str]) -> None:
@@ -62,13 +62,13 @@ def assert_clean(ended: tuple[int, str]) -> None:
 def test_every_worker_reports_all_requests_once(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
     """All are in memory only when the signal comes."""
     server = start(*GUNICORN, *KINDS[kind], *preload, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.send_many("/", 30)
+    bodies = server.send_many("/", 30)
     server.wait_for_log("Worker is up", 2)
     seen = sink.requests()
 
     assert_clean(server.stop())
     assert seen == 0
-    check(sink, answers)
+    check(sink, bodies)
 
 
 @pytest.mark.parametrize("kind", ["sync", "gthread"])
@@ -76,11 +76,11 @@ def test_a_replaced_worker_reports_before_its_exit(start: Start, sink: Sink, kin
     """`--max-requests` ends a worker in the middle of the traffic."""
     replaced = ("--max-requests", "5", "--workers", "1")
     server = start(*GUNICORN, *KINDS[kind], *replaced, "flask_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = [server.send_request("/") for _ in range(12)]
+    bodies = [server.send_request("/") for _ in range(12)]
 
     assert_clean(server.stop())
-    assert len({answer["pid"] for answer in answers}) >= 2
-    check(sink, answers)
+    assert len({body["pid"] for body in bodies}) >= 2
+    check(sink, bodies)
 
 
 def test_greenlets_run_while_a_report_waits_for_the_collector(start: Start) -> None:
@@ -94,10 +94,10 @@ def test_greenlets_run_while_a_report_waits_for_the_collector(start: Start) -> N
         waiting, _ = silent.accept()
         with waiting:
             waiting.recv(1)
-            answers = server.send_many("/", 20)
+            bodies = server.send_many("/", 20)
 
-            assert [answer["n"] for answer in answers[:1]] == [2]
-            assert len(answers) == 20
+            assert [body["n"] for body in bodies[:1]] == [2]
+            assert len(bodies) == 20
             assert_clean(server.stop())
 
 
@@ -106,11 +106,11 @@ def test_concurrent_requests_do_not_mix(start: Start, sink: Sink, kind: str) -> 
     """Ten views, all inside at the same time: each has its own request in the context, before and after."""
     server = start(*GUNICORN, *KINDS[kind], "--workers", "1", "--threads", "10", "flask_service:app")
     with ThreadPoolExecutor(10) as pool:
-        answers = list(pool.map(server.send_request, ["/together/10"] * 10))
+        bodies = list(pool.map(server.send_request, ["/together/10"] * 10))
 
     assert_clean(server.stop())
-    assert all(answer["same"] for answer in answers)
-    assert len({answer["id"] for answer in answers}) == 10
+    assert all(body["same"] for body in bodies)
+    assert len({body["id"] for body in bodies}) == 10
     assert sink.requests(http_route="/together/<int:count>") == 10
 
 
@@ -119,28 +119,28 @@ def test_concurrent_requests_do_not_mix(start: Start, sink: Sink, kind: str) -> 
 def test_asgi_inside_gunicorn_reports(start: Start, sink: Sink, kind: str, preload: tuple[str, ...]) -> None:
     """The workers of uvicorn end by its shutdown, gunicorn's own by an exit handler."""
     server = start(*GUNICORN, "--worker-class", kind, *preload, "fastapi_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.send_many("/", 30)
+    bodies = server.send_many("/", 30)
     server.wait_for_log("Worker is up", 2)
 
     assert_clean(server.stop())
-    check(sink, answers)
+    check(sink, bodies)
 
 
 def test_aiohttp_inside_gunicorn_reports(start: Start, sink: Sink) -> None:
     """Its workers end by an exit handler."""
     worker = ("--worker-class", "aiohttp.GunicornWebWorker")
     server = start(*GUNICORN, *worker, "aiohttp_service:app", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.send_many("/", 20)
+    bodies = server.send_many("/", 20)
     server.wait_for_log("Worker is up", 2)
 
     assert_clean(server.stop())
-    check(sink, answers)
+    check(sink, bodies)
 
 
 def test_standalone_aiohttp_reports_before_its_exit(start: Start, sink: Sink) -> None:
     """`run_app` returns, and the program ends as any other."""
     server = start("aiohttp_service", "{port}", STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.send_many("/", 20)
+    bodies = server.send_many("/", 20)
 
     assert_clean(server.stop())
-    check(sink, answers)
+    check(sink, bodies)

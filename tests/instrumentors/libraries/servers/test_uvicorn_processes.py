@@ -45,12 +45,12 @@ def test_every_process_reports_all_requests_once(
 ) -> None:
     """The process exits by the signal without exit handlers, with or without a lifespan of the application."""
     server = start(*UVICORN, *options, STAGELENS_EXPORT_INTERVAL=NEVER)
-    answers = server.send_many("/", 30)
+    bodies = server.send_many("/", 30)
 
     assert_clean(server.stop(), status)
     assert sink.requests() == 30
-    assert len(sink.instances()) == len({answer["pid"] for answer in answers})
-    assert [answer for answer in answers if answer["n"] == 1 and "stagelens" in answer["threads"]] == []
+    assert len(sink.instances()) == len({body["pid"] for body in bodies})
+    assert [body for body in bodies if body["n"] == 1 and "stagelens" in body["threads"]] == []
 
 
 def test_a_reloaded_process_reports_before_its_exit(

@@ -40,10 +40,10 @@ class Planted:
 
     def serve(self, seconds: float, *added: int) -> Averaged:
         """Let a call of so many seconds pass, of which the server counts so much."""
-        begun = self.now
+        started = self.now
         self.now += round(seconds * SECOND)
         self.totals = Totals(*(before + more for before, more in zip(self.totals, added, strict=True)))
-        late = Averaged(SERVER, "m", "", begun, self.now)
+        late = Averaged(SERVER, "m", "", started, self.now)
         self.now += 1
         return late
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.stacks
 
 SCRIPT = Path(__file__).parent / "calling_script.py"
 OVERHEAD = "stagelens.stage.overhead"
-TOLD = 10
+MIN_FORWARDS = 10
 
 
 def forwards(sink: Any) -> list[dict[str, Any]]:
@@ -39,19 +39,19 @@ def test_server_stages_reach_the_collector(
     command = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, SCRIPT, triton.http]
     sent = 0
 
-    def told() -> bool:
+    def enough_reported() -> bool:
         nonlocal sent
         sent += 1
         print(file=process.stdin, flush=True)
         assert process.stdout is not None
         assert process.stdout.readline()
-        return sum(int(point["count"]) for point in forwards(sink)) >= TOLD
+        return sum(int(point["count"]) for point in forwards(sink)) >= MIN_FORWARDS
 
     with subprocess.Popen(
         command, env=sink.environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         # The first have no reading before them.
-        until(told, "the server's part of ten requests")
+        until(enough_reported, "the server's part of ten requests")
         process.communicate(timeout=120)
     forward = forwards(sink)
     requests = [span for span in sink.spans() if "stagelens.kept.because" in span["attributes"]]

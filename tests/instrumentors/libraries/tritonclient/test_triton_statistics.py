@@ -35,8 +35,8 @@ def server_of(triton: TritonServer, protocol: str) -> Server:
 
 def server_statistics(triton: TritonServer, model: str) -> dict[str, dict[str, int]]:
     """Return the statistics of the server, read without Stagelens."""
-    with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=10) as answer:
-        return json.loads(answer.read())["model_stats"][0]["inference_stats"]
+    with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=10) as response:
+        return json.loads(response.read())["model_stats"][0]["inference_stats"]
 
 
 def drive(triton: TritonServer, model: str, inputs: Any, calls: int, *, batch: bool = False) -> list[Averaged]:
@@ -109,13 +109,13 @@ def test_stages_equal_the_server_averages(  # noqa: PLR0917 - fixtures
 
 def test_http_and_grpc_report_equal_statistics(triton: TritonServer) -> None:
     """By version or without."""
-    answers = {
+    totals = {
         statistics.fetch_totals(server_of(triton, protocol), "failing", version)
         for protocol in ("http", "grpc")
         for version in ("", "1")
     }
 
-    assert len(answers) == 1
+    assert len(totals) == 1
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])

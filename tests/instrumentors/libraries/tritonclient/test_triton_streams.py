@@ -59,24 +59,24 @@ class RecordingCallback:
 def check(recorded: Recorded, parts: int) -> None:
     """Assert that one wait, its first part and its longest gap are recorded."""
     marks = recorded.marks()
-    (_, begun, arrived) = next(mark for mark in marks if mark[0] == "network")
+    (_, started, arrived) = next(mark for mark in marks if mark[0] == "network")
     (_, first, definition) = next(mark for mark in marks if mark[0] == "@first_token")
     gaps = [mark[1] for mark in marks if mark[0] == "@gap"]
     model = next(mark[1] for mark in marks if mark[0] == "@model")
 
     assert definition == "triton_first_response"
     assert model == "stream"
-    assert begun < first <= arrived
+    assert started < first <= arrived
     assert len(gaps) == (1 if parts > 1 else 0)
     assert all(0 < gap <= arrived - first for gap in gaps)
 
 
 def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """Of a model that is not decoupled: it has no first token, nor has a time to it."""
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     client.async_stream_infer("plain", inputs(grpc))
-    answers.take(1)
+    callback.take(1)
     client.stop_stream()
 
     assert "network" in in_a_request.stages()
@@ -86,10 +86,10 @@ def test_a_single_complete_response_is_not_a_stream(client: Any, in_a_request: R
 @pytest.mark.parametrize("parts", [1, 2, 5])
 def test_a_stream_of_one_request_is_one_wait(parts: int, client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """However many parts there are; each is read inside the request, on the stream's own thread."""
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, parts), request_id="a", enable_empty_final_response=True)
-    taken = answers.take(parts + 1)
+    taken = callback.take(parts + 1)
     client.stop_stream()
 
     assert [value[0] for value, _, _ in taken[:-1]] == list(range(parts))
@@ -103,10 +103,10 @@ def test_a_stream_that_does_not_mark_its_end_ends_when_it_is_stopped(
     client: Any, in_a_request: Recorded, inputs: Any
 ) -> None:
     """Without an id, too: only one call is under way."""
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, 3))
-    answers.take(3)
+    callback.take(3)
 
     assert "@late" not in in_a_request.facts()
     client.stop_stream()
@@ -132,9 +132,9 @@ def _request(client: Any, inputs: Any, request_id: str, go: threading.Barrier) -
 @pytest.mark.parametrize("named", [True, False])
 def test_requests_that_share_a_stream_never_mix(triton: TritonServer, client: Any, inputs: Any, *, named: bool) -> None:
     """By their ids each gets its own parts; without, neither gets any."""
-    answers = RecordingCallback()
+    callback = RecordingCallback()
     assert client.is_server_live()
-    client.start_stream(answers)
+    client.start_stream(callback)
     go = threading.Barrier(2)
     requests: list[list[Any]] = []
 
@@ -148,7 +148,7 @@ def test_requests_that_share_a_stream_never_mix(triton: TritonServer, client: An
             thread.start()
         for thread in threads:
             thread.join()
-    taken = answers.take(8)
+    taken = callback.take(8)
     client.stop_stream()
 
     for marks in requests:
@@ -281,12 +281,12 @@ def test_a_callback_may_use_the_stream() -> None:
 
 def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """An error that names no call is that of the one that was sent."""
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     with pytest.raises(InferenceServerException, match="must be a string"):
         client.async_stream_infer("stream", inputs(grpc, 1), model_version=1, request_id="refused")
     client.async_stream_infer("failing", inputs(grpc), request_id="sent")
-    answers.take(1)
+    callback.take(1)
     client.stop_stream()
 
     failed = [value for key, value, _ in in_a_request.marks() if key == "@failed"]
@@ -295,10 +295,10 @@ def test_a_refused_call_is_no_longer_pending(client: Any, in_a_request: Recorded
 
 def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, inputs: Any) -> None:
     """Nor does it disturb the callback."""
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, 2))
-    taken = answers.take(2)
+    taken = callback.take(2)
     client.stop_stream()
 
     assert [value[0] for value, _, _ in taken] == [0, 1]
@@ -308,12 +308,12 @@ def test_a_stream_outside_requests_records_nothing(client: Any, finished: Any, i
 
 def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """A model's error names no call, a cancelled stream is all its calls'; a callback's own exception is the user's."""
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     client.async_stream_infer("failing", inputs(grpc))
-    assert "planted" in str(answers.take(1)[0][1])
+    assert "planted" in str(callback.take(1)[0][1])
     client.async_stream_infer("stream", inputs(grpc, 50))
-    answers.take(1)
+    callback.take(1)
     client.stop_stream(cancel_requests=True)
     with pytest.raises(InferenceServerException, match="not available"):
         client.async_stream_infer("stream", inputs(grpc, 1))
@@ -324,12 +324,12 @@ def test_stream_errors_are_counted(client: Any, in_a_request: Recorded, inputs: 
 
 def test_a_second_stream_is_refused_and_the_first_continues(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """As without us."""
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     with pytest.raises(InferenceServerException, match="already running"):
         client.start_stream(RecordingCallback())
     client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
-    answers.take(2)
+    callback.take(2)
     client.stop_stream()
 
     check(in_a_request, 1)
@@ -344,10 +344,10 @@ def test_an_agent_failure_drops_no_response_part(
 ) -> None:
     """The user's callback gets every part, though we cannot read them."""
     make_fail(triton_client, "is_last_response")
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, 2))
-    taken = answers.take(2)
+    taken = callback.take(2)
     client.stop_stream()
 
     assert [value[0] for value, _, _ in taken] == [0, 1]
@@ -359,27 +359,27 @@ def test_an_agent_failure_drops_no_response_part(
 def test_calls_that_never_end_are_dropped(client: Any, inputs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that lives for days must not keep every request that used it."""
     monkeypatch.setattr(triton_client, "MAX_CALLS", 2)
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     for request_id in "abc":
         client.async_stream_infer("stream", inputs(grpc, 1), request_id=request_id)
-    answers.take(3)
+    callback.take(3)
 
     assert list(client._stagelens_stream._calls) == ["b", "c"]
     client.async_stream_infer("stream", inputs(grpc, 1), request_id="c")
-    answers.take(1)
+    callback.take(1)
     assert list(client._stagelens_stream._calls) == ["b", "c"]
 
 
 def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_request: Recorded, inputs: Any) -> None:
     """The stream is read to its end."""
     marks: Any = records.current.get()
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     marks.extend(("forward", 0, 0) * (records.MAX_MARKS // 3))
     before = len(in_a_request.marks())
     client.async_stream_infer("stream", inputs(grpc, 3), enable_empty_final_response=True)
-    answers.take(4)
+    callback.take(4)
 
     assert len(in_a_request.marks()) == before
 
@@ -409,10 +409,10 @@ def test_a_stream_end_that_cannot_be_recorded_is_reported(
 ) -> None:
     """The wait is recorded by then."""
     monkeypatch.delattr(calls, "Averaged")
-    answers = RecordingCallback()
-    client.start_stream(answers)
+    callback = RecordingCallback()
+    client.start_stream(callback)
     client.async_stream_infer("stream", inputs(grpc, 1), enable_empty_final_response=True)
-    answers.take(2)
+    callback.take(2)
     client.stop_stream()
 
     assert reported == {"timing a stream of tritonclient"}
@@ -484,7 +484,7 @@ def test_an_asyncio_stream_accepts_every_client_input(
 ) -> None:
     """Several calls in one stream, models that fail, no iterator at all, and parts that we cannot read."""
     failed = asyncio.Event()
-    answers: list[tuple[Any, Any]] = []
+    results: list[tuple[Any, Any]] = []
 
     async def two() -> AsyncIterator[dict[str, Any]]:
         yield {"model_name": "failing", "inputs": inputs(grpc)}
@@ -495,11 +495,11 @@ def test_an_asyncio_stream_accepts_every_client_input(
     async def call() -> None:
         async with grpc_aio.InferenceServerClient(triton.grpc) as client:
             async for each in client.stream_infer(two()):
-                answers.append(each)
+                results.append(each)
                 failed.set()
             with monkeypatch.context() as patched:
                 patched.setattr(triton_client, "is_last_response", None)
-                answers.extend([each async for each in client.stream_infer(_one(inputs, 1))])
+                results.extend([each async for each in client.stream_infer(_one(inputs, 1))])
             with pytest.raises((TypeError, grpc_aio.InferenceServerException, asyncio.CancelledError)):
                 await anext(client.stream_infer(7))
             with pytest.raises((TypeError, AttributeError)):
@@ -507,7 +507,7 @@ def test_an_asyncio_stream_accepts_every_client_input(
 
     asyncio.run(call())
 
-    assert [error is None for _, error in answers] == [False, True, True]
+    assert [error is None for _, error in results] == [False, True, True]
     assert reported == {"timing a part of a stream of tritonclient"}
     facts = [key for key, _, _ in in_a_request.marks()]
     assert facts.count("@failed") == 2

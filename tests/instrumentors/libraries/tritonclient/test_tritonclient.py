@@ -85,18 +85,18 @@ def by_http_async_infer(triton: TritonServer, model: str, inputs: Any, **options
 
 def by_grpc_async_infer(triton: TritonServer, model: str, inputs: Any, **options: Any) -> Any:
     done = threading.Event()
-    answer: list[Any] = []
+    outcome: list[Any] = []
 
     def callback(result: Any, error: Any) -> None:
-        answer.extend((error, None if error else result.as_numpy("OUT")))
+        outcome.extend((error, None if error else result.as_numpy("OUT")))
         done.set()
 
     with grpc.InferenceServerClient(triton.grpc) as client:
         client.async_infer(model, inputs(grpc), callback, **options)
         assert done.wait(60)
-    if answer[0] is not None:
-        raise answer[0]
-    return answer[1]
+    if outcome[0] is not None:
+        raise outcome[0]
+    return outcome[1]
 
 
 WAYS: dict[str, Call] = {
@@ -369,12 +369,12 @@ def test_copies_of_shared_memory_are_serialize(
             output = library.InferRequestedOutput("OUT")
             output.set_shared_memory("mine", values.nbytes, values.nbytes)
             client.infer("plain", [tensor], outputs=[output])
-            answer = shared_memory.get_contents_as_numpy(region, np.float32, [3], values.nbytes).copy()
+            copied = shared_memory.get_contents_as_numpy(region, np.float32, [3], values.nbytes).copy()
         finally:
             until(lambda: unregistered(client), "the server to let go of the region")
             shared_memory.destroy_shared_memory_region(region)
 
-    np.testing.assert_array_equal(answer, 2 * values)
+    np.testing.assert_array_equal(copied, 2 * values)
     assert in_a_request.stages() == ["serialize", "serialize", "network", "serialize"]
 
 
@@ -492,9 +492,9 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
 print(tritonclient.http.InferenceServerClient.infer.__wrapped__.__qualname__)
 print(tritonclient.grpc.aio.InferenceServerClient.infer.__wrapped__.__qualname__)
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout.split() == ["InferenceServerClient.infer"] * 2
+    assert completed.stdout.split() == ["InferenceServerClient.infer"] * 2
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
