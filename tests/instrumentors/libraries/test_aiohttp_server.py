@@ -66,8 +66,8 @@ def send_request(app: web.Application, method: str, path: str, **options: Any) -
     """Send one request."""
 
     async def drive(client: Client) -> tuple[int, bytes]:
-        async with client.request(method, path, **options) as answer:
-            return answer.status, await answer.read()
+        async with client.request(method, path, **options) as response:
+            return response.status, await response.read()
 
     return serving(app, drive)
 
@@ -82,9 +82,9 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
     """Inner applications contribute their prefix as written."""
     outer = application()
     outer.add_subapp("/shop/", application(("GET", "/items/{item}", item)))
-    answer = send_request(outer, "GET", "/shop/items/42?secret=1", headers={"traceparent": TRACEPARENT})
+    response = send_request(outer, "GET", "/shop/items/42?secret=1", headers={"traceparent": TRACEPARENT})
 
-    assert answer == (200, b'{"item": "42"}')
+    assert response == (200, b'{"item": "42"}')
     ((_, t0, t1, *outcome),) = finished
     assert outcome == ["/shop/items/{item}", "", 200, "server"]
     assert t1 > t0
@@ -121,8 +121,8 @@ def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) ->
             await waiting.wait()
             await asyncio.sleep(0)
             writer.write(b"2")
-            answer = await reader.readuntil(b"42")
-            assert b" 200 " in answer or how == "post"
+            received = await reader.readuntil(b"42")
+            assert b" 200 " in received or how == "post"
             writer.close()
             await writer.wait_closed()
 
@@ -184,9 +184,9 @@ def test_an_exception_is_an_error_by_its_name(finished: Finished, caplog: pytest
         raise LookupError(message)
 
     with caplog.at_level(logging.ERROR, "aiohttp.server"):
-        answer = send_request(application(("GET", "/broken", broken)), "GET", "/broken")
+        response = send_request(application(("GET", "/broken", broken)), "GET", "/broken")
 
-    assert answer[0] == 500
+    assert response[0] == 500
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)]
     assert "LookupError: broken" in caplog.text
 
@@ -202,9 +202,9 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished) -> None:
         await response.write_eof()
         return response
 
-    answer = send_request(application(("GET", "/stream", stream)), "GET", "/stream")
+    received = send_request(application(("GET", "/stream", stream)), "GET", "/stream")
 
-    assert answer == (200, b"xxx")
+    assert received == (200, b"xxx")
     assert finished[0][3:6] == ("/stream", "", 200)
     facts = {key: (value, more) for key, value, more in finished.marks() if key in {"@first_token", "@gap"}}
     assert facts["@first_token"][1] == "first_chunk"
@@ -261,9 +261,9 @@ def test_a_client_disconnect_finishes_the_request_once(
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         host, port = runner.addresses[0]
         async with asyncio.timeout(60), ClientSession() as session:
-            async with session.get(f"http://{host}:{port}/") as answer:
-                await answer.content.readany()
-                answer.close()
+            async with session.get(f"http://{host}:{port}/") as response:
+                await response.content.readany()
+                response.close()
             await until(lambda: finished)
         await runner.cleanup()
 
@@ -330,15 +330,15 @@ def test_invalid_http_is_not_a_request(finished: Finished, caplog: pytest.LogCap
     async def drive(client: Client) -> bytes:
         reader, writer = await asyncio.open_connection(client.host, client.port)
         writer.write(b"BREW\r\n\r\n")
-        answer = await reader.read()
+        received = await reader.read()
         writer.close()
         await writer.wait_closed()
-        return answer
+        return received
 
     with caplog.at_level(logging.CRITICAL):
-        answer = serving(application(("GET", "/", item)), drive)
+        received = serving(application(("GET", "/", item)), drive)
 
-    assert b" 400 " in answer
+    assert b" 400 " in received
     assert list(finished) == []
 
 
@@ -380,8 +380,8 @@ def test_a_body_the_handler_sends_is_not_its_request_body(finished: Finished) ->
         return response
 
     async def asks(request: web.Request) -> web.Response:
-        async with ClientSession() as session, session.get(request.url.with_path("/slow")) as answer:
-            return web.Response(body=await answer.read())
+        async with ClientSession() as session, session.get(request.url.with_path("/slow")) as response:
+            return web.Response(body=await response.read())
 
     assert send_request(application(("GET", "/slow", slow), ("GET", "/asks", asks)), "GET", "/asks") == (200, b"xy")
     (marks,) = (marks for marks, _, _, route, *_ in finished if route == "/asks")
@@ -419,9 +419,9 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
 
     owner, _, name = internal.rpartition(".")
     make_fail(getattr(module, owner) if owner else aiohttp_server, name)
-    answers = [send_request(application(("GET", "/", stream)), "GET", "/") for _ in range(3)]
+    responses = [send_request(application(("GET", "/", stream)), "GET", "/") for _ in range(3)]
 
-    assert answers == [(200, b"fine")] * 3
+    assert responses == [(200, b"fine")] * 3
     assert len(reported) == 1
     assert len(finished) == (0 if internal == "record_request_head" else 3)
 
@@ -510,6 +510,6 @@ print(route, status, *sorted({key for key in marks[::3] if key[0] != "@"}))
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
     """Instrumented before, between or after, the same stages of the same request are seen."""
     code = f"import stagelens; from stagelens.instrumentors import recorder\nrecorder.background.wake_at = 99\n{order}"
-    answer = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
 
-    assert (answer.stdout.split(), answer.stderr) == (["/{n}", "200", "network", "serialize"], "")
+    assert (completed.stdout.split(), completed.stderr) == (["/{n}", "200", "network", "serialize"], "")

@@ -99,9 +99,9 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
     async def item(item: int) -> int:
         return item
 
-    answer = send_request(app, "GET", "/items/42", headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
+    response = send_request(app, "GET", "/items/42", headers={"traceparent": "00-" + "a" * 32 + "-" + "b" * 16 + "-01"})
 
-    assert answer.text == "42"
+    assert response.text == "42"
     ((_, t0, t1, route, error, status, kind),) = finished
     assert (route, error, status, kind) == ("/items/{item}", "", 200, "server")
     assert t1 > t0
@@ -130,14 +130,14 @@ def test_a_form_is_parsed_in_serialize_and_read_in_network(finished: Finished) -
         async with request.form() as form:
             return JSONResponse(dict(form))
 
-    answer = send_request(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), "POST", "/", data={"a": "1"})
+    response = send_request(Starlette(routes=[Route("/", endpoint, methods=["POST"])]), "POST", "/", data={"a": "1"})
 
-    assert answer.json() == {"a": "1"}
+    assert response.json() == {"a": "1"}
     parsed = finished.stages().index("serialize")
     assert finished.stages()[:parsed] == ["network"] * parsed
     assert finished.stages()[parsed:] == ["serialize", "serialize", "network", "network"]
-    (_, read, _), (_, begun, _) = finished.marks()[2], finished.marks()[2 + parsed]
-    assert begun <= read
+    (_, read, _), (_, parse_started, _) = finished.marks()[2], finished.marks()[2 + parsed]
+    assert parse_started <= read
 
 
 def test_waiting_for_a_thread_is_queue(finished: Finished) -> None:
@@ -230,8 +230,8 @@ def test_waiting_for_the_loop_after_a_thread_is_queue(finished: Finished) -> Non
 
     released, held_until = asyncio.run(held())
 
-    ((begun, ended),) = [(start, end) for key, start, end in finished.marks() if key == "queue@loop"]
-    assert released < begun
+    ((started, ended),) = [(start, end) for key, start, end in finished.marks() if key == "queue@loop"]
+    assert released < started
     assert held_until < ended
 
 
@@ -309,9 +309,9 @@ def test_the_route_is_a_template_never_a_path(finished: Finished, path: str, rou
     app.include_router(version, prefix="/api")
     app.mount("/tenants/{tenant}", Starlette(routes=[Route("/rooms/{n}", endpoint)]))
 
-    answer = send_request(app, "GET", path)
+    response = send_request(app, "GET", path)
 
-    assert answer.status_code == status
+    assert response.status_code == status
     assert [record[3] for record in finished] == [route]
 
 
@@ -319,9 +319,9 @@ def test_a_wrong_method_still_names_its_route(finished: Finished) -> None:
     """405 is about a route we know; a word that is no HTTP method is not passed on."""
     app = Starlette(routes=[Route("/here", lambda _: PlainTextResponse(""))])
 
-    answer = send_request(app, "BREW", "/here")
+    response = send_request(app, "BREW", "/here")
 
-    assert answer.status_code == 405
+    assert response.status_code == 405
     assert finished[0][3] == "/here"
     assert finished.facts() == {"@method": "_OTHER"}
 
@@ -389,9 +389,9 @@ def test_a_stream_is_one_request_to_its_last_chunk(finished: Finished, kind: str
     async def endpoint(_: Request) -> StreamingResponse:
         return StreamingResponse(chunks() if kind == "sync" else async_chunks())
 
-    answer = send_request(Starlette(routes=[Route("/", endpoint)]), "GET", "/")
+    response = send_request(Starlette(routes=[Route("/", endpoint)]), "GET", "/")
 
-    assert answer.text == "xxx"
+    assert response.text == "xxx"
     assert [marks is finished[0][0] for marks in inside] == [True, True, True]
     assert records.current.get() is None
 
@@ -574,9 +574,9 @@ def test_an_application_called_inside_a_request_is_part_of_it(finished: Finished
         async with httpx.AsyncClient(transport=transport, base_url="http://inner") as client:
             return PlainTextResponse((await client.get("/inner")).text)
 
-    answer = send_request(Starlette(routes=[Route("/outer", endpoint)]), "GET", "/outer")
+    response = send_request(Starlette(routes=[Route("/outer", endpoint)]), "GET", "/outer")
 
-    assert answer.text == "inner"
+    assert response.text == "inner"
     assert [record[3] for record in finished] == ["/outer"]
 
 
@@ -646,9 +646,9 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
     make_fail(asgi.AsgiExchange, "_read_head")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [send_request(app, "GET", "/").text for _ in range(3)]
+        texts = [send_request(app, "GET", "/").text for _ in range(3)]
 
-    assert answers == ["fine"] * 3
+    assert texts == ["fine"] * 3
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
     assert list(finished) == []
     assert records.current.get() is None
@@ -689,9 +689,9 @@ def test_opentelemetry_causes_no_duplicates(finished: Finished, instrumented: In
     TheirInstrumentor.instrument_app(app, tracer_provider=provider)
     instrumented.instrument()
 
-    answer = send_request(app, "GET", "/items/1")
+    response = send_request(app, "GET", "/items/1")
 
-    assert answer.json() == "1"
+    assert response.json() == "1"
     server = [span.name for span in spans.get_finished_spans() if span.kind == SpanKind.SERVER]
     assert server == ["GET /items/{n}"]
     assert [record[3:6] for record in finished] == [("/items/{n}", "", 200)]
@@ -739,6 +739,6 @@ asyncio.run(app(scope, receive, send))
 ((marks, *_, route, _, _, _),) = recorder.pending
 print(route, *sorted({{key for key in marks[::3] if key[0] != "@"}}))
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout.split() == ["/{n}", "network", "queue", "queue@loop", "serialize"]
+    assert completed.stdout.split() == ["/{n}", "network", "queue", "queue@loop", "serialize"]

@@ -127,8 +127,8 @@ def client(handler: Any) -> Client:
 
 def by_wsgi(method: str, url: str, **options: Any) -> tuple[int, bytes]:
     """Send one request to a WSGI handler without a network, and read the complete response."""
-    answer = client(WSGIHandler()).open(url, method=method, buffered=True, **options)
-    return answer.status_code, answer.data
+    response = client(WSGIHandler()).open(url, method=method, buffered=True, **options)
+    return response.status_code, response.data
 
 
 def by_asgi(method: str, url: str, **options: Any) -> tuple[int, bytes]:
@@ -142,8 +142,8 @@ def send_by_asgi(app: Any, method: str, url: str, **options: Any) -> tuple[int, 
         async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
             return await client.request(method, url, **options)
 
-    answer = asyncio.run(go())
-    return answer.status_code, answer.content
+    response = asyncio.run(go())
+    return response.status_code, response.content
 
 
 @pytest.fixture(params=[by_wsgi, by_asgi])
@@ -154,9 +154,9 @@ def send_request(request: pytest.FixtureRequest) -> Ask:
 
 def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, send_request: Ask) -> None:
     """The route is the pattern, with a slash in front."""
-    answer = send_request("GET", "/items/42/?secret=1", headers={"traceparent": TRACEPARENT})
+    response = send_request("GET", "/items/42/?secret=1", headers={"traceparent": TRACEPARENT})
 
-    assert answer == (200, b'{"item": 42}')
+    assert response == (200, b'{"item": 42}')
     ((_, t0, t1, *outcome),) = finished
     assert outcome == ["/items/<int:item>/", "", 200, "server"]
     assert t1 > t0
@@ -211,10 +211,10 @@ def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, ask
 
 def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:
     """The server closes the body it could not send."""
-    answer = client(WSGIHandler()).open("/stream")
-    next(answer.iter_encoded())
+    response = client(WSGIHandler()).open("/stream")
+    next(response.iter_encoded())
     seen = len(finished)
-    answer.close()
+    response.close()
 
     assert seen == 0
     assert [record[3:6] for record in finished] == [("/stream", "", 200)]
@@ -261,11 +261,11 @@ def test_a_mounted_application_is_one_request(finished: Finished) -> None:
     outer = AsgiInstrumentor()
     outer.instrument()
     try:
-        answer = send_by_asgi(Starlette(routes=[Mount("/site", ASGIHandler())]), "GET", "/site/items/1/")
+        response = send_by_asgi(Starlette(routes=[Mount("/site", ASGIHandler())]), "GET", "/site/items/1/")
     finally:
         outer.uninstrument()
 
-    assert answer == (200, b'{"item": 1}')
+    assert response == (200, b'{"item": 1}')
     assert [record[3:6] for record in finished] == [("/site/items/<int:item>/", "", 200)]
 
 
@@ -303,10 +303,10 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     """A request whose route or error is unknown is still counted."""
     make_fail(module, "_exchange_of")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [send_request("GET", url)[0] for url in ("/items/1/", "/items/1/", "/broken", "/broken")]
+        statuses = [send_request("GET", url)[0] for url in ("/items/1/", "/items/1/", "/broken", "/broken")]
 
-    assert answers == [200, 200, 500, 500]
-    assert [record[3:6] for record in finished] == [("__unmatched__", "", answer) for answer in answers]
+    assert statuses == [200, 200, 500, 500]
+    assert [record[3:6] for record in finished] == [("__unmatched__", "", status) for status in statuses]
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
 
 
@@ -385,6 +385,6 @@ print(route, status, *sorted({key for key in marks[::3] if key[0] != "@"}))
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
     """Instrumented before, between or after, the same stages of the same request are seen."""
     code = f"import stagelens; from stagelens.instrumentors import recorder\nrecorder.background.wake_at = 99\n{order}"
-    answer = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
 
-    assert (answer.stdout.split(), answer.stderr) == (["/<n>", "200", "serialize"], "")
+    assert (completed.stdout.split(), completed.stderr) == (["/<n>", "200", "serialize"], "")

@@ -63,16 +63,16 @@ def join(thread: threading.Thread) -> None:
 @pytest.fixture
 def busy() -> Generator[tuple[ThreadPoolExecutor, threading.Event]]:
     """Return a pool whose only thread is busy until the event is set."""
-    begun, release = threading.Event(), threading.Event()
+    started, release = threading.Event(), threading.Event()
 
     def hold() -> None:
-        begun.set()
+        started.set()
         release.wait(30)
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(hold)
 
-        assert begun.wait(30)
+        assert started.wait(30)
 
         yield pool, release
         release.set()
@@ -81,9 +81,9 @@ def busy() -> Generator[tuple[ThreadPoolExecutor, threading.Event]]:
 def test_a_job_is_part_of_its_submitting_request(finished: Finished) -> None:
     """Its stages are the request's, after a wait that is queue."""
     with ThreadPoolExecutor(1) as pool, request("pool"):
-        answer = pool.submit(work, value=7).result()
+        result = pool.submit(work, value=7).result()
 
-    assert answer == 7
+    assert result == 7
     assert finished.stages() == ["queue", "forward"]
 
 
@@ -312,7 +312,7 @@ def test_callbacks_of_a_loop_carry_the_request(finished: Finished) -> None:
     async def handle() -> None:
         loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-        def answer() -> None:
+        def complete() -> None:
             work()
             done.set()
 
@@ -321,7 +321,7 @@ def test_callbacks_of_a_loop_carry_the_request(finished: Finished) -> None:
 
         def call_back() -> None:
             asyncio.run_coroutine_threadsafe(coroutine(), loop).result(30)
-            loop.call_soon_threadsafe(answer)
+            loop.call_soon_threadsafe(complete)
 
         async with request("callback"):
             threading.Thread(target=call_back).start()
@@ -539,14 +539,14 @@ def test_opentelemetry_and_stagelens_both_propagate_context(
     token = context.attach(context.set_value("key", "value"))
     seen: list[object] = []
 
-    def look() -> None:
+    def record_context() -> None:
         seen.append(context.get_value("key"))
         work()
 
     try:
         with ThreadPoolExecutor(1) as pool, request("both"):
-            pool.submit(look).result()
-            for thread in (threading.Thread(target=look), threading.Timer(0.001, look)):
+            pool.submit(record_context).result()
+            for thread in (threading.Thread(target=record_context), threading.Timer(0.001, record_context)):
                 thread.start()
                 join(thread)
     finally:
@@ -577,9 +577,9 @@ marks, token = recorder.begin()
 with Pool(1) as pool: pool.submit(int).result()
 print(marks[3::3])
 """
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert answer.stdout == "['queue']\n"
+    assert completed.stdout == "['queue']\n"
 
 
 @pytest.mark.parametrize("order", ["PATCH; INSTRUMENT", "INSTRUMENT; PATCH"])
@@ -596,9 +596,9 @@ thread = threading.Thread(target=lambda: print(recorder.current.get() is marks))
 thread.start()
 thread.join()
 """
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert answer.stdout == "True\n"
+    assert completed.stdout == "True\n"
 
 
 def test_instrumenting_loads_no_pool() -> None:
@@ -609,9 +609,9 @@ from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 ExecutorInstrumentor().instrument()
 print(sorted({"concurrent.futures", "multiprocessing", "gevent", "asyncio"} & set(sys.modules)))
 """
-    answer = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 
-    assert answer.stdout == "[]\n"
+    assert completed.stdout == "[]\n"
 
 
 def test_the_required_private_names_exist() -> None:

@@ -92,9 +92,9 @@ def send_request(app: Any, method: str, path: str, **options: Any) -> TestRespon
 
 def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Finished, app: Flask) -> None:
     """`__call__` and `wsgi_app` are both patched, yet one request is one record."""
-    answer = send_request(app, "GET", "/items/42?secret=1", headers={"traceparent": TRACEPARENT})
+    response = send_request(app, "GET", "/items/42?secret=1", headers={"traceparent": TRACEPARENT})
 
-    assert answer.json == {"item": 42}
+    assert response.json == {"item": 42}
     ((_, t0, t1, *outcome),) = finished
     assert outcome == ["/items/<int:item>", "", 200, "server"]
     assert t1 > t0
@@ -138,9 +138,9 @@ def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
 ) -> None:
     """With any provider the body is read inside the parsing; a cached result is no parsing."""
     app.json = provider(app)
-    answer = send_request(app, "POST", "/json", json={"n": 1})
+    response = send_request(app, "POST", "/json", json={"n": 1})
 
-    assert answer.json == {"n": 1}
+    assert response.json == {"n": 1}
     assert finished.stages()[0] == "network"
     assert set(finished.stages()) == {"network", "serialize"}
     # Parsing, writing, and making the response; the default provider's own methods lie inside.
@@ -149,9 +149,9 @@ def test_json_is_read_in_network_and_parsed_and_written_in_serialize(
 
 def test_a_form_is_read_in_network_inside_serialize(finished: Finished, app: Flask) -> None:
     """Neither is counted twice: the reading lies in the parsing."""
-    answer = send_request(app, "POST", "/form", data={"a": "1"})
+    response = send_request(app, "POST", "/form", data={"a": "1"})
 
-    assert answer.text == "1"
+    assert response.text == "1"
     marks = finished.marks()
     (_, read_from, read_to) = next(mark for mark in marks if mark[0] == "network")
     (_, parsed_from, parsed_to) = next(mark for mark in marks if mark[0] == "serialize")
@@ -172,9 +172,9 @@ def test_the_route_is_a_template_never_a_path(  # noqa: PLR0917 - a table
     finished: Finished, app: Flask, method: str, path: str, headers: dict[str, str], route: str, status: int
 ) -> None:
     """Blueprints contribute their prefix as written; what matches nothing shares one name."""
-    answer = send_request(app, method, path, headers=headers)
+    response = send_request(app, method, path, headers=headers)
 
-    assert answer.status_code == status
+    assert response.status_code == status
     assert [record[3:6] for record in finished] == [(route, "", status)]
 
 
@@ -189,20 +189,20 @@ def test_a_dispatched_application_is_one_request_with_the_inner_route(finished: 
 
 def test_an_exception_is_an_error_by_its_name(finished: Finished, app: Flask) -> None:
     """Flask sends 500; if it propagates exceptions, the same exception reaches the server."""
-    answer = send_request(app, "GET", "/broken")
+    response = send_request(app, "GET", "/broken")
     app.testing = True
     with pytest.raises(LookupError, match="broken"):
         send_request(app, "GET", "/broken")
 
-    assert answer.status_code == 500
+    assert response.status_code == 500
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)] * 2
 
 
 def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, app: Flask) -> None:
     """Its first chunk and its longest gap are facts; the request lasts until the end."""
-    answer = send_request(app, "GET", "/stream")
+    response = send_request(app, "GET", "/stream")
 
-    assert answer.text == "xxx"
+    assert response.text == "xxx"
     assert [stage for stage in finished.stages() if stage not in {"serialize", "network"}] == [
         f"part {n} of /stream" for n in range(3)
     ]
@@ -278,12 +278,12 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     make_fail(module, "_name_route")
     make_fail(module, "_name_error")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [
+        statuses = [
             send_request(app, "GET", path).status_code for path in ("/items/1", "/items/1", "/broken", "/broken")
         ]
 
-    assert answers == [200, 200, 500, 500]
-    assert [record[3:6] for record in finished] == [("__unmatched__", "", answer) for answer in answers]
+    assert statuses == [200, 200, 500, 500]
+    assert [record[3:6] for record in finished] == [("__unmatched__", "", status) for status in statuses]
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
 
 
@@ -302,9 +302,9 @@ def test_a_subclass_works_unchanged(finished: Finished) -> None:
 
     class Mine(Flask):
         def full_dispatch_request(self, *context: Any) -> Any:
-            answer: Any = super().full_dispatch_request(*context)
-            answer.headers["X-Mine"] = "yes"
-            return answer
+            response: Any = super().full_dispatch_request(*context)
+            response.headers["X-Mine"] = "yes"
+            return response
 
     mine = Mine("mine")
     mine.get("/")(lambda: "fine")
@@ -358,10 +358,10 @@ answer = app.test_client().get("/1", buffered=True)
 ((marks, *_, route, _, status, _),) = recorder.pending
 print(route, status, answer.json, *sorted({{key for key in marks[::3] if key[0] != "@"}}))
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     # A process that is interrupted between the body and its end has waited for the client there.
-    route, status, body, *stages = answer.stdout.split()
+    route, status, body, *stages = completed.stdout.split()
     assert [route, status, body] == ["/<n>", "200", "1"]
     assert set(stages) - {"network"} == {"serialize"}
 
@@ -371,6 +371,6 @@ def test_a_process_without_flask_loads_nothing_of_it() -> None:
     code = (
         "import stagelens, sys; stagelens.instrument(); print([n for n in sys.modules if 'flask' in n or 'wsgi' in n])"
     )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout.strip() == "[]"
+    assert completed.stdout.strip() == "[]"

@@ -83,10 +83,10 @@ def test_waiting_for_a_thread_is_queue_and_part_of_the_request(finished: Finishe
     assert read_response(client).startswith(b"HTTP/1.1 200 OK")
     worker.tpool.shutdown()
     ((_, t0, *_),) = finished
-    ((_, begun, ended),) = [mark for mark in finished.marks() if mark[0] == "queue"]
-    assert t0 == begun < ended
+    ((_, started, ended),) = [mark for mark in finished.marks() if mark[0] == "queue"]
+    assert t0 == started < ended
     # As long as it waited, up to where the application begins: gunicorn's parsing lies in between.
-    assert ended - begun <= ended - t0
+    assert ended - started <= ended - t0
     assert ended > released
     assert wsgi.waited_ns.get() == 0
 

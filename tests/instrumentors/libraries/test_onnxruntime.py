@@ -249,9 +249,9 @@ def test_inputs_need_not_be_arrays(in_a_request: Finished, warm: Any, kind: str)
         name: array.tolist() if kind == "lists" else onnxruntime.OrtValue.ortvalue_from_numpy(array)
         for name, array in feed.items()
     }
-    answer = warm.run(None, other)[0]
+    actual = warm.run(None, other)[0]
 
-    np.testing.assert_array_equal(answer, expected)
+    np.testing.assert_array_equal(actual, expected)
     assert [onnxruntime_session.shape_of(value) for value in other.values()] == [(2, 2048)]
     assert [value for key, value, _ in in_a_request.marks() if key == "@batch"] == [2]
 
@@ -269,7 +269,7 @@ class Node:
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "batched"),
     [
         (("batch_size", 3, 224, 224), True),
         (("unk__214", 2048), True),
@@ -283,9 +283,9 @@ class Node:
         ((), False),
     ],
 )
-def test_the_batch_is_the_free_first_dimension_that_counts_items(shape: tuple[Any, ...], told: bool) -> None:
+def test_the_batch_is_the_free_first_dimension_that_counts_items(shape: tuple[Any, ...], batched: bool) -> None:
     """A fixed dimension is ignored, and a sequence or a waveform is no batch."""
-    assert bool(onnxruntime_session.batched_input(Node(*shape))) is told
+    assert bool(onnxruntime_session.batched_input(Node(*shape))) is batched
 
 
 def test_an_asynchronous_run_lasts_until_its_callback(in_a_request: Finished, warm: Any, feed: dict[str, Any]) -> None:
@@ -504,9 +504,9 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
     """Instrumented before or after, the library is patched; instrumenting imports nothing."""
     code = f"import stagelens; {order}; print(onnxruntime.InferenceSession.run.__wrapped__.__qualname__)"
 
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout == "Session.run\n"
+    assert completed.stdout == "Session.run\n"
 
 
 @pytest.mark.parametrize(

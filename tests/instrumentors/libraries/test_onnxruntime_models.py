@@ -42,9 +42,9 @@ def request() -> Generator[list[Any]]:
 def test_magika_is_one_forward(in_a_request: Finished) -> None:
     """Creating the session and its first run are load, classifying another file is one forward."""
     classifier = magika.Magika()
-    answers = [classifier.identify_bytes(b"import os\nprint(os.name)\n" * 20) for _ in range(2)]
+    results = [classifier.identify_bytes(b"import os\nprint(os.name)\n" * 20) for _ in range(2)]
 
-    assert [answer.output.label for answer in answers] == ["python", "python"]
+    assert [result.output.label for result in results] == ["python", "python"]
     assert in_a_request.stages() == ["load", "load", "forward"]
     assert in_a_request.facts() == {
         "@model": classifier.get_model_name(),
@@ -61,9 +61,9 @@ def test_magika_takes_64_files_in_one_batch(finished: Finished, tmp_path: Path) 
     for path in paths:
         path.write_text("import secrets\n\nprint(secrets.token_hex())\n" * 5)
     with request() as marks:
-        answers = classifier.identify_paths(paths)
+        results = classifier.identify_paths(paths)
 
-    assert {answer.output.label for answer in answers} == {"python"}
+    assert {result.output.label for result in results} == {"python"}
     assert [key for key in marks[3::3] if not key.startswith("@")] == ["load"]
     assert marks[marks.index("@batch") + 1] == 64
     assert [mark for mark in marks if "secret" in str(mark)] == []
@@ -104,11 +104,11 @@ def _read(read: Callable[[Any], Any], image: Any) -> Round:
     stages: Counter[tuple[str, str]] = Counter()
     seconds: Counter[str] = Counter()
     triples = list(zip(marks[3::3], marks[4::3], marks[5::3], strict=True))
-    for (key, begun, ended), (fact, model, _) in itertools.pairwise(triples):
+    for (key, started, ended), (fact, model, _) in itertools.pairwise(triples):
         if not key.startswith("@"):
             assert fact == "@model"
             stages[model, key] += 1
-            seconds[model] += (ended - begun) / 1e9
+            seconds[model] += (ended - started) / 1e9
     return [line for _, line, _ in lines], dict(zip((DETECT, TURN, READ), elapsed, strict=True)), stages, seconds
 
 

@@ -78,11 +78,11 @@ def test_arrays_are_copied_to_the_device_and_back(in_a_request: Finished, on_cud
     value = OrtValue.ortvalue_from_numpy(array, "cuda", 0)
     on_cuda(value)
     value.update_inplace(ARRAY + 1)
-    answers = value.numpy(), np.asarray(value)
+    copies = value.numpy(), np.asarray(value)
 
     assert in_a_request.stages() == ["h2d", "h2d", "d2h", "d2h"]
-    for answer in answers:
-        np.testing.assert_array_equal(answer, ARRAY + 1)
+    for copied in copies:
+        np.testing.assert_array_equal(copied, ARRAY + 1)
 
 
 def test_a_value_is_copied_from_another(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:
@@ -109,10 +109,10 @@ def test_a_binding_copies_inputs_of_other_devices(in_a_request: Finished, on_cud
     binding.bind_cpu_input("bytes", ARRAY)
     binding.synchronize_inputs()
     session.run_with_iobinding(binding)
-    answer = binding.copy_outputs_to_cpu()
+    outputs = binding.copy_outputs_to_cpu()
 
     assert in_a_request.stages() == ["h2d", "h2d", "h2d", "h2d", "load", "d2h"]
-    assert answer[0].shape[0] == 1
+    assert outputs[0].shape[0] == 1
 
 
 def test_waiting_for_the_outputs_is_forward(in_a_request: Finished, on_cuda: Callable[..., None]) -> None:

@@ -89,11 +89,11 @@ def intervals(request: Finished) -> list[tuple[str, int, int]]:
 
 def test_encoding_stages_have_no_gap(embedder: SentenceTransformer, in_a_request: Finished) -> None:
     """Preparation with its tokenizer, the model, and the postprocessing."""
-    answer = embedder.encode("word1 word2")
+    embedding = embedder.encode("word1 word2")
     stages = intervals(in_a_request)
     own = partition(stages, stages[0][1], max(stage[2] for stage in stages))
 
-    assert answer.shape == (32,)
+    assert embedding.shape == (32,)
     assert sorted(in_a_request.stages()) == sorted(STAGES)
     assert own["overhead"] == 0
     assert min(own["preprocess"], own["tokenize"], own["forward"], own["postprocess"]) > 0
@@ -205,9 +205,9 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
     """A model with unknown properties is still timed."""
     make_fail(module, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [embedder.encode("word1") for _ in range(2)]
+        embeddings = [embedder.encode("word1") for _ in range(2)]
 
-    assert np.array_equal(answers[0], answers[1])
+    assert np.array_equal(embeddings[0], embeddings[1])
     assert in_a_request.stages().count("forward") == 2
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
@@ -274,7 +274,7 @@ marks, token = recorder.begin()
 model.encode("word1")
 print(*sorted(mark for mark in marks[3::3] if not mark.startswith("@")))
 """
-    answer = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
@@ -282,4 +282,4 @@ print(*sorted(mark for mark in marks[3::3] if not mark.startswith("@")))
         env={**os.environ, "HF_HUB_OFFLINE": "1"},
     )
 
-    assert answer.stdout.split() == sorted(STAGES)
+    assert completed.stdout.split() == sorted(STAGES)

@@ -47,9 +47,9 @@ async def predict() -> str:
 
 
 @app.get("/theirs")
-async def theirs(response: Response, said: str) -> str:
+async def theirs(response: Response, header: str) -> str:
     """Respond with a header of the service itself."""
-    response.headers["Server-Timing"] = said
+    response.headers["Server-Timing"] = header
     return "done"
 
 
@@ -82,17 +82,17 @@ def url() -> Generator[str]:
 @pytest.mark.usefixtures("enabled")
 def test_a_response_header_has_the_stages_before_the_response(finished: Finished, url: str, until: Until) -> None:
     """In milliseconds; what is no stage of ours is in the total."""
-    told = {
+    reported = {
         name: float(value)
         for name, value in parse_server_timing(httpx.get(f"{url}/predict", timeout=60).headers["Server-Timing"]).items()
     }
     until(lambda: finished, "the server's request")
     own = partition(read_marks(finished[0][0]).intervals, *finished[0][1:3])
 
-    assert 4 <= told["forward"] <= own["forward"] / 1e6
-    assert set(told) <= {*own, "total"} - {"overhead", "rerank"}
-    assert sum(told.values()) - told["total"] <= told["total"] - 2
-    assert told["total"] <= (finished[0][2] - finished[0][1]) / 1e6
+    assert 4 <= reported["forward"] <= own["forward"] / 1e6
+    assert set(reported) <= {*own, "total"} - {"overhead", "rerank"}
+    assert sum(reported.values()) - reported["total"] <= reported["total"] - 2
+    assert reported["total"] <= (finished[0][2] - finished[0][1]) / 1e6
 
 
 @pytest.mark.usefixtures("finished")
@@ -104,7 +104,7 @@ def test_server_timing_is_off_by_default(url: str) -> None:
 @pytest.mark.usefixtures("enabled", "finished")
 def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
     """They are no stages."""
-    headers = httpx.get(f"{url}/theirs", params={"said": THEIRS}, timeout=60).headers
+    headers = httpx.get(f"{url}/theirs", params={"header": THEIRS}, timeout=60).headers
 
     assert headers.get_list("Server-Timing")[0] == THEIRS
     assert set(parse_server_timing(headers["Server-Timing"])) >= {"total"}
@@ -113,7 +113,7 @@ def test_server_timing_metrics_of_the_service_are_preserved(url: str) -> None:
 @pytest.mark.usefixtures("enabled", "finished")
 def test_stages_of_another_server_are_passed_through(url: str) -> None:
     """In a gateway, stages of two servers in one header would be ambiguous."""
-    headers = httpx.get(f"{url}/theirs", params={"said": "queue;dur=5, total;dur=9"}, timeout=60).headers
+    headers = httpx.get(f"{url}/theirs", params={"header": "queue;dur=5, total;dur=9"}, timeout=60).headers
 
     assert headers.get_list("Server-Timing") == ["queue;dur=5, total;dur=9"]
 

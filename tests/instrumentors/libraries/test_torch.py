@@ -251,11 +251,11 @@ def test_a_recompilation_is_load_inside_a_forward(in_a_request: Finished, net: N
     warm(compiled)
     compiled(X)
     compiled(torch.ones(3, 4))
-    begun, ended = next((begun, ended) for stage, begun, ended in in_a_request.marks() if stage == "load")
-    held_up = [stall for stall in stalls.during(begun, ended) if stall.cause == "compile"]
+    started, ended = next((started, ended) for stage, started, ended in in_a_request.marks() if stage == "load")
+    held_up = [stall for stall in stalls.during(started, ended) if stall.cause == "compile"]
 
     assert in_a_request.stages() == ["forward", "load", "forward"]
-    assert (held_up[0].start, held_up[-1].end) == (begun, ended)
+    assert (held_up[0].start, held_up[-1].end) == (started, ended)
 
 
 def test_instrumentation_does_not_change_graph_breaks_and_recompilations(instrumented: Instrumentor) -> None:
@@ -353,9 +353,9 @@ for function, x in [
         compiled(x)
     print(counter.frame_count, "to" in vars(torch.Tensor))
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
-    assert answer.stdout.split() == ["1", "True"] * 6, answer.stderr
+    assert completed.stdout.split() == ["1", "True"] * 6, completed.stderr
 
 
 def test_export_and_symbolic_tracing_work(expected: torch.Tensor, net: Net) -> None:
@@ -421,9 +421,9 @@ marks, token = recorder.begin()
 torch.nn.Linear(2, 2)(torch.ones(1, 2))
 print(*[mark for mark in marks[::3]])
 """
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout.split() == ["@open", "load", "@model", "@device"]
+    assert completed.stdout.split() == ["@open", "load", "@model", "@device"]
 
 
 def test_the_first_call_of_a_model_is_load(in_a_request: Finished) -> None:

@@ -444,11 +444,11 @@ def test_an_unawaited_copy_has_device_time(host: Host, x: torch.Tensor, net: Net
 
 def in_a_thread(function: Callable[[], Any]) -> Any:
     """Return what *function* returns there."""
-    answers: list[Any] = []
-    thread = threading.Thread(target=lambda: answers.append(function()))
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(function()))
     thread.start()
     thread.join()
-    return answers[0]
+    return results[0]
 
 
 def test_request_threads_query_no_events(host: Host, net: Net, x: torch.Tensor, source: Source) -> None:

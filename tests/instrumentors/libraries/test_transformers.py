@@ -62,10 +62,10 @@ class Lengths(Pipeline):
         """Return the output."""
         return self._step("postprocess", model_outputs["length"])
 
-    def _step(self, name: str, answer: Any) -> Any:
+    def _step(self, name: str, output: Any) -> Any:
         if name == self.fails_in:
             raise KeyError(name)
-        return answer
+        return output
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def intervals(request: Finished) -> list[tuple[str, int, int]]:
 
 def test_a_pipeline_has_three_stages_and_its_tokenizer(classify: Any, in_a_request: Finished) -> None:
     """They follow each other without a gap; the tokenizer is part of the preparation."""
-    answer = classify("word1 word2")
+    results = classify("word1 word2")
     preprocess, tokenize, forward, postprocess = intervals(in_a_request)
 
     assert [mark[0] for mark in intervals(in_a_request)] == ["preprocess", "tokenize", "forward", "postprocess"]
@@ -103,14 +103,14 @@ def test_a_pipeline_has_three_stages_and_its_tokenizer(classify: Any, in_a_reque
     assert forward[2] == postprocess[1]
     assert partition(intervals(in_a_request), preprocess[1], postprocess[2])["overhead"] == 0
     assert in_a_request.facts() == {"@model": "BertForSequenceClassification", "@device": "cpu"}
-    assert answer[0]["label"] in {"LABEL_0", "LABEL_1"}
+    assert results[0]["label"] in {"LABEL_0", "LABEL_1"}
 
 
 def test_a_list_goes_through_in_batches(classify: Any, in_a_request: Finished) -> None:
     """The first item of a batch waits for the batch; the others are only taken from it."""
-    answers = classify(["word1", "word2 word3", "word4"], batch_size=2)
+    results = classify(["word1", "word2 word3", "word4"], batch_size=2)
 
-    assert len(answers) == 3
+    assert len(results) == 3
     assert [mark[0] for mark in intervals(in_a_request) if mark[0] != "tokenize"] == [
         "preprocess",
         "forward",
@@ -125,15 +125,15 @@ def test_a_list_goes_through_in_batches(classify: Any, in_a_request: Finished) -
 
 def test_a_lazy_pipeline_is_timed_while_it_is_consumed(lengths: Lengths, in_a_request: Finished) -> None:
     """Time of the user between two items is excluded."""
-    answers: list[Any] = []
+    results: list[Any] = []
     between: list[int] = []
     lazy: Any = lengths(word for word in ("a", "bc"))
-    for answer in lazy:
+    for result in lazy:
         between.append(records.clock())
-        answers.append(answer)
+        results.append(result)
 
     stages = intervals(in_a_request)
-    assert answers == [1, 2]
+    assert results == [1, 2]
     assert [mark[0] for mark in stages] == ["preprocess", "forward", "postprocess"] * 2
     assert stages[2][2] < between[0] < stages[3][1]
 
@@ -316,9 +316,9 @@ def test_an_agent_failure_is_logged_once_and_the_response_is_returned(
     """A pipeline whose model name is unknown is still timed."""
     make_fail(transformers, "describe")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = lengths(["a", "bc"])
+        results = lengths(["a", "bc"])
 
-    assert answers == [1, 2]
+    assert results == [1, 2]
     assert in_a_request.stages().count("forward") == 2
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 
@@ -385,7 +385,7 @@ ids = words("word1", return_tensors="pt")
 model.generate(**ids, max_new_tokens=2)
 print(*[mark for mark in marks[3::3] if not mark.startswith("@")])
 """
-    answer = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         text=True,
@@ -393,7 +393,7 @@ print(*[mark for mark in marks[3::3] if not mark.startswith("@")])
         cwd=HERE.parents[2],
     )
 
-    assert answer.stdout.split() == ["tokenize", "prefill", "decode"]
+    assert completed.stdout.split() == ["tokenize", "prefill", "decode"]
 
 
 def test_instrumentation_imports_no_further_modules() -> None:

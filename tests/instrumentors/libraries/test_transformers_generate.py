@@ -87,8 +87,8 @@ def run(model: Any, loop: str, **options: Any) -> Any:
     if "assistant_model" in options:
         options["assistant_model"] = llama(seed=1)
     torch.manual_seed(0)
-    answer = model.generate(PROMPT, **options)
-    return getattr(answer, "sequences", answer)
+    output = model.generate(PROMPT, **options)
+    return getattr(output, "sequences", output)
 
 
 def facts(request: Finished) -> dict[str, tuple[Any, Any]]:
@@ -105,11 +105,11 @@ def test_every_loop_is_prefill_and_decode(instrumented: Instrumentor, in_a_reque
     records.current.set(None)
 
     rows = tokens.shape[0]
-    (_, begun, first), (_, handed, ended) = [mark for mark in in_a_request.marks() if not mark[0].startswith("@")]
+    (_, started, first), (_, handed, ended) = [mark for mark in in_a_request.marks() if not mark[0].startswith("@")]
     seen = facts(in_a_request)
     assert torch.equal(tokens, run(llama(), loop))
     assert in_a_request.stages() == ["prefill", "decode"]
-    assert begun < watch.times[0] < first == handed < watch.times[1]
+    assert started < watch.times[0] < first == handed < watch.times[1]
     assert watch.times[-1] < ended
     assert seen["@first_token"] == (first, "generate")
     assert seen["@batch"] == (1, 0)
@@ -179,9 +179,9 @@ def test_embeddings_are_a_prompt_too(in_a_request: Finished) -> None:
     """For embeddings the output contains only the new tokens."""
     embedded = llama().get_input_embeddings()(PROMPT)
     in_a_request[0][0][3:] = []
-    answer = llama().generate(inputs_embeds=embedded, max_new_tokens=NEW, do_sample=False)
+    tokens = llama().generate(inputs_embeds=embedded, max_new_tokens=NEW, do_sample=False)
 
-    assert answer.shape == (1, NEW)
+    assert tokens.shape == (1, NEW)
     assert facts(in_a_request)["@tokens_in"] == (3, 0)
     assert facts(in_a_request)["@tokens_out"] == (NEW, 0)
 
@@ -228,9 +228,9 @@ def test_a_custom_decoding_loop_is_decode(in_a_request: Finished) -> None:
             input_ids = torch.cat([input_ids, token], dim=-1)
         return input_ids
 
-    answer = llama().generate(PROMPT, custom_generate=loop, max_new_tokens=NEW)
+    tokens = llama().generate(PROMPT, custom_generate=loop, max_new_tokens=NEW)
 
-    assert answer.shape == (1, 3 + NEW)
+    assert tokens.shape == (1, 3 + NEW)
     assert in_a_request.stages() == ["decode"]
     assert not {"@first_token", "@tokens_out", "@per_token"} & facts(in_a_request).keys()
 
@@ -321,9 +321,9 @@ def test_an_agent_failure_is_logged_once_and_the_tokens_are_returned(
     """A call without counts is still timed."""
     make_fail(transformers, "_count_tokens")
     with caplog.at_level(logging.WARNING, "stagelens"):
-        answers = [run(llama(), "greedy") for _ in range(2)]
+        outputs = [run(llama(), "greedy") for _ in range(2)]
 
-    assert torch.equal(*answers)
+    assert torch.equal(*outputs)
     assert in_a_request.stages() == ["prefill", "decode"] * 2
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 1
 

@@ -59,10 +59,10 @@ def call_results(tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str
         )
     try:
         _wait(process, port, folder / "output")
-        said = [{"role": "user", "content": "word1 word2 word3"}]
+        messages = [{"role": "user", "content": "word1 word2 word3"}]
         yield {
             "base_url": f"http://127.0.0.1:{port}/v1",
-            "call": {"model": str(folder / "tiny"), "messages": said, "max_tokens": TOKENS},
+            "call": {"model": str(folder / "tiny"), "messages": messages, "max_tokens": TOKENS},
         }
     finally:
         process.kill()
@@ -97,16 +97,16 @@ def test_the_stages_of_the_model_are_those_of_the_call(
     """Of the first call, which warms the model up, and of those after it, by the same thread of the server."""
     marks = in_a_request[0][0]
     for first in ("load", "prefill"):
-        before, begun = len(marks), records.clock()
+        before, started = len(marks), records.clock()
         client.chat.completions.create(**call_results["call"])
         ended, added = records.clock(), marks[before:]
-        own = partition(read_marks(added).intervals, begun, ended)
+        own = partition(read_marks(added).intervals, started, ended)
         reported = {key.partition("@")[0] for key in added[::3] if key.endswith("@reported")}
 
         assert {first, "tokenize", "decode", "postprocess", "serialize"} <= reported <= own.keys()
         assert own["decode"] > 0
         assert own["network"] > 0
-        assert sum(own.values()) == ended - begun
+        assert sum(own.values()) == ended - started
     assert "@suspect" not in marks
 
 
@@ -134,10 +134,10 @@ def test_a_stream_is_timed_by_its_tokens(
     parts = list(client.chat.completions.create(stream=True, **call_results["call"]))
     marks = in_a_request[0][0]
     facts = {key: (first, second) for key, first, second in in_a_request.marks()}
-    begun, text = marks[1], [part.choices[0].delta.content for part in parts if part.choices]
+    started, text = marks[1], [part.choices[0].delta.content for part in parts if part.choices]
 
     assert sum(bool(each) for each in text) < len(parts)
-    assert begun < facts["@first_token"][0]
+    assert started < facts["@first_token"][0]
     assert facts["@first_token"][1] == BY_CLIENT_CONTENT
     assert facts["@tokens_out"] == (TOKENS, 0)
     assert facts["@per_token"][1] == (TOKENS - 1, BY_CLIENT_CONTENT)

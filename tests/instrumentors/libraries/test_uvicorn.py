@@ -103,6 +103,6 @@ def test_an_agent_failure_is_logged_once_and_the_server_exits(
 def test_the_order_of_imports_does_not_matter(order: str) -> None:
     """Instrumented before or after."""
     code = f"import stagelens; {order}; print(hasattr(Server.shutdown, '__wrapped__'))"
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert answer.stdout.strip() == "True"
+    assert completed.stdout.strip() == "True"

@@ -370,11 +370,11 @@ def test_a_wsgi_application_mounted_in_an_asgi_one_is_one_request(finished: Fini
     module.instrument()
     try:
         app = Starlette(routes=[Mount("/old", WSGIMiddleware(served(application)))])
-        answer = TestClient(app).get("/old/secret")
+        response = TestClient(app).get("/old/secret")
     finally:
         module.uninstrument()
 
-    assert answer.text == "inner"
+    assert response.text == "inner"
     assert [record[3:6] for record in finished] == [("/old", "", 200)]
     assert seen[0] is finished[0][0]
 
@@ -418,9 +418,9 @@ def test_an_agent_failure_is_logged_once_and_the_application_responds(
         raise ZeroDivisionError(message)
 
     monkeypatch.setattr(f"stagelens.instrumentors.libraries.{internal}", broken)
-    answers = [b"".join(call(served(three))) for _ in range(3)]
+    bodies = [b"".join(call(served(three))) for _ in range(3)]
 
-    assert answers == [b"xxx"] * 3
+    assert bodies == [b"xxx"] * 3
     assert len(reported) == 1
     assert len(finished) == (0 if internal.endswith(".record_request_head") else 3)
     assert records.current.get() is None
