@@ -70,14 +70,14 @@ def bench(place: Path, capsys: pytest.CaptureFixture[str]) -> Generator[Bench]:
 def test_both_variants_run_concurrently_without_a_fixed_port(bench: Bench, place: Path) -> None:
     """Each variant has its rounds with the same requests; exports of ours are received and discarded."""
     (place / "body").write_text("good")
-    said = bench("--url", "http://127.0.0.1:{port}/work", "--body", "body", "--header", "X-Key: 7", *UVICORN)
+    output = bench("--url", "http://127.0.0.1:{port}/work", "--body", "body", "--header", "X-Key: 7", *UVICORN)
     seen = (place / "seen").read_text().splitlines()
 
     for with_us in (True, False):
         # Two turns, one request to warm up, and the one that found it ready.
         assert seen.count(f"{with_us} POST 7 b'good'") == 42
-    assert re.findall(r"^(\w[\w ]*?) {2,}", said, re.MULTILINE)[:2] == ["p50", "throughput"]
-    assert "No request was counted" not in said
+    assert re.findall(r"^(\w[\w ]*?) {2,}", output, re.MULTILINE)[:2] == ["p50", "throughput"]
+    assert "No request was counted" not in output
 
 
 def test_variants_with_a_fixed_port_run_in_turn(bench: Bench, place: Path) -> None:
@@ -85,30 +85,30 @@ def test_variants_with_a_fixed_port_run_in_turn(bench: Bench, place: Path) -> No
     port = str(free_port())
     # Behind a shell, as images start it: that it ends must reach the service, which then sends the last it has.
     started = shlex.join((*UVICORN[1:-1], port))
-    said = bench("--rounds", "1", "--url", f"http://127.0.0.1:{port}/work", "--", "sh", "-c", f"{started}; true")
+    output = bench("--rounds", "1", "--url", f"http://127.0.0.1:{port}/work", "--", "sh", "-c", f"{started}; true")
     seen = (place / "seen").read_text().splitlines()
 
     assert sorted(line.split()[0] for line in seen) == ["False"] * 22 + ["True"] * 22
-    assert "No request was counted" not in said
+    assert "No request was counted" not in output
 
 
 def test_a_custom_load_is_measured_by_its_duration(bench: Bench, place: Path) -> None:
     """The load runs once to warm up, and once per round."""
-    said = bench("--url", "http://127.0.0.1:{port}/work", "--load", "echo {port} >> loads", *UVICORN)
+    output = bench("--url", "http://127.0.0.1:{port}/work", "--load", "echo {port} >> loads", *UVICORN)
     ports = (place / "loads").read_text().split()
 
     assert [ports.count(port) for port in set(ports)] == [3, 3]
-    assert re.findall(r"^(\w[\w ]*?) {2,}", said, re.MULTILINE)[0] == "time"
+    assert re.findall(r"^(\w[\w ]*?) {2,}", output, re.MULTILINE)[0] == "time"
 
 
 def test_a_command_that_exits_is_its_own_load(bench: Bench, place: Path) -> None:
     """A batch script that made no request is reported with a hint."""
     code = "open('runs', 'a').write('autoload' in __import__('os').environ.get('PYTHONPATH', '') and 'w' or 'o')"
-    said = bench("--", sys.executable, "-c", code)
+    output = bench("--", sys.executable, "-c", code)
 
     assert sorted((place / "runs").read_text()) == ["o", "o", "w", "w"]
-    assert "No request was counted" in said
-    assert "stagelens doctor -- " in said
+    assert "No request was counted" in output
+    assert "stagelens doctor -- " in output
 
 
 @pytest.mark.parametrize(

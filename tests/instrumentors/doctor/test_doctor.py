@@ -60,28 +60,28 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Path]:
 def doctor(place: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
     """Run the command in `place`, and return its exit code and its output as one line."""
 
-    def look(*words: str) -> tuple[int, str]:
+    def run(*words: str) -> tuple[int, str]:
         assert Path.cwd() == place
         code = doctor_command.main(list(words))
-        said = capsys.readouterr()
+        captured = capsys.readouterr()
         # But for what is to be copied, and for names that are as long as they are.
-        wide = [line for line in said.out.splitlines() if len(line) > 80 and line[:6].strip()]
+        wide = [line for line in captured.out.splitlines() if len(line) > 80 and line[:6].strip()]
         assert [line for line in wide if max(map(len, line.split())) < 60] == []
-        return code, " ".join((said.out + said.err).split())
+        return code, " ".join((captured.out + captured.err).split())
 
-    return look
+    return run
 
 
 def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
     """The report has the timed libraries with versions, and no problem; a preload and workers are none."""
-    code, said = doctor("--stage", "preprocess=serve:prepare", "--", "gunicorn", "--preload", "-w", "2", "serve:app")
+    code, output = doctor("--stage", "preprocess=serve:prepare", "--", "gunicorn", "--preload", "-w", "2", "serve:app")
 
-    assert code == 0, said
-    assert said.endswith("No problems found.")
-    assert f"onnxruntime {version('onnxruntime')}" in said
-    assert f"starlette {version('starlette')}, fastapi {version('fastapi')}" in said
-    assert f"gunicorn {version('gunicorn')}" in said
-    assert len(said) < 1000
+    assert code == 0, output
+    assert output.endswith("No problems found.")
+    assert f"onnxruntime {version('onnxruntime')}" in output
+    assert f"starlette {version('starlette')}, fastapi {version('fastapi')}" in output
+    assert f"gunicorn {version('gunicorn')}" in output
+    assert len(output) < 1000
 
 
 def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,32 +89,32 @@ def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkey
     monkeypatch.delenv("PYTHONPATH", raising=False)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
     other = tmp_path / "bare" / "bin" / "python"
-    code, said = doctor("--", str(other), "serve.py")
+    code, output = doctor("--", str(other), "serve.py")
 
     assert code == 1
-    assert "onnxruntime" not in said
+    assert "onnxruntime" not in output
     assert (
         f"cannot load stagelens (ModuleNotFoundError: No module named 'stagelens'): nothing is timed. {other} -m pip install stagelens"
-        in said
+        in output
     )
 
 
 def test_an_interpreter_that_ignores_its_environment_is_not_timed(doctor: Doctor) -> None:
     """-I is a hardening that many images have."""
-    code, said = doctor("--", sys.executable, "-I", "-m", "uvicorn", "serve:app")
+    code, output = doctor("--", sys.executable, "-I", "-m", "uvicorn", "serve:app")
 
     assert code == 1
-    assert "-I makes Python ignore PYTHONPATH, which loads Stagelens: nothing is timed." in said
+    assert "-I makes Python ignore PYTHONPATH, which loads Stagelens: nothing is timed." in output
 
 
 def test_a_replaced_pythonpath_is_reported_with_the_fix(doctor: Doctor) -> None:
     """The fix is a command line, and with it all is well."""
-    code, said = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
+    code, output = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
 
     assert code == 1
-    assert "PYTHONPATH, which loads Stagelens, is replaced: nothing is timed." in said
+    assert "PYTHONPATH, which loads Stagelens, is replaced: nothing is timed." in output
     fix = f"env PYTHONPATH=. stagelens run -- {shlex.quote(sys.executable)} serve.py"
-    assert fix in said
+    assert fix in output
     # Where we are installed, that is.
     env = ["env", f"PYTHONPATH={os.environ.get('PYTHONPATH', '.')}"]
     assert doctor("--", *env, "stagelens", "run", "--", sys.executable, "serve.py")[0] == 0
@@ -128,9 +128,9 @@ def test_the_opentelemetry_launcher_loads_stagelens_unless_disabled(
 
     assert doctor(*words)[0] == 0
     monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "*")
-    code, said = doctor(*words)
+    code, output = doctor(*words)
     assert code == 1
-    assert "runs as sitecustomize instead of Stagelens: nothing is timed" in said
+    assert "runs as sitecustomize instead of Stagelens: nothing is timed" in output
 
 
 @pytest.mark.parametrize(
@@ -139,10 +139,10 @@ def test_the_opentelemetry_launcher_loads_stagelens_unless_disabled(
 )
 def test_wrong_usage_exits_with_2_and_shows_the_usage(doctor: Doctor, words: list[str]) -> None:
     """The exit code differs from that of a found problem."""
-    code, said = doctor(*words)
+    code, output = doctor(*words)
 
     assert code == 2
-    assert "usage: stagelens doctor" in said
+    assert "usage: stagelens doctor" in output
 
 
 def test_startup_output_and_startup_failures_are_distinguished(doctor: Doctor, place: Path) -> None:
@@ -153,9 +153,9 @@ def test_startup_output_and_startup_failures_are_distinguished(doctor: Doctor, p
 
     assert doctor("--", *started)[0] == 0
     (place / "sitecustomize.py").write_text("raise SystemExit('no license')")
-    code, said = doctor("--", *started)
+    code, output = doctor("--", *started)
     assert code == 1
-    assert "cannot be queried: SystemExit: no license" in said
+    assert "cannot be queried: SystemExit: no license" in output
 
 
 @contextmanager
@@ -211,7 +211,7 @@ def silent_in_http() -> Generator[str]:
 
 
 @pytest.mark.parametrize(
-    ("server", "told", "fix"),
+    ("server", "text", "fix"),
     [
         (
             lambda: answering(401),
@@ -230,16 +230,16 @@ def silent_in_http() -> Generator[str]:
     ids=["token", "path", "busy", "clock", "grpc"],
 )
 def test_a_refusing_collector_is_reported_with_its_response(
-    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], told: str, fix: str
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, server: Callable[[], Any], text: str, fix: str
 ) -> None:
     """The collector gets a real export without content, which changes no counts."""
     with server() as address:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
-        code, said = doctor("--", "tritonserver", "--trace-config=mode=opentelemetry")
+        code, output = doctor("--", "tritonserver", "--trace-config=mode=opentelemetry")
 
     assert code == 1
-    assert told in said
-    assert fix in said
+    assert text in output
+    assert fix in output
 
 
 def test_a_missing_collector_is_reported_without_summary(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,22 +300,22 @@ def test_a_run_reports_imports_and_uninstrumented_processes_and_cleans_up(
     (place / "parent.py").write_text(PARENT)
     monkeypatch.setattr(inspection, "BEGIN_SECONDS", 0.3)
     monkeypatch.setattr(inspection, "time", Clock())
-    code, said = doctor("--run", "2", "--", sys.executable, "parent.py")
+    code, output = doctor("--run", "2", "--", sys.executable, "parent.py")
 
     assert code == 1
-    assert "in instrumented Python processes: 1" in said
-    assert "Starlette and FastAPI (1)" in said
-    assert f"{MISSED}` ran without Stagelens" in said
+    assert "in instrumented Python processes: 1" in output
+    assert "Starlette and FastAPI (1)" in output
+    assert f"{MISSED}` ran without Stagelens" in output
     assert _running(MISSED) == []
 
 
 def test_a_run_that_exits_is_reported(doctor: Doctor, place: Path) -> None:
     """Its last words, and no wait for the rest of the time."""
     (place / "broken.py").write_text("import nosuchmodule")
-    code, said = doctor("--run", "60", "--", sys.executable, "broken.py")
+    code, output = doctor("--run", "60", "--", sys.executable, "broken.py")
 
     assert code == 1
-    assert "the command has ended with 1: ModuleNotFoundError: No module named 'nosuchmodule'" in said
+    assert "the command has ended with 1: ModuleNotFoundError: No module named 'nosuchmodule'" in output
 
 
 def _running(code: str) -> list[str]:

@@ -155,11 +155,11 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
 @pytest.mark.parametrize(("inspection", "check", "words"), TROUBLES, ids=lambda value: getattr(value, "__name__", ""))
 def test_a_check_finds_its_problem_and_names_the_fix(inspection: Inspection, check: Check, words: str) -> None:
     """Each problem is reported once with its fix."""
-    told = [
+    reported = [
         f"{finding.text}\n{finding.fix}" for finding in check(inspection) if words in f"{finding.text}\n{finding.fix}"
     ]
 
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
@@ -270,7 +270,7 @@ def test_a_gpu_without_nvml_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(checks, "DRIVER", tmp_path / "nvidiactl")
     without = list(checks.check_gpus(HEALTHY))
     (tmp_path / "nvidiactl").touch()
-    reading = with_interpreter(HEALTHY, distributions={"nvidia-ml-py": "13.615.71"})
+    with_nvml = with_interpreter(HEALTHY, distributions={"nvidia-ml-py": "13.615.71"})
 
     assert [(each.fix, each.hurts) for each in checks.check_gpus(HEALTHY)] == [("pip install 'stagelens[gpu]'", False)]
-    assert without == list(checks.check_gpus(reading)) == []
+    assert without == list(checks.check_gpus(with_nvml)) == []

@@ -50,7 +50,7 @@ def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("inspection", "told", "fix"),
+    ("inspection", "text", "fix"),
     [
         (
             inspection_of("serve", "run", "app:app", code=BATCH),
@@ -68,11 +68,11 @@ def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         (inspection_of("python", "serve.py", code=SPEC), "ls.OpenAISpec (serve.py:3)", "stagelens.request"),
     ],
 )
-def test_an_uncounted_framework_request_is_reported_with_the_fix(inspection: Inspection, told: str, fix: str) -> None:
+def test_an_uncounted_framework_request_is_reported_with_the_fix(inspection: Inspection, text: str, fix: str) -> None:
     """Once, as a guess, and not as something that is in the way."""
     (found,) = frameworks.check_batching(inspection)
 
-    assert told in found.text
+    assert text in found.text
     assert fix in found.fix
     assert not found.hurts
 

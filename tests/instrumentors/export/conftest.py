@@ -87,12 +87,12 @@ def sink() -> Generator[Sink]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sink.posts.append(Post(self.path, {key.lower(): value for key, value in self.headers.items()}, body))
-            answer = sink.answers.popleft() if sink.answers else (200, {}, b"")
+            response = sink.answers.popleft() if sink.answers else (200, {}, b"")
             sink.answering.wait(60)
-            if isinstance(answer, bytes):
-                self.wfile.write(answer)
+            if isinstance(response, bytes):
+                self.wfile.write(response)
                 return
-            status, headers, text = answer
+            status, headers, text = response
             self.send_response(status)
             for key, value in headers.items():
                 self.send_header(key, value)

@@ -157,10 +157,10 @@ def test_a_trace_that_cannot_be_encoded_is_dropped_alone(sink: Sink, monkeypatch
     """Neither those of its export nor the numbers, and a flush at exit still delivers."""
     written = agent_module.build_trace
 
-    def build_trace(kept: Any) -> Any:
-        if kept.record[3] == "broken":
+    def build_trace(request: Any) -> Any:
+        if request.record[3] == "broken":
             raise RuntimeError
-        return written(kept)
+        return written(request)
 
     monkeypatch.setattr(agent_module, "build_trace", build_trace)
     agent = agent_for(sink)

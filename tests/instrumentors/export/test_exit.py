@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 SERVE = """
 import os, sys, stagelens
 from stagelens.instrumentors import recorder
-recorder.flush.__defaults__ = ({patience},)
+recorder.flush.__defaults__ = ({flush_seconds},)
 def serve(count):
     for _ in range(count):
         with stagelens.request("predict"), stagelens.stage("forward"):
@@ -36,9 +36,9 @@ def settings(url: str, **more: str) -> dict[str, str]:
     return {**os.environ, **ours, **more}
 
 
-def run(url: str, script: str, patience: int = 60, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(url: str, script: str, flush_seconds: int = 60, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run *script* in a process that exports to *url*, with a flush timeout in seconds."""
-    command = [sys.executable, "-W", "error", "-c", SERVE.format(patience=patience) + script]
+    command = [sys.executable, "-W", "error", "-c", SERVE.format(flush_seconds=flush_seconds) + script]
     env = settings(url, **environment)
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
 
@@ -69,7 +69,7 @@ def test_a_process_ends_cleanly_without_a_collector() -> None:
     """Without a listener, or with one that never responds, stderr is empty and the exit takes the flush timeout."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         for port in (1, silent.getsockname()[1]):
-            done = run(f"http://127.0.0.1:{port}", "serve(3)", patience=2)
+            done = run(f"http://127.0.0.1:{port}", "serve(3)", flush_seconds=2)
 
             assert (done.returncode, done.stderr) == (0, "")
 
@@ -85,7 +85,7 @@ def test_a_process_that_recorded_nothing_sends_nothing(sink: Sink) -> None:
 
 def test_a_running_process_reports_every_interval(sink: Sink, until: Callable[[Callable[[], object]], None]) -> None:
     """Several deltas come while it runs, and in the end every request was counted once."""
-    script = SERVE.format(patience=60) + "for line in sys.stdin: serve(int(line))"
+    script = SERVE.format(flush_seconds=60) + "for line in sys.stdin: serve(int(line))"
     env = settings(sink.url, STAGELENS_EXPORT_INTERVAL="100ms")
     with subprocess.Popen([sys.executable, "-c", script], env=env, stdin=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None

@@ -93,7 +93,7 @@ def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, expor
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [
         (429, {"Retry-After": "0"}, b""),
         (502, {}, b"<html>"),
@@ -105,10 +105,10 @@ def test_a_batch_is_posted_with_its_name_and_the_users_headers(sink: Sink, expor
     ],
 )
 def test_a_batch_that_was_not_acknowledged_is_sent_again_the_same(
-    sink: Sink, losses: Losses, exporter: Make, until: Until, answer: Any
+    sink: Sink, losses: Losses, exporter: Make, until: Until, response: Any
 ) -> None:
     """Same name, same bytes, in order; nothing is lost."""
-    sink.answers.extend([answer, answer])
+    sink.answers.extend([response, response])
     agent = exporter()
     agent.offer(batch(sink.url, 1))
     agent.offer(batch(sink.url, 2))
@@ -125,8 +125,8 @@ def test_a_refused_batch_is_dropped_counted_and_logged_once(
     sink: Sink, losses: Losses, exporter: Make, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
     """Sending again is useless; the reason is shown, without what would break a line of the log."""
-    said = Status(code=3, message="bad\nbody").SerializeToString()
-    sink.answers.extend([(status, {}, said)] * 2)
+    body = Status(code=3, message="bad\nbody").SerializeToString()
+    sink.answers.extend([(status, {}, body)] * 2)
     agent = exporter()
     agent.offer(batch(sink.url, 1, requests=3))
     agent.offer(batch(sink.url, 2, requests=4))
@@ -141,17 +141,17 @@ def test_a_refused_batch_is_dropped_counted_and_logged_once(
     assert f"HTTP {status} bad body" in line
 
 
-@pytest.mark.parametrize("said", ["<html>Forbidden</html>", '{"message": "no token"}', "Unauthorized", "\u00fc"])
+@pytest.mark.parametrize("body", ["<html>Forbidden</html>", '{"message": "no token"}', "Unauthorized", "\u00fc"])
 def test_a_refusal_that_is_not_protobuf_is_logged_unchanged(
-    sink: Sink, exporter: Make, caplog: pytest.LogCaptureFixture, said: str
+    sink: Sink, exporter: Make, caplog: pytest.LogCaptureFixture, body: str
 ) -> None:
     """A proxy may respond in any format."""
-    sink.answers.append((403, {}, said.encode()))
+    sink.answers.append((403, {}, body.encode()))
     agent = exporter()
     agent.offer(batch(sink.url))
 
     assert agent.drain(60)
-    assert caplog.messages[0].endswith(f"HTTP 403 {said}")
+    assert caplog.messages[0].endswith(f"HTTP 403 {body}")
 
 
 def test_a_partial_success_is_delivered_and_its_message_logged_once(
@@ -173,13 +173,13 @@ def test_a_partial_success_is_delivered_and_its_message_logged_once(
 
 
 @pytest.mark.parametrize(
-    "answer", [b"\xff\xfe", b"\x80" * 50_000, b"<html>", b"{}", b"\x08\x07", b"\x0a\x02\x12\x09", b"\x0a\x7f", b"\x0a"]
+    "body", [b"\xff\xfe", b"\x80" * 50_000, b"<html>", b"{}", b"\x08\x07", b"\x0a\x02\x12\x09", b"\x0a\x7f", b"\x0a"]
 )
 def test_a_200_with_an_invalid_body_is_an_acknowledgement(
-    sink: Sink, losses: Losses, exporter: Make, answer: bytes
+    sink: Sink, losses: Losses, exporter: Make, body: bytes
 ) -> None:
     """The status decides, also where the body breaks off."""
-    sink.answers.append((200, {"Content-Length": str(len(answer) + 1)}, answer))
+    sink.answers.append((200, {"Content-Length": str(len(body) + 1)}, body))
     agent = exporter()
     agent.offer(batch(sink.url))
 

@@ -24,9 +24,9 @@ def test_a_trickling_response_times_out(beginning: bytes) -> None:
 def test_a_response_is_read_completely(sink: Sink) -> None:
     """Status, headers and body are read, also of a response that ends with its connection."""
     sink.answers.append((503, {"Retry-After": "7"}, b"full"))
-    answer = post(f"{sink.url}/v1/metrics?a=b", b"body", {"X-Stagelens-Batch": "a:1"}, 60, ssl.create_default_context)
+    response = post(f"{sink.url}/v1/metrics?a=b", b"body", {"X-Stagelens-Batch": "a:1"}, 60, ssl.create_default_context)
 
-    assert (answer.status, answer.headers["Retry-After"], answer.body) == (503, "7", b"full")
+    assert (response.status, response.headers["Retry-After"], response.body) == (503, "7", b"full")
     assert [(each.path, each.body) for each in sink.posts] == [("/v1/metrics?a=b", b"body")]
 
 

@@ -36,10 +36,10 @@ def test_the_exporter_survives_a_hostile_collector(
     with listening(name) as url:
         agent.offer(ExportBatch("instance:1", f"{url}/v1/metrics", b"body", 1))
         agent.drain(60)
-    said = [record.getMessage() for record in caplog.records]
+    logged = [record.getMessage() for record in caplog.records]
     agent.offer(ExportBatch("instance:2", f"{sink.url}/v1/metrics", b"body", 1))
 
     assert agent.drain(60)
     assert [post.name for post in sink.posts] == ["instance:2"]
-    assert len(said) <= 1
-    assert [line for line in said if not line.isprintable()] == []
+    assert len(logged) <= 1
+    assert [line for line in logged if not line.isprintable()] == []

@@ -105,15 +105,15 @@ def test_every_backend_decodes_the_counted_numbers(
 
 @patient
 @given(st.lists(traces, max_size=12), nanoseconds)
-def test_every_backend_decodes_the_retained_spans(kept: list[Trace], anchor: int) -> None:
+def test_every_backend_decodes_the_retained_spans(retained: list[Trace], anchor: int) -> None:
     """Ids, names, times, attributes and status, in their order."""
-    written = Encoder({"service.name": "shop"}, lambda: None).traces(kept, anchor)
+    written = Encoder({"service.name": "shop"}, lambda: None).traces(retained, anchor)
     expected = ExportTraceServiceRequest()
     resource = expected.resource_spans.add()
     ParseDict({"attributes": as_json({"service.name": "shop"})}, resource.resource)
     scope = resource.scope_spans.add()
     scope.scope.name = names.SCOPE
-    for trace in kept:
+    for trace in retained:
         for span in trace.spans:
             message = scope.spans.add(
                 trace_id=bytes.fromhex(trace.trace_id),

@@ -46,11 +46,11 @@ def test_invalid_unicode_does_not_break_the_message() -> None:
 
 
 @given(st.integers(0, 2**31 - 1), st.text())
-def test_a_status_is_decoded(code: int, said: str) -> None:
+def test_a_status_is_decoded(code: int, text: str) -> None:
     """Its code and its message; what protobuf does not write is missing."""
-    found = parse_fields(Status(code=code, message=said).SerializeToString())
+    found = parse_fields(Status(code=code, message=text).SerializeToString())
 
-    assert found == {**({1: code} if code else {}), **({2: said.encode()} if said else {})}
+    assert found == {**({1: code} if code else {}), **({2: text.encode()} if text else {})}
 
 
 @given(st.binary())
