@@ -226,8 +226,8 @@ class Service:
         deadline = time.monotonic() + 60
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=60) as answer:
-                    return json.loads(answer.read())
+                with urllib.request.urlopen(request, timeout=60) as response:
+                    return json.loads(response.read())
             except (urllib.error.URLError, ConnectionError) as error:
                 refused = isinstance(getattr(error, "reason", error), ConnectionError)
                 if not refused or time.monotonic() > deadline or self.process.poll() is not None:

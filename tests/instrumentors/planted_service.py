@@ -52,9 +52,9 @@ class Body(BaseModel):
 @contextmanager
 def measured(into: dict[str, int], stage: str) -> Generator[None]:
     """Measure the inside of a `with` on our own."""
-    begun = time.perf_counter_ns()
+    start_ns = time.perf_counter_ns()
     yield
-    into[stage] = into.get(stage, 0) + time.perf_counter_ns() - begun
+    into[stage] = into.get(stage, 0) + time.perf_counter_ns() - start_ns
 
 
 api = FastAPI()

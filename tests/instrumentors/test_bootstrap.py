@@ -25,9 +25,9 @@ print(before, loaded())
 
 def test_an_instrumentor_is_loaded_with_its_library() -> None:
     """A process that imports none of the libraries pays for none of our modules."""
-    answer = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
 
-    assert answer.stdout == "[False, False] [True, False]\n"
+    assert completed.stdout == "[False, False] [True, False]\n"
 
 
 def test_a_failing_instrumentor_does_not_affect_the_import(

@@ -26,11 +26,11 @@ def test_opentelemetry_instrument_loads_the_instrumentors(tmp_path: Path) -> Non
     (tmp_path / "app.py").write_text(PROGRAM)
     launcher = Path(sys.executable).parent / "opentelemetry-instrument"
     env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
-    answer = subprocess.run(
+    completed = subprocess.run(
         [str(launcher), sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
 
-    assert answer.stdout == "True True\n", answer.stderr
+    assert completed.stdout == "True True\n", completed.stderr
 
 
 def test_both_launchers_together_patch_each_library_once(tmp_path: Path) -> None:
@@ -40,11 +40,11 @@ def test_both_launchers_together_patch_each_library_once(tmp_path: Path) -> None
     ours = [sys.executable, "-m", "stagelens", "run", "--"]
     env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
     for command in ([*ours, launcher], [launcher, *ours]):
-        answer = subprocess.run(
+        completed = subprocess.run(
             [*command, sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
         )
 
-        assert answer.stdout == "True True\n", answer.stderr
+        assert completed.stdout == "True True\n", completed.stderr
 
 
 def test_named_stages_work_with_the_opentelemetry_launcher(tmp_path: Path) -> None:
@@ -54,11 +54,11 @@ def test_named_stages_work_with_the_opentelemetry_launcher(tmp_path: Path) -> No
     ours = [sys.executable, "-m", "stagelens", "run", "--stage", "preprocess=steps:prepare", "--"]
     launcher = str(Path(sys.executable).parent / "opentelemetry-instrument")
     env = {**os.environ, "OTEL_TRACES_EXPORTER": "none", "OTEL_METRICS_EXPORTER": "none", "OTEL_LOGS_EXPORTER": "none"}
-    answer = subprocess.run(
+    completed = subprocess.run(
         [*ours, launcher, sys.executable, "app.py"], cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
 
-    assert answer.stdout == "True\n", answer.stderr
+    assert completed.stdout == "True\n", completed.stderr
 
 
 def test_every_library_module_is_an_entry_point() -> None:

@@ -48,9 +48,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Any]:
 def test_functions_and_methods_become_stages(finished: Finished, work: Any) -> None:
     """By their names alone, in the order they end."""
     with stagelens.request("job"):
-        answers = work.prepare(), work.model.predict()
+        results = work.prepare(), work.model.predict()
 
-    assert answers == (1, 2)
+    assert results == (1, 2)
     assert finished.stages() == ["preprocess", "forward"]
 
 

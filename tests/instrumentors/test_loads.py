@@ -245,8 +245,8 @@ def test_a_forked_child_reports_its_age_and_the_loads_of_its_parent(
         os.write(writer, repr((younger, found)).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    said = os.read(reader, 1000).decode()
+    received = os.read(reader, 1000).decode()
     os.close(reader)
     os.close(writer)
 
-    assert said == repr((True, [("read", "net", "")]))
+    assert received == repr((True, [("read", "net", "")]))

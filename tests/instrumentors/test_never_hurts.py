@@ -53,7 +53,7 @@ def harmless(*trigger: str) -> dict[str, Any]:
     """Run `harmless/examine.py` and return what it prints."""
     beside = [str(folder) for part, folder in INSTALLED.items() if part in trigger or not (trigger or part in ALONE)]
     # Django wants to be configured.
-    answer = subprocess.run(
+    completed = subprocess.run(
         [sys.executable, PROGRAM, *trigger],
         env={
             **os.environ,
@@ -67,8 +67,8 @@ def harmless(*trigger: str) -> dict[str, Any]:
         check=False,
     )
 
-    assert answer.returncode == 0, answer.stderr
-    return json.loads(answer.stdout)
+    assert completed.returncode == 0, completed.stderr
+    return json.loads(completed.stdout)
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS)

@@ -56,29 +56,29 @@ def namespaces() -> None:
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
 def test_requests_are_counted_where_nothing_can_be_written(sink: Sink, surroundings: str) -> None:
     """Batches wait in memory; containers often have a read-only file system."""
-    answer = run(surroundings, PROGRAM, sink.environment())
+    completed = run(surroundings, PROGRAM, sink.environment())
 
-    assert (answer.returncode, answer.stdout, answer.stderr) == (0, "done\n", "")
+    assert (completed.returncode, completed.stdout, completed.stderr) == (0, "done\n", "")
     assert sink.requests() == 20
 
 
 @pytest.mark.parametrize("surroundings", [_READ_ONLY, _FULL], ids=["read only", "full"])
 def test_a_run_without_storage_does_not_start(sink: Sink, surroundings: str) -> None:
     """With --summary the program is not started: one line has the reason and the fix."""
-    answer = run(surroundings, PROGRAM, sink.environment(), "--summary")
+    completed = run(surroundings, PROGRAM, sink.environment(), "--summary")
 
-    assert (answer.returncode, answer.stdout) == (1, "")
-    assert answer.stderr.startswith("stagelens: no directory for temporary files: ")
-    assert answer.stderr.endswith("; set TMPDIR to a directory with free space\n")
+    assert (completed.returncode, completed.stdout) == (1, "")
+    assert completed.stderr.startswith("stagelens: no directory for temporary files: ")
+    assert completed.stderr.endswith("; set TMPDIR to a directory with free space\n")
 
 
 def test_a_full_disk_loses_the_summary_not_the_run(sink: Sink) -> None:
     """The program is not affected; the summary names the failure and gives no advice on instrumentation."""
-    answer = run(_SMALL.format("2m"), FILLING, sink.environment(), "--summary")
+    completed = run(_SMALL.format("2m"), FILLING, sink.environment(), "--summary")
 
-    assert answer.stdout == "done\nNo space left on device\n"
-    assert answer.returncode == 1
-    assert "some requests of the run were not counted" in answer.stderr
-    assert "the disk is full" in answer.stderr
-    assert "No request was seen" not in answer.stderr
-    assert "Traceback" not in answer.stderr
+    assert completed.stdout == "done\nNo space left on device\n"
+    assert completed.returncode == 1
+    assert "some requests of the run were not counted" in completed.stderr
+    assert "the disk is full" in completed.stderr
+    assert "No request was seen" not in completed.stderr
+    assert "Traceback" not in completed.stderr

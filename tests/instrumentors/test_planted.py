@@ -36,11 +36,11 @@ def test_planted_stages_are_reported(
             "X-Request-Start": f"t={sent_at // 1000}",
             "traceparent": f"00-{trace_id}-{1:016x}-01",
         }
-        answer = service.send_request(f"/{kind}/{number}", json.dumps({"text": "x" * 1000}).encode(), headers)
-        stages = {stage: (spent, spent) for stage, spent in answer["stages"].items()}
+        measured = service.send_request(f"/{kind}/{number}", json.dumps({"text": "x" * 1000}).encode(), headers)
+        stages = {stage: (spent, spent) for stage, spent in measured["stages"].items()}
         # A plain function waits for its thread as well, somewhere between arriving and its first line.
-        queued_until = answer["arrived"] if kind == "async" else answer["began"]
-        planted[trace_id] = stages | {"queue": (answer["arrived"] - sent_at, queued_until - sent_at)}
+        queued_until = measured["arrived"] if kind == "async" else measured["began"]
+        planted[trace_id] = stages | {"queue": (measured["arrived"] - sent_at, queued_until - sent_at)}
     until(lambda: sink.requests() == REQUESTS and len(roots(sink)) == REQUESTS, "every request")
     reported = {trace_id: own_times(root) for trace_id, root in roots(sink).items()}
 

@@ -285,10 +285,10 @@ def _driven(
 
 
 def _environment(recording: Recording, folder: Path, *upstreams: str) -> dict[str, str]:
-    kept = dict.fromkeys(("SLOW", "ERRORS", "COLD", "UNIFORM"), "100")
+    limits = dict.fromkeys(("SLOW", "ERRORS", "COLD", "UNIFORM"), "100")
     return {
         **{name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_"))},
-        **{f"STAGELENS_KEEP_{name}": count for name, count in kept.items()},
+        **{f"STAGELENS_KEEP_{name}": count for name, count in limits.items()},
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://{secret('endpointuser')}:{secret('endpoint')}@{recording.address}",
         "STAGELENS_FORCE_TRACE": secret("force"),
         "PRIVACY_FOLDER": str(folder),
@@ -319,8 +319,8 @@ def _logged(path: Path) -> Generator[None]:
 
 
 def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return answer.read()
+    with urllib.request.urlopen(url, timeout=60) as response:
+        return response.read()
 
 
 def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:

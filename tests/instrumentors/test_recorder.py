@@ -168,19 +168,19 @@ def test_a_running_thread_is_signalled_not_duplicated() -> None:
 
 def test_an_overloaded_thread_is_signalled_once() -> None:
     """Requests over the limit signal repeatedly, and memory does not grow."""
-    asked, told = threading.Event(), queue.SimpleQueue[bool]()
+    asked, signalled = threading.Event(), queue.SimpleQueue[bool]()
 
     def run() -> None:
         asked.wait(60)
-        told.put(background.wait(60))
-        told.put(background.wait(0.01))
+        signalled.put(background.wait(60))
+        signalled.put(background.wait(0.01))
 
     background = recorder.Background(run)
     for _ in range(100):
         background.wake()
     asked.set()
 
-    assert [told.get(timeout=60), told.get(timeout=60)] == [True, False]
+    assert [signalled.get(timeout=60), signalled.get(timeout=60)] == [True, False]
 
 
 def test_the_wake_queue_is_created_with_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:

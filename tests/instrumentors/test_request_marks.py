@@ -28,9 +28,9 @@ def test_body_reads_do_not_overlap_reported_server_stages() -> None:
         ("dependency@body", 60, 90),
     ]
 
-    told = ("network@rest", 0, 12), ("prefill@reported", 12, 20), ("decode@reported", 20, 70)
+    reported = ("network@rest", 0, 12), ("prefill@reported", 12, 20), ("decode@reported", 20, 70)
 
-    assert own_times(*waits, *told, ("postprocess", 41, 44)) == {
+    assert own_times(*waits, *reported, ("postprocess", 41, 44)) == {
         "network": 2,
         "dependency": 30,
         "prefill": 8,
@@ -45,14 +45,14 @@ def test_a_call_inside_reported_server_stages_is_recorded() -> None:
     assert own_times(("decode@reported", 0, 100), ("dependency", 20, 30)) == {"decode": 90, "dependency": 10}
 
 
-@given(bodies=st.lists(spans, max_size=5), told=st.lists(spans, max_size=3))
+@given(bodies=st.lists(spans, max_size=5), reported=st.lists(spans, max_size=3))
 def test_a_body_read_without_server_stages_is_a_dependency(
-    bodies: list[tuple[int, int]], told: list[tuple[int, int]]
+    bodies: list[tuple[int, int]], reported: list[tuple[int, int]]
 ) -> None:
     """Instant by instant, however they overlap."""
-    said = {at for start, end in told for at in range(start, end)}
-    waited = {at for start, end in bodies for at in range(start, end)} - said
-    expected = {"decode": len(said), "dependency": len(waited), "overhead": WALL - len(said | waited)}
-    triples = [("dependency@body", *each) for each in bodies] + [("decode@reported", *each) for each in told]
+    decoded = {at for start, end in reported for at in range(start, end)}
+    waited = {at for start, end in bodies for at in range(start, end)} - decoded
+    expected = {"decode": len(decoded), "dependency": len(waited), "overhead": WALL - len(decoded | waited)}
+    triples = [("dependency@body", *each) for each in bodies] + [("decode@reported", *each) for each in reported]
 
     assert own_times(*triples) == {stage: spent for stage, spent in expected.items() if spent}  # pyright: ignore[reportArgumentType]

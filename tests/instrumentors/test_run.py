@@ -40,9 +40,9 @@ def stagelens_run(*words: str, cwd: Path | None = None, **variables: str) -> sub
 def test_a_command_is_instrumented_with_unchanged_arguments() -> None:
     """Nothing is changed in the words after the command, whatever they look like."""
     code = f"import sys; {PATCHED}; print(sys.argv[1:])"
-    answer = stagelens_run("--", sys.executable, "-c", code, "--", "--stage", "-h", "a b")
+    completed = stagelens_run("--", sys.executable, "-c", code, "--", "--stage", "-h", "a b")
 
-    assert answer.stdout.splitlines() == ["True", "['--', '--stage', '-h', 'a b']"]
+    assert completed.stdout.splitlines() == ["True", "['--', '--stage', '-h', 'a b']"]
 
 
 def test_the_separator_is_optional() -> None:
@@ -58,24 +58,24 @@ def test_the_exit_code_of_the_command_is_passed_through(code: int) -> None:
 
 def test_a_signal_of_the_command_is_passed_through() -> None:
     """A shell sees the signal that ended the command, as it would without us."""
-    answer = stagelens_run("--", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    completed = stagelens_run("--", sys.executable, "-c", "import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
 
-    assert answer.returncode == -signal.SIGTERM
+    assert completed.returncode == -signal.SIGTERM
 
 
 def test_instrumentation_survives_exec_and_shells() -> None:
     """A start script that ends in `exec python` is the rule in containers."""
-    answer = stagelens_run("--", "sh", "-c", f'exec env A=1 "{sys.executable}" -c "{PATCHED}"')
+    completed = stagelens_run("--", "sh", "-c", f'exec env A=1 "{sys.executable}" -c "{PATCHED}"')
 
-    assert answer.stdout == "True\n"
+    assert completed.stdout == "True\n"
 
 
 def test_a_nested_run_is_one_run() -> None:
     """`stagelens run -- stagelens run -- …` puts our folder on the path once."""
     code = "import os; print(os.environ['PYTHONPATH'])"
-    answer = stagelens_run("--", sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-c", code)
+    completed = stagelens_run("--", sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-c", code)
 
-    assert answer.stdout.strip() == str(run.AUTOLOAD)
+    assert completed.stdout.strip() == str(run.AUTOLOAD)
 
 
 def test_pythonpath_and_sitecustomize_of_the_user_are_preserved(tmp_path: Path) -> None:
@@ -83,20 +83,20 @@ def test_pythonpath_and_sitecustomize_of_the_user_are_preserved(tmp_path: Path) 
     (tmp_path / "sitecustomize.py").write_text("import beside\nprint('theirs', __name__, beside.VALUE)\n")
     (tmp_path / "beside.py").write_text("VALUE = 42\n")
     code = f"import sitecustomize; print(sitecustomize.__file__); {PATCHED}"
-    answer = stagelens_run("--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
+    completed = stagelens_run("--", sys.executable, "-c", code, PYTHONPATH=str(tmp_path))
 
     # Once in the process that is `stagelens run`, as in any Python, and once in the command.
     theirs = ["theirs sitecustomize 42"] * 2
-    assert answer.stdout.splitlines() == [*theirs, str(tmp_path / "sitecustomize.py"), "True"]
+    assert completed.stdout.splitlines() == [*theirs, str(tmp_path / "sitecustomize.py"), "True"]
 
 
 def test_a_failing_sitecustomize_of_the_user_fails_unchanged(tmp_path: Path) -> None:
     """Python reports it and goes on, and so it does with us in front."""
     (tmp_path / "sitecustomize.py").write_text("raise RuntimeError('theirs')\n")
-    answer = stagelens_run("--", sys.executable, "-c", PATCHED, PYTHONPATH=str(tmp_path))
+    completed = stagelens_run("--", sys.executable, "-c", PATCHED, PYTHONPATH=str(tmp_path))
 
-    assert answer.stdout == "True\n"
-    assert "RuntimeError: theirs" in answer.stderr
+    assert completed.stdout == "True\n"
+    assert "RuntimeError: theirs" in completed.stderr
 
 
 def test_an_interpreter_without_stagelens_runs_with_a_hint(tmp_path: Path) -> None:
@@ -117,24 +117,24 @@ def test_a_stagelens_failure_does_not_stop_the_program(tmp_path: Path) -> None:
     (tmp_path / "stagelens" / "__init__.py").write_text("raise RuntimeError('ours')\n")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(run.AUTOLOAD), str(tmp_path)])}
     command = [sys.executable, "-c", "print('works')"]
-    answer = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    completed = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
-    assert (answer.returncode, answer.stdout) == (0, "works\n")
-    assert "RuntimeError('ours')" in answer.stderr
-    assert len(answer.stderr.splitlines()) == 1
+    assert (completed.returncode, completed.stdout) == (0, "works\n")
+    assert "RuntimeError('ours')" in completed.stderr
+    assert len(completed.stderr.splitlines()) == 1
 
 
 def test_the_start_imports_no_heavy_modules() -> None:
     """Every Python process of the command pays for what we load, so we load next to nothing."""
     code = "import sys; print(*sorted(sys.modules))"
-    answer = stagelens_run("--", sys.executable, "-c", code)
+    completed = stagelens_run("--", sys.executable, "-c", code)
     heavy = {"opentelemetry", "http", "json", "gzip", "asyncio", "ssl", "starlette", "torch", "onnxruntime", "numpy"}
 
-    assert heavy.intersection(answer.stdout.split()) == set()
+    assert heavy.intersection(completed.stdout.split()) == set()
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "cure"),
+    ("words", "code", "fix"),
     [
         ((), 2, "the command is missing"),
         (("--",), 2, "the command is missing"),
@@ -149,24 +149,24 @@ def test_the_start_imports_no_heavy_modules() -> None:
     ],
 )
 def test_an_invalid_command_is_reported_with_the_fix(
-    tmp_path: Path, words: tuple[str, ...], code: int, cure: str
+    tmp_path: Path, words: tuple[str, ...], code: int, fix: str
 ) -> None:
     """Exit codes as a shell has them, and what to do."""
     for name in ("script.py", "plain.sh"):
         (tmp_path / name).write_text("")
-    answer = stagelens_run(*words, cwd=tmp_path)
+    completed = stagelens_run(*words, cwd=tmp_path)
 
-    assert answer.returncode == code
-    assert cure in answer.stderr
-    assert "Traceback" not in answer.stderr
+    assert completed.returncode == code
+    assert fix in completed.stderr
+    assert "Traceback" not in completed.stderr
 
 
 def test_help_shows_the_usage() -> None:
     """The help of the command the README begins with."""
-    answer = stagelens_run("--help")
+    completed = stagelens_run("--help")
 
-    assert answer.returncode == 0
-    assert "stagelens run -- uvicorn app:app --workers 2" in answer.stdout
+    assert completed.returncode == 0
+    assert "stagelens run -- uvicorn app:app --workers 2" in completed.stdout
 
 
 def test_stages_named_on_the_command_line_join_those_of_the_environment() -> None:
@@ -227,14 +227,14 @@ def test_a_script_function_is_a_stage_and_a_missing_one_is_reported(
     assert "--stage load=elsewhere:fetch stayed empty: this process never imported elsewhere" in ended.stderr
 
 
-@pytest.mark.parametrize(("own", "said"), [(True, "is Python 3.10 and Stagelens needs 3.11."), (False, "")])
-def test_an_older_python_gets_the_required_version(own: bool, said: str) -> None:
+@pytest.mark.parametrize(("own", "message"), [(True, "is Python 3.10 and Stagelens needs 3.11."), (False, "")])
+def test_an_older_python_gets_the_required_version(own: bool, message: str) -> None:
     """One line of what is wrong and one of what to do, from the command itself and from none of the scripts that it starts."""
     older = f"import os, sys; sys.version_info = (3, 10, 0); {'' if own else 'os.getpid = lambda: 0; '}"
     older += f"os.environ['STAGELENS_RUN_PID'] = str({'os.getpid()' if own else '1'}); exec(open({str(run.AUTOLOAD / 'sitecustomize.py')!r}).read(), {{'__file__': {str(run.AUTOLOAD / 'sitecustomize.py')!r}}})"
     ended = subprocess.run([sys.executable, "-c", older], check=True, capture_output=True, text=True)
 
-    assert said in ended.stderr
+    assert message in ended.stderr
     assert ended.stderr.count("\n") == (2 if own else 0)
     assert ("Run the service with Python 3.11 or newer." in ended.stderr) is own
 
@@ -246,17 +246,17 @@ def test_each_uvicorn_worker_reports_its_requests(
     (tmp_path / "work.py").write_text(APP)
     # A worker that does not answer uvicorn for five seconds is killed otherwise, also while it loads.
     service = serve("work:app", "--workers", "2", "--timeout-worker-healthcheck", "120", cwd=tmp_path)
-    answers: list[int] = []
+    pids: list[int] = []
 
     def both_responded() -> bool:
-        answers.append(service.send_request("/work"))
-        return len(set(answers)) == 2
+        pids.append(service.send_request("/work"))
+        return len(set(pids)) == 2
 
     until(both_responded, "both workers")
-    until(lambda: sink.requests(http_route="/work") == len(answers), "every request")
+    until(lambda: sink.requests(http_route="/work") == len(pids), "every request")
 
     assert len(sink.instances()) == 2
-    assert service.process.pid not in answers
+    assert service.process.pid not in pids
 
 
 def test_a_reloaded_service_reports_before_and_after(

@@ -152,14 +152,14 @@ def test_a_garbage_collection_is_reported_with_its_stage(ring: Stalls, finished:
         with stagelens.stage("forward"):
             pass
     (record,) = finished
-    said: dict[str, Any] = dict(root_of(record).attributes)
-    paused = said["stagelens.stall.gc.preprocess"]
+    attributes: dict[str, Any] = dict(root_of(record).attributes)
+    paused = attributes["stagelens.stall.gc.preprocess"]
     del heap
 
     assert 0 < paused <= took
-    assert paused <= said["stagelens.stall.gc"]
-    assert paused <= said[f"{names.STAGE_SELF_PREFIX}preprocess"]
-    assert "stagelens.stall.gc.forward" not in said
+    assert paused <= attributes["stagelens.stall.gc"]
+    assert paused <= attributes[f"{names.STAGE_SELF_PREFIX}preprocess"]
+    assert "stagelens.stall.gc.forward" not in attributes
 
 
 @pytest.mark.usefixtures("ring")
@@ -168,10 +168,10 @@ def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> Non
     blocked: list[int] = []
 
     async def go() -> None:
-        begun, done = asyncio.Event(), asyncio.Event()
+        started, done = asyncio.Event(), asyncio.Event()
 
         async def wait(_: Request) -> PlainTextResponse:
-            begun.set()
+            started.set()
             await done.wait()
             return PlainTextResponse("")
 
@@ -192,15 +192,15 @@ def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> Non
         host, port = server.servers[0].sockets[0].getsockname()
         async with httpx.AsyncClient(base_url=f"http://{host}:{port}", timeout=60) as client:
             waiting = asyncio.create_task(client.get("/wait"))
-            await begun.wait()
+            await started.wait()
             await client.get("/block")
             await waiting
         await server.shutdown()
 
     with instrumented(AsgiInstrumentor(), UvicornInstrumentor()):
         asyncio.run(go())
-    said: dict[str, Any] = {record[3]: root_of(record) for record in finished}
-    waited, computed = (said[route].attributes for route in ("/wait", "/block"))
+    roots: dict[str, Any] = {record[3]: root_of(record) for record in finished}
+    waited, computed = (roots[route].attributes for route in ("/wait", "/block"))
 
     # Where others had the CPU meanwhile, that is said instead.
     both = [
@@ -209,12 +209,12 @@ def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> Non
     ]
 
     assert both[0] >= blocked[1] - blocked[0] - stalls.IDLE_SECONDS * 1e9
-    assert both[1] <= both[0] <= said["/wait"].end - said["/wait"].start
+    assert both[1] <= both[0] <= roots["/wait"].end - roots["/wait"].start
     assert "stagelens.stall.loop.forward" not in computed
 
 
 @pytest.mark.parametrize(
-    ("ran", "waited", "said"),
+    ("ran", "waited", "expected"),
     [
         (30, 0, {"loop": 30}),
         (0, 0, {"loop": 30}),
@@ -227,7 +227,7 @@ def test_a_blocked_event_loop_stalls_waiting_requests(finished: Finished) -> Non
     ids=["computed", "slept in a callback", "no cpu", "some of both", "never a cpu", "another thread"],
 )
 def test_a_late_timer_is_split_into_cpu_wait_and_callback_time(
-    ring: Stalls, monkeypatch: pytest.MonkeyPatch, ran: int, waited: int, said: dict[str, int]
+    ring: Stalls, monkeypatch: pytest.MonkeyPatch, ran: int, waited: int, expected: dict[str, int]
 ) -> None:
     """Scheduler statistics of the thread and callback time are distinguished; the sum is at most the delay."""
     loop = asyncio.new_event_loop()
@@ -236,7 +236,7 @@ def test_a_late_timer_is_split_into_cpu_wait_and_callback_time(
     stalls._beat(loop, 100 * MS, (3 * MS, 7 * MS))  # pyright: ignore[reportPrivateUsage] - how late it is is given
     loop.close()
 
-    assert {cause: (end - start) / MS for cause, start, end in ring.during(0, 200 * MS)} == said
+    assert {cause: (end - start) / MS for cause, start, end in ring.during(0, 200 * MS)} == expected
 
 
 def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
@@ -245,16 +245,16 @@ def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
     async def go() -> tuple[int, int]:
         runner = web.AppRunner(web.Application())
         await runner.setup()
-        begun = records.clock()
-        while records.clock() < begun + 200 * MS:
+        started = records.clock()
+        while records.clock() < started + 200 * MS:
             pass
         ended = records.clock()
         await asyncio.sleep(stalls.BEAT_SECONDS)
         await runner.cleanup()
-        return begun, ended
+        return started, ended
 
     with instrumented(AioHttpServerInstrumentor()):
-        begun, ended = asyncio.run(go())
-    held_up = sum(min(end, ended) - max(start, begun) for _, start, end in ring.during(begun, ended))
+        started, ended = asyncio.run(go())
+    held_up = sum(min(end, ended) - max(start, started) for _, start, end in ring.during(started, ended))
 
-    assert held_up >= ended - begun - stalls.IDLE_SECONDS * 1e9
+    assert held_up >= ended - started - stalls.IDLE_SECONDS * 1e9

@@ -20,41 +20,41 @@ from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.records import CLOSED
 from stagelens.instrumentors.stalls import ProcessCounters
 
-TOLD = "stagelens.around.switches"
-looks = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=8)
+SWITCHES = "stagelens.around.switches"
+increments = st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), max_size=8)
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Callable[[ProcessCounters, int, int], None]:
     """Take a reading at a time of the clock, when threads have been switched so often."""
 
-    def look(ours: ProcessCounters, at: int, switches: int) -> None:
+    def read_at(ours: ProcessCounters, at: int, switches: int) -> None:
         monkeypatch.setattr(stalls, "clock", lambda: at)
         used = SimpleNamespace(ru_nivcsw=switches, ru_majflt=0)
         monkeypatch.setattr(resource, "getrusage", lambda _: used)
         ours.read(again=True)
 
-    return look
+    return read_at
 
 
-@given(looks, st.integers(0, 45), st.integers(0, 10))
+@given(increments, st.integers(0, 45), st.integers(0, 10))
 def test_counters_are_read_around_the_request(steps: list[tuple[int, int]], start: int, length: int) -> None:
     """The shortest interval between two readings around the request is used; without one there is no value."""
-    readings = [(0, 0)]
+    samples = [(0, 0)]
     for later, more in steps:
-        readings.append((readings[-1][0] + later, readings[-1][1] + more))
+        samples.append((samples[-1][0] + later, samples[-1][1] + more))
     ours = ProcessCounters()
     with pytest.MonkeyPatch.context() as patch:
-        for at, switches in readings:
+        for at, switches in samples:
             patch.setattr(stalls, "clock", lambda at=at: at)
             patch.setattr(resource, "getrusage", lambda _, n=switches: SimpleNamespace(ru_nivcsw=n, ru_majflt=0))
             ours.read(again=True)
-    before = max(reading for reading in readings if reading[0] <= start)
-    after = min((reading for reading in readings if reading[0] >= start + length), default=before)
+    before = max(sample for sample in samples if sample[0] <= start)
+    after = min((sample for sample in samples if sample[0] >= start + length), default=before)
     happened = after[1] - before[1]
 
     assert ours.increase_around(start, start + length) == (
-        {"stagelens.around": after[0] - before[0], TOLD: happened} if happened else {}
+        {"stagelens.around": after[0] - before[0], SWITCHES: happened} if happened else {}
     )
 
 
@@ -72,7 +72,7 @@ def test_readings_are_rate_limited(
 
     read(ours, 2, 7)
 
-    assert ours.increase_around(0, 1) == {"stagelens.around": 2, TOLD: 7}
+    assert ours.increase_around(0, 1) == {"stagelens.around": 2, SWITCHES: 7}
 
 
 def test_allocator_retries_of_all_devices_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,9 +107,9 @@ def test_a_retained_trace_has_the_counters_around_it(read: Callable[[ProcessCoun
     record = ([CLOSED, 10, 0, "forward", 12, 15], 10, 20, "/predict", "", 200, "server")
     read(agent._counters, 5, 100)  # pyright: ignore[reportPrivateUsage] - else the whole agent would have to run by a clock
     read(agent._counters, 25, 109)  # pyright: ignore[reportPrivateUsage] - as above
-    kept = RetainedRequest(record, "slow", dimensions_of({}, "/predict", failed=False), set())
-    (trace,) = agent._traces([kept])  # pyright: ignore[reportPrivateUsage] - as above
+    retained = RetainedRequest(record, "slow", dimensions_of({}, "/predict", failed=False), set())
+    (trace,) = agent._traces([retained])  # pyright: ignore[reportPrivateUsage] - as above
     root, forward = trace.spans
 
-    assert (root.attributes["stagelens.around"], root.attributes[TOLD]) == (20, 9)
-    assert TOLD not in forward.attributes
+    assert (root.attributes["stagelens.around"], root.attributes[SWITCHES]) == (20, 9)
+    assert SWITCHES not in forward.attributes

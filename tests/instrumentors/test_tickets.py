@@ -231,7 +231,7 @@ class DeferredMark:
 
 def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: Finished) -> None:
     """Device times are part of the run: two requests get the same times, and wait for them."""
-    answer = DeferredMark()
+    deferred = DeferredMark()
     open_requests = [request("a"), request("b")]
     drawn: list[Ticket] = []
     for running in open_requests:
@@ -241,17 +241,17 @@ def test_deferred_marks_of_a_batch_are_queried_once_for_all_requests(finished: F
     with batch(drawn):
         marks = records.current.get()
         assert marks is not None
-        marks.extend(("@late", answer, 0))
+        marks.extend(("@late", deferred, 0))
     for running in open_requests:
         running.__exit__(None)
     waiting = DeferredRecords()
     held = [waiting.holds(record, 0.0) for record in finished]
-    answer.known = True
+    deferred.known = True
     complete = list(waiting.due(0.0))
 
     assert held == [True, True]
     assert [("forward@gpu", 1, 2) in triples(record) for record in complete] == [True, True]
-    assert answer.asked == 1
+    assert deferred.asked == 1
 
 
 def triples(record: Record) -> list[tuple[Any, ...]]:

@@ -91,20 +91,20 @@ def test_disabled_propagation_sends_no_header(variables: dict[str, str]) -> None
     """The services a request calls then see what they always saw."""
     code = "from stagelens.instrumentors.trace_context import traceparent; print(repr(traceparent(['@open', 0, 0])))"
     env = {**os.environ, **variables}
-    answer = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
+    completed = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
 
-    assert answer.stdout == "''\n"
+    assert completed.stdout == "''\n"
 
 
 @pytest.mark.parametrize(
-    ("told", "header", "forced"),
+    ("configured", "header", "forced"),
     [("", "", False), ("", "1", False), ("s3cret", "1", False), ("s3cret", "s3cret", True)],
 )
 def test_a_trace_is_forced_only_by_the_configured_header(
-    monkeypatch: pytest.MonkeyPatch, told: str, header: str, forced: bool
+    monkeypatch: pytest.MonkeyPatch, configured: str, header: str, forced: bool
 ) -> None:
     """Traces are retained by a header only if the service enables it."""
-    monkeypatch.setenv("STAGELENS_FORCE_TRACE", told)
+    monkeypatch.setenv("STAGELENS_FORCE_TRACE", configured)
 
     assert is_forced(header) is forced
 
@@ -225,11 +225,11 @@ def test_spans_of_the_user_have_priority_in_the_queue(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Traces that do not fit completely into an export are omitted."""
-    room = user_spans.export_spans([retained_trace(100)] * 5, 0)
-    room = user_spans.export_spans([retained_trace(100)] * 50, 0, room)
+    remaining = user_spans.export_spans([retained_trace(100)] * 5, 0)
+    remaining = user_spans.export_spans([retained_trace(100)] * 50, 0, remaining)
 
     assert len(exported.get_finished_spans()) == user_spans.MAX_SPANS // 100 * 100
-    assert user_spans.export_spans([retained_trace()], 0, room) == 0
+    assert user_spans.export_spans([retained_trace()], 0, remaining) == 0
 
     exported.clear()
     monkeypatch.setattr(user_spans, "MAX_SECONDS", -1)

@@ -519,7 +519,7 @@ class Hostile(str):
     __str__ = __repr__ = __hash__ = __eq__ = __bool__ = __int__ = _fail
 
 
-STRANGE = (
+INVALID_VALUES = (
     Hostile("x"),
     object(),
     "x" * 10**6,
@@ -554,10 +554,10 @@ KEYS = (
 
 
 @pytest.mark.parametrize("key", KEYS)
-@pytest.mark.parametrize("second", [0, 3, *STRANGE[:1], 10**400])
+@pytest.mark.parametrize("second", [0, 3, *INVALID_VALUES[:1], 10**400])
 def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> None:
     """The request is counted, retained and encoded, and the collector accepts it."""
-    for value in STRANGE:
+    for value in INVALID_VALUES:
         ((dimensions, delta),) = aggregated(record(("forward", 0, MS), (key, value, second))).items()
         ((request, because),) = delta.sampler.retained()
         trace = build_trace(RetainedRequest(request, because, dimensions, delta.own_stages))

@@ -150,12 +150,12 @@ def test_without_the_extra_there_is_no_thread() -> None:
 
 def test_gpu_readings_run_in_a_separate_thread() -> None:
     """A driver that does not respond blocks only its thread; other values are reported."""
-    asked, answer = threading.Event(), threading.Event()
+    asked, unblocked = threading.Event(), threading.Event()
 
     class Hanging(FakeNvml):
         def nvmlInit(self) -> None:  # noqa: N802 - NVML's name
             asked.set()
-            answer.wait(60)
+            unblocked.wait(60)
             raise self.NVMLError(self.NVML_ERROR_GPU_IS_LOST)
 
     gpus = Gpus(Hanging(), lambda: None)
@@ -163,4 +163,4 @@ def test_gpu_readings_run_in_a_separate_thread() -> None:
 
     assert asked.wait(60)
     assert gpus.take() == []
-    answer.set()
+    unblocked.set()

@@ -49,10 +49,10 @@ def test_the_slowest_of_any_sequence_are_retained(durations: list[int], size: in
 @given(calls, st.builds(SamplingLimits, limits, limits, limits, limits, limits))
 def test_memory_is_bounded_and_requests_are_retained_once(sequence: list[Call], keep: SamplingLimits) -> None:
     """The number of retained requests is at most the sum of the limits, each once."""
-    kept = sampled(sequence, keep)
+    retained = sampled(sequence, keep)
 
-    assert len(kept) <= keep.slow + keep.errors + keep.uniform + keep.cold + keep.forced
-    assert len({id(call) for call, _ in kept}) == len(kept)
+    assert len(retained) <= keep.slow + keep.errors + keep.uniform + keep.cold + keep.forced
+    assert len({id(call) for call, _ in retained}) == len(retained)
 
 
 @given(calls)
@@ -61,9 +61,9 @@ def test_the_slowest_are_always_retained_beside_errors(sequence: list[Call]) -> 
     keep = SamplingLimits(slow=4, errors=4, uniform=2)
     durations = sorted((call.duration for call in sequence), reverse=True)[: keep.slow]
 
-    kept = Counter(call.duration for call, _ in sampled(sequence, keep))
+    retained = Counter(call.duration for call, _ in sampled(sequence, keep))
 
-    assert not Counter(durations) - kept
+    assert not Counter(durations) - retained
 
 
 @given(calls)
@@ -71,10 +71,10 @@ def test_every_error_is_retained_up_to_the_cap(sequence: list[Call]) -> None:
     """As many failed requests are retained because they failed as there are, or as the cap allows."""
     errors = sum(call.failed for call in sequence)
 
-    kept = [call for call, _ in sampled(sequence, SamplingLimits(slow=2, errors=4, uniform=2)) if call.failed]
+    retained = [call for call, _ in sampled(sequence, SamplingLimits(slow=2, errors=4, uniform=2)) if call.failed]
 
-    assert len(kept) >= min(errors, 4)
-    assert all(call.failed for call in kept)
+    assert len(retained) >= min(errors, 4)
+    assert all(call.failed for call in retained)
 
 
 def test_the_uniform_sample_is_independent_of_position() -> None:
@@ -103,11 +103,11 @@ def test_slowest_errors_cold_and_forced_requests_are_always_retained(seed: int) 
         Call(duration, failed=duration in errors, cold=duration in cold, forced=duration in forced)
         for duration in durations
     ]
-    kept = sampled(sequence, keep)
-    by_reason = {reason: {call.duration for call, because in kept if because == reason} for _, reason in kept}
+    retained = sampled(sequence, keep)
+    by_reason = {reason: {call.duration for call, because in retained if because == reason} for _, reason in retained}
 
     assert by_reason["forced"] == forced
     assert by_reason["error"] == errors
     assert by_reason["slow"] == {9_999, 9_998, 9_997, 9_996}
     assert by_reason["cold"] == cold
-    assert len(kept) <= 2 + 10 + 4 + 2 + 2
+    assert len(retained) <= 2 + 10 + 4 + 2 + 2

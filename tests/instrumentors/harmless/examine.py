@@ -177,8 +177,8 @@ class Examination:
         broken["looks different"] = [
             f"{place} {what}"
             for place in self._patched
-            for what, answer in with_us[place].items()
-            if answer != without_us[place][what]
+            for what, value in with_us[place].items()
+            if value != without_us[place][what]
         ]
         self._instrumentor.instrument()
         broken["not patched again"] = [str(place) for place in set(self._patched) ^ set(changed(self._before))]

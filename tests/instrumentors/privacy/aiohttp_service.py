@@ -13,8 +13,8 @@ planted.log_ours()
 
 async def item(request: web.Request) -> web.Response:
     """Return the received data."""
-    said = {"name": request.match_info["name"], "json": await request.json(), "headers": str(request.headers)}
-    return web.json_response(said, headers={"X-Answer": secret("answerheader")})
+    received = {"name": request.match_info["name"], "json": await request.json(), "headers": str(request.headers)}
+    return web.json_response(received, headers={"X-Answer": secret("answerheader")})
 
 
 async def form(request: web.Request) -> web.Response:

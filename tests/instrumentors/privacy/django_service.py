@@ -18,8 +18,8 @@ settings.configure(SECRET_KEY=secret("key"), ROOT_URLCONF=__name__, ALLOWED_HOST
 
 def item(request: HttpRequest, name: str) -> JsonResponse:
     """Return the received data."""
-    said: dict[str, Any] = {"name": name, "json": json.loads(request.body), "query": request.GET}
-    return JsonResponse(said | {"headers": str(request.headers)})
+    received: dict[str, Any] = {"name": name, "json": json.loads(request.body), "query": request.GET}
+    return JsonResponse(received | {"headers": str(request.headers)})
 
 
 def form(request: HttpRequest) -> JsonResponse:

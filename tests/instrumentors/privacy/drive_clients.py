@@ -72,8 +72,8 @@ class Clients:
 
     def urllib3(self) -> None:
         """Read a body in parts."""
-        answer = urllib3.PoolManager().request("POST", self._url, headers=HEADERS, body=BODY, preload_content=False)
-        answer.read()
+        response = urllib3.PoolManager().request("POST", self._url, headers=HEADERS, body=BODY, preload_content=False)
+        response.read()
         _fail(urllib3.PoolManager().request, "GET", self._nowhere, retries=False)
 
     def httpx(self, module: Any) -> None:
@@ -93,15 +93,15 @@ class Clients:
         # Either the password of the address or a header of one's own.
         headers = {name: value for name, value in HEADERS.items() if name != "Authorization"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            async with session.post(self._url, params=PARAMETERS, data=BODY) as answer:
-                await answer.read()
+            async with session.post(self._url, params=PARAMETERS, data=BODY) as response:
+                await response.read()
             with contextlib.suppress(aiohttp.ClientError):
                 await session.get(self._nowhere)
 
     def openai(self) -> None:
         """Request two completions as streams of tokens, one of them in a single part."""
-        said: Any = [{"role": "user", "content": secret("prompt")}]
-        more: Any = {"model": secret("modelasked"), "messages": said, "user": secret("enduser")}
+        messages: Any = [{"role": "user", "content": secret("prompt")}]
+        more: Any = {"model": secret("modelasked"), "messages": messages, "user": secret("enduser")}
         with openai.OpenAI(base_url=self._url, api_key=secret("apikey"), default_headers=HEADERS) as client:
             list(client.chat.completions.create(stream=True, stream_options={"include_usage": True}, **more))
             _fail(client.chat.completions.create, **more)
@@ -133,11 +133,11 @@ class Clients:
     def _infer(self, module: Any, client: Any, headers: dict[str, str]) -> None:
         tensor = module.InferInput("IN", [3], "FP32")
         tensor.set_data_from_numpy(np.ones(3, np.float32))
-        said = {"parameters": {secret("parameter"): secret("parametervalue")}, "headers": headers}
+        options = {"parameters": {secret("parameter"): secret("parametervalue")}, "headers": headers}
         for version in ("", "9"):
             # Where nobody answers, the first one fails as well.
             with contextlib.suppress(tritonclient.utils.InferenceServerException, OSError):
-                client.infer(MODEL, [tensor], version, request_id=secret("requestid"), **said)
+                client.infer(MODEL, [tensor], version, request_id=secret("requestid"), **options)
 
 
 def _fail(call: Callable[..., object], *args: object, **options: object) -> None:

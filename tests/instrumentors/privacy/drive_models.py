@@ -87,8 +87,8 @@ class Models:
         model: Any = tiny.LlamaForCausalLM.from_pretrained(self._folder / f"{VISIBLE}-llama")
         for _ in range(2):
             prompt = self._tokenizer([f"{PROMPT} {secret('vocabulary')}"], return_tensors="pt")
-            answer = model.generate(**prompt, max_new_tokens=4, do_sample=False)
-            self._tokenizer.batch_decode(answer)
+            generated = model.generate(**prompt, max_new_tokens=4, do_sample=False)
+            self._tokenizer.batch_decode(generated)
 
     def embed(self) -> None:
         """Embed sentences."""

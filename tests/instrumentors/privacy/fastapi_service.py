@@ -52,9 +52,9 @@ clients = Clients(*os.environ["PRIVACY_UPSTREAMS"].split())
 @app.post("/items/{name}")
 async def item(name: str, item: Item, request: Request) -> Item:
     """Return the received data."""
-    answer = Item(text=f"{name} {item.text} {await request.json()} {request.headers} {request.query_params}")
+    response = Item(text=f"{name} {item.text} {await request.json()} {request.headers} {request.query_params}")
     setattr(request.state, secret("state"), secret("state"))
-    return answer
+    return response
 
 
 @app.post("/forms")

@@ -39,13 +39,13 @@ MOST_SECONDS = 200
 def sdist(library: str) -> Path:
     """Return what the installed version of *library* was built from; skipped where it cannot be had, never in CI."""
     version = metadata.version(library)
-    kept = INSTALLED / f"{library}-{version}.tar.gz"
-    if not kept.exists():
+    archive = INSTALLED / f"{library}-{version}.tar.gz"
+    if not archive.exists():
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", library]
         subprocess.run([*command, "--dest", INSTALLED, f"{library}=={version}"], check=bool(os.environ.get("CI")))
-    if not kept.exists():
+    if not archive.exists():
         pytest.skip(f"no sdist of {library} {version}; run it again where pip can download it")
-    return kept
+    return archive
 
 
 class Suite:
@@ -105,13 +105,13 @@ def broken_by_us(suite: Suite, *options: str) -> dict[str, str]:
         # Not the test that just ran when the garbage collector found what another one had left open.
         broken = suite.failed(*options, *broken)
     # They compare all headers that were sent, and the request's trace is one: they are run again without handing it on.
-    counting = [test for test, said in broken.items() if "traceparent" in said]
+    counting = [test for test, output in broken.items() if "traceparent" in output]
     if counting:
         still = suite.failed(*options, *counting, STAGELENS_PROPAGATE="false")
-        broken = {test: said for test, said in broken.items() if test not in counting or test in still}
+        broken = {test: output for test, output in broken.items() if test not in counting or test in still}
     if broken:
         without_us = suite.failed(*broken, under=())
-        broken = {test: said for test, said in broken.items() if test not in without_us}
+        broken = {test: output for test, output in broken.items() if test not in without_us}
     return broken
 
 
