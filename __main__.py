@@ -100,9 +100,9 @@ def _explained(command: Callable[[], int]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "stagelens"):
             raise
-        cure = 'pip install "stagelens[server]"'
+        fix = 'pip install "stagelens[server]"'
         print(
-            f"stagelens: this command needs the server extra ({error.name} is not installed).\n    {cure}",
+            f"stagelens: this command needs the server extra ({error.name} is not installed).\n    {fix}",
             file=sys.stderr,
         )
     else:
@@ -232,7 +232,7 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
 def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[tuple[Part, Callable[[], str]]]:
     """Return the components of *command*, each with a function that returns its start message."""
     if command == "collector":
-        return [_told(_collector(environment, store))]
+        return [_collector_part(_collector(environment, store))]
     from .alerts.serve import Alerts, AlertsConfig  # noqa: PLC0415
 
     alerts = Alerts(AlertsConfig.from_env(environment), store)
@@ -240,7 +240,7 @@ def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[t
     if command == "up":
         collector = _collector(environment, store)
         collector.metrics.include(alerts.metrics)
-        parts.append(_told(collector))
+        parts.append(_collector_part(collector))
     if command in ("up", "alerts"):
         parts.append((alerts, lambda: f"alerts     {alerts.place}"))
     if command in ("up", "dashboard"):
@@ -260,7 +260,7 @@ def _collector(environment: Mapping[str, str], store: Store) -> Collector:
     return Collector(config, store, file=LiveConfig(config.config_file, environment))
 
 
-def _told(collector: Collector) -> tuple[Part, Callable[[], str]]:
+def _collector_part(collector: Collector) -> tuple[Part, Callable[[], str]]:
     return collector, lambda: "\n  ".join(collector.places)
 
 

@@ -58,11 +58,11 @@ def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iter
         fix = meant(slo.service, seen.services) or f"; known services: {', '.join(seen.services) or 'none yet'}"
         yield f"The store has never seen a service {slo.service!r}{fix}"
         return
-    yield from _course(backtest(seen.read, slo, policy, now, LOOK_BACK), slo)
+    yield from _preview_lines(backtest(seen.read, slo, policy, now, LOOK_BACK), slo)
     yield from _definitions(seen.read, slo, now)
 
 
-def _course(found: Preview, slo: Slo) -> Iterator[str]:
+def _preview_lines(found: Preview, slo: Slo) -> Iterator[str]:
     if found.seen_from is None:
         yield f"The store has no matching data of {slo.service} in the last {formatting.duration(LOOK_BACK)}."
         return

@@ -165,8 +165,8 @@ def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | N
     with ExitStack() as stack:
         store = open_existing(StoreConfig.from_env(settings))
         stack.callback(store.close)
-        answer: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]] = options.answer
-        found, text = answer(store, options, now or datetime.now(UTC))
+        run: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]] = options.run
+        found, text = run(store, options, now or datetime.now(UTC))
     print(json.dumps(found, default=_json_value, indent=2) if options.json else text)
     return 0
 
@@ -203,7 +203,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
 
 
 def _add_command(
-    commands: Any, name: str, meaning: str, answer: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]]
+    commands: Any, name: str, meaning: str, run: Callable[[Store, argparse.Namespace, datetime], tuple[Any, str]]
 ) -> argparse.ArgumentParser:
     command: argparse.ArgumentParser = commands.add_parser(
         name, help=meaning, description=f"{meaning[0].upper()}{meaning[1:]}."
@@ -211,7 +211,7 @@ def _add_command(
     where = "URL of the store (default sqlite:///stagelens.db) [STAGELENS_DATABASE]"
     command.add_argument("--database", dest="STAGELENS_DATABASE", metavar="X", help=where)
     command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(answer=answer)
+    command.set_defaults(run=run)
     return command
 
 
@@ -259,16 +259,16 @@ def _show_incident(store: Store, options: argparse.Namespace, _now: datetime) ->
 
 def _acknowledge_incident(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     found = acknowledge(store, options.id, _author_name(options), now)
-    answer = {"id": found.id, "acked_by": found.acked_by, "acked_at": now}
-    return answer, f"{found.acked_by} acknowledged {found.id}: {found.finding.name} of {found.finding.service}"
+    result = {"id": found.id, "acked_by": found.acked_by, "acked_at": now}
+    return result, f"{found.acked_by} acknowledged {found.id}: {found.finding.name} of {found.finding.service}"
 
 
 def _accept_regression(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     found = accept_regression(store, options.id, _author_name(options), now, options.why)
     ended = now if found.resolved_at is None else datetime.fromtimestamp(found.resolved_at, UTC)
-    answer = {"id": found.id, "acked_by": found.acked_by, "resolved_at": ended}
+    result = {"id": found.id, "acked_by": found.acked_by, "resolved_at": ended}
     normal = f"{found.acked_by} accepted {found.id} as the new baseline of {found.finding.service}"
-    return answer, f"{normal}; a new notification is sent only if latency rises further"
+    return result, f"{normal}; a new notification is sent only if latency rises further"
 
 
 def _create_silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:

@@ -22,11 +22,11 @@ def cut(text: str, limit: int) -> str:
     """
     if len(text) <= limit:
         return text
-    kept = text[: limit - 1]
-    start = kept.rfind("&")
-    if start != -1 and ";" not in kept[start:]:
-        kept = kept[:start]
-    return kept + "…"
+    prefix = text[: limit - 1]
+    start = prefix.rfind("&")
+    if start != -1 and ";" not in prefix[start:]:
+        prefix = prefix[:start]
+    return prefix + "…"
 
 
 def line(text: str, limit: int) -> str:

@@ -126,7 +126,7 @@ class SpanFolder(PeriodicThread):
             while more:
                 more = self._fold() and not self.is_stopping
                 # After each step: capacity must become free while a backlog is processed.
-                self._look()
+                self._update_waiting()
         except Exception as error:  # noqa: BLE001 - the thread must survive; the next run may succeed
             self._metrics.fold_failed()
             self._health.failed(FOLDING_PART, f"{type(error).__name__}: {error}")
@@ -149,7 +149,7 @@ class SpanFolder(PeriodicThread):
             self._metrics.folded(outcome, as_columns(folded.points))
         return changed and outcome.more
 
-    def _look(self) -> None:
+    def _update_waiting(self) -> None:
         waiting = self._store.waiting()
         self._waiting_bytes = waiting.size_bytes
         self._metrics.waiting(waiting)

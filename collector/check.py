@@ -98,12 +98,12 @@ def _admitted(access: Access, *, is_open: bool) -> list[str]:
 
 def _limited(environment: str | None, limits: RateLimits) -> str:
     requests, size = limits.requests_per_second, limits.bytes_per_second
-    said = [
+    parts = [
         f"as environment {environment}" if environment else "",
         f"{requests:g} requests/s" if requests else "",
         f"{format_size(size)}/s" if size else "",
     ]
-    text = ", ".join(each for each in said if each)
+    text = ", ".join(each for each in parts if each)
     return f" ({text})" if text else ""
 
 

@@ -93,11 +93,11 @@ def _text_family(counted: HistogramFamily) -> Iterator[str]:
     classic = (cumulative_counts(counted.counts, counted.bounds) + counted.zero[:, None]).tolist()
     ends = [f'le="{bound!r}"}} ' for bound in counted.bounds]
     for labels, held, number, spent in zip(counted.labels, classic, total, counted.sum.tolist(), strict=True):
-        said = format_labels(labels)
-        begin = f"{name}_bucket{{{said},"
+        text = format_labels(labels)
+        begin = f"{name}_bucket{{{text},"
         for end, count in zip(ends, held, strict=True):
             yield f"{begin}{end}{count}\n"
-        yield f'{begin}le="+Inf"}} {number}\n{name}_count{{{said}}} {number}\n{name}_sum{{{said}}} {spent!r}\n'
+        yield f'{begin}le="+Inf"}} {number}\n{name}_count{{{text}}} {number}\n{name}_sum{{{text}}} {spent!r}\n'
 
 
 PROTOBUF_MEDIA_TYPE = "application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited"

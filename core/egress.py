@@ -328,10 +328,10 @@ async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]
     """
     egress_policy.check(url.host, [url.host])
     try:
-        answers = await asyncio.get_running_loop().getaddrinfo(url.host, port_of(url), type=socket.SOCK_STREAM)
+        addresses = await asyncio.get_running_loop().getaddrinfo(url.host, port_of(url), type=socket.SOCK_STREAM)
     except UnicodeError as error:
         raise OSError(str(error)) from error
-    found = _distinct_addresses(answers)
+    found = _distinct_addresses(addresses)
     egress_policy.check(url.host, found)
     return found
 

@@ -206,14 +206,14 @@ def take_target(connection: Connection, target: str, holder: str, now: float, se
     return found.reading
 
 
-def save_reading(connection: Connection, target: str, holder: str, until: float, reading: bytes) -> None:
-    """Save the *reading* of *target*, and extend the lease of *holder* to *until*, in Unix seconds.
+def save_reading(connection: Connection, target: str, holder: str, until: float, snapshot: bytes) -> None:
+    """Save the *snapshot* of *target*, and extend the lease of *holder* to *until*, in Unix seconds.
 
     Raises:
         TargetLostError: Another collector has acquired the target.
     """
     mine = update(scrapes).where(scrapes.c.target == target, scrapes.c.holder == holder)
-    if not connection.execute(mine.values(until=until, reading=reading)).rowcount:
+    if not connection.execute(mine.values(until=until, reading=snapshot)).rowcount:
         msg = f"another collector reads {target} now"
         raise TargetLostError(msg)
 

@@ -196,14 +196,14 @@ class Store:
         with self.transaction() as connection:
             return collectors.take_target(connection, target, holder, now, seconds)
 
-    def write_reading(self, target: str, holder: str, until: float, reading: bytes, batch: Batch) -> None:
-        """Count *batch*, the counts since the last reading of a target, and save *reading*; see `collectors.save_reading`.
+    def write_reading(self, target: str, holder: str, until: float, snapshot: bytes, batch: Batch) -> None:
+        """Count *batch*, the counts since the last reading of a target, and save *snapshot*; see `collectors.save_reading`.
 
         Raises:
             TargetLostError: Another collector has acquired the target: nothing was counted.
             StoreError: The transaction could not be committed.
         """
-        self.write([batch], lambda connection: collectors.save_reading(connection, target, holder, until, reading))
+        self.write([batch], lambda connection: collectors.save_reading(connection, target, holder, until, snapshot))
 
     def release_targets(self, holder: str) -> None:
         """Release the scrape targets of *holder*.

@@ -54,8 +54,8 @@ def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now:
     """
     if not secret or not _MOMENT.fullmatch(timestamp) or abs(now - int(timestamp)) > MAX_AGE_SECONDS:
         return False
-    said = b"v0:" + timestamp.encode() + b":" + body
-    return _equal_signatures("v0=" + hmac.new(secret.encode(), said, hashlib.sha256).hexdigest(), signature)
+    signed = b"v0:" + timestamp.encode() + b":" + body
+    return _equal_signatures("v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest(), signature)
 
 
 def is_from_pagerduty(secret: str, signatures: str, body: bytes) -> bool:

@@ -217,10 +217,10 @@ def post_json(
     Raises:
         ChannelError: There was no 2xx response.
     """
-    answer = send_request("POST", url, body, {"Content-Type": "application/json", **headers}, receiver=receiver)
-    if answer.accepted:
-        return answer
-    raise refusal_error(answer, receiver, (*secret_parts(url), *secrets))
+    response = send_request("POST", url, body, {"Content-Type": "application/json", **headers}, receiver=receiver)
+    if response.accepted:
+        return response
+    raise refusal_error(response, receiver, (*secret_parts(url), *secrets))
 
 
 def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *, receiver: str) -> ReceiverResponse:
@@ -248,14 +248,14 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
         raise OutcomeUnknownError(msg) from error
 
 
-def refusal_error(answer: ReceiverResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
-    """Return the error for *answer*, a response whose status is not 2xx."""
-    said = redact(answer.text, secrets)
-    transient = httpx.codes.is_server_error(answer.status) or answer.status in TRANSIENT_4XX
+def refusal_error(response: ReceiverResponse, receiver: str, secrets: Sequence[str] = ()) -> ChannelError:
+    """Return the error for *response*, whose status is not 2xx."""
+    text = redact(response.text, secrets)
+    transient = httpx.codes.is_server_error(response.status) or response.status in TRANSIENT_4XX
     return ChannelError(
-        f"{receiver} responded {answer.status}" + (f": {said}" if said else ""),
+        f"{receiver} responded {response.status}" + (f": {text}" if text else ""),
         permanent=not transient,
-        retry_after_seconds=answer.retry_after_seconds,
+        retry_after_seconds=response.retry_after_seconds,
     )
 
 

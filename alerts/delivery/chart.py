@@ -178,23 +178,23 @@ def message_chart(message: Message) -> bytes | None:
 
 def draw_chart(finding: Finding) -> bytes | None:
     """Return the chart of *finding* as PNG; None without a trend."""
-    course = finding.course
-    if course is None or course.highest is None:
+    trend = finding.course
+    if trend is None or trend.highest is None:
         return None
     try:
-        return _png(_draw_image(finding, course, course.highest))
+        return _png(_draw_image(finding, trend, trend.highest))
     except Exception:  # the page is sent without a chart
         log.exception("alerts: %s: the chart cannot be drawn; messages are sent without it", finding.name)
         return None
 
 
-def _draw_image(finding: Finding, course: Trend, highest: float) -> Image.Image:
+def _draw_image(finding: Finding, trend: Trend, highest: float) -> Image.Image:
     limit, colour = _reference_line(finding), _TROUBLE[finding.severity]
-    scale = ChartScale(course.start, course.end, max(highest, limit.value) or 1.0, _BOX)
-    shapes = _draw_shapes(course, scale, limit, _CALM)
+    scale = ChartScale(trend.start, trend.end, max(highest, limit.value) or 1.0, _BOX)
+    shapes = _draw_shapes(trend, scale, limit, _CALM)
     edge = round(scale.x(finding.since) * _FINE)
-    shapes.paste(_draw_shapes(course, scale, limit, colour).crop((edge, 0, *shapes.size)), (edge, 0))
-    last_at, last = [point for run in _runs(course) for point in run][-1]
+    shapes.paste(_draw_shapes(trend, scale, limit, colour).crop((edge, 0, *shapes.size)), (edge, 0))
+    last_at, last = [point for run in _runs(trend) for point in run][-1]
     _draw_onset(
         ImageDraw.Draw(shapes), scale, finding.since, (last_at, last), colour if last_at >= finding.since else _CALM
     )
@@ -211,12 +211,12 @@ def _reference_line(finding: Finding) -> _ReferenceLine:
     return _ReferenceLine(usual, ("usual", formatting.latency(usual)))
 
 
-def _draw_shapes(course: Trend, scale: ChartScale, limit: _ReferenceLine, colour: str) -> Image.Image:
+def _draw_shapes(trend: Trend, scale: ChartScale, limit: _ReferenceLine, colour: str) -> Image.Image:
     """Draw trend, grid and reference line in *colour*, without text."""
     image = Image.new("RGB", (WIDTH * _FINE, HEIGHT * _FINE), _SURFACE)
     pen = ImageDraw.Draw(image)
     left, _, right, bottom = _BOX
-    runs = [[(scale.x(at), scale.y(value)) for at, value in run] for run in _runs(course)]
+    runs = [[(scale.x(at), scale.y(value)) for at, value in run] for run in _runs(trend)]
     for run in runs:
         pen.polygon(_to_fine([(run[0][0], bottom), *run, (run[-1][0], bottom)]), fill=_tint(colour))
     for level in scale.levels():
@@ -249,14 +249,14 @@ def _write_axes(pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding) -
     _draw_text(pen, (_MARGIN + _font(_LARGE).getlength(name) / _SHARP + 10, 24), unit, _SMALL)
     for level in scale.levels():
         _draw_text(pen, (left - 8, scale.y(level)), _level_label(level, scale, finding), _SMALL, "rm")
-    for at, said in scale.moments():
-        _draw_text(pen, (scale.x(at), bottom + _ROW), said, _SMALL, "mm")
+    for at, label in scale.moments():
+        _draw_text(pen, (scale.x(at), bottom + _ROW), label, _SMALL, "mm")
     _draw_text(pen, (WIDTH - _MARGIN, bottom + _ROW), "UTC", _SMALL, "rm")
     if scale.start <= finding.since:
-        said = _onset_label(finding, scale)
-        half = _font(_USUAL).getlength(said) / _SHARP / 2
+        label = _onset_label(finding, scale)
+        half = _font(_USUAL).getlength(label) / _SHARP / 2
         x = min(max(scale.x(finding.since), left + half), right - half)
-        _draw_text(pen, (x, top - _ROW), said, (_USUAL, _INK), "mm")
+        _draw_text(pen, (x, top - _ROW), label, (_USUAL, _INK), "mm")
 
 
 def _write_limit_and_last(
@@ -266,8 +266,8 @@ def _write_limit_and_last(
     x, bottom = _BOX[2] + 10, _BOX[3]
     is_over = last[1] >= limit.value
     first = min(scale.y(limit.value), bottom - _ROW) if is_over else scale.y(limit.value) - _ROW
-    for number, said in enumerate(limit.name):
-        _draw_text(pen, (x, first + _ROW * number), said, _SMALL)
+    for number, text in enumerate(limit.name):
+        _draw_text(pen, (x, first + _ROW * number), text, _SMALL)
     y = min(scale.y(last[1]), first - _ROW - 2) if is_over else max(scale.y(last[1]), first + 2 * _ROW + 2)
     colour = _TROUBLE[finding.severity] if last[0] >= finding.since else _MUTED
     _draw_text(
@@ -300,14 +300,14 @@ def _onset_label(finding: Finding, scale: ChartScale) -> str:
     return f"began {day}{at:%H:%M}{release}"
 
 
-def _runs(course: Trend) -> list[list[_Point]]:
+def _runs(trend: Trend) -> list[list[_Point]]:
     """Return the stretches of the trend without gaps, as pairs of time (the middle of a step) and value."""
     runs: list[list[_Point]] = [[]]
-    for number, value in enumerate(course.values):
+    for number, value in enumerate(trend.values):
         if value is None:
             runs.append([])
         else:
-            runs[-1].append((course.start + (number + 0.5) * course.step_seconds, value))
+            runs[-1].append((trend.start + (number + 0.5) * trend.step_seconds, value))
     return [run for run in runs if run]
 
 
@@ -316,10 +316,10 @@ def _draw_dot(pen: ImageDraw.ImageDraw, at: _Point, radius: float, colour: str) 
     pen.ellipse((x - size, y - size, x + size, y + size), fill=colour)
 
 
-def _draw_text(pen: ImageDraw.ImageDraw, at: _Point, said: str, look: tuple[int, str], anchor: str = "lm") -> None:
-    """Write the text *said* with font size and colour *look* at *at*, aligned by Pillow's *anchor*."""
-    plain = said.translate({ord(formatting.TIMES): "x", ord("µ"): "u"})
-    size, colour = look
+def _draw_text(pen: ImageDraw.ImageDraw, at: _Point, text: str, style: tuple[int, str], anchor: str = "lm") -> None:
+    """Write *text* with font size and colour *style* at *at*, aligned by Pillow's *anchor*."""
+    plain = text.translate({ord(formatting.TIMES): "x", ord("µ"): "u"})
+    size, colour = style
     pen.text((at[0] * _SHARP, at[1] * _SHARP), plain, fill=colour, font=_font(size), anchor=anchor)
 
 

@@ -129,11 +129,11 @@ def burn_cause(burn: Burn, kind: str, stage: str = "", *, over: bool) -> str:
 
 def burn_impact(burn: Burn, kind: str) -> str:
     """Return the share of bad requests in the short window as a sentence."""
-    said, span = _kind_text(kind), format_recent(burn.short_seconds)
+    text, span = _kind_text(kind), format_recent(burn.short_seconds)
     share = formatting.percent(formatting.whole(burn.bad / burn.total)) if burn.total else "Some"
-    if not said.unit:
-        return f"{share} of the time of requests in the {span} {said.past}."
-    return f"{share} of {said.unit} in the {span} {said.past}: {formatting.count(burn.bad)} of {formatting.count(burn.total)}."
+    if not text.unit:
+        return f"{share} of the time of requests in the {span} {text.past}."
+    return f"{share} of {text.unit} in the {span} {text.past}: {formatting.count(burn.bad)} of {formatting.count(burn.total)}."
 
 
 def format_recent(seconds: float) -> str:
@@ -165,8 +165,8 @@ def budget_facts(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
 def _budget_left(burn: Burn, unit: str) -> str:
     if burn.budget_left <= 0:
         return f"none; {formatting.count(-burn.bad_left)} {unit} over" if unit else "none"
-    room = f", enough for {formatting.count(burn.bad_left)} more bad {unit}" if unit else ""
-    return f"{formatting.percent(burn.budget_left)}{room}"
+    remaining = f", enough for {formatting.count(burn.bad_left)} more bad {unit}" if unit else ""
+    return f"{formatting.percent(burn.budget_left)}{remaining}"
 
 
 def _budget_pace(burn: Burn) -> str:
@@ -332,18 +332,18 @@ def slow_requests(finding: Finding) -> list[tuple[str, str]]:
 
 def sparkline_of(message: Message) -> list[tuple[str, str]]:
     """Return the trend as a pair of sparkline and caption; [] without a trend, or if the incident is resolved."""
-    course = message.finding.course
-    if message.resolved or course is None or course.highest is None:
+    trend = message.finding.course
+    if message.resolved or trend is None or trend.highest is None:
         return []
-    return [(sparkline(course.values), _trend_text(message.finding, course, course.highest))]
+    return [(sparkline(trend.values), _trend_text(message.finding, trend, trend.highest))]
 
 
 def chart_in_words(finding: Finding) -> str:
     """Return the alternative text of the chart; "" without a trend."""
-    course = finding.course
-    if course is None or course.highest is None:
+    trend = finding.course
+    if trend is None or trend.highest is None:
         return ""
-    shown = _trend_text(finding, course, course.highest)
+    shown = _trend_text(finding, trend, trend.highest)
     limit = f"; alerts from {formatting.times(finding.burn.threshold)}" if finding.burn else ""
     usual = f"; {formatting.latency(finding.shift.before_seconds)} is usual" if finding.shift else ""
     return f"Chart: {shown}{limit}{usual}; the problem began at {formatting.moment_of(finding.since)}"
@@ -370,8 +370,8 @@ def stage_name(stage: str) -> str:
     return name if stage not in stages.BY_KEY else name[0].lower() + name[1:]
 
 
-def _trend_text(finding: Finding, course: Trend, highest: float) -> str:
-    span = format_recent(course.step_seconds * len(course.values))
+def _trend_text(finding: Finding, trend: Trend, highest: float) -> str:
+    span = format_recent(trend.step_seconds * len(trend.values))
     top = formatting.times(highest) if finding.burn else formatting.latency(highest)
     return f"{'burn rate' if finding.burn else _subject_of(finding)} of the {span}, up to {top}"
 

@@ -129,19 +129,19 @@ def mark_sent(
 def mark_failed(connection: Connection, claimed: Claim, error: ChannelError, now: float, rng: random.Random) -> None:
     """Record a failed attempt: schedule a retry, or mark the row dead if a retry is useless."""
     # The error may quote the response.
-    said = storable(str(error))
+    text = storable(str(error))
     again = now + retry_delay(claimed.attempts, error.retry_after_seconds, rng)
     if claimed.reminder:
-        _write_outcome(connection, claimed, error=said, next_at=again)
+        _write_outcome(connection, claimed, error=text, next_at=again)
         return
     too_late = again - claimed.created_at > GIVE_UP_SECONDS[claimed.message.finding.severity]
     if error.permanent or too_late:
-        reason = said if error.permanent else f"dropped after {claimed.attempts} attempts; last: {said}"
+        reason = text if error.permanent else f"dropped after {claimed.attempts} attempts; last: {text}"
         _write_outcome(connection, claimed, state="dead", changed_at=now, error=reason)
         _stop_older_reminders(connection, claimed)
         return
     unknown = isinstance(error, OutcomeUnknownError) or claimed.message.repeat
-    _write_outcome(connection, claimed, state="waiting", changed_at=now, error=said, next_at=again, unknown=unknown)
+    _write_outcome(connection, claimed, state="waiting", changed_at=now, error=text, next_at=again, unknown=unknown)
 
 
 def abandon_removed_channels(connection: Connection, channels: Sequence[str], now: float) -> None:
@@ -212,11 +212,11 @@ def _lease_row(connection: Connection, row: Row[Any], holder: str, now: float, l
     if not reminder:
         lease |= {"state": "sending", "attempts": attempts, "unknown": unknown, "changed_at": now}
     connection.execute(update(outbox).where(outbox.c.id == row.id).values(**lease))
-    heard = _references(connection, row)
-    reference = next((each for each in heard if each), "")
+    references = _references(connection, row)
+    reference = next((each for each in references if each), "")
     message = _message(connection, row)
     chart = chart_url(connection, message)
-    message = replace(message, first=not heard, repeat=unknown, reference=reference, chart=chart)
+    message = replace(message, first=not references, repeat=unknown, reference=reference, chart=chart)
     return Claim(row.id, row.channel, holder, message, attempts, row.created_at, reminder)
 
 

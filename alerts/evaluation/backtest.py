@@ -105,10 +105,10 @@ def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -
     watched = tiers_of(slo, policy)
     windows = {length: history.windows(length) for length in needed_windows(policy, watched)}
     near = np.flatnonzero(_near(windows, watched, slo.objective, policy.hysteresis.keep))
-    kept: list[IncidentRecord] = []
+    records: list[IncidentRecord] = []
     edge = since
     while edge < history.edges:
-        record = kept[-1] if kept else None
+        record = records[-1] if records else None
         if record is None or not record.is_open:
             # Without an open incident, only a minute near a threshold can open one.
             ahead = near[np.searchsorted(near, edge) :]
@@ -117,11 +117,11 @@ def replay(history: History, slo: Slo, policy: BurnRatePolicy, since: int = 0) -
             edge = int(ahead[0])
         step = _step(history.at(edge), record, _counts(windows, edge), slo, policy, seen=history.seen(edge))
         if step is not None and record is not None and step.record.id == record.id:
-            kept[-1] = step.record
+            records[-1] = step.record
         elif step is not None:
-            kept.append(step.record)
+            records.append(step.record)
         edge += 1
-    return kept
+    return records
 
 
 def _near(
@@ -178,12 +178,12 @@ def _past_incidents(
         resolved = None if record.resolved_at is None else datetime.fromtimestamp(record.resolved_at, UTC)
         until = resolved or history.at(history.edges - 1)
         # An incident that ends within a maintenance window is not notified.
-        heard = slo.maintenance.without(opened, until) if slo.maintenance.at(opened) else [(opened, until)]
-        if heard:
+        notified = slo.maintenance.without(opened, until) if slo.maintenance.at(opened) else [(opened, until)]
+        if notified:
             began, ended = _began(history, slo, record, opened), history.edge_of(until)
             window = history.windows(MINUTE * max(1, ended - began))
             spent = float(window.bad[ended]) / allowed if allowed > 0 else 0.0
-            yield PastIncident(heard[0][0], resolved, record.finding.severity, record.peak, spent)
+            yield PastIncident(notified[0][0], resolved, record.finding.severity, record.peak, spent)
 
 
 def _began(history: History, slo: Slo, record: IncidentRecord, opened: datetime) -> int:
@@ -208,8 +208,8 @@ def find_missed_incidents(
 def write_missed_incident(connection: Connection, record: IncidentRecord) -> None:
     """Write *record* with its opening and its end to the history, without notification."""
     ended = record.resolved_at or record.seen_at
-    begun = replace(record, resolved_at=None, ending="", sequence=1)
-    write_update(connection, IncidentUpdate(begun, "opened", note=record.muted), (), record.opened_at)
+    opened = replace(record, resolved_at=None, ending="", sequence=1)
+    write_update(connection, IncidentUpdate(opened, "opened", note=record.muted), (), record.opened_at)
     write_update(connection, IncidentUpdate(replace(record, sequence=2), "resolved", note=record.muted), (), ended)
 
 

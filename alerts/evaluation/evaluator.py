@@ -218,8 +218,8 @@ class Evaluator:
 
 
 def _log(turn: IncidentUpdate, at: float) -> None:
-    said = f" (no notification: {turn.note})" if turn.note and not turn.notifies else ""
-    log.warning("alerts: incident %s %s: %s%s", turn.record.id, turn.event, headline(message_for(turn, at)), said)
+    note = f" (no notification: {turn.note})" if turn.note and not turn.notifies else ""
+    log.warning("alerts: incident %s %s: %s%s", turn.record.id, turn.event, headline(message_for(turn, at)), note)
 
 
 def _collect_error(one: Callable[[], T], broken: list[Exception]) -> T | None:

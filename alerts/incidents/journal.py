@@ -86,8 +86,8 @@ def notified_channels(connection: Connection, incident: str) -> list[str]:
 def _recipients(connection: Connection, turn: IncidentUpdate, channels: Sequence[str]) -> Sequence[str]:
     if turn.event not in ("resolved", "accepted", "acknowledged"):
         return channels
-    heard = notified_channels(connection, turn.record.id)
-    return [channel for channel in heard if channel in channels]
+    notified = notified_channels(connection, turn.record.id)
+    return [channel for channel in notified if channel in channels]
 
 
 class IncidentError(StagelensError):

@@ -32,9 +32,9 @@ def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -
         now: Current time. [Unix seconds]
     """
     known = sorted((record for record in records if record.story), key=lambda record: record.opened_at)
-    begun = sorted((record for record in records if not record.story), key=urgency_key)
+    new = sorted((record for record in records if not record.story), key=urgency_key)
     placed = list(known)
-    for record in begun:
+    for record in new:
         kin = next((other for other in placed if _is_same_service(other, record)), None)
         placed.append(replace(record, story=kin.story if kin else record.id))
     return _merge_fleet_groups(placed, len(known), fleet, now)
@@ -198,10 +198,10 @@ def _notified_update(step: Step, also: tuple[IncidentRecord, ...], now: float) -
 def _update(
     record: IncidentRecord,
     event: Event,
-    heard: ChannelState,
+    state: ChannelState,
     *,
     notifies: bool = False,
     also: tuple[IncidentRecord, ...] = (),
     note: str = "",
 ) -> IncidentUpdate:
-    return IncidentUpdate(replace(record, heard=heard, sequence=record.sequence + 1), event, notifies, also, note)
+    return IncidentUpdate(replace(record, heard=state, sequence=record.sequence + 1), event, notifies, also, note)

@@ -67,8 +67,8 @@ class Silence:
 
     def in_words(self) -> str:
         """Return the reason for muting, such as "silenced by ann until 04:00 UTC on 20 November: deploy"."""
-        said = f"silenced by {self.author} until {formatting.moment(self.ends_at)}"
-        return f"{said}: {self.comment}" if self.comment else said
+        text = f"silenced by {self.author} until {formatting.moment(self.ends_at)}"
+        return f"{text}: {self.comment}" if self.comment else text
 
 
 def incident_dimensions(finding: Finding) -> dict[str, str]:

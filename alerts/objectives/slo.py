@@ -124,7 +124,7 @@ class Slo:
         """
         share, whose = percent(self.objective), ", ".join([self.service, *self._filters()])
         limit = "" if self.threshold is None else _span(self.threshold)
-        said = {
+        sentences = {
             "latency": f"{share} of requests to {whose} succeed within {limit}",
             "availability": f"{share} of requests to {whose} succeed",
             "ttft": f"{share} of requests to {whose} have their first token within {limit}",
@@ -133,7 +133,7 @@ class Slo:
             "coverage": f"stages explain {share} of the time of requests to {whose}",
             "freshness": f"{share} of the time, the newest data of {whose} are at most {limit} old",
         }
-        return f"{said[self.kind]}, over {duration(self.window)}"
+        return f"{sentences[self.kind]}, over {duration(self.window)}"
 
     def _filters(self) -> list[str]:
         values = {

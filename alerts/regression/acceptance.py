@@ -121,7 +121,7 @@ def accept_regression(store: Store, name: str, by: str, now: datetime, why: str 
         IncidentError: The incident does not exist, has ended, or is not a latency regression.
         StoreError: The store failed.
     """
-    who, said = person_name(by), storable(why.strip())[:MAX_WHY_CHARS]
+    who, reason = person_name(by), storable(why.strip())[:MAX_WHY_CHARS]
     with store.transaction() as connection:
         found = require_incident(connection, name)
         if found.ending == "accepted":
@@ -129,7 +129,7 @@ def accept_regression(store: Store, name: str, by: str, now: datetime, why: str 
         _require_acceptable(found)
         for each in [found, *_related_incidents(connection, found)]:
             _save_accepted_level(connection, each.finding, each.cause, now)
-            _close_accepted(connection, each, who, f"{who}: {said}" if said else who, now.timestamp())
+            _close_accepted(connection, each, who, f"{who}: {reason}" if reason else who, now.timestamp())
         return require_incident(connection, name)
 
 

@@ -81,7 +81,7 @@ class ServiceVersions:
         found: Mapping[Group, MinuteCounts],
         seen: Mapping[str, int],
         span: tuple[int, int],
-        kept: Mapping[str, AlarmState],
+        loaded: Mapping[str, AlarmState],
     ) -> None:
         """Count and evaluate the minutes of *span*.
 
@@ -89,7 +89,7 @@ class ServiceVersions:
             found: Counts from the store by group.
             seen: Versions of the service with the minute of their first request.
             span: First minute, and the minute after the last one.
-            kept: Alarm states loaded when this process started.
+            loaded: Alarm states loaded when this process started.
         """
         self._count(found, seen, span)
         versions = versions_to_compare(self.serving(), seen)
@@ -98,8 +98,8 @@ class ServiceVersions:
             return
         old, new = versions
         if self.pair is None or (self.pair.old, self.pair.new) != (old, new):
-            begun = VersionPair(self.whole, old, new, AlarmState(at=span[0]), max(seen[old], seen[new]))
-            self.pair = replace(begun, progress=kept.get(begun.key, begun.progress))
+            pair = VersionPair(self.whole, old, new, AlarmState(at=span[0]), max(seen[old], seen[new]))
+            self.pair = replace(pair, progress=loaded.get(pair.key, pair.progress))
         self._score_pair(self.pair, span)
 
     def serving(self) -> set[str]:
@@ -120,10 +120,10 @@ class ServiceVersions:
         policy = self.policy
         rules = AlarmRules(policy.canary.windows, policy.fire, policy.stage_key.ease)
         old, new = self._recent[pair.old], self._recent[pair.new]
-        begun = max(old.start, new.start, pair.since)
+        start = max(old.start, new.start, pair.since)
         for at in range(max(span[0], pair.progress.at) + 1, span[1] + 1):
-            sides = [minutes_before(each, at, min(longest_window(policy), at - begun)) for each in (old, new)]
-            if at <= begun or not all(len(side) and side.requests[-1] for side in sides):
+            sides = [minutes_before(each, at, min(longest_window(policy), at - start)) for each in (old, new)]
+            if at <= start or not all(len(side) and side.requests[-1] for side in sides):
                 pair.progress = replace(pair.progress, at=at)
                 continue
             pair.last_score = compare_versions(policy, self.rows, sides[0], sides[1])

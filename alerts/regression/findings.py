@@ -182,10 +182,10 @@ def describe_regression(
         releases: Versions of the service with the minute of their first request.
         before: Last finding of the open incident; None without an open incident.
     """
-    answer, recent = strongest_window(watched.last_score, watched.learnt.reference.rows), watched.lately
-    if answer is None or recent is None:
+    strongest, recent = strongest_window(watched.last_score, watched.learnt.reference.rows), watched.lately
+    if strongest is None or recent is None:
         return before
-    number, cell, row = answer
+    number, cell, row = strongest
     at = watched.progress.at
     window = context.policy.windows[number]
     began = round(before.since / 60) if before else regression_onset(watched.learnt.reference, recent, window, cell)
@@ -220,10 +220,10 @@ def describe_canary(
         rows: Rows of the series' reference: stages and thresholds.
         usual: Stage baseline of the service.
     """
-    answer = strongest_window(pair.last_score, rows)
-    if answer is None or pair.last_score is None:
+    strongest = strongest_window(pair.last_score, rows)
+    if strongest is None or pair.last_score is None:
         return None
-    _, cell, row = answer
+    _, cell, row = strongest
     at = pair.progress.at
     start = max(pair.since, at - _minutes(context.watching.blamed))
     old, new = (version_group(pair.whole, version) for version in (pair.old, pair.new))
@@ -268,11 +268,11 @@ def _suspects(
 def _verdict(
     context: RegressionContext,
     watched: WatchedSeries,
-    answer: tuple[Row, WindowScore],
+    strongest: tuple[Row, WindowScore],
     sides: tuple[Sequence[Selection], Selection],
 ) -> TailVerdict:
     """Return the comparison of the latest requests with the requests in the reference hours."""
-    group, (row, cell), (then, now) = watched.group, answer, sides
+    group, (row, cell), (then, now) = watched.group, strongest, sides
     before, after = merged_latency(context.read, then), merged_latency(context.read, [now])
     minutes = round((now.end - now.start) / timedelta(minutes=1))
     load = load_shift(watched.learnt.reference.model.load, after.count, minutes)
@@ -350,11 +350,11 @@ def describe_shifts(shifts: Sequence[TrafficShift], mixed: float | None) -> str:
     >>> describe_shifts([TrafficShift("route", "/search", 0.12, 0.41)], 1.02)
     'route /search has 41 % of requests, had 12 %; with the same mix the change is +2 %'
     """
-    said = [_describe_shift(shift) for shift in shifts]
+    texts = [_describe_shift(shift) for shift in shifts]
     if shifts and mixed is not None:
         sign = "+" if mixed >= 1 else ""
-        said.append(f"with the same mix the change is {sign}{formatting.percent(formatting.whole(mixed - 1))}")
-    return "; ".join(said)
+        texts.append(f"with the same mix the change is {sign}{formatting.percent(formatting.whole(mixed - 1))}")
+    return "; ".join(texts)
 
 
 def _describe_shift(shift: TrafficShift) -> str:

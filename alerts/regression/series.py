@@ -316,7 +316,7 @@ def save_progress(connection: Connection, standing: Mapping[str, AlarmState], at
 
 def delete_stale(connection: Connection, before: int) -> None:
     """Delete the state of series not evaluated since minute *before*."""
-    kept = select(tail_progress.c.cause).where(tail_progress.c.at >= before)
+    recent = select(tail_progress.c.cause).where(tail_progress.c.at >= before)
     for table, written in ((tail_references, tail_references.c.learnt_at), (tail_accepted, tail_accepted.c.at)):
-        connection.execute(delete(table).where(written < before, table.c.cause.not_in(kept)))
+        connection.execute(delete(table).where(written < before, table.c.cause.not_in(recent)))
     connection.execute(delete(tail_progress).where(tail_progress.c.at < before))

@@ -157,8 +157,8 @@ class RegressionSearch:
             if cause in learnt and group.dimension != "version":
                 progress = _skip_missed(self._standing.get(cause, AlarmState(at=last)), earliest)
                 self.series[cause] = self._watched(group, learnt[cause], progress)
-        begun = [each.progress.at for each in self.series.values()]
-        self.read_until = min(begun) - longest_window(self._policy) if begun else last
+        evaluated = [each.progress.at for each in self.series.values()]
+        self.read_until = min(evaluated) - longest_window(self._policy) if evaluated else last
 
     def _watched(self, group: Group, learnt: series.LearntBaseline, progress: AlarmState) -> WatchedSeries:
         accepted = self._accepted_of(group)
@@ -295,9 +295,9 @@ class RegressionRule:
     def _say(
         self, context: RegressionContext, watched: WatchedSeries, before: Finding | None, excuse: str
     ) -> Verdict | None:
-        heard = watched.requests(_minutes(self._watching.silence)) > 0
-        if watched.progress.fired_at is None or not heard:
-            return Verdict(watched.cause, None, has_data=heard)
+        has_requests = watched.requests(_minutes(self._watching.silence)) > 0
+        if watched.progress.fired_at is None or not has_requests:
+            return Verdict(watched.cause, None, has_data=has_requests)
         if self._search.is_unsettled(watched):
             return Verdict(watched.cause, None)
         whole, at = whole_service(watched.group), watched.progress.at

@@ -89,30 +89,30 @@ class Reference:
         )
 
 
-def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], kept: TailCounts, total: Histogram) -> Reference | None:
+def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], tally: TailCounts, total: Histogram) -> Reference | None:
     """Learn a reference from the counts of the last days.
 
     Args:
         policy: Policy of the regression statistics.
         rows: Rows of the statistics.
-        kept: Request counts of the rows.
+        tally: Request counts of the rows.
         total: Histogram of the same days.
 
     Returns:
         The reference; None if there is too little data.
     """
-    if len(kept) < policy.reference.least or not rows:
+    if len(tally) < policy.reference.least or not rows:
         return None
     key = policy.stage_key
     blocks = sorted({window.block for window in (*policy.windows, *key.windows)})
     model = fit_model(
-        rows, kept, tuple(blocks), rhythm=len(kept) >= policy.reference.rhythm, load=policy.reference.load
+        rows, tally, tuple(blocks), rhythm=len(tally) >= policy.reference.rhythm, load=policy.reference.load
     )
-    past = _ReferenceDays(policy, rows, model, kept, total)
+    past = _ReferenceDays(policy, rows, model, tally, total)
     whole = [number for number, row in enumerate(rows) if row.stage == END_TO_END]
     stages = [number for number, row in enumerate(rows) if row.stage != END_TO_END]
     return Reference(
-        until=kept.end,
+        until=tally.end,
         rows=rows,
         model=model,
         windows=tuple(past.limits(window, policy.at, whole) for window in policy.windows),
@@ -178,11 +178,11 @@ def learn_reference_by_day(policy: TailPolicy, days: Callable[[], Iterable[Minut
     """
     total, own = total_histograms(days())
     rows = rows_of(policy, total, own)
-    kept: TailCounts | None = None
+    joined: TailCounts | None = None
     for day in days():
         counted = count_beyond(rows, day)
-        kept = counted if kept is None else join_tallies(kept, counted)
-    return None if kept is None else learn_reference(policy, rows, kept, total)
+        joined = counted if joined is None else join_tallies(joined, counted)
+    return None if joined is None else learn_reference(policy, rows, joined, total)
 
 
 def total_histograms(days: Iterable[MinuteHistograms]) -> tuple[Histogram, dict[str, Histogram]]:
@@ -304,8 +304,8 @@ class _WindowBatch:
         self._lengths = np.concatenate([np.full(window.blocks, window.block) for window in windows])
         self._needs = np.array([window.length for window in windows])
         self._place, self._present = _layout(windows)
-        kept = np.array([window.blocks - window.drop for window in windows])
-        self._part: Floats = (np.arange(self._place.shape[1]) < kept[:, None]) / kept[:, None]
+        averaged = np.array([window.blocks - window.drop for window in windows])
+        self._part: Floats = (np.arange(self._place.shape[1]) < averaged[:, None]) / averaged[:, None]
         self._median, self._reach, self._spread, self._floor = (
             np.array([getattr(limit, name) for limit in limits]).T for name in ("median", "reach", "spread", "floor")
         )

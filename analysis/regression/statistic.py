@@ -184,10 +184,10 @@ def count_beyond(rows: Sequence[Row], minutes: MinuteHistograms) -> TailCounts:
 
 def join_tallies(first: TailCounts, second: TailCounts) -> TailCounts:
     """Return the counts of *first* followed by *second*; gaps are zeros, and *second* replaces minutes in both."""
-    kept = max(min(second.start - first.start, len(first)), 0)
+    retained = max(min(second.start - first.start, len(first)), 0)
     gap = max(second.start - first.end, 0)
     parts = [
-        np.concatenate((a[..., :kept], np.zeros((*a.shape[:-1], gap)), b), axis=-1)
+        np.concatenate((a[..., :retained], np.zeros((*a.shape[:-1], gap)), b), axis=-1)
         for a, b in ((first.requests, second.requests), (first.n, second.n), (first.beyond, second.beyond))
     ]
     return TailCounts(min(first.start, second.start), *parts)
@@ -289,12 +289,12 @@ class PrefixSums:
         kept: Request counts by minute.
     """
 
-    def __init__(self, kept: TailCounts) -> None:
-        self.start = kept.start
-        self.minutes = len(kept)
-        self._requests = _running(kept.requests)
-        self._n = _running(kept.n)
-        self._beyond = _running(kept.beyond)
+    def __init__(self, counts: TailCounts) -> None:
+        self.start = counts.start
+        self.minutes = len(counts)
+        self._requests = _running(counts.requests)
+        self._n = _running(counts.n)
+        self._beyond = _running(counts.beyond)
 
     def of(self, ends: Ints, lengths: Ints, rows: Ints) -> tuple[Floats, Floats, Floats]:
         """Return requests (blocks,), and counts n and beyond (rows, blocks), of the blocks that end before *ends*."""
@@ -308,33 +308,33 @@ class PrefixSums:
 
 
 def fit_model(
-    rows: Sequence[Row], kept: TailCounts, blocks: tuple[int, ...], *, rhythm: bool, load: float = 0.0
+    rows: Sequence[Row], counts: TailCounts, blocks: tuple[int, ...], *, rhythm: bool, load: float = 0.0
 ) -> ExpectationModel:
     """Fit the expectation model to the reference: the effects of load and time of day, and the scatter.
 
     Args:
         rows: Rows of the model.
-        kept: Request counts of the reference.
+        counts: Request counts of the reference.
         blocks: Block lengths. [minutes]
         rhythm: Whether there are enough days to fit the time of day.
         load: Extension of the valid load range beyond the observed loads. [log]
     """
-    sums = PrefixSums(kept)
+    sums = PrefixSums(counts)
     every = np.arange(len(rows))
-    ends = np.arange(FIT_BLOCK, len(kept) + 1, FIT_BLOCK)
+    ends = np.arange(FIT_BLOCK, len(counts) + 1, FIT_BLOCK)
     lengths = np.full(len(ends), FIT_BLOCK)
     requests, n, beyond = sums.of(ends, lengths, every)
     busy = requests > 0
     logs = np.log(np.maximum(requests, 1) / FIT_BLOCK)
     low, middle, peak, high = np.quantile(logs[busy], (0.01, 0.5, PEAK, 0.99)) if busy.any() else np.zeros(4)
     bounds = (float(low) - load, float(middle), float(high) + load)
-    known = model_features(bounds, requests, lengths, kept.start + ends)
+    known = model_features(bounds, requests, lengths, counts.start + ends)
     if not rhythm:
         known[:, 3:] = 0
     weights = np.stack([_fit_row(known[busy], n[r][busy], beyond[r][busy], row) for r, row in enumerate(rows)])
     least = np.full((len(rows), len(blocks)), LEAST_SCATTER)
     model = ExpectationModel(blocks, bounds, _table(weights), _table(least), peak=float(peak))
-    scatter, strained = np.stack([_scatter(sums, model, rows, block, len(kept)) for block in blocks], axis=-1)
+    scatter, strained = np.stack([_scatter(sums, model, rows, block, len(counts)) for block in blocks], axis=-1)
     return replace(model, scatter=_table(scatter), strained=_table(strained))
 
 
@@ -371,17 +371,17 @@ def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints
 
 def trimmed_mean(window: Window, values: Floats) -> Floats:
     """Return the mean of the blocks of *window* without its largest ones; *values* has shape (..., blocks)."""
-    kept = window.blocks - window.drop
-    return np.partition(values, kept - 1, axis=-1)[..., :kept].mean(axis=-1)
+    averaged = window.blocks - window.drop
+    return np.partition(values, averaged - 1, axis=-1)[..., :averaged].mean(axis=-1)
 
 
 def sliding_statistic(
-    window: Window, model: ExpectationModel, rows: Sequence[Row], kept: TailCounts, chosen: Sequence[int]
+    window: Window, model: ExpectationModel, rows: Sequence[Row], counts: TailCounts, chosen: Sequence[int]
 ) -> Floats:
-    """Return the statistic of *window* every half block (at least two minutes) of *kept*; shape (rows, times)."""
-    ends = np.arange(window.block, len(kept) + 1)
+    """Return the statistic of *window* every half block (at least two minutes) of *counts*; shape (rows, times)."""
+    ends = np.arange(window.block, len(counts) + 1)
     lengths = np.full(len(ends), window.block)
-    values, _, _ = block_excess(PrefixSums(kept), Expectation(model, rows, chosen), ends, lengths)
+    values, _, _ = block_excess(PrefixSums(counts), Expectation(model, rows, chosen), ends, lengths)
     moments = np.arange(window.length - window.block, len(ends), max(window.block // 2, LEAST_STEP))
     back = moments[:, None] - window.block * np.arange(window.blocks)
     return trimmed_mean(window, values[:, back])

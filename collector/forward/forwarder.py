@@ -107,7 +107,7 @@ class DestinationStates(Collector):
         with self._lock:
             return [state for _, state in sorted(self._states.items())]
 
-    def sent(self, name: str, signal: str, size_bytes: int, rejected: int, said: str) -> None:
+    def sent(self, name: str, signal: str, size_bytes: int, rejected: int, reason: str) -> None:
         """Record that destination *name* accepted a body of *signal* with *rejected* items."""
         before, _ = self._change(
             name,
@@ -119,16 +119,16 @@ class DestinationStates(Collector):
             ),
         )
         if rejected and not before.rejected:
-            _log.warning("%s accepts data only in part: %d refused, %s", name, rejected, said or "no reason")
+            _log.warning("%s accepts data only in part: %d refused, %s", name, rejected, reason or "no reason")
 
-    def lost(self, name: str, why: Lost, bodies: int, said: str) -> None:
+    def lost(self, name: str, why: Lost, bodies: int, reason: str) -> None:
         """Record *bodies* that will never be sent to destination *name*."""
         self._change(name, lambda state: replace(state, lost=Counter(state.lost) + Counter({why: bodies})))
         now = self._clock()
         at, untold = self._said.get((name, why), (float("-inf"), 0))
         untold += bodies
         if now - at >= _SAY_EVERY:
-            _log.warning("%s will not receive %d bodies: %s", name, untold, said)
+            _log.warning("%s will not receive %d bodies: %s", name, untold, reason)
             at, untold = now, 0
         self._said[name, why] = at, untold
 

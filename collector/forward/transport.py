@@ -119,15 +119,15 @@ def inflate_body(body: Outgoing) -> bytes:
     return zstandard.ZstdDecompressor().decompress(body.body)
 
 
-def accepted_outcome(signal: str, answer: bytes, headers: Mapping[str, str], *, is_json: bool = False) -> Delivered:
-    """Return the outcome of an accepted body for the response *answer*; an invalid response counts as full success."""
+def accepted_outcome(signal: str, body: bytes, headers: Mapping[str, str], *, is_json: bool = False) -> Delivered:
+    """Return the outcome of an accepted body for the response *body*; an invalid response counts as full success."""
     kind, rejected = _RESPONSES[signal]
     response = kind()
     try:
         if is_json:
-            json_format.Parse(answer or b"{}", response, ignore_unknown_fields=True)
+            json_format.Parse(body or b"{}", response, ignore_unknown_fields=True)
         else:
-            response.ParseFromString(answer)
+            response.ParseFromString(body)
     except (DecodeError, json_format.ParseError, UnicodeDecodeError):
         return Delivered()
     partial = getattr(response, "partial_success")  # noqa: B009 - of all three, which have no type in common
@@ -179,12 +179,12 @@ class HttpTransport:
                 asyncio.timeout(self._destination.timeout.total_seconds()),
                 self._client.stream("POST", url, content=content, headers=sent) as response,
             ):
-                answer = bytearray()
+                received = bytearray()
                 async for piece in response.aiter_raw():
-                    answer += piece
-                    if len(answer) > _MAX_ANSWER_BYTES:
+                    received += piece
+                    if len(received) > _MAX_ANSWER_BYTES:
                         break
-                return _response_outcome(response, body.signal, bytes(answer), headers)
+                return _response_outcome(response, body.signal, bytes(received), headers)
         except EgressDeniedError as error:
             return Retry(str(error))
         except TimeoutError:
@@ -207,13 +207,13 @@ def _encoded(body: Outgoing, compression: str) -> tuple[bytes, str]:
             return inflate_body(body), ""
 
 
-def _response_outcome(response: httpx.Response, signal: str, answer: bytes, headers: Mapping[str, str]) -> SendOutcome:
+def _response_outcome(response: httpx.Response, signal: str, body: bytes, headers: Mapping[str, str]) -> SendOutcome:
     if response.is_success:
         is_json = response.headers.get("content-type", "").partition(";")[0].strip() == JSON
-        return accepted_outcome(signal, answer, headers, is_json=is_json)
+        return accepted_outcome(signal, body, headers, is_json=is_json)
     status = response.status_code
-    said = redacted(_response_text(response, answer), headers)
-    text = f"it returns {status}" + (f": {said}" if said else "")
+    message = redacted(_response_text(response, body), headers)
+    text = f"it returns {status}" + (f": {message}" if message else "")
     if fix := _STATUS_FIXES.get(status):
         text = f"{text}; {fix}"
     if response.is_redirect:
@@ -223,14 +223,14 @@ def _response_outcome(response: httpx.Response, signal: str, answer: bytes, head
     return Refused(text, "returned" if status == HTTPStatus.LOOP_DETECTED else "refused")
 
 
-def _response_text(response: httpx.Response, answer: bytes) -> str:
-    """Return the error message in the body *answer* of a failed response."""
+def _response_text(response: httpx.Response, body: bytes) -> str:
+    """Return the error message in the *body* of a failed response."""
     if "protobuf" in response.headers.get("content-type", ""):
         try:
-            return Status.FromString(answer).message
+            return Status.FromString(body).message
         except DecodeError:
             return ""
-    return answer.decode(errors="replace")
+    return body.decode(errors="replace")
 
 
 def _retry_after(response: httpx.Response) -> float | None:
@@ -333,8 +333,8 @@ class GrpcTransport:
         try:
             message = await asyncio.to_thread(_message, body)
         except WireError as error:
-            said = redacted(str(error), headers)
-            return Refused(f"it cannot be written as protobuf, which gRPC needs: {said}", "unreadable")
+            reason = redacted(str(error), headers)
+            return Refused(f"it cannot be written as protobuf, which gRPC needs: {reason}", "unreadable")
         metadata = tuple((name.lower(), value) for name, value in headers.items())
         call = self._exports[body.signal].future(message, self._timeout, metadata)
         await _wait_for_call(call)
@@ -383,8 +383,8 @@ def _message(body: Outgoing) -> bytes:
 
 def _failure_outcome(call: Any, headers: Mapping[str, str]) -> SendOutcome:
     code, seconds = call.code(), _retry_seconds(call)
-    said = redacted(call.details() or "", headers)
-    text = f"the call ends with {code.name}" + (f": {said}" if said else "")
+    details = redacted(call.details() or "", headers)
+    text = f"the call ends with {code.name}" + (f": {details}" if details else "")
     if fix := _CODE_FIXES.get(code):
         text = f"{text}; {fix}"
     if code in _RETRYABLE_CODES | _SETTINGS_CODES or (

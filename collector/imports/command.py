@@ -117,13 +117,13 @@ def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> 
     """Yield a note for each kind of detail whose retention is shorter than the age of the imported data."""
     if not found.requests:
         return
-    for what, kept, lost in (
+    for what, retention, lost in (
         ("buckets of 10 s", config.retention.seconds_10, "it is stored by the minute"),
         ("buckets of a minute", config.retention.minutes, "it is stored by the hour"),
         ("traces", config.retention.traces, "those stored here are deleted again"),
     ):
-        if found.first < now - kept.total_seconds():
-            yield f"some data is older than the retention of {what} ({kept.days} days): {lost}"
+        if found.first < now - retention.total_seconds():
+            yield f"some data is older than the retention of {what} ({retention.days} days): {lost}"
 
 
 def _next_steps(imported: Sequence[ImportResult], given: Mapping[str, str]) -> Iterator[str]:

@@ -415,5 +415,5 @@ def _set_service(export: Object, service: str) -> None:
     mine = {"key": names.SERVICE_NAME, "value": {"stringValue": service}}
     for resource in (*objects(export, METRICS), *objects(export, SPANS)):
         owner = object_at(resource, "resource")
-        kept = [each for each in objects(owner, "attributes") if each.get("key") != names.SERVICE_NAME]
-        resource["resource"] = owner | {"attributes": [*kept, mine]}
+        others = [each for each in objects(owner, "attributes") if each.get("key") != names.SERVICE_NAME]
+        resource["resource"] = owner | {"attributes": [*others, mine]}

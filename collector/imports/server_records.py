@@ -226,14 +226,14 @@ def _column(source: ImportFile, key: str) -> Iterator[Any]:
 def _starts(source: ImportFile, count: int) -> Iterator[int]:
     """Yield the start time of each request, in Unix nanoseconds."""
     duration = sum(each for each in source.items("duration", quiet=True) if _is_time(each)) or 1.0
-    begun = _ended_ns(source) - round(duration * _NS)
+    start = _ended_ns(source) - round(duration * _NS)
     times = list(source.items("start_times.item", quiet=True))
     if len(times) == count and all(map(_is_number, times)) and max(times) - min(times) < _MOST_SECONDS:
         first = min(times)
-        yield from (begun + round((each - first) * _NS) for each in times)
+        yield from (start + round((each - first) * _NS) for each in times)
         return
     source.diagnostics.note("it does not have start times of requests: they are spread evenly over the run")
-    yield from (begun + round(duration * number / count * _NS) for number in range(count))
+    yield from (start + round(duration * number / count * _NS) for number in range(count))
 
 
 def _ended_ns(source: ImportFile) -> int:

@@ -345,9 +345,9 @@ class Scraper:
                 self.states.elsewhere(target)
                 return
             at = self._clock()
-            answer = await fetch(target.url, target, self._env)
+            response = await fetch(target.url, target, self._env)
             streams, trouble = await self._statistics(target)
-            difference, engine = await self._in_thread(self._count, target, hold.base, at, answer, streams)
+            difference, engine = await self._in_thread(self._count, target, hold.base, at, response, streams)
         except TargetLostError:
             self._holds.pop(target.url, None)
             self.states.elsewhere(target)
@@ -378,8 +378,8 @@ class Scraper:
         if target.statistics_url is None:
             return None, ""
         try:
-            answer = await fetch(target.statistics_url, target, self._env)
-            return await self._in_thread(read_triton_statistics, answer.text), ""
+            response = await fetch(target.statistics_url, target, self._env)
+            return await self._in_thread(read_triton_statistics, response.text), ""
         except (FetchError, StatisticsError) as error:
             return None, f"{target.statistics_url}: {error}"
 
@@ -388,12 +388,12 @@ class Scraper:
         target: ScrapeTarget,
         base: Snapshot | None,
         at: float,
-        answer: TargetResponse,
+        response: TargetResponse,
         streams: Mapping[MetricStream, StreamCounts] | None,
     ) -> tuple[Difference, Engine]:
         """Write the added counts of *target* and its snapshot in one transaction."""
-        samples, engine = _understood(target, answer)
-        now = _reading(target, engine, samples, at, streams)
+        samples, engine = _understood(target, response)
+        now = _snapshot(target, engine, samples, at, streams)
         difference = difference_between(base, now)
         middle = int((at + base.at) / 2) if base else int(at)
         batch = Batch(
@@ -413,15 +413,15 @@ def _seconds(target: ScrapeTarget) -> float:
     return _MISSED * target.every.total_seconds() + _LEASE_MARGIN_SECONDS
 
 
-def _understood(target: ScrapeTarget, answer: TargetResponse) -> tuple[Samples, Engine]:
-    """Return the samples of the response *answer*, and the engine of the target.
+def _understood(target: ScrapeTarget, response: TargetResponse) -> tuple[Samples, Engine]:
+    """Return the samples of *response*, and the engine of the target.
 
     Raises:
         ExpositionError: The response has metrics of no engine, or of more than one.
     """
     asked = [target.engine_rules] if target.engine_rules else list(engines().values())
     wanted = {name for engine in asked for name in engine.wanted()}
-    samples = parse_exposition(answer.text, answer.media_type, wanted)
+    samples = parse_exposition(response.text, response.media_type, wanted)
     if target.engine_rules:
         return samples, target.engine_rules
     found = detect(samples)
@@ -435,7 +435,7 @@ def _understood(target: ScrapeTarget, answer: TargetResponse) -> tuple[Samples, 
     return samples, next(iter(found.values()))
 
 
-def _reading(
+def _snapshot(
     target: ScrapeTarget,
     engine: Engine,
     samples: Samples,

@@ -359,8 +359,8 @@ def _bounded_int(value: Any, least: int = 0) -> int:
 _FORMAT = 1
 
 
-def dump_snapshot(reading: Snapshot) -> bytes:
-    """Serialize the snapshot *reading*."""
+def dump_snapshot(snapshot: Snapshot) -> bytes:
+    """Serialize *snapshot*."""
     streams = [
         (
             *stream,
@@ -368,9 +368,9 @@ def dump_snapshot(reading: Snapshot) -> bytes:
             counted.sum,
             counted.created,
         )
-        for stream, counted in reading.streams.items()
+        for stream, counted in snapshot.streams.items()
     ]
-    document = [_FORMAT, reading.at, reading.rules, reading.started, streams, reading.beyond]
+    document = [_FORMAT, snapshot.at, snapshot.rules, snapshot.started, streams, snapshot.beyond]
     return zlib.compress(json.dumps(document, separators=(",", ":")).encode())
 
 

@@ -118,8 +118,8 @@ class LiveFile(Generic[T]):
         """Log the errors of an invalid version, and which content stays in force."""
         for line in self.errors:
             log.error("%s", line)
-        kept = "nothing of it is in force" if self.current is None else "the previous version stays in force"
-        log.error("%s: %s until it is fixed; it is read again when it changes", self.path, kept)
+        effect = "nothing of it is in force" if self.current is None else "the previous version stays in force"
+        log.error("%s: %s until it is fixed; it is read again when it changes", self.path, effect)
 
     def _take(self, path: Path, now: datetime) -> Sequence[Path]:
         """Reload the file, and return the other files that were read for it."""

@@ -37,8 +37,8 @@ def wait_until_it_answers(url: str) -> None:
 
 def ask(url: str) -> None:
     """Ask *url* once."""
-    with urllib.request.urlopen(url, timeout=30) as answer:
-        answer.read()
+    with urllib.request.urlopen(url, timeout=30) as response:
+        response.read()
 
 
 if __name__ == "__main__":

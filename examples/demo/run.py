@@ -140,8 +140,8 @@ def wait_for_first_requests(collector_url: str, seconds: float = 60) -> None:
     """Wait until the collector has kept the first requests, so that there is a page to see."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        with suppress(OSError), urllib.request.urlopen(f"{collector_url}/metrics", timeout=2) as answer:
-            if b"stagelens_collector_points_total{" in answer.read():
+        with suppress(OSError), urllib.request.urlopen(f"{collector_url}/metrics", timeout=2) as response:
+            if b"stagelens_collector_points_total{" in response.read():
                 return
         time.sleep(0.1)
 
@@ -149,8 +149,8 @@ def wait_for_first_requests(collector_url: str, seconds: float = 60) -> None:
 def counted_requests(dashboard_url: str) -> int:
     """Return how many requests of the last hour the dashboard counts; 0 while it does not answer."""
     url = f"{dashboard_url}/api/v1/query/latency?service=magika&from=now-1h"
-    with suppress(OSError), urllib.request.urlopen(url, timeout=5) as answer:
-        return int(json.load(answer)["requests"])
+    with suppress(OSError), urllib.request.urlopen(url, timeout=5) as response:
+        return int(json.load(response)["requests"])
     return 0
 
 

@@ -94,23 +94,23 @@ class Trace(NamedTuple):
 def build_trace(request: RetainedRequest) -> Trace:
     """Return the trace of *request*."""
     marks, start, end = request.record[:3]
-    reading = read_marks(marks)
-    parent = parent_of(reading.facts)
+    parsed = read_marks(marks)
+    parent = parent_of(parsed.facts)
     fresh = os.urandom(24).hex()
-    trace_id, root_id = reading.facts.get("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]))
-    root = _root(request, reading, root_id, parent.span_id if parent and parent.trace_id == trace_id else "")
+    trace_id, root_id = parsed.facts.get("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]))
+    root = _root(request, parsed, root_id, parent.span_id if parent and parent.trace_id == trace_id else "")
     inside = _children(marks, root, max(start, end)) + _stages(marks, root, request.own_stages)
     longest = heapq.nsmallest(MAX_SPANS, inside, key=lambda span: span.start - span.end)
     below = sorted(longest, key=lambda span: (span.start, -span.end))
     return Trace(trace_id, parent is None or bool(parent.flags & 1), [root, *_nest_spans(root, below)])
 
 
-def _root(request: RetainedRequest, reading: RequestFacts, span_id: str, parent_id: str) -> Span:
+def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_id: str) -> Span:
     marks, start, end, route, error_type, http_status, kind = request.record
     end = max(start, end)
-    facts = reading.facts
+    facts = parsed.facts
     method = to_text(facts.get("@method"))
-    intervals = [(known_stage(stage, request.own_stages), t0, t1) for stage, t0, t1 in reading.intervals]
+    intervals = [(known_stage(stage, request.own_stages), t0, t1) for stage, t0, t1 in parsed.intervals]
     own = partition(intervals, start, end)
     failed = request.dimensions.status == names.STATUS_ERROR
     attributes: dict[str, str | int] = {
@@ -229,6 +229,6 @@ class LoadSpans:
 
 def _load_to_span(load: LoadRecord) -> Span:
     attributes: dict[str, str | int] = {names.LOAD_PHASE: load.phase, names.LOAD_OWN: load.own_ns}
-    said = {names.MODEL: load.model, names.INPUT_SHAPE: load.shape}
-    attributes |= {key: value for key, value in said.items() if value}
+    optional = {names.MODEL: load.model, names.INPUT_SHAPE: load.shape}
+    attributes |= {key: value for key, value in optional.items() if value}
     return Span(f"load {load.phase}", os.urandom(8).hex(), "", "internal", load.start, load.end, attributes)

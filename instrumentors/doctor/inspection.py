@@ -153,10 +153,10 @@ def inspect_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[
         return None, f"{error.filename or command[0]}: {error.strerror}"
     except subprocess.TimeoutExpired:
         return None, f"it did not respond within {RESPONSE_TIMEOUT_SECONDS:g} s"
-    answers = [line.removeprefix(probe.MARK) for line in output.splitlines() if line.startswith(probe.MARK)]
-    if not answers:
+    reports = [line.removeprefix(probe.MARK) for line in output.splitlines() if line.startswith(probe.MARK)]
+    if not reports:
         return None, problems.strip().splitlines()[-1] if problems.strip() else "it printed nothing"
-    facts: dict[str, Any] = json.loads(answers[-1])
+    facts: dict[str, Any] = json.loads(reports[-1])
     facts["environment"] = {
         **{name: value for name, value in facts["environment"].items() if name not in QUIET},
         **{name: env[name] for name in QUIET if name in env},

@@ -77,7 +77,7 @@ def _stagelens():
     return {"loaded": loaded, "error": "", "version": stagelens.__version__, "file": stagelens.__file__}
 
 
-def _answer():
+def _facts():
     hook = sys.modules.get("sitecustomize")
     return {
         "executable": sys.executable,
@@ -97,4 +97,4 @@ def _answer():
 
 
 if __name__ == "__main__":
-    sys.stdout.write("%s%s\n" % (MARK, json.dumps(_answer())))
+    sys.stdout.write("%s%s\n" % (MARK, json.dumps(_facts())))

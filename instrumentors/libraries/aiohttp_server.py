@@ -187,9 +187,9 @@ def _handle_request(original: Any) -> Any:
         serving = _exchange.set(exchange)
         response = None
         try:
-            answer = await original(self, request, start_time, exchange.handle)
-            response = answer[0]
-            return answer
+            result = await original(self, request, start_time, exchange.handle)
+            response = result[0]
+            return result
         finally:
             exchange.finish(response)
             end(token)

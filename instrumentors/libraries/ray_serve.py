@@ -67,7 +67,7 @@ class RayServeInstrumentor(Instrumentor):
 
     def _handle(self, module: ModuleType) -> None:
         self.replace(module._DeploymentHandleBase, "_init_router_and_get_metadata", _metadata)  # noqa: SLF001
-        self.replace(module.DeploymentResponse, "__await__", _answer)
+        self.replace(module.DeploymentResponse, "__await__", _await)
         self.replace(module.DeploymentResponse, "result", timed(DEPENDENCY))
         self.replace(module.DeploymentResponseGenerator, "__anext__", timed_async(DEPENDENCY))
         self.replace(module.DeploymentResponseGenerator, "__next__", timed(DEPENDENCY))
@@ -109,7 +109,7 @@ def _metadata(original: Any) -> Any:
     return _init_router_and_get_metadata
 
 
-def _answer(original: Any) -> Any:
+def _await(original: Any) -> Any:
     def __await__(self: Any) -> Generator[Any, Any, Any]:  # noqa: N807 - shown in tracebacks
         marks = current.get()
         if marks is None:

@@ -40,9 +40,9 @@ class Urllib3Instrumentor(Instrumentor):
         self.replace(module.HTTPConnectionPool, "urlopen", _urlopen)
 
     def _response(self, module: ModuleType) -> None:
-        self.replace(module.HTTPResponse, "_fp_read", _reading)
-        self.replace(module.HTTPResponse, "_update_chunk_length", _reading)
-        self.replace(module.HTTPResponse, "_handle_chunk", _reading)
+        self.replace(module.HTTPResponse, "_fp_read", _read)
+        self.replace(module.HTTPResponse, "_update_chunk_length", _read)
+        self.replace(module.HTTPResponse, "_handle_chunk", _read)
         self.replace(module.HTTPResponse, "data", _data)
 
 
@@ -78,8 +78,8 @@ def _is_repeated(response: Any) -> bool:
     return bool(getattr(getattr(response, "retries", None), "history", ()))
 
 
-def _reading(original: Any) -> Any:
-    def reading(self: Any, *args: Any, **options: Any) -> Any:
+def _read(original: Any) -> Any:
+    def read(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
         if marks is None:
             return original(self, *args, **options)
@@ -92,7 +92,7 @@ def _reading(original: Any) -> Any:
             if call is not None:
                 call.ended = clock()
 
-    return reading
+    return read
 
 
 def _data(original: Any) -> Any:

@@ -93,7 +93,7 @@ def _annotations(message: Message) -> dict[str, str]:
     lines += [f"Also: {each}" for each in message.also]
     lines += [f"{shape} {about}" for shape, about in sparkline_of(message)]
     lines += [f"{what} {link}".strip() for what, link in slow_requests(finding)]
-    said = {
+    annotations = {
         "summary": line(headline(message), MAX_ANNOTATION_CHARS),
         "description": "\n".join(line(each, MAX_ANNOTATION_CHARS) for each in [*lines, *small_print(message)]),
         "cause": line(cause_text(message), MAX_ANNOTATION_CHARS),
@@ -103,7 +103,7 @@ def _annotations(message: Message) -> dict[str, str]:
         "runbook_url": finding.runbook,
         "note": cut(finding.description, MAX_ANNOTATION_CHARS),
     }
-    return {name: value for name, value in said.items() if value}
+    return {name: value for name, value in annotations.items() if value}
 
 
 def _iso(at: float) -> str:

@@ -56,9 +56,9 @@ class Heartbeat:
         Raises:
             ChannelError: The receiver cannot be reached, or refused the heartbeat.
         """
-        answer = send_request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
-        if not answer.accepted:
-            raise refusal_error(answer, "the heartbeat's receiver", secret_parts(self.url))
+        response = send_request("GET", self.url, b"", {}, receiver="the heartbeat's receiver")
+        if not response.accepted:
+            raise refusal_error(response, "the heartbeat's receiver", secret_parts(self.url))
 
 
 class HeartbeatPinger(AlertsThread):

@@ -234,9 +234,9 @@ class PagerDutyChannel:
 
     def _post(self, path: str, event: dict[str, Any]) -> None:
         url = f"{self.base_url.rstrip('/')}{path}"
-        answer = post_json(url, _encoded(event), {}, receiver="PagerDuty", secrets=[self.routing_key])
-        if answer.status != ACCEPTED:
-            msg = f"PagerDuty responded {answer.status} and not {ACCEPTED}; check the URL"
+        response = post_json(url, _encoded(event), {}, receiver="PagerDuty", secrets=[self.routing_key])
+        if response.status != ACCEPTED:
+            msg = f"PagerDuty responded {response.status} and not {ACCEPTED}; check the URL"
             raise ChannelError(msg, permanent=False)
 
 

@@ -321,11 +321,11 @@ class EmailChannel:
             msg = f"the mail server was not contacted: {error}"
             raise ChannelError(msg, permanent=False) from error
         except smtplib.SMTPRecipientsRefused as error:
-            answers = [(code, said) for code, said in error.recipients.values()]
-            raise self._refused(min(answers, default=(0, b""))) from error
+            replies = [(code, raw) for code, raw in error.recipients.values()]
+            raise self._refused(min(replies, default=(0, b""))) from error
         except smtplib.SMTPResponseException as error:
-            said = error.smtp_error
-            raise self._refused((error.smtp_code, said if isinstance(said, bytes) else str(said).encode())) from error
+            raw = error.smtp_error
+            raise self._refused((error.smtp_code, raw if isinstance(raw, bytes) else str(raw).encode())) from error
         except smtplib.SMTPNotSupportedError as error:
             msg = f"the mail server does not support a required command: {error}"
             raise ChannelError(msg, permanent=True) from error
@@ -339,9 +339,9 @@ class EmailChannel:
             msg = f"the mail server cannot be reached: {redact(str(error), [self.password])}"
             raise ChannelError(msg, permanent=False) from error
 
-    def _refused(self, answer: tuple[int, bytes]) -> ChannelError:
-        code, said = answer
-        text = redact(said.decode(errors="replace"), [self.password])
+    def _refused(self, reply: tuple[int, bytes]) -> ChannelError:
+        code, raw = reply
+        text = redact(raw.decode(errors="replace"), [self.password])
         return ChannelError(f"the mail server responded {code}: {text}", permanent=code >= _PERMANENT)
 
 

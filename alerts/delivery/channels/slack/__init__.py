@@ -60,18 +60,18 @@ class SlackWebhook:
     def send(self, message: Message) -> str:
         """Post *message* and return no reference, because a webhook responds only `ok`."""
         try:
-            answer = self._post(webhook_payload(message))
+            response = self._post(webhook_payload(message))
         except ChannelError as refused:
             if not (refused.permanent and any(word in str(refused) for word in WEBHOOK_BLOCK_ERRORS)):
                 raise
-            answer = self._post({"text": plain_text(message)})
-        if answer.text.strip() != "ok":
-            msg = f"Slack responded {answer.status} without its ok; check that the URL is an incoming webhook"
+            response = self._post({"text": plain_text(message)})
+        if response.text.strip() != "ok":
+            msg = f"Slack responded {response.status} without its ok; check that the URL is an incoming webhook"
             raise ChannelError(msg, permanent=False)
         return ""
 
-    def _post(self, said: dict[str, Any]) -> ReceiverResponse:
-        return post_json(self.webhook_url, json.dumps(said, ensure_ascii=False).encode(), {}, receiver="Slack")
+    def _post(self, payload: dict[str, Any]) -> ReceiverResponse:
+        return post_json(self.webhook_url, json.dumps(payload, ensure_ascii=False).encode(), {}, receiver="Slack")
 
 
 def webhook_payload(message: Message) -> dict[str, Any]:
@@ -214,7 +214,7 @@ class SlackBot:
     def _post(self, message: Message, shown: list[dict[str, Any]], **where: str) -> str:
         payload = {"incident": message.incident, "key": message.key}
         metadata = {"event_type": EVENT_TYPE, "event_payload": payload}
-        answer = self._say(
+        response = self._say(
             "chat.postMessage",
             message,
             shown,
@@ -223,7 +223,7 @@ class SlackBot:
             unfurl_links=False,
             **where,
         )
-        return f"{answer.get('channel', self.channel)}:{answer['ts']}" if answer.get("ts") else ""
+        return f"{response.get('channel', self.channel)}:{response['ts']}" if response.get("ts") else ""
 
     def _say(self, method: str, message: Message, *ways: list[dict[str, Any]], **arguments: Any) -> dict[str, Any]:
         """Call *method* with the first blocks of *ways* that Slack accepts, or else with text only."""
@@ -262,9 +262,9 @@ class SlackBot:
     def _pages(self, method: str, **arguments: str) -> Iterator[_OwnMessage]:
         cursor = ""
         for _ in range(_MAX_PAGES):
-            answer = self._call(method, limit=_PAGE, include_all_metadata="true", cursor=cursor, **arguments)
-            yield from _own_messages(answer, arguments["channel"])
-            cursor = str((answer.get("response_metadata") or {}).get("next_cursor") or "")
+            response = self._call(method, limit=_PAGE, include_all_metadata="true", cursor=cursor, **arguments)
+            yield from _own_messages(response, arguments["channel"])
+            cursor = str((response.get("response_metadata") or {}).get("next_cursor") or "")
             if not cursor:
                 return
 
@@ -288,8 +288,8 @@ class _OwnMessage:
     is_reply: bool
 
 
-def _own_messages(answer: dict[str, Any], channel: str) -> Iterator[_OwnMessage]:
-    for each in answer.get("messages") or ():
+def _own_messages(response: dict[str, Any], channel: str) -> Iterator[_OwnMessage]:
+    for each in response.get("messages") or ():
         metadata = each.get("metadata") or {}
         if metadata.get("event_type") != EVENT_TYPE:
             continue

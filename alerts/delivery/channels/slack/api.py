@@ -89,23 +89,23 @@ def call_slack(base_url: str, token: str, method: str, arguments: Mapping[str, A
     body = json.dumps(arguments, ensure_ascii=False).encode()
     if method.startswith(_FORMS):
         headers["Content-Type"], body = "application/x-www-form-urlencoded", urlencode(arguments).encode()
-    answer = post_json(url, body, headers, receiver="Slack", secrets=[token])
+    response = post_json(url, body, headers, receiver="Slack", secrets=[token])
     try:
-        said = json.loads(answer.body)
+        result = json.loads(response.body)
     except (ValueError, RecursionError):
-        said = None
-    if not isinstance(said, dict) or not isinstance(said.get("ok"), bool):
-        msg = f"Slack responded {answer.status} with a body that is not a Slack API response: {redact(answer.text, [token])}"
+        result = None
+    if not isinstance(result, dict) or not isinstance(result.get("ok"), bool):
+        msg = f"Slack responded {response.status} with a body that is not a Slack API response: {redact(response.text, [token])}"
         raise OutcomeUnknownError(msg)
-    if not said["ok"]:
-        word = redact(str(said.get("error", "no reason")), [token])
-        raise SlackError(word, f"Slack responded {word} to {method}{_needed(said, token)}")
-    return said
+    if not result["ok"]:
+        word = redact(str(result.get("error", "no reason")), [token])
+        raise SlackError(word, f"Slack responded {word} to {method}{_needed(result, token)}")
+    return result
 
 
-def _needed(said: Mapping[str, Any], token: str) -> str:
+def _needed(result: Mapping[str, Any], token: str) -> str:
     """Return the scope that the token lacks as text; "" if the response does not name it."""
-    needed = said.get("needed")
+    needed = result.get("needed")
     return f" (needs {redact(needed, [token])})" if isinstance(needed, str) and needed else ""
 
 
@@ -145,8 +145,8 @@ class ChartUploads:
         except ChannelError as trouble:
             self._rests_until = self._clock() + (trouble.retry_after_seconds or REST_SECONDS)
             if not self._is_troubled:
-                said = f"{trouble}. {find_hint(str(trouble), HINTS)}".strip()
-                log.warning("alerts: %s: messages are sent without their chart: %s", channel, said)
+                reason = f"{trouble}. {find_hint(str(trouble), HINTS)}".strip()
+                log.warning("alerts: %s: messages are sent without their chart: %s", channel, reason)
             self._is_troubled = True
             return ""
         self._is_troubled = False

@@ -70,14 +70,14 @@ def escape_mrkdwn(raw: str, limit: int = MAX_ROW_CHARS) -> str:
     return escape_entities(line(raw, limit).translate(_HARMLESS))
 
 
-def mrkdwn_sentence(said: str) -> str:
-    """Return *said* as an escaped sentence that starts with a capital and ends with a full stop.
+def mrkdwn_sentence(text: str) -> str:
+    """Return *text* as an escaped sentence that starts with a capital and ends with a full stop.
 
     >>> mrkdwn_sentence("queue grew")
     'Queue grew.'
     """
-    said = line(said, MAX_ROW_CHARS)
-    return escape_mrkdwn(said[:1].upper() + said[1:] + ".")
+    text = line(text, MAX_ROW_CHARS)
+    return escape_mrkdwn(text[:1].upper() + text[1:] + ".")
 
 
 def notification_text(message: Message) -> str:
@@ -248,13 +248,13 @@ def _impact(message: Message) -> str:
     return line(impact_text(message.finding), MAX_ROW_CHARS)
 
 
-def _section(message: Message, part: str, said: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:
+def _section(message: Message, part: str, text: str, limit: int = MAX_SECTION_CHARS) -> dict[str, Any]:
     """Return a section block with *text*, or {} for an empty text."""
-    return {"type": "section", "block_id": _block_id(message, part), "text": _mrkdwn(said, limit)} if said else {}
+    return {"type": "section", "block_id": _block_id(message, part), "text": _mrkdwn(text, limit)} if text else {}
 
 
-def _mrkdwn(said: str, limit: int) -> dict[str, str]:
-    return {"type": "mrkdwn", "text": cut(said, limit)}
+def _mrkdwn(text: str, limit: int) -> dict[str, str]:
+    return {"type": "mrkdwn", "text": cut(text, limit)}
 
 
 def _block_id(message: Message, part: str) -> str:
