@@ -146,7 +146,7 @@ def _open_incidents(store: Store, channels: Sequence[str], number: int, done: th
             _open(store, message)
             _put(store, message, channels)
             going[message.incident] = message
-        for incident in _heard(store, going):
+        for incident in _settled(store, going):
             message = going.pop(incident)
             if not message.resolved:
                 at = time.time()
@@ -186,7 +186,7 @@ def _put(store: Store, message: Message, channels: Sequence[str]) -> None:
         outbox.record_transition(connection, message, channels)
 
 
-def _heard(store: Store, going: dict[str, Message]) -> list[str]:
+def _settled(store: Store, going: dict[str, Message]) -> list[str]:
     """Return the incidents of which every channel took the last message."""
     unsettled = select(deliveries.c.incident).where(deliveries.c.state.in_(("waiting", "sending")))
     with store.engine.connect() as connection:
@@ -200,7 +200,7 @@ def _received(receiver: Receiver | MailServer) -> ReceivedMessages:
         case SlackHook() | SignedHook():
             names = list(receiver.accepted)
         case SlackWorkspace():
-            names = [said["said"][0]["metadata"]["event_payload"]["key"] for said in receiver.messages]
+            names = [post["said"][0]["metadata"]["event_payload"]["key"] for post in receiver.messages]
         case MailServer():
             names = [name.strip("<>").partition("@")[0].replace(".", ":") for name in receiver.ids]
         case PagerDutyService():

@@ -51,9 +51,9 @@ staged = stagelens.stage("forward")(nothing)
 def took_ns(serve: Callable[[], object], pieces: list[float]) -> int:
     """Return what *serve* takes but for what it has put down in *pieces*: the sweeps in it."""
     pieces.clear()
-    begun = time.perf_counter_ns()
+    started = time.perf_counter_ns()
     serve()
-    return time.perf_counter_ns() - begun - int(sum(pieces))
+    return time.perf_counter_ns() - started - int(sum(pieces))
 
 
 def measure(table: Table, name: str, count: int, *, before: bool, between: bool, seconds: float) -> None:
@@ -63,9 +63,9 @@ def measure(table: Table, name: str, count: int, *, before: bool, between: bool,
     def steps(step: Callable[[], None]) -> None:
         for _ in range(count):
             if between:
-                begun = time.perf_counter_ns()
+                started = time.perf_counter_ns()
                 sweep()
-                pieces.append(time.perf_counter_ns() - begun)
+                pieces.append(time.perf_counter_ns() - started)
             step()
 
     served = {True: lambda: request(staged), False: lambda: steps(nothing)}
@@ -91,8 +91,8 @@ def measure(table: Table, name: str, count: int, *, before: bool, between: bool,
             estimates.append(path.of_ns(count))
         recorder.pending.clear()
     truth = statistics.median(took[True]) - statistics.median(took[False])
-    said = statistics.median(estimates)
-    table.row(f"{name}, {count} stages", f"{truth / 1e3:.1f}", f"{said / 1e3:.1f}", f"{said / truth:.2f}")
+    estimated = statistics.median(estimates)
+    table.row(f"{name}, {count} stages", f"{truth / 1e3:.1f}", f"{estimated / 1e3:.1f}", f"{estimated / truth:.2f}")
 
 
 def main() -> None:

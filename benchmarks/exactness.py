@@ -147,12 +147,12 @@ def errors(case: Case, latency: Histogram, prometheus: Prometheus, table: Table)
     """Add a row for each quantile of *case*."""
     for quantile in QUANTILES:
         truth, estimate = exact(case.samples, quantile), latency.quantile(quantile)
-        said = [estimate.value if estimate else 0.0]
-        said += [prometheus.quantile(case.metric(each), quantile, END, HOUR) for each in ("default", "chosen")]
+        estimates = [estimate.value if estimate else 0.0]
+        estimates += [prometheus.quantile(case.metric(each), quantile, END, HOUR) for each in ("default", "chosen")]
         table.row(
             f"{case.name}, p{100 * quantile:g}",
             f"{truth * 1000:.2f} ms",
-            *(f"{(value / truth - 1) * 100:+.1f} %" for value in said),
+            *(f"{(value / truth - 1) * 100:+.1f} %" for value in estimates),
         )
 
 

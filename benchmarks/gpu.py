@@ -147,10 +147,10 @@ def truth(steps: Sequence[Step], x: Any) -> dict[str, float]:
     took: dict[str, float] = {}
     synchronize()
     for stage, call in steps:
-        begun = time.perf_counter_ns()
+        started = time.perf_counter_ns()
         x = call(x)
         synchronize()
-        took[stage] = (time.perf_counter_ns() - begun) / 1e6
+        took[stage] = (time.perf_counter_ns() - started) / 1e6
     return took
 
 
@@ -167,11 +167,11 @@ def compare(name: str, steps: Sequence[Step], x: Any, requests: int, table: Tabl
         truth(steps, x)
     runs = [(ours(steps, x), truth(steps, x)) for _ in range(requests)]
     for stage, _ in steps:
-        said = statistics.median(run.get(stage, 0.0) for run, _ in runs)
+        measured = statistics.median(run.get(stage, 0.0) for run, _ in runs)
         true = statistics.median(run[stage] for _, run in runs)
-        off = 100 * (said / true - 1)
+        off = 100 * (measured / true - 1)
         missed = "MISS" if abs(off) > WITHIN_PERCENT else ""
-        table.row(f"{name}, {stage}", f"{said:.3f}", f"{true:.3f}", f"{off:+.1f} %", missed)
+        table.row(f"{name}, {stage}", f"{measured:.3f}", f"{true:.3f}", f"{off:+.1f} %", missed)
 
 
 def forward_us(device: torch.device) -> tuple[float, float]:
@@ -183,10 +183,10 @@ def forward_us(device: torch.device) -> tuple[float, float]:
             (instrumentor.instrument if with_us else instrumentor.uninstrument)()
             synchronize()
             with stagelens.request("forward"):
-                begun = time.perf_counter_ns()
+                started = time.perf_counter_ns()
                 for _ in range(CALLS):
                     net(x)
-                took[with_us].append((time.perf_counter_ns() - begun) / CALLS / 1e3)
+                took[with_us].append((time.perf_counter_ns() - started) / CALLS / 1e3)
             # Its events are used again from here on, as in a service.
             device_stages()
     return statistics.median(took[False]), statistics.median(took[True])

@@ -41,9 +41,9 @@ def _microseconds(work: Callable[[], object]) -> float:
     """Return the CPU time of *work*, the median of many turns."""
     spent: list[int] = []
     for _ in range(TURNS):
-        begun = time.thread_time_ns()
+        started = time.thread_time_ns()
         work()
-        spent.append(time.thread_time_ns() - begun)
+        spent.append(time.thread_time_ns() - started)
     return sorted(spent)[TURNS // 2] / 1000
 
 

@@ -62,20 +62,20 @@ def cost_us(once: Callable[[], object], rounds: int) -> float:
     """Return the CPU time of *once* in the best round, in microseconds."""
     best = float("inf")
     for _ in range(rounds):
-        begun = time.thread_time_ns()
+        started = time.thread_time_ns()
         for _ in range(TIMES):
             once()
-        best = min(best, (time.thread_time_ns() - begun) / TIMES / 1000)
+        best = min(best, (time.thread_time_ns() - started) / TIMES / 1000)
     return best
 
 
 def looked_at() -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield what is looked at, and what does it once."""
-    for said, pairs in HEADERS.items():
+    for name, pairs in HEADERS.items():
         for client, make in CLIENTS.items():
-            yield f"{said}, {client}", partial(_answered, make(pairs))
-    for said, body in BODIES.items():
-        yield said, partial(_read, json.dumps(body).encode())
+            yield f"{name}, {client}", partial(_answered, make(pairs))
+    for name, body in BODIES.items():
+        yield name, partial(_read, json.dumps(body).encode())
     stream = TokenStream([records.OPEN, 0, 0], _answered({}))
     yield "a part of a stream of openai", partial(stream.part, ChatCompletionChunk.model_validate(PART))
     lines = LineStream(_answered({}))
@@ -100,8 +100,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7, help="of %(default)s the best counts")
     rounds = parser.parse_args().rounds
-    for said, once in looked_at():
-        print(f"{said:<42} {cost_us(once, rounds):6.2f} µs")
+    for name, once in looked_at():
+        print(f"{name:<42} {cost_us(once, rounds):6.2f} µs")
 
 
 if __name__ == "__main__":

@@ -61,9 +61,9 @@ def import_milliseconds(rounds: int) -> float:
 
 
 def _seconds(program: str) -> float:
-    begun = time.perf_counter()
+    started = time.perf_counter()
     subprocess.run([sys.executable, "-c", program], check=True)
-    return time.perf_counter() - begun
+    return time.perf_counter() - started
 
 
 def run(sink: str, rounds: int, idle_seconds: float, share: float) -> None:

@@ -22,10 +22,10 @@ Measure = Callable[[Call], float]
 
 def hot(serve: Call) -> float:
     """Return nanoseconds a request, of the thread's CPU time, in a tight loop."""
-    begun = time.thread_time_ns()
+    started = time.thread_time_ns()
     for _ in range(HOT_REQUESTS):
         serve()
-    return (time.thread_time_ns() - begun) / HOT_REQUESTS
+    return (time.thread_time_ns() - started) / HOT_REQUESTS
 
 
 @cache
@@ -40,9 +40,9 @@ def cold(serve: Call) -> float:
     samples: list[int] = []
     for _ in range(COLD_REQUESTS):
         memory.sum()
-        begun = time.perf_counter_ns()
+        started = time.perf_counter_ns()
         serve()
-        samples.append(time.perf_counter_ns() - begun)
+        samples.append(time.perf_counter_ns() - started)
     return statistics.median(samples)
 
 

@@ -76,7 +76,7 @@ class Process:
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.installed: bool = self._answer()
+        self.installed: bool = self._read_response()
 
     def serve(self, rate: float, seconds: float) -> Served:
         """Serve *rate* requests a second for *seconds*, and see off what is left of them."""
@@ -99,9 +99,9 @@ class Process:
         assert self._process.stdin is not None  # noqa: S101 - it was asked for
         self._process.stdin.write(json.dumps({"command": command, **arguments}) + "\n")
         self._process.stdin.flush()
-        return self._answer()
+        return self._read_response()
 
-    def _answer(self) -> Any:
+    def _read_response(self) -> Any:
         assert self._process.stdout is not None  # noqa: S101 - it was asked for
         line = self._process.stdout.readline()
         if not line:
@@ -130,8 +130,8 @@ class Worker:
         """See `Process.serve`."""
         served, in_requests = 0, 0
         others_before = time.process_time_ns() - time.thread_time_ns()
-        begun = due = time.perf_counter()
-        while due < begun + seconds - TAIL_SECONDS:
+        started = due = time.perf_counter()
+        while due < started + seconds - TAIL_SECONDS:
             time.sleep(max(0.0, due - time.perf_counter()))
             self._model()
             before = time.thread_time_ns()
@@ -145,7 +145,7 @@ class Worker:
             # Some deliver on the thread that asks for it, which no request did.
             self._peer.settle()
         settling = time.thread_time_ns() - before
-        time.sleep(max(0.0, begun + seconds - time.perf_counter()))
+        time.sleep(max(0.0, started + seconds - time.perf_counter()))
         others = time.process_time_ns() - time.thread_time_ns() - others_before
         return asdict(Served(served, in_requests, others + settling))
 
@@ -164,7 +164,7 @@ class Worker:
 
 def main(name: str, sink: str, model: str) -> None:
     """Serve until standard input ends."""
-    answers = sys.stdout
+    output = sys.stdout
     # Whatever a library prints is no answer.
     sys.stdout = sys.stderr
     if name == OURS:
@@ -172,12 +172,12 @@ def main(name: str, sink: str, model: str) -> None:
 
         stagelens.instrument()
     peer = set_up(name, sink)
-    print(json.dumps(peer is not None), file=answers, flush=True)
+    print(json.dumps(peer is not None), file=output, flush=True)
     if peer is not None:
         worker = Worker(name, peer, model)
         for line in sys.stdin:
             arguments = json.loads(line)
-            print(json.dumps(getattr(worker, arguments.pop("command"))(**arguments)), file=answers, flush=True)
+            print(json.dumps(getattr(worker, arguments.pop("command"))(**arguments)), file=output, flush=True)
     # Exporters would wait for a sink that has gone by then.
     os._exit(0)
 

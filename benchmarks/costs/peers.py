@@ -132,9 +132,9 @@ def _histogram(address: str, *, exponential: bool = False) -> Peer:
 
     def serve() -> None:
         for attributes in series:
-            begun = clock()
+            started = clock()
             work()
-            record((clock() - begun) / 1e9, attributes)
+            record((clock() - started) / 1e9, attributes)
 
     return Peer(serve, provider.force_flush)
 
@@ -194,9 +194,9 @@ def _prometheus(_: str) -> Peer:
 
     def serve() -> None:
         for observe in observers:
-            begun = clock()
+            started = clock()
             work()
-            observe((clock() - begun) / 1e9)
+            observe((clock() - started) / 1e9)
 
     return Peer(serve, work)
 

@@ -39,12 +39,12 @@ class Burst:
 def burst(server: Server, requests: int) -> Burst:
     """Send *requests*, one after the other."""
     latencies: list[int] = []
-    cpu_before, begun = server.cpu_ns(), time.perf_counter_ns()
+    cpu_before, started = server.cpu_ns(), time.perf_counter_ns()
     for _ in range(requests):
         asked = time.perf_counter_ns()
         server.ask()
         latencies.append(time.perf_counter_ns() - asked)
-    wall, cpu = time.perf_counter_ns() - begun, server.cpu_ns() - cpu_before
+    wall, cpu = time.perf_counter_ns() - started, server.cpu_ns() - cpu_before
     latencies.sort()
     return Burst(cpu / requests, wall / requests, statistics.median(latencies), latencies[int(0.99 * (requests - 1))])
 

@@ -26,7 +26,7 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Take a body."""
         received[self.path] += self._read_body()
-        self._answer(b"{}")
+        self._respond(b"{}")
 
     def do_PUT(self) -> None:
         """The same: what Datadog's library does."""
@@ -34,7 +34,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Tell what came; to whom asks for anything else, nothing."""
-        self._answer(json.dumps(received).encode() if self.path == "/" else b"{}")
+        self._respond(json.dumps(received).encode() if self.path == "/" else b"{}")
 
     def _read_body(self) -> int:
         if self.headers.get("Transfer-Encoding", "") == "chunked":
@@ -46,7 +46,7 @@ class Handler(BaseHTTPRequestHandler):
             return taken
         return len(self.rfile.read(int(self.headers.get("Content-Length", 0))))
 
-    def _answer(self, body: bytes) -> None:
+    def _respond(self, body: bytes) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -70,8 +70,8 @@ class Sink:
 
     def received(self) -> dict[str, int]:
         """Return how many bytes came to which path."""
-        with urllib.request.urlopen(f"{self.address}/", timeout=10) as answer:  # noqa: S310 - on this machine
-            return json.load(answer)
+        with urllib.request.urlopen(f"{self.address}/", timeout=10) as response:  # noqa: S310 - on this machine
+            return json.load(response)
 
 
 def main() -> None:

@@ -94,11 +94,11 @@ def _work(  # noqa: PLR0917 - what the threads share
 
 def _taken(connection: http.client.HTTPConnection, export: Export, headers: dict[str, str]) -> bool:
     connection.request("POST", export.path, export.body, {**export.headers, **headers})
-    answer = connection.getresponse()
-    said = answer.read()
-    if answer.status in _RETRIED:
+    response = connection.getresponse()
+    body = response.read()
+    if response.status in _RETRIED:
         return False
-    if answer.status != http.HTTPStatus.OK:
-        msg = f"{export.path} answered {answer.status}: {said[:300]!r}"
+    if response.status != http.HTTPStatus.OK:
+        msg = f"{export.path} answered {response.status}: {body[:300]!r}"
         raise RuntimeError(msg)
     return True

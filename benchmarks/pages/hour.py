@@ -49,7 +49,7 @@ def hour_of_refreshes(browser: Browser, drawn: Callable[[Page], None]) -> str:
         for beat in range(1, _BEATS + 1):
             last, clock[0] = clock[0], clock[0] + _BEAT.total_seconds()
             traffic.fill(store, datetime.fromtimestamp(last, UTC), datetime.fromtimestamp(clock[0], UTC))
-            with page.expect_response(lambda answer: "_dash-update-component" in answer.url):
+            with page.expect_response(lambda response: "_dash-update-component" in response.url):
                 page.evaluate(_REFRESH)
             drawn(page)
             if beat % (_BEATS // _LOOKS) == 0:

@@ -42,9 +42,9 @@ class Plan:
     @contextmanager
     def measured(self, stage: str) -> Generator[None]:
         """Count the inside of a `with` as *stage*."""
-        begun = time.perf_counter_ns()
+        started = time.perf_counter_ns()
         yield
-        self.add(stage, time.perf_counter_ns() - begun)
+        self.add(stage, time.perf_counter_ns() - started)
 
     def add(self, stage: str, spent: int) -> None:
         """Count so many nanoseconds as *stage*."""

@@ -109,11 +109,11 @@ prompt = tokenizer(TEXT, return_tensors="pt")
 def write(plan: Plan) -> None:
     """Generate, and note how long it took to the first token and from there on."""
     running.steps = []
-    begun = time.perf_counter_ns()
+    started = time.perf_counter_ns()
     llama.generate(**prompt, max_new_tokens=TOKENS, do_sample=False)
     ended = time.perf_counter_ns()
     first, last = running.steps[0], running.steps[-1]
-    plan.add("prefill", first - begun)
+    plan.add("prefill", first - started)
     plan.add("decode", ended - first)
     plan.add("per_token", (last - first) // (TOKENS - 1))
     plan.add("first_token", time.time_ns() - plan.arrived - (time.perf_counter_ns() - first))

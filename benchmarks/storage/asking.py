@@ -38,9 +38,9 @@ def ask_cold(site: Site, question: Question) -> float:
 def ask_once(site: Site, question: Question) -> float:
     """Ask, and return how long it took, in milliseconds of wall time."""
     store = site.open()
-    begun = time.perf_counter()
+    started = time.perf_counter()
     question.ask(store.read)
-    return 1000 * (time.perf_counter() - begun)
+    return 1000 * (time.perf_counter() - started)
 
 
 def table_of(costs: dict[str, tuple[Cost, float | None]]) -> str:

@@ -67,8 +67,8 @@ class Server:
                 "step": step,
             }
             url = f"{self.address}/api/v1/query_range?{urllib.parse.urlencode(query)}"
-            with urllib.request.urlopen(url) as answer:  # noqa: S310 - an address of our own making
-                if not json.load(answer)["data"]["result"]:
+            with urllib.request.urlopen(url) as response:  # noqa: S310 - an address of our own making
+                if not json.load(response)["data"]["result"]:
                     msg = f"Prometheus found nothing for {query}"
                     raise RuntimeError(msg)
 

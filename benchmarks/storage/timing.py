@@ -33,8 +33,8 @@ def cost(ask: Callable[[], object], server_seconds: Callable[[], float]) -> Cost
     """Ask again and again and return the medians; *server_seconds* is the CPU time the server has taken so far."""
     ask()
     taken: list[list[float]] = []
-    begun = time.perf_counter()
-    while len(taken) < _LEAST or (len(taken) < _TIMES and time.perf_counter() - begun < _SECONDS):
+    started = time.perf_counter()
+    while len(taken) < _LEAST or (len(taken) < _TIMES and time.perf_counter() - started < _SECONDS):
         before = time.process_time(), server_seconds(), time.perf_counter()
         ask()
         after = time.process_time(), server_seconds(), time.perf_counter()

@@ -89,8 +89,8 @@ class Clients:
             msg = f"{response.status}: {content[:500]!r}"
             raise RuntimeError(msg)
         # A stream tells in its last line.
-        answer = json.loads(content.splitlines()[-1])
-        return Asked(trace_id, self._scenario.truth(sent, answered, answer))
+        reported = json.loads(content.splitlines()[-1])
+        return Asked(trace_id, self._scenario.truth(sent, answered, reported))
 
 
 _trace_ids = itertools.count(1)

@@ -51,20 +51,20 @@ class Scenario:
         skewed = {key: median * _skewed(rng) for key, median in medians.items()}
         return {**skewed, **self.fixed}
 
-    def truth(self, sent: int, answered: int, answer: Mapping[str, Any]) -> dict[str, int]:
+    def truth(self, sent: int, answered: int, reported: Mapping[str, Any]) -> dict[str, int]:
         """Return the nanoseconds of each stage of a request, as the service has measured them.
 
         Args:
             sent: When the request was sent. [Unix nanoseconds]
             answered: When the service handed over its answer, 0 if it does not say. [Unix nanoseconds]
-            answer: What the service says.
+            reported: What the service says.
         """
         queue: dict[str, int] = {}
         if self.queue:
-            at = {"sent": sent, "arrived": answer["arrived"], "began": answer["began"], "answered": answered}
+            at = {"sent": sent, "arrived": reported["arrived"], "began": reported["began"], "answered": answered}
             begin, end = self.queue
-            queue["queue"] = at[end] - at[begin] - (sum(answer["spent"].values()) if end == "answered" else 0)
-        return {key: spent for key, spent in {**answer["spent"], **queue}.items() if key in self.compared}
+            queue["queue"] = at[end] - at[begin] - (sum(reported["spent"].values()) if end == "answered" else 0)
+        return {key: spent for key, spent in {**reported["spent"], **queue}.items() if key in self.compared}
 
 
 def _skewed(rng: random.Random) -> float:
