@@ -77,7 +77,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "whatif": read.whatif(shop, "forward", PERCENTILES),
         "whole": read.whole(start, end),
     }
-    return {question: _comparable(said) for question, said in asked.items()}
+    return {question: _comparable(result) for question, result in asked.items()}
 
 
 def _state(store: Store) -> tuple[object, ...]:
@@ -85,20 +85,20 @@ def _state(store: Store) -> tuple[object, ...]:
     return state.last_received, state.instances, state.dropped, state.oldest, state.shortened
 
 
-def _comparable(said: Any) -> object:  # noqa: PLR0911 - a line for each type
-    """Return *said* in a form that compares by value."""
-    if isinstance(said, pd.DataFrame):
-        return list(said.columns), [_comparable(list(row)) for row in said.itertuples()], _comparable(dict(said.attrs))
-    if isinstance(said, Histogram):
-        return said.scale, said.zero, dict(sorted(said.buckets.items()))
-    if isinstance(said, np.ndarray):
-        return _comparable(said.tolist())
-    if isinstance(said, float):
-        return "nan" if said != said else float(f"{said:.{SIGNIFICANT_DIGITS}g}")  # noqa: PLR0124 - only NaN differs from itself
-    if isinstance(said, dict):
-        return sorted(((repr(key), _comparable(value)) for key, value in said.items()), key=lambda each: each[0])
-    if isinstance(said, (list, tuple)):
-        return [_comparable(each) for each in said]
-    if is_dataclass(said) and not isinstance(said, (type, datetime)):
-        return [(each.name, _comparable(getattr(said, each.name))) for each in fields(said)]
-    return said
+def _comparable(item: Any) -> object:  # noqa: PLR0911 - a line for each type
+    """Return *item* in a form that compares by value."""
+    if isinstance(item, pd.DataFrame):
+        return list(item.columns), [_comparable(list(row)) for row in item.itertuples()], _comparable(dict(item.attrs))
+    if isinstance(item, Histogram):
+        return item.scale, item.zero, dict(sorted(item.buckets.items()))
+    if isinstance(item, np.ndarray):
+        return _comparable(item.tolist())
+    if isinstance(item, float):
+        return "nan" if item != item else float(f"{item:.{SIGNIFICANT_DIGITS}g}")  # noqa: PLR0124 - only NaN differs from itself
+    if isinstance(item, dict):
+        return sorted(((repr(key), _comparable(value)) for key, value in item.items()), key=lambda each: each[0])
+    if isinstance(item, (list, tuple)):
+        return [_comparable(each) for each in item]
+    if is_dataclass(item) and not isinstance(item, (type, datetime)):
+        return [(each.name, _comparable(getattr(item, each.name))) for each in fields(item)]
+    return item

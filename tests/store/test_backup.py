@@ -135,7 +135,7 @@ def assert_same(one: Store, other: Store, around: Selection) -> None:
     for question in OF_FINE_HISTOGRAMS:
         del expected[question], actual[question]
 
-    assert {question: said for question, said in actual.items() if said != expected[question]} == {}
+    assert {question: result for question, result in actual.items() if result != expected[question]} == {}
 
 
 def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
@@ -334,11 +334,11 @@ def test_two_copies_into_one_target_do_not_mix(file_source: Site, database_point
 
 def test_progress_counts_to_the_end(file_source: Site, sqlite_site: Callable[..., Site]) -> None:
     """Progress grows from zero to all rows."""
-    said: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     total = backup.copy_store(
-        file_source.store, sqlite_site().store, lambda done, all_rows: said.append((done, all_rows))
+        file_source.store, sqlite_site().store, lambda done, all_rows: progress.append((done, all_rows))
     )
 
-    assert said[0] == (0, total)
-    assert said == sorted(said)
-    assert said[-1][0] == pytest.approx(total, rel=0.05)
+    assert progress[0] == (0, total)
+    assert progress == sorted(progress)
+    assert progress[-1][0] == pytest.approx(total, rel=0.05)

@@ -67,7 +67,7 @@ def test_collectors_in_separate_processes_count_each_batch_once(shared_site: Cal
         subprocess.Popen([*command, name, "15"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         for name in ("a", "b", "c")
     ]
-    told: list[list[list[bool]]] = []
+    results: list[list[list[bool]]] = []
     for process in running:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
@@ -76,11 +76,11 @@ def test_collectors_in_separate_processes_count_each_batch_once(shared_site: Cal
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in running:
-        answer, _ = process.communicate(timeout=200)
-        told.append(json.loads(answer))
+        output, _ = process.communicate(timeout=200)
+        results.append(json.loads(output))
 
-    assert [sum(collector[step][1] for collector in told) for step in range(15)] == [1] * 15
-    assert all(own for collector in told for own, _ in collector)
+    assert [sum(collector[step][1] for collector in results) for step in range(15)] == [1] * 15
+    assert all(own for collector in results for own, _ in collector)
     assert one.store.read.latency(one.between(NOON - 7200, NOON, service="shared")).count == 15
     assert one.store.read.latency(one.between(NOON - 7200, NOON, service="shop")).count == 3 * 15 * 2
     assert one.store.read.latency(one.between(NOON - 7200, NOON, route="/")).count == 3 * 15
@@ -95,16 +95,16 @@ def test_the_same_batch_from_several_collectors_counts_once(site: Callable[..., 
     begin = Barrier(len(collectors))
 
     def send(collector: Site) -> list[bool]:
-        answers: list[bool] = []
+        accepted: list[bool] = []
         for step in range(8):
             begin.wait(60)
-            answers += collector.store.write([batch(f"same-{step}", route=f"/{step}")])
-        return answers
+            accepted += collector.store.write([batch(f"same-{step}", route=f"/{step}")])
+        return accepted
 
     with ThreadPoolExecutor(len(collectors)) as pool:
-        answers = list(pool.map(send, collectors))
+        accepted = list(pool.map(send, collectors))
 
-    assert [sum(told) for told in zip(*answers, strict=True)] == [1] * 8
+    assert [sum(results) for results in zip(*accepted, strict=True)] == [1] * 8
     assert requests(one) == 8
     assert number(one, schema.series) == 8
     check(one)
@@ -166,9 +166,9 @@ def test_a_trace_of_two_collectors_is_stored_once(site: Callable[..., Site]) -> 
     one = site()
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), NOON * NS, 5, "slow", "forward", {"forward": 5})
     one.store.write([Batch("a", traces=[trace])])
-    told = one.another().store.write([Batch("b", traces=[trace])])
+    accepted = one.another().store.write([Batch("b", traces=[trace])])
 
-    assert told == [True]
+    assert accepted == [True]
     assert number(one, schema.traces) == 1
 
 

@@ -147,7 +147,7 @@ def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(database_po
 
 
 @pytest.mark.parametrize(
-    ("changes", "cure"),
+    ("changes", "fix"),
     [
         ({"at": datetime(2026, 11, 20, 12, 0)}, "at must be aware"),  # noqa: DTZ001 - the tested error
         ({"kind": "party"}, "write one of deploy, config, advice, note"),
@@ -165,9 +165,9 @@ def test_a_downgrade_drops_events_and_an_upgrade_recreates_the_table(database_po
         ({"link": "/" + "x" * 1000}, "link has 1001 characters"),
     ],
 )
-def test_an_invalid_event_is_refused(changes: dict[str, Any], cure: str) -> None:
+def test_an_invalid_event_is_refused(changes: dict[str, Any], fix: str) -> None:
     """An invalid event is an error that names the field and the allowed form."""
-    with pytest.raises(ValueError, match=re.escape(cure)):
+    with pytest.raises(ValueError, match=re.escape(fix)):
         event(**changes)
 
 
@@ -189,7 +189,7 @@ def test_event_times_have_several_formats(at: Any, expected: datetime) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "cure"),
+    ("body", "fix"),
     [
         (b"text=x", "not valid JSON"),
         (b"\xff", "not valid JSON"),
@@ -209,9 +209,9 @@ def test_event_times_have_several_formats(at: Any, expected: datetime) -> None:
         (b'{"text": "x", "at": "2027-01-01"}', "must lie within the last 400 days"),
     ],
 )
-def test_a_body_that_is_not_an_event_is_explained(body: bytes, cure: str) -> None:
+def test_a_body_that_is_not_an_event_is_explained(body: bytes, fix: str) -> None:
     """A body that is not an event is an error with the expected form."""
-    with pytest.raises(ValueError, match=re.escape(cure)):
+    with pytest.raises(ValueError, match=re.escape(fix)):
         events.event_from_json(body, AT)
 
 

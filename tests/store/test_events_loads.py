@@ -53,11 +53,11 @@ def test_excluding_cold_requests_equals_a_store_without_them(
 def test_a_retained_request_is_cold_like_its_series(sqlite_site: Callable[..., Site]) -> None:
     """A retained trace is cold like its series, and excluded from exemplars with it."""
     one = sqlite_site()
-    kept = [
+    retained = [
         KeptTrace(2 * f"{number:016x}", f"{number:016x}", series, NOON * 10**9, 5, "cold", "load", {"load": 5})
         for number, series in enumerate((SHOP, replace(SHOP, cold="1")), 1)
     ]
-    one.store.write([Batch("kept", traces=kept)])
+    one.store.write([Batch("kept", traces=retained)])
     found = {cold: list(one.store.read.exemplars(one.around(cold=cold))["span_id"]) for cold in "01"}
 
     assert found == {"0": [f"{1:016x}"], "1": [f"{2:016x}"]}
@@ -73,11 +73,11 @@ def test_cold_requests_do_not_count_towards_the_series_cap(sqlite_site: Callable
     assert routes == [{"/a": 1, "/b": 1, "__other__": 1}] * 2
 
 
-@pytest.mark.parametrize("said", ["", "yes", "true"])
-def test_an_unknown_load_value_is_warm(sqlite_site: Callable[..., Site], said: str) -> None:
+@pytest.mark.parametrize("value", ["", "yes", "true"])
+def test_an_unknown_load_value_is_warm(sqlite_site: Callable[..., Site], value: str) -> None:
     """A request with another value counts as warm."""
     one = sqlite_site()
-    one.write([Request({"forward": 1}, series=replace(SHOP, cold=said))])
+    one.write([Request({"forward": 1}, series=replace(SHOP, cold=value))])
 
     assert one.store.read.latency(one.around(cold="0")).count == 1
 
@@ -104,7 +104,7 @@ def test_older_data_count_as_warm(sqlite_site: Callable[..., Site]) -> None:
 def test_cold_start_data_expire_with_the_hours(sqlite_site: Callable[..., Site]) -> None:
     """Data about cold starts count once per batch, and expire with the hourly tier."""
     one = sqlite_site()
-    told = [
+    starts = [
         StoredLoad(
             "shop",
             "1",
@@ -121,7 +121,7 @@ def test_cold_start_data_expire_with_the_hours(sqlite_site: Callable[..., Site])
         for ago in (60, 500 * 86_400)
     ]
     for _ in range(2):
-        one.store.write([Batch("told", loads=told)])
+        one.store.write([Batch("told", loads=starts)])
     before = list(one.store.read.loads("shop")["instance"])
     one.store.maintain()
 

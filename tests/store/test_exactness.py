@@ -26,7 +26,7 @@ SERIES = (
     Series("shop", "2", status="error"),
 )
 # The finest tier that remains a day after the requests.
-KEPT = {
+RETENTIONS = {
     10: Retention(seconds_10=timedelta(days=3)),
     60: Retention(seconds_10=timedelta(0)),
     3600: Retention(seconds_10=timedelta(0), minutes=timedelta(0)),
@@ -132,12 +132,12 @@ SOME_QUANTILES = st.lists(
 
 
 @EXAMPLES
-@given(tier=st.sampled_from(list(KEPT)), batches=deliveries(), quantiles=SOME_QUANTILES)
+@given(tier=st.sampled_from(list(RETENTIONS)), batches=deliveries(), quantiles=SOME_QUANTILES)
 def test_every_quantile_equals_that_of_one_histogram(
     sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float]
 ) -> None:
     """Quantiles of the whole, a version and a stage are equal bit for bit, in every query and tier."""
-    one = sqlite_site(retention=KEPT[tier])
+    one = sqlite_site(retention=RETENTIONS[tier])
     deliver(one, batches)
     whole, second = one.between(START, END), one.between(START, END, version="2")
 
@@ -151,7 +151,7 @@ def test_every_quantile_equals_that_of_one_histogram(
 
 @EXAMPLES
 @given(
-    tier=st.sampled_from(list(KEPT)),
+    tier=st.sampled_from(list(RETENTIONS)),
     batches=deliveries(),
     quantiles=SOME_QUANTILES,
     step=st.sampled_from((10, 30, 60, 300, HOUR)),
@@ -160,15 +160,15 @@ def test_every_step_equals_that_of_one_histogram(
     sqlite_site: Callable[..., Site], tier: int, batches: list[Delivery], quantiles: list[float], step: int
 ) -> None:
     """Quantiles of each step are equal bit for bit, with the requested width or that of the finest remaining tier."""
-    one = sqlite_site(retention=KEPT[tier])
+    one = sqlite_site(retention=RETENTIONS[tier])
     deliver(one, batches)
     found = one.store.read.quantiles_over_time(one.between(START, END), quantiles, timedelta(seconds=step))
     width = found.attrs["step_seconds"]
 
     assert width == max(step, tier)
-    begun = sorted({request.at - request.at % width for batch in batches for request in batch.requests})
-    assert [moment.timestamp() for moment in found["at"]] == begun
-    for row, start in zip(found.itertuples(index=False, name=None), begun, strict=True):
+    starts = sorted({request.at - request.at % width for batch in batches for request in batch.requests})
+    assert [moment.timestamp() for moment in found["at"]] == starts
+    for row, start in zip(found.itertuples(index=False, name=None), starts, strict=True):
         inside = recorded(batches, lambda request, start=start: start <= request.at < start + width)
         assert list(row[1:]) == [inside.count, *(each.value for each in quantile_estimates(inside, quantiles) if each)]
 
@@ -179,7 +179,7 @@ def test_merged_parts_equal_the_whole(
     sqlite_site: Callable[..., Site], batches: list[Delivery], cut: int, quantiles: list[float]
 ) -> None:
     """Merged parts, by time or by version, have the quantiles of the whole."""
-    one = sqlite_site(retention=KEPT[10])
+    one = sqlite_site(retention=RETENTIONS[10])
     deliver(one, batches)
     read, middle = one.store.read, START + 10 * cut
     by_time = [read.latency(one.between(*ends)) for ends in ((START, middle), (middle, END))]
@@ -194,7 +194,7 @@ def test_merged_parts_equal_the_whole(
 def test_quantiles_are_within_the_error_of_the_samples(sqlite_site: Callable[..., Site], shape: Shape) -> None:
     """Quantiles are within 1.1 % of the order statistic and within their bounds, in fresh and hourly data."""
     samples = shape.samples(2000)
-    one = sqlite_site(retention=KEPT[3600])
+    one = sqlite_site(retention=RETENTIONS[3600])
     one.write(spread(samples, START, END - START, SERIES))
     as_they_came = one.store.read.latency(one.between(START, END))
     deliver(one, [])

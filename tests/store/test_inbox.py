@@ -21,7 +21,7 @@ from stagelens.store.inbox import CLAIM_SECONDS, AggregationInput, AggregationRe
 from tests.store.store_contents import counted, ledger, number, requests
 from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
 
-ROOM = 10**6
+MAX_BYTES = 10**6
 
 ROOT = Path(__file__).parents[2]
 # Script that forks processes, which each receive a batch of three spans and process the inbox: spans with an even time become
@@ -92,7 +92,7 @@ def test_processed_spans_count_like_a_batch(site: Callable[..., Site]) -> None:
         return AggregationResult(taking(delivery).points, [trace], [parcel.id for parcel in delivery.parcels], [left])
 
     one.store.write([Batch("a", spans=b"1000 2000"), Batch("b", spans=b"3000"), Batch("c")])
-    changed = one.store.fold(fold, ROOM)
+    changed = one.store.fold(fold, MAX_BYTES)
     waiting = one.store.waiting()
 
     assert changed
@@ -109,7 +109,7 @@ def test_processing_an_empty_inbox_writes_nothing(sqlite_site: Callable[..., Sit
     def never(_: AggregationInput) -> AggregationResult:
         raise AssertionError
 
-    assert not one.store.fold(never, ROOM)
+    assert not one.store.fold(never, MAX_BYTES)
     assert number(one, schema.batches) == 0
 
 
@@ -157,9 +157,9 @@ def test_a_failed_processing_changes_nothing(database_points_site: Callable[...,
         raise ArithmeticError
 
     with pytest.raises(ArithmeticError):
-        one.store.fold(broken, ROOM)
+        one.store.fold(broken, MAX_BYTES)
 
-    assert one.another().store.fold(taking, ROOM)
+    assert one.another().store.fold(taking, MAX_BYTES)
     assert requests(one) == 1
 
 
@@ -168,17 +168,17 @@ def test_one_collector_processes_at_a_time(database_points_site: Callable[..., S
     one = database_points_site()
     other = one.another()
     one.store.write([Batch("a", spans=b"7")])
-    told: list[bool] = []
+    processed: list[bool] = []
 
     def slow(delivery: AggregationInput) -> AggregationResult:
-        told.append(other.store.fold(taking, ROOM))
+        processed.append(other.store.fold(taking, MAX_BYTES))
         one.clock.now += CLAIM_SECONDS
-        told.append(other.store.fold(taking, ROOM))
+        processed.append(other.store.fold(taking, MAX_BYTES))
         return taking(delivery)
 
-    told.append(one.store.fold(slow, ROOM))
+    processed.append(one.store.fold(slow, MAX_BYTES))
 
-    assert told == [False, True, False]
+    assert processed == [False, True, False]
     assert requests(one) == 1
 
 
@@ -207,11 +207,11 @@ def test_several_collectors_process_the_same_inbox(shared_site: Callable[..., Si
         for step in range(6):
             begin.wait(60)
             collectors[who].store.write([Batch(f"{who}-{step}", spans=b"1000 1000")])
-            collectors[who].store.fold(taking, ROOM)
+            collectors[who].store.fold(taking, MAX_BYTES)
 
     with ThreadPoolExecutor(len(collectors)) as pool:
         list(pool.map(work, range(len(collectors))))
-    one.store.fold(taking, ROOM)
+    one.store.fold(taking, MAX_BYTES)
 
     assert one.store.waiting().parcels == 0
     assert requests(one) == 3 * 6 * 2
@@ -227,7 +227,7 @@ def test_a_kill_between_any_two_steps_counts_each_span_once(shared_site: Callabl
     lives = json.loads(done.stdout)
     one.clock.now = NOON + lives * (CLAIM_SECONDS + 1)
     one.reopen()
-    one.store.fold(taking, ROOM)
+    one.store.fold(taking, MAX_BYTES)
     spent = one.store.read.latency(one.around())
 
     assert lives > 5
@@ -248,7 +248,7 @@ def test_a_copy_contains_the_inbox(site: Callable[..., Site], tmp_path: Path) ->
         numbers = connection.scalars(select(schema.inbox.c.id)).all()
 
     assert len(set(numbers)) == 3
-    assert other.store.fold(taking, ROOM)
+    assert other.store.fold(taking, MAX_BYTES)
     assert requests(other) == 3
     other.close()
 

@@ -135,11 +135,11 @@ def test_invalid_characters_are_replaced_everywhere(site: Callable[..., Site]) -
     series = Series(*[odd] * 7)
     trace = KeptTrace(odd, odd, series, NOON * NS, 5, odd, odd, {odd: 5}, [{"name": odd}], {odd: odd})
     batch = Batch(odd, PointAggregator().points([Request({odd: 1_000_000}, series=series)]), [trace], instance=odd)
-    told = [one.store.write([batch]), one.store.write([batch]), one.another().store.write([batch])]
+    accepted = [one.store.write([batch]), one.store.write([batch]), one.another().store.write([batch])]
     found = one.store.read.exemplars(one.between(NOON - 60, NOON + 60, service=odd), dominant=odd)
     breakdown = one.store.read.breakdown(one.around(version=odd, environment=odd, model=odd, route=odd), [0.5])
 
-    assert told == [[True], [False], [False]]
+    assert accepted == [[True], [False], [False]]
     assert found[["trace_id", "service", "version", "route", "dominant"]].to_numpy().tolist() == [["a\ufffdb?"] * 5]
     assert "a\ufffdb?" in breakdown.columns
     assert one.store.read.revision(odd) > 0

@@ -110,10 +110,10 @@ def test_a_migration_that_fails_changes_nothing(database_points_site: Callable[.
     with pytest.raises(database.StoreError, match=r"cannot open .*already exists"):
         database.migrate(one.store.engine)
     with one.store.engine.connect() as connection:
-        kept = connection.execute(select(schema.points.c.count).where(schema.points.c.bucket < FOREVER)).all()
+        remaining = connection.execute(select(schema.points.c.count).where(schema.points.c.bucket < FOREVER)).all()
 
     assert sorted(inspect(one.store.engine).get_table_names()) == before
-    assert kept
+    assert remaining
 
 
 def test_an_empty_histogram_is_migrated(database_points_site: Callable[..., Site]) -> None:

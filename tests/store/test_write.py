@@ -59,11 +59,11 @@ def test_implausible_times_count_at_arrival(site: Callable[..., Site], skew: int
     at = NOON + expected
     trace = KeptTrace("ab" * 16, "01" * 8, Series("shop"), (NOON + skew) * NS, 5, "slow", "forward", {"forward": 5})
     one.store.write([Batch("t", traces=[trace])])
-    kept = one.store.read.trace("ab" * 16)
+    stored = one.store.read.trace("ab" * 16)
 
     assert one.store.read.latency(one.between(at - at % 10, at + 1)).count == 1
-    assert kept is not None
-    assert kept.started_ns == at * NS
+    assert stored is not None
+    assert stored.started_ns == at * NS
 
 
 def test_a_full_disk_loses_no_acknowledged_data(sqlite_site: Callable[..., Site]) -> None:
@@ -160,7 +160,7 @@ def test_concurrent_writers_and_readers_are_consistent(site: Callable[..., Site]
     done = threading.Event()
 
     def send(worker: int) -> list[bool]:
-        return [answer for step in range(15) for answer in one.store.write([batch(f"{worker % 3}-{step}", 4)])]
+        return [each for step in range(15) for each in one.store.write([batch(f"{worker % 3}-{step}", 4)])]
 
     def read() -> set[int]:
         seen: set[int] = set()
@@ -174,11 +174,11 @@ def test_concurrent_writers_and_readers_are_consistent(site: Callable[..., Site]
 
     with ThreadPoolExecutor(8) as pool:
         readers = [pool.submit(read) for _ in range(2)]
-        answers = [answer for answers in pool.map(send, range(6)) for answer in answers]
+        accepted = [each for results in pool.map(send, range(6)) for each in results]
         done.set()
         partial = [reader.result() for reader in readers]
 
-    assert sum(answers) == 3 * 15
+    assert sum(accepted) == 3 * 15
     assert one.store.read.latency(one.around()).count == 3 * 15 * 4
     assert partial == [{0}, {0}]
 

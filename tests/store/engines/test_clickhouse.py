@@ -175,8 +175,8 @@ def test_sums_on_the_server_equal_numpy(
     service = f"service-{next(_services)}"
     for place, points in enumerate(batches):
         named = [
-            Point(Series(service, "1", route=of), said.metric, said.stage, said.at, said.histogram)
-            for of, said in points
+            Point(Series(service, "1", route=of), point.metric, point.stage, point.at, point.histogram)
+            for of, point in points
         ]
         for one in twins:
             one.store.write([Batch(f"{service}-{place}", named)])
@@ -194,7 +194,8 @@ def test_rows_round_trip_unchanged(twins: Twins, points: list[tuple[str, Point]]
     """Rows read from ClickHouse equal those from SQLite, whose blobs are stored unchanged, and so do their counts."""
     service = f"service-{next(_services)}"
     named = [
-        Point(Series(service, "1", route=of), said.metric, said.stage, said.at, said.histogram) for of, said in points
+        Point(Series(service, "1", route=of), point.metric, point.stage, point.at, point.histogram)
+        for of, point in points
     ]
     question = PointQuery(twins.sqlite.around(service=service), sorted(METRICS))
     segment = Segment(10, NOON - 900, NOON)
@@ -339,11 +340,11 @@ def test_a_fully_expired_partition_is_dropped(site: Site) -> None:
     with database.writing(engine, "cannot cut") as connection:
         before = points.used_bytes(connection)
         points.cut(connection, 10, old - old % width + width - 1)
-        kept = stored(site)
+        remaining = stored(site)
         points.cut(connection, 10, old - old % width + width)
         after = points.used_bytes(connection)
 
-    assert (kept, stored(site), stored(site, 60)) == (2, 1, 1)
+    assert (remaining, stored(site), stored(site, 60)) == (2, 1, 1)
     assert 0 < after < before
 
 
@@ -509,8 +510,8 @@ def test_an_unavailable_server_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as raised:
         Site(f"sqlite:///{tmp_path}/x.db", {"points_url": url})
 
-    said = str(raised.value)
-    assert said.startswith(
+    message = str(raised.value)
+    assert message.startswith(
         "cannot open clickhousedb://me:***@127.0.0.1:9/stagelens: the server cannot be reached; check"
     )
 

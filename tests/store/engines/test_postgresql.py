@@ -68,11 +68,11 @@ def test_a_partition_in_use_is_dropped_later(postgresql_site: Callable[..., Site
         before = one.store.points.load(connection, 10, NOON - 3600, NOON)
         one.store.maintain()
         after = one.store.points.load(connection, 10, NOON - 3600, NOON)
-        kept = contents(one, 10, 10, NOON)
+        remaining = contents(one, 10, 10, NOON)
     one.store.maintain()
 
     assert after == before != []
-    assert kept
+    assert remaining
     assert not contents(one, 10, 10, NOON)
     assert one.store.read.latency(one.between(NOON - 3600, NOON)).count == 3
 

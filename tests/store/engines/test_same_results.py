@@ -65,7 +65,7 @@ def test_every_query_result_equals_sqlite(
     one.close()
     other.close()
 
-    assert {question: said for question, said in actual.items() if said != expected[question]} == {}
+    assert {question: result for question, result in actual.items() if result != expected[question]} == {}
 
 
 def test_every_query_of_the_reader_is_tested(sqlite_site: Callable[..., Site]) -> None:

@@ -64,7 +64,7 @@ def each_step(columns: Columns) -> list[tuple[int, Columns]]:
 def test_steps_fetched_together_equal_separate_steps(points: list[Point], quantile: float, threshold: float) -> None:
     """Totals, quantiles and counts above a threshold are equal, with mixed scales and zeros."""
     columns = columns_of(points)
-    told = [
+    rows = [
         each
         for counts in add_up_steps(columns, STEPS)
         for each in zip(
@@ -77,7 +77,7 @@ def test_steps_fetched_together_equal_separate_steps(points: list[Point], quanti
     ]
 
     alone = [(at, add_up(part)) for at, part in each_step(columns)]
-    assert told == [
+    assert rows == [
         (at, counts.total, counts.value_at(quantile).value, counts.histogram().count_above(threshold).value)
         for at, counts in alone
     ]
@@ -87,9 +87,9 @@ def test_steps_fetched_together_equal_separate_steps(points: list[Point], quanti
 def test_mixtures_fetched_together_equal_separate_mixtures(points: list[Point], quantile: float | None) -> None:
     """Stage times of requests at a percentile, and their means, are equal, with mixed scales."""
     columns = columns_of(points)
-    told = [row for mixed in step_mixtures(columns, STEPS) for row in mixed.rows(quantile)]
+    rows = [row for mixed in step_mixtures(columns, STEPS) for row in mixed.rows(quantile)]
 
-    assert told == [
+    assert rows == [
         _row(at, Mixture(part), quantile) for at, part in each_step(columns) if len(part.of(BREAKDOWN_METRICS[0]))
     ]
 

@@ -56,13 +56,13 @@ def fleet(sqlite_site: Callable[..., Site], opened_sites: list[Site]) -> Generat
 def test_the_numbers_of_each_service_equal_a_separate_query(fleet: Site, environment: str | None) -> None:
     """Latency, error bounds and stages at every percentile equal those of a separate query, bit for bit, in any tier."""
     read, window = fleet.store.read, fleet.between(START, END)
-    told = read.fleet(window.start, window.end, PERCENTILES, environment=environment)
+    rows = read.fleet(window.start, window.end, PERCENTILES, environment=environment)
     names = ["bank", "shop", "wide"] if environment is None else ["bank", "shop"]
 
-    assert told.index.unique().tolist() == names
+    assert rows.index.unique().tolist() == names
     for name in names:
         alone = read.breakdown(fleet.between(START, END, service=name, **_of(environment)), PERCENTILES)
-        own = told[told.index == name].reset_index(drop=True)
+        own = rows[rows.index == name].reset_index(drop=True)
         others = own.columns.difference(alone.columns)
 
         pd.testing.assert_frame_equal(own.reindex(columns=alone.columns), alone, check_exact=True)
@@ -76,25 +76,25 @@ def _of(environment: str | None) -> dict[str, str]:
 def test_an_environment_filter_selects_its_services(fleet: Site) -> None:
     """A filter by environment gives counts and newest version of that environment."""
     read, window = fleet.store.read, fleet.between(START, END)
-    told = read.services(window.start, window.end, environment="prod").set_index("service")
+    services = read.services(window.start, window.end, environment="prod").set_index("service")
     alone = read.latency(fleet.between(START, END, service="shop", environment="prod"))
 
-    assert told.index.tolist() == ["bank", "shop"]
-    assert told["requests"].to_dict()["shop"] == alone.count
-    assert told["newest"].to_dict() == {"bank": "7", "shop": "2"}
+    assert services.index.tolist() == ["bank", "shop"]
+    assert services["requests"].to_dict()["shop"] == alone.count
+    assert services["newest"].to_dict() == {"bank": "7", "shop": "2"}
 
 
 @pytest.mark.parametrize("seconds", [60, 3600])
 def test_the_time_series_of_all_services_equal_those_of_each(fleet: Site, seconds: int) -> None:
     """The time series of requests equal those of each service."""
     read, window, step = fleet.store.read, fleet.between(START, END), timedelta(seconds=seconds)
-    told = read.fleet_over_time(window.start, window.end, step)
+    series = read.fleet_over_time(window.start, window.end, step)
 
-    for name, own in told.groupby("service"):
+    for name, own in series.groupby("service"):
         alone = read.quantiles_over_time(fleet.between(START, END, service=str(name)), (0.5,), step)
         assert own[["at", "n"]].to_numpy().tolist() == alone[["at", "n"]].to_numpy().tolist()
-    assert int(told["n"].sum()) == read.latency(window).count
-    assert told.attrs["step_seconds"] == seconds
+    assert int(series["n"].sum()) == read.latency(window).count
+    assert series.attrs["step_seconds"] == seconds
 
 
 def test_a_total_survives_deletion_of_its_series(sqlite_site: Callable[..., Site]) -> None:
@@ -108,18 +108,18 @@ def test_a_total_survives_deletion_of_its_series(sqlite_site: Callable[..., Site
     one.store.maintain()
     one.store.maintain()
     window = one.around()
-    told = one.store.read.fleet(window.start, window.end, (0.5,))
+    rows = one.store.read.fleet(window.start, window.end, (0.5,))
 
-    assert told["n"].to_dict() == {"shop": 1}
+    assert rows["n"].to_dict() == {"shop": 1}
 
 
 def test_an_empty_store_has_no_services(sqlite_site: Callable[..., Site]) -> None:
     """An empty store has all columns and no services."""
     one = sqlite_site()
     window: Selection = one.around()
-    told = one.store.read.fleet(window.start, window.end, PERCENTILES)
+    rows = one.store.read.fleet(window.start, window.end, PERCENTILES)
     rates = one.store.read.fleet_over_time(window.start, window.end, timedelta(minutes=1))
 
-    assert (len(told), len(rates)) == (0, 0)
-    assert {"percentile", "n", "value_seconds"} <= set(told.columns)
+    assert (len(rows), len(rates)) == (0, 0)
+    assert {"percentile", "n", "value_seconds"} <= set(rows.columns)
     assert list(rates.columns) == ["service", "at", "n"]

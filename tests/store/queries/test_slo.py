@@ -189,7 +189,7 @@ def test_the_result_does_not_depend_on_the_chunk_size(
     one.write([Request({"rerank": 0}, NOON - 5)])
     read, around = one.store.read, one.around()
 
-    def answers() -> list[object]:
+    def results() -> list[object]:
         return [
             read.latency(around).buckets,
             read.breakdown(around, (0.5, 0.99)).to_dict(),
@@ -198,10 +198,10 @@ def test_the_result_does_not_depend_on_the_chunk_size(
             read.bad_breakdown(around, 0.2).to_dict(),
         ]
 
-    whole = answers()
+    whole = results()
     monkeypatch.setattr(database, "PIECE_ROWS", 3)
 
-    assert answers() == whole
+    assert results() == whole
 
 
 def test_memory_does_not_grow_with_the_window(sqlite_site: Callable[..., Site]) -> None:

@@ -95,12 +95,12 @@ def test_the_series_adds_up_to_the_tally(
     one.store.maintain()
     for indicator in KINDS:
         found = one.store.read.tally(one.around(), indicator)
-        course = one.store.read.tally_series(one.around(), indicator, minutes * MINUTE)
+        series = one.store.read.tally_series(one.around(), indicator, minutes * MINUTE)
 
-        assert list(course.columns) == ["at", "requests", "total", "bad"]
-        assert course["requests"].sum() == pytest.approx(found.requests)
-        assert course["total"].sum() == pytest.approx(found.total)
-        assert course["bad"].sum() == pytest.approx(found.bad)
+        assert list(series.columns) == ["at", "requests", "total", "bad"]
+        assert series["requests"].sum() == pytest.approx(found.requests)
+        assert series["total"].sum() == pytest.approx(found.total)
+        assert series["bad"].sum() == pytest.approx(found.bad)
 
 
 def test_a_failed_request_is_bad_only_if_its_stage_was_slow(sqlite_site: Callable[..., Site]) -> None:
@@ -155,8 +155,8 @@ def test_minutes_without_data_are_stale(sqlite_site: Callable[..., Site]) -> Non
     seen = (*range(NOON - 3600, NOON - 1800, 60), *range(NOON - 1200, NOON, 60))
     one.write([Request({"forward": 10**6}, at) for at in seen])
     found = one.store.read.tally(one.between(NOON - 7200, NOON), Indicator("freshness", 300.0))
-    course = one.store.read.tally_series(one.between(NOON - 7200, NOON), Indicator("freshness", 300.0), MINUTE)
-    stale = [int((at - datetime.fromtimestamp(NOON, UTC)) / MINUTE) for at in course["at"][course["bad"] > 0]]
+    series = one.store.read.tally_series(one.between(NOON - 7200, NOON), Indicator("freshness", 300.0), MINUTE)
+    stale = [int((at - datetime.fromtimestamp(NOON, UTC)) / MINUTE) for at in series["at"][series["bad"] > 0]]
 
     assert (found.total, found.bad) == (60, 5)
     assert stale == [-25, -24, -23, -22, -21]

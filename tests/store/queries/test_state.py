@@ -90,16 +90,16 @@ def test_storage_sizes_add_up_to_the_store_size(sqlite_site: Callable[..., Site]
 def test_the_forecast_equals_the_later_size(sqlite_site: Callable[..., Site]) -> None:
     """The forecast after three hours of steady load equals the size when the retention is reached."""
     one = sqlite_site(retention=Retention(seconds_10=timedelta(hours=12), minutes=timedelta(hours=12)))
-    told: list[list[TierStorage]] = []
+    tiers: list[list[TierStorage]] = []
     for hours in (3, 14):
         for _ in range(hours):
-            begun = int(one.clock.now)
+            start = int(one.clock.now)
             one.clock.now += HOUR
-            one.write([Request({"forward": 1_000_000 * (1 + step % 50)}, begun + 10 * step) for step in range(360)])
+            one.write([Request({"forward": 1_000_000 * (1 + step % 50)}, start + 10 * step) for step in range(360)])
             one.store.maintain()
-        told.append(list(one.store.read.storage().tiers[:2]))
+        tiers.append(list(one.store.read.storage().tiers[:2]))
 
-    for early, late in zip(*told, strict=True):
+    for early, late in zip(*tiers, strict=True):
         assert late.bytes == pytest.approx(early.settled_bytes, rel=0.15)
         assert late.bytes > 2.5 * early.bytes
 

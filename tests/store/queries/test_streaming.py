@@ -59,19 +59,19 @@ class StreamedRequest:
 _numbers = itertools.count()
 
 
-def write(one: Site, answers: Iterable[StreamedRequest]) -> None:
-    """Write a batch of *answers* in the format of an agent."""
+def write(one: Site, requests: Iterable[StreamedRequest]) -> None:
+    """Write a batch of *requests* in the format of an agent."""
     found: defaultdict[tuple[Series, int], RequestHistograms] = defaultdict(RequestHistograms)
-    for answer in answers:
-        counts = found[answer.series, answer.at - answer.at % 10]
-        decode = answer.gap_ns * (answer.put_out - 1)
-        counts.add({"prefill": answer.first_ns, "decode": decode}, answer.first_ns + decode)
-        counts.add_first_token({"prefill": answer.first_ns}, answer.first_ns, answer.definition)
-        counts.add_stream(FIRST_TOKEN_BY_INPUT, BANDS.bucket_of(answer.taken_in), answer.first_ns / NS)
-        counts.add_stream(OUTPUT_TOKEN, answer.definition, answer.gap_ns / NS)
-        counts.add_stream(OUTPUT_TOKEN_BY_OUTPUT, BANDS.bucket_of(answer.put_out), answer.gap_ns / NS)
-        counts.add_stream(TOKENS, TOKENS_IN, answer.taken_in)
-        counts.add_stream(TOKENS, TOKENS_OUT, answer.put_out)
+    for request in requests:
+        counts = found[request.series, request.at - request.at % 10]
+        decode = request.gap_ns * (request.put_out - 1)
+        counts.add({"prefill": request.first_ns, "decode": decode}, request.first_ns + decode)
+        counts.add_first_token({"prefill": request.first_ns}, request.first_ns, request.definition)
+        counts.add_stream(FIRST_TOKEN_BY_INPUT, BANDS.bucket_of(request.taken_in), request.first_ns / NS)
+        counts.add_stream(OUTPUT_TOKEN, request.definition, request.gap_ns / NS)
+        counts.add_stream(OUTPUT_TOKEN_BY_OUTPUT, BANDS.bucket_of(request.put_out), request.gap_ns / NS)
+        counts.add_stream(TOKENS, TOKENS_IN, request.taken_in)
+        counts.add_stream(TOKENS, TOKENS_OUT, request.put_out)
     points = [
         Point(series, metric, key, at, histogram)
         for (series, at), counts in found.items()
@@ -81,7 +81,7 @@ def write(one: Site, answers: Iterable[StreamedRequest]) -> None:
     assert one.store.write([Batch(f"batch-{next(_numbers)}", points)]) == [True]
 
 
-ANSWERS = st.lists(
+REQUESTS = st.lists(
     st.builds(
         StreamedRequest,
         first_ns=st.integers(1000, 10**11),
@@ -97,33 +97,33 @@ ANSWERS = st.lists(
 
 
 @settings(max_examples=3, deadline=None)
-@given(answers=ANSWERS)
+@given(requests=REQUESTS)
 def test_the_steps_of_a_time_series_add_up_to_the_window(
-    sqlite_site: Callable[..., Site], answers: list[StreamedRequest]
+    sqlite_site: Callable[..., Site], requests: list[StreamedRequest]
 ) -> None:
     """Steps add up to the histogram of the window; one step for all has its quantiles."""
     one = sqlite_site()
-    write(one, answers)
+    write(one, requests)
     read, around = one.store.read, one.around()
 
     for metric in (FIRST_TOKEN, OUTPUT_TOKEN, TOKENS):
         for key, whole in read.streams(around, metric).items():
-            course = read.streams_over_time(around, metric, key, (0.5, 0.99), MINUTE)
+            series = read.streams_over_time(around, metric, key, (0.5, 0.99), MINUTE)
             single = read.streams_over_time(around, metric, key, (0.5, 0.99), timedelta(days=2)).iloc[0]
 
-            assert course["n"].sum() == single["n"] == whole.count
-            assert course["total"].sum() == pytest.approx(whole.sum)
+            assert series["n"].sum() == single["n"] == whole.count
+            assert series["total"].sum() == pytest.approx(whole.sum)
             assert [single["p50"], single["p99"]] == [whole.quantile(each).value for each in (0.5, 0.99)]  # type: ignore[union-attr] - there are requests
 
 
 @settings(max_examples=3, deadline=None)
-@given(answers=ANSWERS)
+@given(requests=REQUESTS)
 def test_prompt_size_buckets_add_up_to_all_first_tokens(
-    sqlite_site: Callable[..., Site], answers: list[StreamedRequest]
+    sqlite_site: Callable[..., Site], requests: list[StreamedRequest]
 ) -> None:
     """Size buckets of prompts add up to the histogram of all first tokens."""
     one = sqlite_site()
-    write(one, [StreamedRequest(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in answers])
+    write(one, [StreamedRequest(each.first_ns, each.gap_ns, each.taken_in, each.put_out) for each in requests])
     read, around = one.store.read, one.around()
 
     for metric, whole in ((FIRST_TOKEN_BY_INPUT, FIRST_TOKEN), (OUTPUT_TOKEN_BY_OUTPUT, OUTPUT_TOKEN)):

@@ -45,13 +45,13 @@ class StreamedRequest:
 _numbers = itertools.count()
 
 
-def write(one: Site, answers: Iterable[StreamedRequest]) -> None:
-    """Write a batch of *answers* in the format of an agent; decode takes as long as the time to the first token."""
+def write(one: Site, requests: Iterable[StreamedRequest]) -> None:
+    """Write a batch of *requests* in the format of an agent; decode takes as long as the time to the first token."""
     by_series: defaultdict[Series, RequestHistograms] = defaultdict(RequestHistograms)
-    for answer in answers:
-        until = sum(answer.until_ns.values())
-        by_series[answer.series].add({**answer.until_ns, "decode": until}, 2 * until)
-        by_series[answer.series].add_first_token(answer.until_ns, until, answer.definition)
+    for request in requests:
+        until = sum(request.until_ns.values())
+        by_series[request.series].add({**request.until_ns, "decode": until}, 2 * until)
+        by_series[request.series].add_first_token(request.until_ns, until, request.definition)
     points = [
         Point(series, metric, key, NOON - 600, histogram)
         for series, counts in by_series.items()
@@ -61,7 +61,7 @@ def write(one: Site, answers: Iterable[StreamedRequest]) -> None:
     assert one.store.write([Batch(f"batch-{next(_numbers)}", points)]) == [True]
 
 
-ANSWERS = st.lists(
+REQUESTS = st.lists(
     st.builds(StreamedRequest, st.dictionaries(st.sampled_from(STAGES), st.integers(1000, 10**10), min_size=1)),
     min_size=1,
     max_size=40,
@@ -69,21 +69,21 @@ ANSWERS = st.lists(
 
 
 @settings(max_examples=6, deadline=None)
-@given(answers=ANSWERS, quantile=st.floats(0, 1))
+@given(requests=REQUESTS, quantile=st.floats(0, 1))
 def test_the_stages_before_the_first_token_add_up_to_its_time(
-    sqlite_site: Callable[..., Site], answers: list[StreamedRequest], quantile: float
+    sqlite_site: Callable[..., Site], requests: list[StreamedRequest], quantile: float
 ) -> None:
     """The value is the order statistic, and its shares are those of requests in its bucket, without decode."""
     one = sqlite_site()
-    write(one, answers)
+    write(one, requests)
     row = one.store.read.first_token_breakdown(one.around(), [quantile]).iloc[0]
-    exact = sorted(answer.seconds for answer in answers)[rank_of(quantile, len(answers)) - 1]
-    distance = [abs(bucket_index(answer.seconds) - bucket_index(exact)) for answer in answers]
-    reach = sorted(distance)[min(8, len(answers)) - 1]
-    band = [answer for answer, steps in zip(answers, distance, strict=True) if steps <= reach]
+    exact = sorted(request.seconds for request in requests)[rank_of(quantile, len(requests)) - 1]
+    distance = [abs(bucket_index(request.seconds) - bucket_index(exact)) for request in requests]
+    reach = sorted(distance)[min(8, len(requests)) - 1]
+    band = [request for request, steps in zip(requests, distance, strict=True) if steps <= reach]
     time: Counter[str] = Counter()
-    for answer in band:
-        time.update(answer.until_ns)
+    for request in band:
+        time.update(request.until_ns)
     shares = row.iloc[HEAD:] / row["value_seconds"]
 
     assert abs(row["value_seconds"] - exact) <= MAX_RELATIVE_ERROR * exact * (1 + 1e-9)
