@@ -153,8 +153,8 @@ class Served:
     def rejected(self) -> float:
         """Return the number of refused points and spans, for any reason."""
         lines = self.client.get("/metrics").text.splitlines()
-        told = [line for line in lines if line.startswith("stagelens_collector_rejected_total{")]
-        return sum(float(line.rpartition(" ")[2]) for line in told)
+        samples = [line for line in lines if line.startswith("stagelens_collector_rejected_total{")]
+        return sum(float(line.rpartition(" ")[2]) for line in samples)
 
 
 def last_day() -> Selection:

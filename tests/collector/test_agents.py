@@ -101,7 +101,7 @@ def test_an_idle_process_reports_its_gauges(
     now = datetime.now(UTC)
     selection = Selection(now - timedelta(minutes=1), now + timedelta(minutes=2), service="idle")
 
-    def told() -> set[tuple[str, str]]:
+    def measured() -> set[tuple[str, str]]:
         found = served.store.read.hardware(selection, timedelta(minutes=3))
         return set(zip(found["measure"], found["place"], strict=True))
 
@@ -114,12 +114,12 @@ def test_an_idle_process_reports_its_gauges(
     with subprocess.Popen([sys.executable, "-c", SERVING], env=env, stdin=subprocess.PIPE) as process:
         own = {(each, f"{socket.gethostname()}:{process.pid}") for each in expected}
         ask(1)
-        until(lambda: own <= told())
+        until(lambda: own <= measured())
         # At least one more export was due by then.
         ask(2)
         process.communicate()
 
-    assert bool(told()) == bool(expected)
+    assert bool(measured()) == bool(expected)
     assert served.store.read.latency(selection).count == 2
     assert served.rejected() == 0
 
@@ -139,18 +139,18 @@ def test_the_start_of_a_replica_is_in_the_store(served: Served, monkeypatch: pyt
         assert agent.flush(30)
 
     read, ended = served.store.read, datetime.now(UTC)
-    told = read.loads("shop")
+    rows = read.loads("shop")
     around = Selection(ended - timedelta(hours=1), ended + timedelta(minutes=1))
-    kept = read.exemplars(replace(around, cold="1"))
-    trace = read.trace(f"{kept['trace_id'][0]}-{kept['span_id'][0]}")
+    exemplars = read.exemplars(replace(around, cold="1"))
+    trace = read.trace(f"{exemplars['trace_id'][0]}-{exemplars['span_id'][0]}")
 
-    assert list(zip(told["instance"], told["phase"], told["model"], told["shape"], strict=True)) == [
+    assert list(zip(rows["instance"], rows["phase"], rows["model"], rows["shape"], strict=True)) == [
         ("replica-1", "start", "", ""),
         ("replica-1", "first_run", "resnet", "1x3x224x224"),
     ]
-    assert told["seconds"].tolist() == pytest.approx([(now - loads.born) / 1e9, 2.0])
+    assert rows["seconds"].tolist() == pytest.approx([(now - loads.born) / 1e9, 2.0])
     assert [read.latency(replace(around, cold=cold)).count for cold in (None, "0", "1")] == [2, 1, 1]
     assert trace is not None
     assert (trace.series.cold, trace.attributes[names.REPLICA_AGE]) == ("1", now - loads.born)
-    assert told["heard"].notna().all()
+    assert rows["heard"].notna().all()
     assert served.rejected() == 0

@@ -57,14 +57,14 @@ def folding(
 def test_foreign_spans_become_requests_with_stages(serve: Callable[..., Any], ahead: Any, bodies: Any) -> None:
     """Spans of other programs are in the inbox when acknowledged, and become requests with a trace, at the latest at shutdown."""
     served = serve()
-    answer = served.post("/v1/traces", spans(bodies.now_ns))
+    response = served.post("/v1/traces", spans(bodies.now_ns))
     waiting = served.store.waiting()
     agents = served.store.read.state().instances
     ahead.seconds = 20
     served.collector.stop()
     trace = served.store.read.trace("ab" * 16)
 
-    assert (answer.status_code, answer.json()) == (200, {})
+    assert (response.status_code, response.json()) == (200, {})
     assert waiting.parcels == 1
     assert agents == 0
     assert served.store.waiting().parcels == 0

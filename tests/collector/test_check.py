@@ -46,14 +46,14 @@ def check(capsys: Run, *options: str) -> tuple[int, str, str]:
 
 def test_the_check_describes_a_valid_collector_without_secrets(capsys: Run, tmp_path: Path) -> None:
     """A valid configuration is printed with addresses, access, destinations and targets, without secrets; nothing is created."""
-    code, said, errors = check(capsys, "--collector-host", "0.0.0.0")
+    code, output, errors = check(capsys, "--collector-host", "0.0.0.0")
 
     assert (code, errors) == (0, "")
     for part in ("http://0.0.0.0:4318", "4317", "team-a (as environment prod, 50 requests/s, 5 MiB/s)", "stagelens.db"):
-        assert part in said
+        assert part in output
     for part in ("1 of your own", "http://llm:8000/metrics as llm", "vLLM"):
-        assert part in said
-    assert SECRET not in said
+        assert part in output
+    assert SECRET not in output
     assert [path.name for path in tmp_path.iterdir()] == ["collector.yaml"]
 
 
@@ -64,10 +64,10 @@ def test_all_errors_are_reported_together(
     monkeypatch.setenv("STAGELENS_MAX_BODY", "much")
     monkeypatch.setenv("STAGELENS_COLLECTOR_TOKEN", "hunter2")
     settings.write_text(f"access:\n  tokens:\n    - {{name: a, token: {SECRET}}}\nscrap: {{}}\n")
-    code, said, errors = check(capsys, "--collector-port", "http", "--database", f"sqlite:///{tmp_path}/no/where.db")
+    code, output, errors = check(capsys, "--collector-port", "http", "--database", f"sqlite:///{tmp_path}/no/where.db")
     lines = errors.splitlines()
 
-    assert (code, said) == (1, "")
+    assert (code, output) == (1, "")
     for begin in (
         "STAGELENS_COLLECTOR_PORT is",
         "STAGELENS_MAX_BODY is",
@@ -107,8 +107,8 @@ def test_an_unknown_setting_is_a_warning(capsys: Run, monkeypatch: pytest.Monkey
     """An unknown setting is a warning, except variables that Kubernetes creates."""
     monkeypatch.setenv("STAGELENS_COLLECTOR_OPNE", "true")
     monkeypatch.setenv("STAGELENS_COLLECTOR_PORT_4318_TCP_ADDR", "10.0.0.1")
-    code, said, _ = check(capsys)
-    warnings = [line for line in said.splitlines() if line.startswith("warning")]
+    code, output, _ = check(capsys)
+    warnings = [line for line in output.splitlines() if line.startswith("warning")]
 
     assert code == 0
     assert warnings == ["warning: STAGELENS_COLLECTOR_OPNE is not known; did you mean STAGELENS_COLLECTOR_OPEN?"]

@@ -40,9 +40,9 @@ from stagelens.store import Batch, Selection, Store
 
 def test_an_acknowledged_export_is_in_the_store(served: Any, bodies: Any) -> None:
     """An export acknowledged with 200 is in the store."""
-    answer = served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.2))))
+    response = served.post("/v1/metrics", bodies.metrics(bodies.point((0.1, 0.2))))
 
-    assert (answer.status_code, answer.json(), served.counted()) == (200, {}, 2)
+    assert (response.status_code, response.json(), served.counted()) == (200, {}, 2)
 
 
 # --- real clients ---
@@ -145,7 +145,7 @@ def test_a_streaming_request_is_stored_completely(served: Any, tmp_path: Path) -
         metric: {key: histogram.count for key, histogram in read.streams(chat, metric).items()}
         for metric in (names.FIRST_TOKEN, names.OUTPUT_TOKEN, names.STREAM_GAP, names.TOKENS)
     }
-    kept = read.trace(read.exemplars(chat).iloc[0]["trace_id"])
+    trace = read.trace(read.exemplars(chat).iloc[0]["trace_id"])
 
     assert served.rejected() == 0
     assert counts == {
@@ -154,7 +154,7 @@ def test_a_streaming_request_is_stored_completely(served: Any, tmp_path: Path) -
         names.STREAM_GAP: {"generate": 1},
         names.TOKENS: {"input": 1, "output": 1},
     }
-    assert [(span["name"], span["stage"]) for span in kept.spans] == [
+    assert [(span["name"], span["stage"]) for span in trace.spans] == [
         ("prefill", "prefill"),
         ("inner", ""),
         ("decode", "decode"),
@@ -188,9 +188,9 @@ def test_many_senders_at_once_are_counted_exactly(served: Any, bodies: Any) -> N
     body = json.dumps(bodies.metrics(bodies.point((0.1, 0.2, 0.3)))).encode()
     names_twice = [f"pod:{number}" for number in range(100)] * 2
     with ThreadPoolExecutor(16) as pool:
-        answers = list(pool.map(lambda name: served.post("/v1/metrics", body, x_stagelens_batch=name), names_twice))
+        responses = list(pool.map(lambda name: served.post("/v1/metrics", body, x_stagelens_batch=name), names_twice))
 
-    assert {answer.status_code for answer in answers} == {200}
+    assert {response.status_code for response in responses} == {200}
     assert served.counted() == 300
     assert served.metric('stagelens_collector_batches_total{outcome="counted"}') == 100
 
@@ -203,10 +203,10 @@ def test_late_batches_count_while_their_names_are_retained(
     served = serve(retention_10s=timedelta(hours=1))
     late = bodies.now_ns - hours * 3600 * 1_000_000_000
     point = bodies.point(startTimeUnixNano=str(late - 10_000_000_000), timeUnixNano=str(late))
-    answer = served.post("/v1/metrics", bodies.metrics(point))
+    response = served.post("/v1/metrics", bodies.metrics(point))
 
-    assert (answer.status_code, served.counted()) == (200, counted)
-    assert ("too long ago" in answer.text) == (not counted)
+    assert (response.status_code, served.counted()) == (200, counted)
+    assert ("too long ago" in response.text) == (not counted)
 
 
 def test_a_duplicate_waits_for_the_commit_of_the_first(
@@ -222,9 +222,9 @@ def test_a_duplicate_waits_for_the_commit_of_the_first(
         until(lambda: [len(entry.senders) for entry in list(waiting.values())] == [2])
         answered_early = first.done() or second.done()
         slow.open.set()
-        answers = {first.result().status_code, second.result().status_code}
+        codes = {first.result().status_code, second.result().status_code}
 
-    assert (answered_early, answers, served.counted()) == (False, {200}, 1)
+    assert (answered_early, codes, served.counted()) == (False, {200}, 1)
 
 
 # --- beginning and end ---
@@ -235,13 +235,13 @@ def test_stopping_acknowledges_accepted_batches(serve_slow: Any, slow: Any, bodi
     served = serve_slow()
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(served.post, "/v1/metrics", bodies.metrics(bodies.point()))
+        future = pool.submit(served.post, "/v1/metrics", bodies.metrics(bodies.point()))
         assert slow.entered.acquire(timeout=60)
         stopped = pool.submit(served.collector.stop)
         slow.open.set()
         stopped.result(timeout=60)
 
-        assert (answer.result().status_code, served.counted()) == (200, 1)
+        assert (future.result().status_code, served.counted()) == (200, 1)
     with pytest.raises(OSError, match="refused"):
         socket.create_connection(served.collector.address, timeout=1)
 
@@ -250,11 +250,11 @@ def test_stopping_does_not_wait_for_a_failing_store(serve_slow: Any, slow: Any, 
     """Batches that cannot be committed during shutdown are dropped; they were not acknowledged."""
     served = serve_slow()
     slow.failure = StoreError("the disk is full")
-    answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
+    response = served.post("/v1/metrics", bodies.metrics(bodies.point()))
     served.collector.stop()
     served.collector.stop()
 
-    assert (answer.status_code, served.counted()) == (503, 0)
+    assert (response.status_code, served.counted()) == (503, 0)
 
 
 def test_an_unstarted_collector_can_be_stopped(store: Store) -> None:
@@ -300,12 +300,12 @@ def test_a_failed_writer_fails_the_probes(
 
     monkeypatch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.5)
     monkeypatch.setattr(served.collector.metrics, "committed", broken)
-    answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
+    response = served.post("/v1/metrics", bodies.metrics(bodies.point()))
     until(lambda: served.client.get("/livez").status_code == 503)
     sick = served.client.get("/readyz")
     dead = served.client.get("/livez")
 
-    assert (answer.status_code, sick.status_code, "restart the collector" in sick.text) == (503, 503, True)
+    assert (response.status_code, sick.status_code, "restart the collector" in sick.text) == (503, 503, True)
     assert dead.text == "the thread stagelens-writer has stopped; see the log and restart the collector\n"
     assert (sick.headers["retry-after"], dead.headers["retry-after"]) == ("5", "5")
 

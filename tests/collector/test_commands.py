@@ -209,19 +209,19 @@ def test_a_foreign_database_is_unchanged(tmp_path: Path) -> None:
 
 def test_a_backup_during_writes_is_consistent(tmp_path: Path, store: Store) -> None:
     """A backup during writes contains whole batches only, and the restored store has the same results."""
-    begun, ended = threading.Event(), threading.Event()
+    started, ended = threading.Event(), threading.Event()
 
     def write() -> None:
         number = 0
         while not ended.wait(0.005):
             number += 1
             store.write([batch(f"new-{number}", int(time.time()))])
-            begun.set()
+            started.set()
 
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        assert begun.wait(TIMEOUT_SECONDS)
+        assert started.wait(TIMEOUT_SECONDS)
         result = stagelens(tmp_path, "backup", "backup.db")
     finally:
         ended.set()
@@ -321,7 +321,7 @@ def test_a_backup_without_disk_space_does_not_start(
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["restore", "absent.db"], "there is no backup absent.db"),
         (["restore", "notes.txt"], "notes.txt: it is not an SQLite database"),
@@ -334,7 +334,7 @@ def test_a_backup_without_disk_space_does_not_start(
         (["backup"], "FILE"),
     ],
 )
-def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list[str], said: str) -> None:
+def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list[str], message: str) -> None:
     """An error is one message with a fix, without traceback and password, and existing data stay unchanged."""
     (tmp_path / "notes.txt").write_bytes(b"these are notes, and they are long enough to be read as a header" * 100)
     (tmp_path / "empty.db").touch()
@@ -343,7 +343,7 @@ def test_an_error_names_what_was_wrong(tmp_path: Path, store: Store, words: list
     result = stagelens(tmp_path, *words, *target)
 
     assert result.returncode != 0
-    assert said in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert "secret" not in result.stdout + result.stderr
     assert counted(store) == before

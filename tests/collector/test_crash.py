@@ -72,10 +72,10 @@ def send(port: int, bodies: Iterable[tuple[str, bytes]], acknowledged: set[str],
                 return
             headers = {"content-type": "application/json", names.BATCH_HEADER: name}
             try:
-                answer = client.post("/v1/metrics", content=body, headers=headers)
+                response = client.post("/v1/metrics", content=body, headers=headers)
             except httpx.HTTPError:
                 return
-            assert answer.status_code == 200
+            assert response.status_code == 200
             acknowledged.add(name)
 
 

@@ -67,10 +67,10 @@ def test_the_monitoring_rules_are_valid_and_use_existing_metrics(tmp_path: Path,
     written = export.write_self_monitoring_rules()
     file = tmp_path / "rules.yml"
     file.write_text(written)
-    code, said = prometheus_tool.run("check", "rules", file)
+    code, output = prometheus_tool.run("check", "rules", file)
     expressions = " ".join(rule["expr"] for rule in yaml.safe_load(written)["groups"][0]["rules"])
 
-    assert code == 0, said
+    assert code == 0, output
     assert {name.removesuffix("_bucket") for name in NAME.findall(expressions)} <= exposed_names
 
 

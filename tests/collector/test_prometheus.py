@@ -57,10 +57,10 @@ def full(clock: Clock, **settings: object) -> Counters:
 def test_the_count_at_a_standard_bound_is_never_too_high(durations: list[float], scale: int) -> None:
     """The count at a standard bound is never too high, and exact at the default scale; coarser buckets count at their end."""
     clock = Clock()
-    told = Counters(clock=clock)
-    told.count(points(*durations, scale=scale))
+    counters = Counters(clock=clock)
+    counters.count(points(*durations, scale=scale))
     clock.now = prometheus.EMPTY_SECONDS
-    (counted, *_) = told.read()
+    (counted, *_) = counters.read()
     (held,) = prometheus.cumulative_counts(counted.counts, LADDER).tolist()
     true = [sum(seconds <= bound for seconds in durations) for bound in LADDER]
 
@@ -76,10 +76,10 @@ def test_the_error_at_a_custom_bound_is_within_its_bucket(durations: list[float]
     for seconds in durations:
         histogram.record(seconds)
     clock = Clock()
-    told = Counters(clock=clock)
-    told.count(points(*durations))
+    counters = Counters(clock=clock)
+    counters.count(points(*durations))
     clock.now = prometheus.EMPTY_SECONDS
-    ((held,),) = prometheus.cumulative_counts(told.read()[0].counts, (bound,)).tolist()
+    ((held,),) = prometheus.cumulative_counts(counters.read()[0].counts, (bound,)).tolist()
     above = histogram.count_above(bound)
 
     assert len(durations) - above.high <= held <= len(durations) - above.low
@@ -89,20 +89,20 @@ def test_the_error_at_a_custom_bound_is_within_its_bucket(durations: list[float]
 def test_all_counts_of_a_service_add_up() -> None:
     """Points of several batches, dominant stages and unselected routes are one histogram."""
     clock = Clock()
-    told = Counters(clock=clock)
-    told.count(PointColumns.join([points(0.1, 0.2, route="/a"), points(0.0, stage="queue", route="/b")]))
-    told.count(points(5.0, status="error"))
+    counters = Counters(clock=clock)
+    counters.count(PointColumns.join([points(0.1, 0.2, route="/a"), points(0.0, stage="queue", route="/b")]))
+    counters.count(points(5.0, status="error"))
     clock.now = prometheus.EMPTY_SECONDS
 
-    assert shown(told.read()) == {("shop", "ok", "", ""): 3, ("shop", "error", "", ""): 1}
+    assert shown(counters.read()) == {("shop", "ok", "", ""): 3, ("shop", "error", "", ""): 1}
 
 
 def test_labels_are_the_configured_ones() -> None:
     """Labels are service and status, then the selected ones in configured order, and the stage last."""
     clock = Clock()
-    told = full(clock, labels=("route",))
-    told.count(points(0.1, metric=names.STAGE_DURATION, stage="queue", route="/a"))
-    (stages,) = [each for each in told.read() if each.family.key == "stage"]
+    counters = full(clock, labels=("route",))
+    counters.count(points(0.1, metric=names.STAGE_DURATION, stage="queue", route="/a"))
+    (stages,) = [each for each in counters.read() if each.family.key == "stage"]
 
     assert stages.labels == [(("service_name", "shop"), ("status", "ok"), ("route", "/a"), ("stage", "queue"))]
 
@@ -110,38 +110,38 @@ def test_labels_are_the_configured_ones() -> None:
 def test_a_histogram_starts_empty() -> None:
     """A new histogram is first exposed without counts, so that Prometheus sees its first increase."""
     clock = Clock()
-    told = Counters(clock=clock)
-    told.count(points(0.1))
-    young = shown(told.read())
+    counters = Counters(clock=clock)
+    counters.count(points(0.1))
+    young = shown(counters.read())
     clock.now = prometheus.EMPTY_SECONDS
 
     assert young == {("shop", "ok", "", ""): 0}
-    assert shown(told.read()) == {("shop", "ok", "", ""): 1}
+    assert shown(counters.read()) == {("shop", "ok", "", ""): 1}
 
 
 def test_unused_series_are_removed_and_restart_at_zero() -> None:
     """A histogram without increase is removed, and starts at zero when it returns."""
     clock = Clock()
-    told = full(clock, histograms=1)
-    told.count(points(0.1, version="1"))
+    counters = full(clock, histograms=1)
+    counters.count(points(0.1, version="1"))
     clock.now = prometheus.IDLE_SECONDS + 1
-    gone = told.read()
-    told.count(points(0.1, 0.2, version="2"))
+    gone = counters.read()
+    counters.count(points(0.1, 0.2, version="2"))
     clock.now += prometheus.EMPTY_SECONDS
 
     assert shown(gone) == {}
-    assert shown(told.read()) == {("shop", "ok", "2", ""): 2}
+    assert shown(counters.read()) == {("shop", "ok", "2", ""): 2}
 
 
 def test_series_over_the_limit_are_aggregated() -> None:
     """Series beyond the limit are counted in `__other__` by status."""
     clock = Clock()
-    told = full(clock, histograms=2)
+    counters = full(clock, histograms=2)
     for number in range(5):
-        told.count(points(0.1, service=f"s{number}"))
-        told.count(points(0.1, service=f"s{number}", status="error"))
+        counters.count(points(0.1, service=f"s{number}"))
+        counters.count(points(0.1, service=f"s{number}", status="error"))
     clock.now = prometheus.EMPTY_SECONDS
-    found = shown(told.read())
+    found = shown(counters.read())
 
     assert found == {
         ("s0", "ok", "", ""): 1,
@@ -149,51 +149,51 @@ def test_series_over_the_limit_are_aggregated() -> None:
         ("__other__", "ok", "__other__", "__other__"): 4,
         ("__other__", "error", "__other__", "__other__"): 4,
     }
-    assert (told.used, told.limit) == (4, 2)
+    assert (counters.used, counters.limit) == (4, 2)
 
 
 def test_every_metric_counts_beyond_the_limit() -> None:
     """With the limit used up, each metric and status still counts."""
     clock = Clock()
-    told = full(clock, histograms=1)
+    counters = full(clock, histograms=1)
     for family in FAMILIES:
         for status in ("ok", "error"):
             for number in range(3):
-                told.count(points(0.1, metric=family.source, service=f"s{number}", status=status))
+                counters.count(points(0.1, metric=family.source, service=f"s{number}", status=status))
     clock.now = prometheus.EMPTY_SECONDS
 
-    assert sum(int(each.counts.sum()) for each in told.read()) == 3 * 2 * len(FAMILIES)
+    assert sum(int(each.counts.sum()) for each in counters.read()) == 3 * 2 * len(FAMILIES)
 
 
 def test_changed_labels_restart_at_zero() -> None:
     """After a change of labels, histograms start at zero."""
     settings = [PrometheusSettings()]
     clock = Clock()
-    told = Counters(lambda: settings[0], clock)
-    told.count(points(0.1))
+    counters = Counters(lambda: settings[0], clock)
+    counters.count(points(0.1))
     settings[0] = PrometheusSettings(labels=("device",))
-    told.count(points(0.1, device="gpu"))
+    counters.count(points(0.1, device="gpu"))
     clock.now = prometheus.EMPTY_SECONDS
 
-    assert shown(told.read()) == {("shop", "ok", "gpu"): 1}
+    assert shown(counters.read()) == {("shop", "ok", "gpu"): 1}
 
 
 def test_histograms_zero_counts_nothing() -> None:
     """With `histograms: 0` nothing is counted."""
     clock = Clock()
-    told = full(clock, histograms=0)
-    told.count(points(0.1))
+    counters = full(clock, histograms=0)
+    counters.count(points(0.1))
 
-    assert told.read()[0].labels == []
+    assert counters.read()[0].labels == []
 
 
 def test_values_outside_the_range_count_at_its_ends() -> None:
     """A nanosecond and a week count in the first and last bucket."""
     clock = Clock()
-    told = Counters(clock=clock)
-    told.count(points(1e-9, 7 * 86_400.0))
+    counters = Counters(clock=clock)
+    counters.count(points(1e-9, 7 * 86_400.0))
     clock.now = prometheus.EMPTY_SECONDS
-    (counts,) = told.read()[0].counts
+    (counts,) = counters.read()[0].counts
 
     assert np.flatnonzero(counts).tolist() == [0, prometheus.BUCKETS - 1]
-    assert math.isclose(float(told.read()[0].sum[0]), 7 * 86_400, rel_tol=1e-9)
+    assert math.isclose(float(counters.read()[0].sum[0]), 7 * 86_400, rel_tol=1e-9)

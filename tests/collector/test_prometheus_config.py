@@ -34,7 +34,7 @@ def test_written_settings_are_in_force(tmp_path: Path, section: str, expected: P
 
 
 @pytest.mark.parametrize(
-    ("section", "said"),
+    ("section", "message"),
     [
         ("{labels: [verson]}", "prometheus.labels[0] is 'verson'; write any of version, environment,"),
         ("{labels: route}", "prometheus.labels is 'route'; write a list"),
@@ -49,11 +49,11 @@ def test_written_settings_are_in_force(tmp_path: Path, section: str, expected: P
         ("[1]", "prometheus is a list; write keys and values, such as `labels: [version, route]`"),
     ],
 )
-def test_an_error_is_named_with_its_fix(tmp_path: Path, section: str, said: str) -> None:
+def test_an_error_is_named_with_its_fix(tmp_path: Path, section: str, message: str) -> None:
     """An error has file, line, key, value and allowed values."""
     path = written(tmp_path, section)
     with pytest.raises(ConfigError) as raised:
         read_collector_file(path, {})
 
     assert f"{path}:1: " in str(raised.value)
-    assert said in str(raised.value)
+    assert message in str(raised.value)

@@ -38,12 +38,12 @@ BOMBS: dict[str, Callable[[bytes], bytes]] = {"gzip": gzip.compress, "zstd": zst
 M = TypeVar("M", bound=Message)
 
 
-def parsed(answer: httpx.Response, message: M) -> M:
+def parsed(response: httpx.Response, message: M) -> M:
     """Parse the response in its encoding into *message*."""
-    if answer.headers["content-type"] == PROTOBUF:
-        message.ParseFromString(answer.content)
+    if response.headers["content-type"] == PROTOBUF:
+        message.ParseFromString(response.content)
         return message
-    return ParseDict(answer.json(), message)
+    return ParseDict(response.json(), message)
 
 
 def status_of(body: bytes) -> tuple[int, str]:
@@ -55,16 +55,16 @@ def status_of(body: bytes) -> tuple[int, str]:
 @pytest.mark.parametrize("content_type", ["application/json", "Application/JSON; charset=utf-8"])
 def test_json_requests_get_json_responses(served: Any, bodies: Any, content_type: str) -> None:
     """A JSON export gets an empty JSON message, with any parameters of the content type."""
-    answer = served.post("/v1/metrics", bodies.metrics(bodies.point()), content_type=content_type)
+    response = served.post("/v1/metrics", bodies.metrics(bodies.point()), content_type=content_type)
 
-    assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
+    assert (response.status_code, response.headers["content-type"], response.json()) == (200, "application/json", {})
 
 
 def test_protobuf_requests_get_protobuf_responses(served: Any) -> None:
     """A protobuf export gets an empty protobuf message."""
-    answer = served.post("/v1/metrics", ExportMetricsServiceRequest().SerializeToString(), content_type=PROTOBUF)
+    response = served.post("/v1/metrics", ExportMetricsServiceRequest().SerializeToString(), content_type=PROTOBUF)
 
-    assert (answer.status_code, answer.headers["content-type"], answer.content) == (200, PROTOBUF, b"")
+    assert (response.status_code, response.headers["content-type"], response.content) == (200, PROTOBUF, b"")
 
 
 @pytest.mark.parametrize("encoding", ["identity", "gzip", "GZIP", "x-gzip", "zstd", "Zstd"])
@@ -73,26 +73,26 @@ def test_compressed_bodies_are_decompressed(served: Any, bodies: Any, encoding: 
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     pack = {"identity": bytes, "zstd": zstandard.compress}.get(encoding.lower(), gzip.compress)
     sent = pack(body)
-    answer = served.post("/v1/metrics", sent, content_encoding=encoding)
+    response = served.post("/v1/metrics", sent, content_encoding=encoding)
 
-    assert (answer.status_code, served.counted()) == (200, 1)
+    assert (response.status_code, served.counted()) == (200, 1)
 
 
 def test_a_chunked_body_is_read(served: Any, bodies: Any) -> None:
     """A chunked body without Content-Length is accepted."""
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     pieces = iter([body[:10], body[10:]])
-    answer = served.client.post("/v1/metrics", content=pieces, headers={"content-type": "application/json"})
+    response = served.client.post("/v1/metrics", content=pieces, headers={"content-type": "application/json"})
 
-    assert (answer.status_code, served.counted()) == (200, 1)
+    assert (response.status_code, served.counted()) == (200, 1)
 
 
 def test_partial_success_is_reported_in_json(served: Any, bodies: Any) -> None:
     """Refused points are counted and named in JSON, and the others are stored."""
-    answer = served.post("/v1/metrics", bodies.metrics(bodies.point(), bodies.point(scale=99)))
-    partial = answer.json()["partialSuccess"]
+    response = served.post("/v1/metrics", bodies.metrics(bodies.point(), bodies.point(scale=99)))
+    partial = response.json()["partialSuccess"]
 
-    assert (answer.status_code, partial["rejectedDataPoints"], served.counted()) == (200, "1", 1)
+    assert (response.status_code, partial["rejectedDataPoints"], served.counted()) == (200, "1", 1)
     assert partial["errorMessage"].startswith("inference.request.duration[1]: scale must lie between")
 
 
@@ -101,10 +101,10 @@ def test_partial_success_is_reported_in_protobuf(served: Any) -> None:
     request = ExportMetricsServiceRequest()
     metric = request.resource_metrics.add().scope_metrics.add().metrics.add(name="inference.request.duration")
     metric.exponential_histogram.data_points.add(count=5)
-    answer = served.post("/v1/metrics", request.SerializeToString(), content_type=PROTOBUF)
-    partial = ExportMetricsServiceResponse.FromString(answer.content).partial_success
+    response = served.post("/v1/metrics", request.SerializeToString(), content_type=PROTOBUF)
+    partial = ExportMetricsServiceResponse.FromString(response.content).partial_success
 
-    assert (answer.status_code, partial.rejected_data_points) == (200, 1)
+    assert (response.status_code, partial.rejected_data_points) == (200, 1)
     assert "aggregationTemporality must be delta" in partial.error_message
 
 
@@ -123,9 +123,9 @@ def test_agent_traces_and_foreign_spans_are_stored_together(served: Any, bodies:
 def test_malformed_spans_are_declined_in_protobuf(served: Any) -> None:
     """A malformed span is refused with a partial success in protobuf."""
     # A ResourceSpans with a ScopeSpans that contains an empty span.
-    answer = served.post("/v1/traces", b"\x0a\x04\x12\x02\x12\x00", content_type=PROTOBUF)
+    response = served.post("/v1/traces", b"\x0a\x04\x12\x02\x12\x00", content_type=PROTOBUF)
 
-    assert ExportTraceServiceResponse.FromString(answer.content).partial_success.rejected_spans == 1
+    assert ExportTraceServiceResponse.FromString(response.content).partial_success.rejected_spans == 1
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_unreadable_bodies_are_refused_with_a_reason(
     shared: Any, body: bytes, headers: dict[str, str], status: int, reason: str
 ) -> None:
     """A malformed, truncated or wrongly labelled body gets its status and a reason as a google.rpc.Status."""
-    answer = shared.post("/v1/metrics", body, **headers)
+    response = shared.post("/v1/metrics", body, **headers)
     protobuf = headers.get("content_type") == PROTOBUF
-    code, message = status_of(answer.content) if protobuf else (answer.json()["code"], answer.json()["message"])
+    code, message = status_of(response.content) if protobuf else (response.json()["code"], response.json()["message"])
 
-    assert (answer.status_code, code) == (status, 3)
+    assert (response.status_code, code) == (status, 3)
     assert reason in message
     assert shared.metric('stagelens_collector_batches_total{outcome="counted"}') == 0
 
@@ -166,10 +166,10 @@ def test_unreadable_bodies_are_refused_with_a_reason(
 def test_a_body_that_is_too_large_is_refused(serve: Callable[..., Any]) -> None:
     """A body beyond the limit is refused, and its sender can read the response although it is still sending."""
     served = serve(max_body_bytes=1000)
-    answer = served.post("/v1/metrics", b"x" * 3000)
+    response = served.post("/v1/metrics", b"x" * 3000)
 
-    assert answer.status_code == 413
-    assert answer.json()["message"] == (
+    assert response.status_code == 413
+    assert response.json()["message"] == (
         "the body is larger than 1000 bytes; send smaller batches or raise STAGELENS_MAX_BODY"
     )
 
@@ -188,10 +188,10 @@ def test_an_endless_body_is_cut_off(serve: Callable[..., Any]) -> None:
 def test_a_decompression_bomb_is_refused(serve: Callable[..., Any], encoding: str) -> None:
     """A small body that decompresses to more than the limit is refused."""
     served = serve(max_inflated_bytes=1_000_000)
-    answer = served.post("/v1/metrics", BOMBS[encoding](bytes(100_000_000)), content_encoding=encoding)
+    response = served.post("/v1/metrics", BOMBS[encoding](bytes(100_000_000)), content_encoding=encoding)
 
-    assert answer.status_code == 413
-    assert "larger than 1000000 bytes once inflated" in answer.json()["message"]
+    assert response.status_code == 413
+    assert "larger than 1000000 bytes once inflated" in response.json()["message"]
 
 
 @pytest.mark.parametrize("encoding", list(BOMBS))
@@ -220,10 +220,11 @@ def test_logs_are_acknowledged_declined_and_counted(served: Any, media_type: str
     records.add()
     records.add().body.string_value = "secret"
     body = request.SerializeToString() if media_type == PROTOBUF else MessageToJson(request).encode()
-    answer = served.post("/v1/logs", zstandard.compress(body), content_type=media_type, content_encoding="zstd")
-    partial = parsed(answer, ExportLogsServiceResponse()).partial_success
+    response = served.post("/v1/logs", zstandard.compress(body), content_type=media_type, content_encoding="zstd")
+    partial = parsed(response, ExportLogsServiceResponse()).partial_success
 
-    assert (answer.status_code, answer.headers["content-type"], partial.rejected_log_records) == (200, media_type, 2)
+    assert (response.status_code, response.headers["content-type"]) == (200, media_type)
+    assert partial.rejected_log_records == 2
     assert "OTEL_LOGS_EXPORTER=none" in partial.error_message
     assert served.metric('stagelens_collector_ignored_total{signal="logs"}') == 2
     assert served.metric('stagelens_collector_requests_total{code="200",signal="logs"}') == 1
@@ -251,28 +252,28 @@ def test_invalid_logs_are_refused(shared: Any, body: bytes) -> None:
 )
 def test_a_wrong_address_gets_a_hint(shared: Any, method: str, path: str, status: int, hint: str) -> None:
     """An unknown path or method is an error with the right one."""
-    answer = shared.client.request(method, path)
+    response = shared.client.request(method, path)
 
-    assert answer.status_code == status
-    assert hint in answer.json()["message"]
-    assert (status == 405) == ("allow" in answer.headers)
+    assert response.status_code == status
+    assert hint in response.json()["message"]
+    assert (status == 405) == ("allow" in response.headers)
 
 
 def test_the_front_page_describes_the_collector(serve: Callable[..., Any]) -> None:
     """The front page describes the collector and links to the dashboard."""
     served = serve(dashboard_url="http://stagelens.example")
-    answer = served.client.get("/")
+    response = served.client.get("/")
 
-    assert answer.status_code == 200
-    assert "The dashboard is at http://stagelens.example" in answer.text
+    assert response.status_code == 200
+    assert "The dashboard is at http://stagelens.example" in response.text
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 def test_a_healthy_collector_returns_200(shared: Any, path: str) -> None:
     """Probes return 200 while threads run and commits succeed."""
-    answer = shared.client.get(path)
+    response = shared.client.get(path)
 
-    assert (answer.status_code, answer.text) == (200, "ok\n")
+    assert (response.status_code, response.text) == (200, "ok\n")
 
 
 def test_an_early_disconnect_is_harmless(served: Any, bodies: Any, until: Callable[..., None]) -> None:
@@ -314,9 +315,9 @@ def test_an_internal_error_is_a_500_without_details(served: Any, bodies: Any, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "parse_metrics", broken)
-        answer = served.post("/v1/metrics", bodies.metrics(bodies.point()))
+        response = served.post("/v1/metrics", bodies.metrics(bodies.point()))
 
-    assert (answer.status_code, answer.json()["code"], "secret" in answer.text) == (500, 13, False)
+    assert (response.status_code, response.json()["code"], "secret" in response.text) == (500, 13, False)
     assert served.post("/v1/metrics", bodies.metrics(bodies.point())).status_code == 200
 
 
@@ -358,8 +359,8 @@ def test_metrics_are_valid_for_prometheus(served: Any) -> None:
     """The exposition is valid and has its content type."""
     from prometheus_client.parser import text_string_to_metric_families  # noqa: PLC0415 - used here only
 
-    answer = served.client.get("/metrics")
-    families = {family.name for family in text_string_to_metric_families(answer.text)}
+    response = served.client.get("/metrics")
+    families = {family.name for family in text_string_to_metric_families(response.text)}
 
-    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert {"stagelens_collector_batches", "process_resident_memory_bytes"} <= families

@@ -219,12 +219,12 @@ def test_a_running_collector_ingests_triton_traces(served: Any, bodies: Any, unt
         for node in (span, *span["events"]):
             for key in node.keys() & {"startTimeUnixNano", "endTimeUnixNano", "timeUnixNano"}:
                 node[key] = str(int(node[key]) + shift)
-    answer = served.post("/v1/traces", body)
+    response = served.post("/v1/traces", body)
     # While this test reads the waiting spans, no other thread may process them.
     until(lambda: served.store.fold(_processed_later, 1 << 20))
     frame = served.store.read.services(*_around(bodies.now_ns))
 
-    assert (answer.status_code, answer.json()) == (200, {})
+    assert (response.status_code, response.json()) == (200, {})
     assert list(frame["service"]) == ["triton-inference-server"]
     assert served.store.read.trace(f"{1:032x}").dominant == "forward"
     assert served.store.read.latency(Selection(*_around(bodies.now_ns), "triton-inference-server")).count == 1

@@ -69,11 +69,11 @@ class Destination(grpc.GenericRpcHandler):
 
         def export(message: bytes, context: grpc.ServicerContext) -> bytes:
             self.asked.append({str(key): str(value) for key, value in context.invocation_metadata()})
-            answer = self.decide(message, len(self.asked))
-            if isinstance(answer, Abort):
-                answer.end(context)
+            response = self.decide(message, len(self.asked))
+            if isinstance(response, Abort):
+                response.end(context)
             self.taken[signal, message] += 1
-            return answer if isinstance(answer, bytes) else b""
+            return response if isinstance(response, bytes) else b""
 
         return grpc.unary_unary_rpc_method_handler(export)
 

@@ -83,12 +83,12 @@ class Destination:
                 MESSAGES[path][0].FromString(body)
         except Exception as error:  # noqa: BLE001 - the test checks it
             self.broken.append(f"{path}: {error}")
-        answer = self.decide(path, body, len(self.asked))
-        if answer is not None and answer.status >= 300:
-            self.refused[answer.status] += 1
-            return answer
+        response = self.decide(path, body, len(self.asked))
+        if response is not None and response.status >= 300:
+            self.refused[response.status] += 1
+            return response
         self.taken[path, body] += 1
-        return answer or FakeResponse(200, MESSAGES[path][1]().SerializeToString())
+        return response or FakeResponse(200, MESSAGES[path][1]().SerializeToString())
 
 
 def _inflated(raw: bytes, encoding: str) -> bytes:
@@ -111,13 +111,13 @@ def listening(
         def do_POST(self) -> None:
             raw = self.rfile.read(int(self.headers["Content-Length"]))
             with lock:
-                answer = found.take(self.path, {key.lower(): value for key, value in self.headers.items()}, raw)
-            self.send_response(answer.status)
-            for key, value in {"Content-Type": answer.media_type, **answer.headers}.items():
+                response = found.take(self.path, {key.lower(): value for key, value in self.headers.items()}, raw)
+            self.send_response(response.status)
+            for key, value in {"Content-Type": response.media_type, **response.headers}.items():
                 self.send_header(key, value)
-            self.send_header("Content-Length", str(len(answer.body)))
+            self.send_header("Content-Length", str(len(response.body)))
             self.end_headers()
-            self.wfile.write(answer.body)
+            self.wfile.write(response.body)
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it has there
             """Log nothing."""

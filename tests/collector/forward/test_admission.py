@@ -83,11 +83,11 @@ def test_destinations_may_use_a_quarter_of_the_store() -> None:
 
 
 @pytest.mark.parametrize(
-    ("via", "kept"), [("", ""), (OTHERS, OTHERS), ("a,b", ""), (f"{OTHERS},\n", ""), ("x" * 99999, "")]
+    ("via", "expected"), [("", ""), (OTHERS, OTHERS), ("a,b", ""), (f"{OTHERS},\n", ""), ("x" * 99999, "")]
 )
-def test_a_valid_path_header_is_preserved(via: str, kept: str) -> None:
+def test_a_valid_path_header_is_preserved(via: str, expected: str) -> None:
     """An invalid path header is ignored."""
-    assert ForwardQueue(lambda: (), US, None).check_via(via) == kept
+    assert ForwardQueue(lambda: (), US, None).check_via(via) == expected
 
 
 def test_a_path_through_this_collector_is_a_loop() -> None:

@@ -46,7 +46,7 @@ def test_all_signals_are_forwarded_unchanged(
     assert post(collector, "/v1/metrics", sent[0]).status_code == 200
     assert post(collector, "/v1/metrics", sent[1], "application/json").status_code == 200
     assert post(collector, "/v1/traces", sent[2]).status_code == 200
-    answer = post(collector, "/v1/logs", sent[3])
+    response = post(collector, "/v1/logs", sent[3])
     with grpc.insecure_channel(f"127.0.0.1:{collector.grpc_port}") as channel:
         call = channel.unary_unary("/opentelemetry.proto.collector.metrics.v1.MetricsService/Export")
         call(by_grpc, timeout=60)
@@ -57,7 +57,7 @@ def test_all_signals_are_forwarded_unchanged(
     assert destination.broken == []
     assert {each["content-encoding"] for each in destination.asked} == {"gzip"}
     # Forwarded logs are not declined.
-    assert not ExportLogsServiceResponse.FromString(answer.content).HasField("partial_success")
+    assert not ExportLogsServiceResponse.FromString(response.content).HasField("partial_success")
     until(lambda: metric_value(collector, "sent_total", signal="metrics") == 3)
     assert metric_value(collector, "sent_total", signal="logs") == 1
     assert metric_value(collector, "up") == 1
@@ -146,9 +146,9 @@ def test_a_refused_body_is_dropped_counted_and_logged(
 ) -> None:
     """A refused body is dropped, counted and logged once a minute without secrets; other bodies arrive."""
     # google.rpc.Status {code = 3, message = "no histograms for key-0123456789"}
-    said = b"\x08\x03\x12\x20no histograms for key-0123456789"
+    refusal = b"\x08\x03\x12\x20no histograms for key-0123456789"
     bad = {metrics(bodies, number) for number in range(3)}
-    destination.decide = lambda _path, body, _number: FakeResponse(400, said) if body in bad else None
+    destination.decide = lambda _path, body, _number: FakeResponse(400, refusal) if body in bad else None
     env = {"KEY": "key-0123456789"}
     collector = forwarding(to(destination, headers={"Api-Key": {"env": "KEY"}}), env=env)
     good = metrics(bodies, 9)
@@ -186,17 +186,17 @@ def test_a_full_store_of_waiting_bodies_delays_senders_and_loses_nothing(
     """When waiting bodies reach the limit, senders get 503 with a delay; all acknowledged bodies arrive."""
     away = Destination(port=free_port)
     collector = forwarding(to(away, most_waiting="1MiB"))
-    answers = [(body, post(collector, "/v1/logs", body)) for body in (_noise(number) for number in range(8))]
-    taken = {body for body, answer in answers if answer.status_code == 200}
-    refused = [answer for _, answer in answers if answer.status_code != 200]
+    responses = [(body, post(collector, "/v1/logs", body)) for body in (_noise(number) for number in range(8))]
+    taken = {body for body, response in responses if response.status_code == 200}
+    refused = [response for _, response in responses if response.status_code != 200]
 
-    assert {answer.status_code for answer in refused} == {503}
-    assert all(int(answer.headers["retry-after"]) > 0 for answer in refused)
+    assert {response.status_code for response in refused} == {503}
+    assert all(int(response.headers["retry-after"]) > 0 for response in refused)
     assert b"wait to be forwarded to backend, which does not accept them" in refused[0].content
     assert 0 < waiting(store).size_bytes <= 1024**2
     with listening(free_port, away):
         until(lambda: away.bodies("/v1/logs") == taken)
-        again = {body for body, answer in answers if answer.status_code == 503}
+        again = {body for body, response in responses if response.status_code == 503}
         for body in again:
             until(lambda body=body: post(collector, "/v1/logs", body).status_code == 200)
         until(lambda: away.bodies("/v1/logs") == taken | again)
@@ -276,10 +276,10 @@ def test_a_second_collector_counts_a_repeated_body_once(
             # The first response to each body is lost.
             def relay(path: str, body: bytes, _number: int) -> FakeResponse | None:
                 url, headers = f"http://{host}:{port}{path}", {"content-type": PROTOBUF}
-                answer = httpx.post(url, content=body, headers=headers, timeout=60)
+                response = httpx.post(url, content=body, headers=headers, timeout=60)
                 is_lost = body not in seen
                 seen.add(body)
-                return FakeResponse(503) if is_lost else FakeResponse(answer.status_code, answer.content)
+                return FakeResponse(503) if is_lost else FakeResponse(response.status_code, response.content)
 
             between.decide = relay
             collector = forwarding(to(between))
@@ -304,8 +304,8 @@ def test_a_looped_body_is_refused(
 
         def relay(path: str, body: bytes, _number: int) -> FakeResponse | None:
             headers = {key: mirror.asked[-1][key] for key in ("content-type", "x-stagelens-via")}
-            answer = httpx.post(f"http://{host}:{port}{path}", content=body, headers=headers, timeout=60)
-            return FakeResponse(answer.status_code, answer.content)
+            response = httpx.post(f"http://{host}:{port}{path}", content=body, headers=headers, timeout=60)
+            return FakeResponse(response.status_code, response.content)
 
         mirror.decide = relay
         post(collector, "/v1/metrics", metrics(bodies), **{names.BATCH_HEADER: "pod:1"})
@@ -382,8 +382,8 @@ def test_a_destination_is_verified_by_host_name_with_mutual_tls(
         collector = forwarding(good, evil, nobody)
         body = metrics(bodies)
         post(collector, "/v1/metrics", body)
-        said = {"good": "up", "backend": "down", "nobody": "down"}
-        until(lambda: {each.name: each.state for each in collector.destinations.all()} == said and found.taken)
+        states = {"good": "up", "backend": "down", "nobody": "down"}
+        until(lambda: {each.name: each.state for each in collector.destinations.all()} == states and found.taken)
         (evils,) = (each for each in collector.destinations.all() if each.name == "backend")
         assert "certificate is not valid for 'evil.example'" in evils.error
         assert found.taken == {("/v1/metrics", body): 1}

@@ -62,21 +62,21 @@ def test_counts_are_exact_across_threads() -> None:
     states = DestinationStates()
     done = threading.Event()
 
-    def look() -> None:
+    def read_states() -> None:
         while not done.is_set():
             states.waiting({"tempo": Backlog()})
 
-    looking = threading.Thread(target=look)
+    reader = threading.Thread(target=read_states)
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        looking.start()
+        reader.start()
         for _ in range(3000):
             states.sent("tempo", "traces", 1, 0, "")
     finally:
         sys.setswitchinterval(interval)
         done.set()
-        looking.join()
+        reader.join()
 
     assert (states.all()[0].sent, states.all()[0].sent_bytes) == ({"traces": 3000}, 3000)
 

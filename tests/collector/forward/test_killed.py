@@ -48,8 +48,8 @@ class Process:
     def post(self, body: bytes) -> None:
         """Send *body* and wait for its acknowledgement."""
         url = f"http://127.0.0.1:{self.port}/v1/logs"
-        answer = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=30)
-        assert answer.status_code == 200
+        response = httpx.post(url, content=body, headers={"content-type": "application/json"}, timeout=30)
+        assert response.status_code == 200
 
     def end(self, *, kill: bool = False) -> None:
         """Kill the process, or stop it."""

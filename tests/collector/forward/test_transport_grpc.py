@@ -146,9 +146,9 @@ def test_json_that_is_not_otlp_is_dropped_and_counted(
         bad = {"resourceLogs": [{"scopeLogs": [{"logRecords": [{"traceId": "no digits"}]}]}]}
         assert post(collector, "/v1/logs", json.dumps(bad).encode(), "application/json").status_code == 200
         post(collector, "/v1/logs", logs("a"))
-        said = "it cannot be written as protobuf, which gRPC needs: traceId must be hexadecimal digits"
+        message = "it cannot be written as protobuf, which gRPC needs: traceId must be hexadecimal digits"
         # Both bodies are sent concurrently, and the valid one may arrive first.
-        until(lambda: found.bodies("logs") == {logs("a")} and said in caplog.text)
+        until(lambda: found.bodies("logs") == {logs("a")} and message in caplog.text)
 
         assert metric_value(collector, "dropped_total", reason="unreadable") == 1
 

@@ -121,7 +121,7 @@ def test_unknown_fields_are_omitted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("records", "said"),
+    ("records", "message"),
     [
         ('[{"traceId": "no digits"}]', "traceId must be hexadecimal digits, got 'no digits'"),
         ('[{"traceId": 5}]', "traceId must be a string, got 5"),
@@ -131,8 +131,8 @@ def test_unknown_fields_are_omitted() -> None:
         ('[{"body": {"stringValue": "\\ud800"}}]', "surrogate"),
     ],
 )
-def test_values_protobuf_cannot_encode_are_reported(records: str, said: str) -> None:
+def test_values_protobuf_cannot_encode_are_reported(records: str, message: str) -> None:
     """A value that protobuf cannot represent is an error that names the field."""
     body = '{"resourceLogs": [{"scopeLogs": [{"logRecords": %s}]}]}' % records  # noqa: UP031 - braces
-    with pytest.raises(WireError, match=said):
+    with pytest.raises(WireError, match=message):
         protobuf_of("logs", body.encode())

@@ -41,8 +41,8 @@ class Taking:
 
     def stages(self) -> list[tuple[str, dict[str, float]]]:
         """Return route and non-zero stages (whole microseconds) of each retained trace, by time."""
-        kept = self.store.read.exemplars(ALL, limit=1000, order="time").sort_values("at", kind="stable")
+        retained = self.store.read.exemplars(ALL, limit=1000, order="time").sort_values("at", kind="stable")
         return [
             (route, {stage: round(seconds * 1e6) for stage, seconds in stages.items() if seconds > _NOTHING})
-            for route, stages in zip(kept["route"], kept["stages"], strict=True)
+            for route, stages in zip(retained["route"], retained["stages"], strict=True)
         ]

@@ -33,12 +33,12 @@ def run(database: str, *words: str | Path) -> int:
 def test_the_output_lists_requests_and_the_next_command(database: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The output has the number of requests, services, times, and the command that shows them."""
     assert run(database, TRITON) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert "a Triton JSON trace" in said
-    assert "10 requests, from 84 spans; 10 retained as traces" in said
-    assert "services  triton-inference-server 10" in said
-    assert f"see it: stagelens dashboard --database {database}" in said
+    assert "a Triton JSON trace" in output
+    assert "10 requests, from 84 spans; 10 retained as traces" in output
+    assert "services  triton-inference-server 10" in output
+    assert f"see it: stagelens dashboard --database {database}" in output
 
 
 def test_options_set_service_and_environment(database: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,13 +66,13 @@ def test_an_invalid_file_does_not_affect_others(
     (tmp_path / "empty").touch()
 
     assert run(database, "notes.txt", "empty", "missing", tmp_path, TRITON) == 1
-    said = capsys.readouterr()
-    assert "10 requests" in said.out
-    assert "notes.txt: has no supported format: line 1 column 1" in said.err
-    assert "OTLP JSON" in said.err
-    assert "empty: is empty" in said.err
-    assert "missing: cannot be read (No such file or directory)" in said.err
-    assert f"{tmp_path}: cannot be read (Is a directory)" in said.err
+    captured = capsys.readouterr()
+    assert "10 requests" in captured.out
+    assert "notes.txt: has no supported format: line 1 column 1" in captured.err
+    assert "OTLP JSON" in captured.err
+    assert "empty: is empty" in captured.err
+    assert "missing: cannot be read (No such file or directory)" in captured.err
+    assert f"{tmp_path}: cannot be read (Is a directory)" in captured.err
 
 
 def test_a_byte_order_mark_is_accepted_and_utf16_explained(
@@ -140,9 +140,9 @@ def test_omitted_requests_are_reported(database: str, tmp_path: Path, capsys: py
     broken.write_text(json.dumps([*([7] * 9), *json.loads(TRITON.read_text())]))
 
     assert run(database, broken) == 1
-    said = capsys.readouterr().out
-    assert "skipped: record 1: is no record of a Triton trace" in said
-    assert "skipped: 9 records in all" in said
+    output = capsys.readouterr().out
+    assert "skipped: record 1: is no record of a Triton trace" in output
+    assert "skipped: 9 records in all" in output
 
 
 def test_old_data_are_imported_into_the_tiers_that_retain_them(
@@ -155,9 +155,9 @@ def test_old_data_are_imported_into_the_tiers_that_retain_them(
     os.utime(old, (then, then))
 
     assert run(database, old) == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for what in ("buckets of 10 s", "buckets of a minute", "traces"):
-        assert f"some data is older than the retention of {what} (" in said
+        assert f"some data is older than the retention of {what} (" in output
 
 
 def test_a_file_without_requests_is_reported(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,10 +169,10 @@ def test_a_file_without_requests_is_reported(database: str, tmp_path: Path, caps
     file.write_text(json.dumps({"resourceMetrics": metrics, "resourceLogs": [{}]}))
 
     assert run(database, file) == 0
-    said = capsys.readouterr().out
-    assert "no request was found in it" in said
-    assert "metrics with other names" in said
-    assert "logs" in said
+    output = capsys.readouterr().out
+    assert "no request was found in it" in output
+    assert "metrics with other names" in output
+    assert "logs" in output
 
 
 def test_custom_rules_apply_to_imports(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,7 +24,7 @@ RECORDS: list[dict[str, Any]] = json.loads(REAL.read_text())
 def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: Taking) -> None:
     """A real trace has one request per call, also for ensembles, with stages from its timestamps."""
     imported = taking(REAL)
-    told = {
+    timestamps = {
         each["timestamps"][0]["name"]: each["timestamps"][0]["ns"]
         for each in RECORDS
         if each["id"] == 1 and "timestamps" in each
@@ -33,9 +33,9 @@ def test_a_real_trace_has_the_requests_and_the_stages_that_triton_timed(taking: 
     assert (imported.requests, imported.broken_count) == (10, 0)
     assert imported.services == Counter({"triton-inference-server": 10})
     first = min(taking.stages(), key=lambda each: abs(each[1]["h2d"] - 203))[1]
-    assert first["h2d"] == round((told["COMPUTE_INPUT_END"] - told["COMPUTE_START"]) / 1e3)
-    assert first["forward"] == round((told["COMPUTE_OUTPUT_START"] - told["COMPUTE_INPUT_END"]) / 1e3)
-    assert first["queue"] == round((told["COMPUTE_START"] - told["QUEUE_START"]) / 1e3)
+    assert first["h2d"] == round((timestamps["COMPUTE_INPUT_END"] - timestamps["COMPUTE_START"]) / 1e3)
+    assert first["forward"] == round((timestamps["COMPUTE_OUTPUT_START"] - timestamps["COMPUTE_INPUT_END"]) / 1e3)
+    assert first["queue"] == round((timestamps["COMPUTE_START"] - timestamps["QUEUE_START"]) / 1e3)
 
 
 def test_models_are_distinguished_and_an_ensemble_is_the_called_one(taking: Taking) -> None:

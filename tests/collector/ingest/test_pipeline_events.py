@@ -28,9 +28,9 @@ def stored_events(served: Any) -> list[dict[str, Any]]:
 
 def test_an_acknowledged_event_is_stored(served: Any) -> None:
     """An event is stored before the response, which is an empty object; without a time it has the current one."""
-    answer = served.post("/v1/events", {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"})
+    response = served.post("/v1/events", {"text": "v2 is out", "service": "shop", "kind": "deploy", "key": "v2"})
 
-    assert (answer.status_code, answer.headers["content-type"], answer.json()) == (200, "application/json", {})
+    assert (response.status_code, response.headers["content-type"], response.json()) == (200, "application/json", {})
     assert stored_events(served) == [
         {"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": ""}
     ]
@@ -39,9 +39,9 @@ def test_an_acknowledged_event_is_stored(served: Any) -> None:
 
 def test_a_gzipped_event_is_stored(served: Any) -> None:
     """A gzip body is accepted, as on every other route."""
-    answer = served.post("/v1/events", gzip.compress(b'{"text": "x"}'), content_encoding="gzip")
+    response = served.post("/v1/events", gzip.compress(b'{"text": "x"}'), content_encoding="gzip")
 
-    assert (answer.status_code, len(stored_events(served))) == (200, 1)
+    assert (response.status_code, len(stored_events(served))) == (200, 1)
 
 
 @pytest.mark.parametrize(
@@ -60,26 +60,26 @@ def test_an_invalid_event_is_refused_with_a_reason(
 ) -> None:
     """An invalid event is an error in JSON with a reason, and is not stored."""
     served = serve(max_body_bytes=4096)
-    answer = served.post("/v1/events", body, **headers)
+    response = served.post("/v1/events", body, **headers)
 
-    assert (answer.status_code, stored_events(served)) == (status, [])
-    assert reason in answer.json()["message"]
+    assert (response.status_code, stored_events(served)) == (status, [])
+    assert reason in response.json()["message"]
 
 
 def test_a_wrong_method_gets_the_right_one(served: Any) -> None:
     """A method other than POST is an error that names POST."""
-    answer = served.client.get("/v1/events")
+    response = served.client.get("/v1/events")
 
-    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+    assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
 def test_a_failing_store_requests_a_retry(serve_slow: Any, slow: Any) -> None:
     """If the store fails, the response has a delay for a retry."""
     slow.failure = StoreError("the disk is full")
-    answer = serve_slow().post("/v1/events", {"text": "x"})
+    response = serve_slow().post("/v1/events", {"text": "x"})
 
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
-    assert "the disk is full" in answer.json()["message"]
+    assert (response.status_code, response.headers["retry-after"]) == (503, "5")
+    assert "the disk is full" in response.json()["message"]
 
 
 def test_waiting_events_do_not_delay_exports(serve_slow: Any, slow: Any) -> None:
@@ -103,11 +103,11 @@ def test_a_store_without_a_response_requests_a_retry(
     monkeypatch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.05)
     served = serve_slow()
     slow.open.clear()
-    answer = served.post("/v1/events", {"text": "x"})
+    response = served.post("/v1/events", {"text": "x"})
     slow.open.set()
 
-    assert answer.status_code == 503
-    assert "not committed within 0.05 s; send it again" in answer.json()["message"]
+    assert response.status_code == 503
+    assert "not committed within 0.05 s; send it again" in response.json()["message"]
 
 
 def test_the_event_command_sends_an_event(served: Any) -> None:

@@ -238,12 +238,12 @@ def test_unusual_encodings_are_parsed(as_written: bytes, otherwise: bytes | None
     point.positive.offset = -1
     point.positive.bucket_counts.append(3)
     plain = point.SerializeToString()
-    strange = plain.replace(as_written, b"\x21\x03" + bytes(7) + as_written[:9] if otherwise is None else otherwise)
+    unusual = plain.replace(as_written, b"\x21\x03" + bytes(7) + as_written[:9] if otherwise is None else otherwise)
     request = exported([(names.REQUEST_DURATION, [point] * 3)]).SerializeToString()
-    body = _body(plain, strange, plain)
+    body = _body(plain, unusual, plain)
 
-    assert strange != plain
-    assert ExponentialHistogramDataPoint.FromString(strange) == point
+    assert unusual != plain
+    assert ExponentialHistogramDataPoint.FromString(unusual) == point
     assert accepted_points(protobuf_encoding.read_metrics(body)) == accepted_points(
         protobuf_encoding.read_metrics(request)
     )

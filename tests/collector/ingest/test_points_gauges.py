@@ -38,8 +38,8 @@ readings = st.lists(
 ).map(lambda found: list({_place(each): each for each in found}.values()))
 
 
-def _place(reading: Reading) -> str:
-    return hardware_key(reading.measure.key, place(reading.measure.of, "web-1", "7", reading.device))
+def _place(sample: Reading) -> str:
+    return hardware_key(sample.measure.key, place(sample.measure.of, "web-1", "7", sample.device))
 
 
 def export_of(media_type: str, body: bytes) -> pipeline.Export:

@@ -242,10 +242,10 @@ def test_attributes_are_safe_to_store(bodies: Any) -> None:
         {"key": "far", "value": {"doubleValue": "Infinity"}},
         *({"key": f"k{number}", "value": {"intValue": number}} for number in range(100)),
     ]
-    kept = read(bodies.spans(root)).traces[0].attributes
+    attributes = read(bodies.spans(root)).traces[0].attributes
 
-    assert (kept["long"], kept["bell\ufffd"], kept["far"]) == ("x" * 200, "\ufffd", "inf")
-    assert len(kept) == 64
+    assert (attributes["long"], attributes["bell\ufffd"], attributes["far"]) == ("x" * 200, "\ufffd", "inf")
+    assert len(attributes) == 64
 
 
 @settings(deadline=None)
@@ -274,10 +274,10 @@ def test_any_valid_partition_is_stored(stages_ns: dict[str, int]) -> None:
 def load(bodies: Any, **changes: Any) -> dict[str, Any]:
     """Return a phase of a cold start in the format of an agent."""
     span = bodies.trace({"forward": 5_000_000_000})[0]
-    said = {names.LOAD_PHASE: "read", names.LOAD_OWN: 4_000_000_000, names.MODEL: "resnet", **changes}
+    attributes = {names.LOAD_PHASE: "read", names.LOAD_OWN: 4_000_000_000, names.MODEL: "resnet", **changes}
     span["attributes"] = [
         {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": value}}
-        for key, value in said.items()
+        for key, value in attributes.items()
         if value is not None
     ]
     return span
@@ -289,9 +289,9 @@ def test_a_cold_start_phase_is_not_a_retained_request(bodies: Any) -> None:
     month = 30 * 86_400 * 1_000_000_000
     old = load(bodies)
     old |= {key: str(int(old[key]) - month) for key in ("startTimeUnixNano", "endTimeUnixNano")}
-    (told,) = found.loads
+    (phase,) = found.loads
 
-    assert (told.service, told.place, told.phase, told.model, told.own, told.ended - told.started) == (
+    assert (phase.service, phase.place, phase.phase, phase.model, phase.own, phase.ended - phase.started) == (
         "shop",
         "pod-1:pod-1",
         "read",

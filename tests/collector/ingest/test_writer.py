@@ -26,7 +26,7 @@ def test_a_full_queue_requests_a_retry(serve_slow: Any, slow: Any, bodies: Any, 
         until(lambda: served.metric("stagelens_collector_queue_batches") == 2)
         refused = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
         slow.open.set()
-        accepted = [answer.result().status_code for answer in waiting]
+        accepted = [future.result().status_code for future in waiting]
 
     assert (refused.status_code, refused.headers["retry-after"], refused.json()["code"]) == (429, "1", 8)
     assert (accepted, served.counted()) == ([200, 200], 2)
@@ -40,10 +40,10 @@ def test_a_transaction_of_small_batches_is_bounded(
     served = serve_slow()
     slow.open.clear()
     with ThreadPoolExecutor(5) as pool:
-        answers = [pool.submit(served.post, "/v1/metrics", {}, x_stagelens_batch=f"a:{n}") for n in range(5)]
+        futures = [pool.submit(served.post, "/v1/metrics", {}, x_stagelens_batch=f"a:{n}") for n in range(5)]
         until(lambda: served.metric("stagelens_collector_queue_batches") == 5)
         slow.open.set()
-        codes = {answer.result().status_code for answer in answers}
+        codes = {future.result().status_code for future in futures}
 
     assert codes == {200}
     assert served.metric("stagelens_collector_commit_seconds_count") == 3
@@ -70,15 +70,15 @@ def test_batches_a_failing_store_refused_are_written_later(
     served = serve_slow()
     slow.failure = StoreError("cannot write to stagelens.db: the disk is full")
     body = json.dumps(bodies.metrics(bodies.point())).encode()
-    answers = [served.post("/v1/metrics", body, x_stagelens_batch="a:1") for _ in range(2)]
+    responses = [served.post("/v1/metrics", body, x_stagelens_batch="a:1") for _ in range(2)]
     sick = served.client.get("/healthz")
     slow.failure = None
     until(lambda: served.counted() == 1)
     until(lambda: served.client.get("/healthz").status_code == 200)
     again = served.post("/v1/metrics", body, x_stagelens_batch="a:1")
 
-    assert [(answer.status_code, answer.headers["retry-after"]) for answer in answers] == [(503, "5")] * 2
-    assert "the disk is full" in answers[0].json()["message"]
+    assert [(response.status_code, response.headers["retry-after"]) for response in responses] == [(503, "5")] * 2
+    assert "the disk is full" in responses[0].json()["message"]
     assert (sick.status_code, "the disk is full" in sick.text) == (503, True)
     assert (again.status_code, served.counted()) == (200, 1)
     logged = [record.message for record in caplog.records if "committing to the store" in record.message]
@@ -94,12 +94,12 @@ def test_a_slow_commit_gets_a_response_within_the_sender_timeout(
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     with monkeypatch.context() as patch:
         patch.setattr(pipeline, "MAX_COMMIT_SECONDS", 0.1)
-        answer = served.post("/v1/metrics", body, x_stagelens_batch="a:1")
+        response = served.post("/v1/metrics", body, x_stagelens_batch="a:1")
     slow.open.set()
     until(lambda: served.counted() == 1)
     again = served.post("/v1/metrics", body, x_stagelens_batch="a:1")
 
-    assert (answer.status_code, "the batch stays queued" in answer.json()["message"]) == (503, True)
+    assert (response.status_code, "the batch stays queued" in response.json()["message"]) == (503, True)
     assert (again.status_code, served.counted()) == (200, 1)
 
 
@@ -109,10 +109,10 @@ def test_a_full_buffer_of_a_failing_store_is_a_503(serve_slow: Any, slow: Any, b
     slow.failure = StoreError("locked")
     body = json.dumps(bodies.metrics(bodies.point())).encode()
     served.post("/v1/metrics", body, x_stagelens_batch="a:1")
-    answer = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
+    response = served.post("/v1/metrics", body, x_stagelens_batch="a:2")
     slow.failure = None
 
-    assert (answer.status_code, "the queue is full" in answer.json()["message"]) == (503, True)
+    assert (response.status_code, "the queue is full" in response.json()["message"]) == (503, True)
 
 
 def test_a_batch_that_fails_the_store_is_dropped_alone(
@@ -130,9 +130,9 @@ def test_a_batch_that_fails_the_store_is_dropped_alone(
         }
         until(lambda: served.metric("stagelens_collector_queue_batches") == 4)
         slow.open.set()
-        answers = {name: answer.result().status_code for name, answer in sent.items()}
+        codes = {name: future.result().status_code for name, future in sent.items()}
 
-    assert answers == {"a": 200, "bad": 500, "b": 200, "c": 200}
+    assert codes == {"a": 200, "bad": 500, "b": 200, "c": 200}
     assert served.counted() == 3
 
 
@@ -161,12 +161,12 @@ def test_a_temporarily_locked_database_loses_nothing(
     other = sqlite3.connect(str(store.engine.url.database), isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(served.post, "/v1/metrics", body)
+        future = pool.submit(served.post, "/v1/metrics", body)
         until(lambda: served.metric("stagelens_collector_queue_batches") == 1)
         other.execute("ROLLBACK")
         other.close()
 
-        assert (answer.result().status_code, served.counted()) == (200, 1)
+        assert (future.result().status_code, served.counted()) == (200, 1)
 
 
 def test_writes_resume_after_a_full_disk(served: Any, store: Store, bodies: Any, until: Callable[..., None]) -> None:
@@ -184,10 +184,10 @@ def test_writes_resume_after_a_full_disk(served: Any, store: Store, bodies: Any,
         connection.execute(f"PRAGMA max_page_count = {limit['pages']}").close()
 
     event.listen(store.engine, "checkout", restrict)
-    answer = served.post("/v1/metrics", bodies.metrics(*many))
+    response = served.post("/v1/metrics", bodies.metrics(*many))
     sick = served.client.get("/healthz")
     limit["pages"] = 2**30
     until(lambda: served.counted() == 200 * 60)
 
-    assert (answer.status_code, sick.status_code) == (503, 503)
-    assert "the disk is full" in answer.json()["message"]
+    assert (response.status_code, sick.status_code) == (503, 503)
+    assert "the disk is full" in response.json()["message"]

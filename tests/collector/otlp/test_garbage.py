@@ -212,10 +212,10 @@ def test_any_body_gets_a_response_and_only_a_200_changes_the_store(
     store, client = served
     signal, media_type, body = request
     before = rows(store)
-    answer = client.post(f"/v1/{signal}", content=body, headers={"content-type": media_type})
+    response = client.post(f"/v1/{signal}", content=body, headers={"content-type": media_type})
 
-    assert answer.status_code == 200 or (answer.status_code == 400 and answer.content)
-    assert answer.status_code == 200 or rows(store) == before
+    assert response.status_code == 200 or (response.status_code == 400 and response.content)
+    assert response.status_code == 200 or rows(store) == before
     assert client.get("/healthz").status_code == 200
 
 
@@ -239,10 +239,10 @@ def test_any_headers_get_a_response(
     if name is not None:
         headers[names.BATCH_HEADER] = name.strip()
     encoded = [(key.encode(), value.encode("latin-1")) for key, value in headers.items()]
-    answer = client.post(path, content=body, headers=encoded)
+    response = client.post(path, content=body, headers=encoded)
 
-    assert answer.status_code in (200, 400, 413, 415)
-    assert answer.status_code == 200 or rows(store) == before
+    assert response.status_code in (200, 400, 413, 415)
+    assert response.status_code == 200 or rows(store) == before
 
 
 @settings(max_examples=100, deadline=None)

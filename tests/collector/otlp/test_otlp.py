@@ -119,10 +119,10 @@ def test_integers_can_be_strings_or_numbers(bodies: Any) -> None:
 def test_unknown_fields_are_ignored(bodies: Any) -> None:
     """An unknown field of any type at any level changes nothing."""
     plain = bodies.metrics(bodies.point())
-    strange = bodies.metrics(bodies.point(exemplars="?", novelty=[{}], min=None))
-    strange["resourceMetrics"][0]["schemaUrl"] = strange["extra"] = 7
+    extended = bodies.metrics(bodies.point(exemplars="?", novelty=[{}], min=None))
+    extended["resourceMetrics"][0]["schemaUrl"] = extended["extra"] = 7
 
-    assert json_encoding.read_metrics(json.dumps(strange).encode()) == json_encoding.read_metrics(
+    assert json_encoding.read_metrics(json.dumps(extended).encode()) == json_encoding.read_metrics(
         json.dumps(plain).encode()
     )
 

@@ -46,8 +46,8 @@ def running(part: str, *arguments: str, ready: str = "/", **env: str) -> Generat
 def is_up(url: str) -> bool:
     """Return whether a server responds at *url*."""
     try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            return answer.status == 200
+        with urllib.request.urlopen(url, timeout=60) as response:
+            return response.status == 200
     except urllib.error.HTTPError as error:
         # An HTTP error is a response from a running server.
         error.close()
@@ -59,5 +59,5 @@ def is_up(url: str) -> bool:
 def post(url: str, body: Any) -> Any:
     """Post *body* and return the response, both as JSON."""
     request = urllib.request.Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return json.load(answer)
+    with urllib.request.urlopen(request, timeout=60) as response:
+        return json.load(response)

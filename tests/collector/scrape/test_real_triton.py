@@ -42,14 +42,14 @@ def call(triton: TritonServer, model: str) -> None:
     request = urllib.request.Request(
         f"http://{triton.http}/v2/models/{model}/infer", json.dumps(body).encode(), {"Content-Type": "application/json"}
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
-        answer.read()
+    with urllib.request.urlopen(request, timeout=30) as response:
+        response.read()
 
 
 def statistics(triton: TritonServer, model: str) -> dict[str, Any]:
     """Return the server's statistics of *model*."""
-    with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=30) as answer:
-        return json.load(answer)["model_stats"][0]
+    with urllib.request.urlopen(f"http://{triton.http}/v2/models/{model}/stats", timeout=30) as response:
+        return json.load(response)["model_stats"][0]
 
 
 def await_calls(triton: TritonServer, model: str, count: int) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def counted(values: list[float], created: float = 0.0) -> StreamCounts:
     return StreamCounts(dict(Counter(map(bucket_of, values))), math.fsum(values), created)
 
 
-def reading(at: float, streams: dict[MetricStream, StreamCounts], started: float = 0.0, beyond: int = 0) -> Snapshot:
+def scraped(at: float, streams: dict[MetricStream, StreamCounts], started: float = 0.0, beyond: int = 0) -> Snapshot:
     """Return a reading by fixed rules."""
     return Snapshot(at, "rules", started, streams, beyond)
 
@@ -49,7 +49,7 @@ ACTIONS = st.lists(
 
 @given(ACTIONS, st.sampled_from(["process", "created"]))
 def test_differences_add_up_to_the_observations(
-    actions: list[tuple[dict[str, list[float]], bool, bool]], told: str
+    actions: list[tuple[dict[str, list[float]], bool, bool]], reported: str
 ) -> None:
     """Over restarts, failed readings and changing labels, differences add up without loss or duplicates.
 
@@ -62,12 +62,12 @@ def test_differences_add_up_to_the_observations(
     expected_sum = 0.0
 
     def read() -> Snapshot:
-        created = started if told == "created" else 0.0
+        created = started if reported == "created" else 0.0
         streams = {
             MetricStream("request", "engine", (("model", model),)): counted(values, created)
             for model, values in seen.items()
         }
-        return reading(now, streams, started if told == "process" else 0.0)
+        return scraped(now, streams, started if reported == "process" else 0.0)
 
     base = difference_between(None, read()).base
     got: Counter[tuple[str, tuple[float, float]]] = Counter()
@@ -102,7 +102,7 @@ def test_differences_add_up_to_the_observations(
 @given(VALUES, VALUES)
 def test_an_undetected_restart_never_counts_too_much(before: list[float], after: list[float]) -> None:
     """Without a start time a restart may remain undetected; then too little is counted, never too much."""
-    difference = difference_between(reading(0, {STREAM: counted(before)}), reading(10, {STREAM: counted(after)}))
+    difference = difference_between(scraped(0, {STREAM: counted(before)}), scraped(10, {STREAM: counted(after)}))
     count = sum(more.count for more in difference.added.values())
 
     assert 0 <= count <= len(after)
@@ -110,7 +110,7 @@ def test_an_undetected_restart_never_counts_too_much(before: list[float], after:
 
 def test_counting_starts_at_the_first_reading() -> None:
     """The first reading counts nothing, because the time of earlier requests is unknown."""
-    difference = difference_between(None, reading(0, {STREAM: counted([0.2] * 1000)}))
+    difference = difference_between(None, scraped(0, {STREAM: counted([0.2] * 1000)}))
 
     assert difference.added == {}
     assert difference.base.streams[STREAM].count == 1000
@@ -118,19 +118,19 @@ def test_counting_starts_at_the_first_reading() -> None:
 
 def test_new_labels_count_from_their_first_request() -> None:
     """A label that appears later is counted from its first request."""
-    first = reading(0, {STREAM: counted([0.2])})
+    first = scraped(0, {STREAM: counted([0.2])})
 
-    added = difference_between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])})).added
+    added = difference_between(first, scraped(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])})).added
 
     assert {stream: more.count for stream, more in added.items()} == {OTHER: 2}
 
 
 def test_labels_beyond_the_series_limit_count_from_their_second_reading() -> None:
     """Beyond the limit of series, a new label may have existed before, so it counts from its second reading."""
-    first = reading(0, {STREAM: counted([0.2])}, beyond=1)
+    first = scraped(0, {STREAM: counted([0.2])}, beyond=1)
 
-    difference = difference_between(first, reading(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])}, beyond=1))
-    later = difference_between(difference.base, reading(20, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4, 0.5])}))
+    difference = difference_between(first, scraped(10, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4])}, beyond=1))
+    later = difference_between(difference.base, scraped(20, {STREAM: counted([0.2]), OTHER: counted([0.3, 0.4, 0.5])}))
 
     assert difference.added == {}
     assert {stream: more.count for stream, more in later.added.items()} == {OTHER: 1}
@@ -138,17 +138,17 @@ def test_labels_beyond_the_series_limit_count_from_their_second_reading() -> Non
 
 def test_missing_labels_continue_from_their_last_value() -> None:
     """A label that is missing in one reading continues from its last value."""
-    first = reading(0, {STREAM: counted([0.2] * 5), OTHER: counted([0.2])})
-    without = difference_between(first, reading(10, {OTHER: counted([0.2])})).base
+    first = scraped(0, {STREAM: counted([0.2] * 5), OTHER: counted([0.2])})
+    without = difference_between(first, scraped(10, {OTHER: counted([0.2])})).base
 
-    added = difference_between(without, reading(20, {STREAM: counted([0.2] * 6), OTHER: counted([0.2])})).added
+    added = difference_between(without, scraped(20, {STREAM: counted([0.2] * 6), OTHER: counted([0.2])})).added
 
     assert {stream: more.count for stream, more in added.items()} == {STREAM: 1}
 
 
 def test_changed_rules_restart_counting() -> None:
     """After a change of rules counting starts again, because new rules find old counters."""
-    first = reading(0, {STREAM: counted([0.2])})
+    first = scraped(0, {STREAM: counted([0.2])})
     other = Snapshot(10, "changed rules", 0.0, {STREAM: counted([0.2]), OTHER: counted([0.2] * 9)})
 
     difference = difference_between(first, other)
@@ -159,9 +159,9 @@ def test_changed_rules_restart_counting() -> None:
 
 def test_a_long_gap_is_dropped_and_reported() -> None:
     """After a long gap the difference is dropped and reported, because its time is unknown."""
-    first = reading(0, {STREAM: counted([0.2])})
+    first = scraped(0, {STREAM: counted([0.2])})
 
-    difference = difference_between(first, reading(MAX_GAP_SECONDS + 1, {STREAM: counted([0.2] * 9)}))
+    difference = difference_between(first, scraped(MAX_GAP_SECONDS + 1, {STREAM: counted([0.2] * 9)}))
 
     assert difference.added == {}
     assert difference.lost_seconds == MAX_GAP_SECONDS + 1
@@ -169,11 +169,11 @@ def test_a_long_gap_is_dropped_and_reported() -> None:
 
 def test_alternating_processes_behind_one_address_are_not_counted() -> None:
     """Two processes behind one URL are not counted alternately as restarts."""
-    one = reading(1000, {STREAM: counted([0.2] * 50)}, started=100)
-    two = reading(1010, {STREAM: counted([0.2] * 70)}, started=101.5)
+    one = scraped(1000, {STREAM: counted([0.2] * 50)}, started=100)
+    two = scraped(1010, {STREAM: counted([0.2] * 70)}, started=101.5)
 
     there = difference_between(one, two)
-    back = difference_between(there.base, reading(1020, {STREAM: counted([0.2] * 51)}, started=100))
+    back = difference_between(there.base, scraped(1020, {STREAM: counted([0.2] * 51)}, started=100))
 
     assert there.added == back.added == {}
     assert "each process at its own address" in there.note

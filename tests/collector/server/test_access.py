@@ -149,11 +149,11 @@ def limits_of(site: Site) -> Any:
 def test_only_a_valid_token_permits_exports(guarded: Site, bodies: Bodies, store: Store) -> None:
     """Only a valid token permits exports over both protocols; a refused one is not stored and explains the fix."""
     body = bodies.metrics(bodies.point())
-    answers = [guarded.post(body, token) for token in ("", "wrong", A[:-1], A)]
+    responses = [guarded.post(body, token) for token in ("", "wrong", A[:-1], A)]
 
-    assert [answer.status_code for answer in answers] == [401, 401, 401, 200]
-    assert all(answer.headers["www-authenticate"] == "Bearer" for answer in answers[:3])
-    assert "OTEL_EXPORTER_OTLP_HEADERS" in answers[0].text
+    assert [response.status_code for response in responses] == [401, 401, 401, 200]
+    assert all(response.headers["www-authenticate"] == "Bearer" for response in responses[:3])
+    assert "OTEL_EXPORTER_OTLP_HEADERS" in responses[0].text
     assert [guarded.export(token) for token in ("", "wrong", A)] == [
         grpc.StatusCode.UNAUTHENTICATED,
         grpc.StatusCode.UNAUTHENTICATED,
@@ -229,7 +229,7 @@ def test_the_rate_limit_of_a_token_ignores_headers(
     ]
     refused = statuses[-1]
 
-    assert [answer.status_code for answer in statuses] == [200, 200, 429, 429]
+    assert [response.status_code for response in statuses] == [200, 200, 429, 429]
     assert int(refused.headers["retry-after"]) in range(1, 501)
     assert guarded.export(B) == grpc.StatusCode.RESOURCE_EXHAUSTED
     assert guarded.post(body, A).status_code == 200
@@ -238,9 +238,9 @@ def test_the_rate_limit_of_a_token_ignores_headers(
 def test_an_address_without_a_token_has_a_rate_limit(site: Callable[..., Site], bodies: Bodies) -> None:
     """Clients without a token have a rate limit by address, which headers do not change."""
     limited = site("access: {anonymous: {requests_per_second: 0.002}}\n")
-    answers = [limited.post(bodies.metrics(), **{"x-forwarded-for": f"10.0.0.{n}"}) for n in range(3)]
+    responses = [limited.post(bodies.metrics(), **{"x-forwarded-for": f"10.0.0.{n}"}) for n in range(3)]
 
-    assert [answer.status_code for answer in answers] == [200, 429, 429]
+    assert [response.status_code for response in responses] == [200, 429, 429]
 
 
 def test_only_a_listed_certificate_permits_exports(
@@ -324,11 +324,11 @@ def test_a_tls_handshake_has_a_deadline(
         # The beginning of a hello.
         silent.sendall(b"\x16\x03\x01\x02\x00\x01")
         try:
-            heard = silent.recv(1)
+            received = silent.recv(1)
         except ConnectionResetError:
-            heard = b""
+            received = b""
 
-    assert heard == b""
+    assert received == b""
     until(lambda: not limits_of(sealed)._members)
 
 
@@ -337,11 +337,11 @@ def test_a_tls_port_does_not_respond_to_plain_text(sealed: Site) -> None:
     with socket.create_connection(sealed.collector.address, timeout=60) as connection:
         connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         try:
-            heard = connection.recv(4096)
+            received = connection.recv(4096)
         except ConnectionResetError:
-            heard = b""
+            received = b""
 
-    assert not heard.startswith(b"HTTP")
+    assert not received.startswith(b"HTTP")
 
 
 def test_an_open_collector_does_not_start(store: Store) -> None:

@@ -104,11 +104,11 @@ def test_an_error_has_a_line_and_a_fix(text: str, problem: str) -> None:
     import re  # noqa: PLC0415 - used here only
 
     _, problems = read(text)
-    told = "\n".join(problems)
+    report = "\n".join(problems)
 
-    assert re.search("^" + problem.replace("[", r"\["), told, re.MULTILINE), told
-    assert SECRET not in told
-    assert OTHER not in told
+    assert re.search("^" + problem.replace("[", r"\["), report, re.MULTILINE), report
+    assert SECRET not in report
+    assert OTHER not in report
 
 
 def test_tokens_are_stored_as_hashes() -> None:
@@ -178,8 +178,8 @@ def test_a_collector_without_authentication_needs_a_local_address(host: str, acc
     with pytest.raises(ConfigError) as caught:
         check_exposure(host, access, is_open=False)
 
-    for cure in ("STAGELENS_COLLECTOR_TOKEN", "client_ca", "STAGELENS_COLLECTOR_OPEN=true", "127.0.0.1"):
-        assert cure in str(caught.value)
+    for fix in ("STAGELENS_COLLECTOR_TOKEN", "client_ca", "STAGELENS_COLLECTOR_OPEN=true", "127.0.0.1"):
+        assert fix in str(caught.value)
 
 
 @pytest.mark.parametrize(

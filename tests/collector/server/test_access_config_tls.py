@@ -39,7 +39,7 @@ def put(source: Pem, files: ServerTlsFiles) -> None:
 def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tuple[str, str]:
     """Return the server's certificate name and the client's name seen by the server; ssl.SSLError if one refuses."""
 
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readline()
         writer.write(f"you are {certificate_of(writer.transport)}\n".encode())
         writer.close()
@@ -48,17 +48,17 @@ def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tup
         context = ssl.create_default_context(cafile=trusted)
         if client is not None:
             context.load_cert_chain(client.certificate, client.key)
-        async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=tls.context) as server:
+        async with await asyncio.start_server(respond, "127.0.0.1", 0, ssl=tls.context) as server:
             port: int = server.sockets[0].getsockname()[1]
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
             writer.write(b"who am I?\n")
             # With TLS 1.3 a client learns only at the first read that it was refused.
-            heard = (await reader.readline()).decode()
-            if not heard:
+            received = (await reader.readline()).decode()
+            if not received:
                 raise ConnectionResetError
             shown: Any = writer.get_extra_info("peercert")
             writer.close()
-        return shown["subject"][0][0][1], heard.removeprefix("you are").strip()
+        return shown["subject"][0][0][1], received.removeprefix("you are").strip()
 
     return asyncio.run(ask())
 
@@ -86,8 +86,8 @@ def connect_grpc() -> Generator[Callable[[GrpcTls, Path, Pem | None], str]]:
         # A separate channel, because gRPC shares connections between equal ones.
         options = [("grpc.use_local_subchannel_pool", 1)]
         with grpc.secure_channel(f"127.0.0.1:{servers[id(tls)][1]}", credentials, options) as channel:
-            answer: bytes = channel.unary_unary("/test/Say")(b"", timeout=60)
-        return answer.decode()
+            response: bytes = channel.unary_unary("/test/Say")(b"", timeout=60)
+        return response.decode()
 
     yield connect
     for server, _ in servers.values():
@@ -168,16 +168,16 @@ def test_an_invalid_file_leaves_the_last_valid_certificate_in_use(
 
 @pytest.mark.parametrize("make", [HttpTls, GrpcTls])
 @pytest.mark.parametrize(
-    ("name", "cure"), [("certificate", "its own key"), ("key", "its own key"), ("client_ca", "PEM")]
+    ("name", "fix"), [("certificate", "its own key"), ("key", "its own key"), ("client_ca", "PEM")]
 )
 def test_unusable_files_prevent_the_start(
-    files: ServerTlsFiles, make: Callable[[ServerTlsFiles], object], name: str, cure: str
+    files: ServerTlsFiles, make: Callable[[ServerTlsFiles], object], name: str, fix: str
 ) -> None:
     """Unusable files prevent the start with a fix; gRPC would accept them and refuse every connection."""
     broken: Path = getattr(files, name)
     broken.write_text("no certificate")
 
-    with pytest.raises(ConfigError, match=rf"{broken}.*{cure}"):
+    with pytest.raises(ConfigError, match=rf"{broken}.*{fix}"):
         make(files)
 
 

@@ -38,68 +38,68 @@ class Reading:
         return [body.upper() for body in bodies]
 
 
-async def _occupied(reading: Reading, decoders: DecoderPool) -> list[asyncio.Task[bytes]]:
+async def _occupied(parser: Reading, decoders: DecoderPool) -> list[asyncio.Task[bytes]]:
     """Occupy all threads of *decoders*."""
-    tasks = [asyncio.create_task(decoders.read(b"first", "", reading.wait, reading.together)) for _ in range(THREADS)]
+    tasks = [asyncio.create_task(decoders.read(b"first", "", parser.wait, parser.together)) for _ in range(THREADS)]
     for _ in tasks:
-        assert await asyncio.to_thread(reading.begun.acquire, timeout=60)
+        assert await asyncio.to_thread(parser.begun.acquire, timeout=60)
     return tasks
 
 
 def test_a_failing_body_does_not_affect_others() -> None:
     """Of bodies parsed together, only the invalid ones fail."""
-    reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
+    parser, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> list[bytes | BaseException]:
-        first = await _occupied(reading, decoders)
-        waiting = [decoders.read(body, "", bytes, reading.together) for body in (b"a", b"b", b"bad", b"c", b"d")]
+        first = await _occupied(parser, decoders)
+        waiting = [decoders.read(body, "", bytes, parser.together) for body in (b"a", b"b", b"bad", b"c", b"d")]
         later = asyncio.gather(*first, *waiting, decoders.read(b"e", "gzip", bytes, identity), return_exceptions=True)
         await asyncio.sleep(0)
-        reading.go.set()
+        parser.go.set()
         return await later
 
-    *told, damaged = asyncio.run(run())
+    *results, damaged = asyncio.run(run())
     decoders.stop()
 
-    assert [repr(one) for one in told] == [
+    assert [repr(one) for one in results] == [
         *(repr(body) for body in (b"FIRST", b"FIRST", b"A", b"B")),
         repr(WireError("bad")),
         *(repr(body) for body in (b"C", b"D")),
     ]
     assert isinstance(damaged, WireError)
-    assert max(map(len, reading.groups)) > 1
+    assert max(map(len, parser.groups)) > 1
 
 
 def test_bodies_of_disconnected_clients_are_not_parsed() -> None:
     """The body of a cancelled request is skipped, and the following ones are parsed."""
-    reading, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
+    parser, decoders = Reading(), DecoderPool(2 * SMALL_BYTES)
 
     async def run() -> bytes:
-        first = await _occupied(reading, decoders)
-        gone = asyncio.create_task(decoders.read(b"gone", "", bytes, reading.together))
+        first = await _occupied(parser, decoders)
+        gone = asyncio.create_task(decoders.read(b"gone", "", bytes, parser.together))
         await asyncio.sleep(0)
         gone.cancel()
-        last = asyncio.create_task(decoders.read(b"last", "", bytes, reading.together))
+        last = asyncio.create_task(decoders.read(b"last", "", bytes, parser.together))
         await asyncio.sleep(0)
-        reading.go.set()
+        parser.go.set()
         await asyncio.gather(*first, gone, return_exceptions=True)
         return await last
 
     assert asyncio.run(run()) == b"LAST"
     decoders.stop()
-    assert not any(b"gone" in group for group in reading.groups)
+    assert not any(b"gone" in group for group in parser.groups)
 
 
 @pytest.mark.parametrize("most", [SMALL_BYTES // 2, 4 * SMALL_BYTES])
 def test_bodies_over_the_maximum_size_are_refused(most: int) -> None:
     """Bodies up to the maximum size are parsed, and larger ones are refused."""
-    reading, decoders = Reading(), DecoderPool(most)
+    parser, decoders = Reading(), DecoderPool(most)
     body = b"x" * (most - 1)
 
     async def run() -> list[bytes | BaseException]:
         sent = (gzip.compress(one) for one in (body, body + b"xx"))
         return await asyncio.gather(
-            *(decoders.read(one, "gzip", bytes, reading.together) for one in sent), return_exceptions=True
+            *(decoders.read(one, "gzip", bytes, parser.together) for one in sent), return_exceptions=True
         )
 
     read, refused = asyncio.run(run())

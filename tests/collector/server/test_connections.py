@@ -70,10 +70,10 @@ def test_a_head_that_is_too_large_is_refused(served: Any, bodies: Any, sent: byt
 def test_the_head_limit_applies_to_each_head(served: Any, bodies: Any) -> None:
     """The limit applies to each head, not to the connection or to bodies."""
     body = json.dumps(bodies.metrics(*[bodies.point()] * 100)).encode()
-    answers = {served.post("/v1/metrics", body, x_long="x" * (LARGE // 2)).status_code for _ in range(5)}
+    statuses = {served.post("/v1/metrics", body, x_long="x" * (LARGE // 2)).status_code for _ in range(5)}
 
     assert len(body) > LARGE
-    assert answers == {200}
+    assert statuses == {200}
 
 
 @pytest.mark.parametrize("sent", [b"", b"POST /v1/met", HEAD + b"X-Slow: "])

@@ -110,9 +110,9 @@ def test_an_acknowledged_export_is_in_the_store(
 ) -> None:
     """An acknowledged export is in the store, compressed or not."""
     served = serve(grpc_port=0)
-    answer = call(served, metrics, compression=compression)
+    response = call(served, metrics, compression=compression)
 
-    assert (answer, served.counted()) == (b"", 1)
+    assert (response, served.counted()) == (b"", 1)
     assert served.metric('stagelens_collector_requests_total{code="200",signal="metrics"}') == 1
 
 
@@ -136,9 +136,9 @@ def test_traces_are_stored(serve: Serve, bodies: Any) -> None:
         for key in ("traceId", "spanId", "parentSpanId"):
             if key in span:
                 span[key] = base64.b64encode(bytes.fromhex(span[key])).decode()
-    answer = call(served, ParseDict(body, ExportTraceServiceRequest()), TRACES)
+    response = call(served, ParseDict(body, ExportTraceServiceRequest()), TRACES)
 
-    assert (answer, served.store.read.trace("ab" * 16).duration_ns) == (b"", 6)
+    assert (response, served.store.read.trace("ab" * 16).duration_ns) == (b"", 6)
 
 
 def test_logs_are_acknowledged_and_declined(serve: Serve) -> None:
@@ -306,9 +306,9 @@ def test_a_cancelled_call_is_still_committed(
     served = serve_slow(grpc_port=0)
     slow.open.clear()
     with channel(served.collector) as to:
-        begun = to.unary_unary(METRICS).future(metrics.SerializeToString(), metadata=(("x-stagelens-batch", "a:1"),))
+        future = to.unary_unary(METRICS).future(metrics.SerializeToString(), metadata=(("x-stagelens-batch", "a:1"),))
         assert slow.entered.acquire(timeout=60)
-        begun.cancel()
+        future.cancel()
     slow.open.set()
     until(lambda: served.counted() == 1)
 
@@ -331,13 +331,13 @@ def test_stopping_acknowledges_accepted_batches(serve_slow: Serve, slow: Any, me
     served = serve_slow(grpc_port=0)
     slow.open.clear()
     with ThreadPoolExecutor(2) as pool:
-        answer = pool.submit(call, served, metrics)
+        future = pool.submit(call, served, metrics)
         assert slow.entered.acquire(timeout=60)
         stopped = pool.submit(served.collector.stop)
         slow.open.set()
         stopped.result(timeout=60)
 
-        assert (answer.result(), served.counted()) == (b"", 1)
+        assert (future.result(), served.counted()) == (b"", 1)
     error: Any = refusal(served, metrics)
     assert error.code() == grpc.StatusCode.UNAVAILABLE
 

@@ -277,8 +277,8 @@ class Plain:
         ]
 
     def _count_response(self, counts: RequestHistograms, root: Span, rows: list[Span]) -> None:
-        told = [(self._depth(span, root), span, span.stream) for span in rows if span.stream is not None]
-        top = [(span, stream) for depth, span, stream in told if depth == min(told, key=itemgetter(0))[0]]
+        streams = [(self._depth(span, root), span, span.stream) for span in rows if span.stream is not None]
+        top = [(span, stream) for depth, span, stream in streams if depth == min(streams, key=itemgetter(0))[0]]
         tokens_in, tokens_out = sum(each.tokens_in for _, each in top), sum(each.tokens_out for _, each in top)
         for span, stream in top if len(top) == 1 else ():
             first = stream.first_token_ns and span.start - root.start + stream.first_token_ns

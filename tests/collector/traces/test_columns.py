@@ -30,12 +30,12 @@ SPANS = columns([
 def as_before(spans: Spans) -> bytes:
     """Return *spans* in the first format: streams and labels in one document."""
 
-    def told(label: Label) -> dict[str, Any]:
+    def fields_of(label: Label) -> dict[str, Any]:
         return {name: value for name, value in asdict(label).items() if name != "text"}
 
     beside = {
         "sources": [asdict(source) for source in spans.sources],
-        "labels": [told(label) for label in spans.labels],
+        "labels": [fields_of(label) for label in spans.labels],
         "streams": {
             str(row): {"first_token_ns": first, "tokens_in": taken, "tokens_out": put, "gap_ns": gap}
             for row, first, taken, put, gap in spans.streams.tolist()

@@ -20,7 +20,7 @@ from tests.collector.traces.span_trees import NOON, NS, SHOP, STOCK, Inbox, Plai
 KINDS = ("internal", "internal", "server", "client", "producer")
 STAGES = ("", "forward", "queue", "dependency", "mine")
 # With two tokens, times between tokens are whole nanoseconds, so that sums do not depend on order.
-ANSWERS = st.builds(
+STREAMS = st.builds(
     StreamMeasurements,
     first_token_ns=st.sampled_from((0, NS // 8, NS)),
     tokens_in=st.sampled_from((0, 3, 200)),
@@ -58,7 +58,7 @@ def trees(draw: st.DrawFn) -> list[Span]:
                 draw(st.sampled_from((SHOP, SHOP, STOCK))),
                 trace,
                 draw(st.sampled_from((0, 0, Flag.ERROR))),
-                draw(st.one_of(st.none(), st.none(), ANSWERS)),
+                draw(st.one_of(st.none(), st.none(), STREAMS)),
             )
         )
     return spans
@@ -134,8 +134,8 @@ def test_finished_spans_replace_unfinished_ones(spans: list[Span], seed: int) ->
     """A span that is exported at its start and at its end is counted by its end."""
     inbox = Inbox()
     rng = random.Random(seed)
-    begun = [replace(span, end=None) for span in spans if rng.random() < 0.5]
-    for export in rng.sample([spans, begun], 2):
+    unfinished = [replace(span, end=None) for span in spans if rng.random() < 0.5]
+    for export in rng.sample([spans, unfinished], 2):
         if export:
             inbox.put(export, 0)
     inbox.process(30)
@@ -340,9 +340,9 @@ def test_remembered_state_is_bounded() -> None:
     for minute in range(40):
         inbox.put([span for trace in range(200) for span in request(1000 * minute + trace + 1)], 60 * minute)
         inbox.process(60 * minute + 10)
-    kept = [parcel for parcel in inbox.parcels.values() if parcel.counted]
+    remembered = [parcel for parcel in inbox.parcels.values() if parcel.counted]
 
-    assert sum(len(parcel.spans) for parcel in kept) <= 100_000 + 200 * ROW.itemsize + 2000
+    assert sum(len(parcel.spans) for parcel in remembered) <= 100_000 + 200 * ROW.itemsize + 2000
     inbox.put(request(39_001), 2400)
     assert inbox.process(2410).late == 2
     inbox.put([Span(1, 99, 1, 2, WORK)], 5000)
@@ -413,10 +413,10 @@ def test_the_tail_and_a_random_share_are_retained() -> None:
     failed = [replace(span, flags=Flag.ERROR) for trace in range(1, 20) for span in request(trace, 10 + trace)]
     inbox.put([*failed, *(span for trace in range(20, 300) for span in request(trace, 10 + trace))], 0)
     inbox.process(20)
-    kept = [(trace.series.status, trace.because) for trace in inbox.traces]
+    retained = [(trace.series.status, trace.because) for trace in inbox.traces]
 
-    assert kept.count(("error", "error")) == 3
-    assert 2 <= kept.count(("ok", "slow")) + kept.count(("ok", "uniform")) <= 3
+    assert retained.count(("error", "error")) == 3
+    assert 2 <= retained.count(("ok", "slow")) + retained.count(("ok", "uniform")) <= 3
     assert max(trace.duration_ns for trace in inbox.traces) == 10 + 299 - 1
 
 

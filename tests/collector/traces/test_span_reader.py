@@ -119,13 +119,13 @@ def same(one: Spans, other: Spans) -> bool:
 @given(requests())
 def test_both_encodings_give_equal_results(request: ExportTraceServiceRequest) -> None:
     """For any export, valid or invalid, both encodings give the same result."""
-    told = IngestResult(), IngestResult()
-    binary, kept = READER.read(PROTOBUF, request.SerializeToString(), ALWAYS, told[0])
-    text, kept_too = READER.read(JSON, as_json(request), ALWAYS, told[1])
+    results = IngestResult(), IngestResult()
+    binary, traces = READER.read(PROTOBUF, request.SerializeToString(), ALWAYS, results[0])
+    text, traces_too = READER.read(JSON, as_json(request), ALWAYS, results[1])
 
     assert same(binary, text)
-    assert repr(kept) == repr(kept_too)
-    assert told[0] == told[1]
+    assert repr(traces) == repr(traces_too)
+    assert results[0] == results[1]
 
 
 @settings(deadline=None, max_examples=50)
@@ -206,10 +206,10 @@ def test_a_client_of_an_environment_determines_it(media_type: str) -> None:
     body = export(span(), resource={"deployment.environment.name": "prod"})
     body["resourceSpans"] += export(span(), scope=names.SCOPE)["resourceSpans"]
     sent = as_protobuf(body) if media_type == PROTOBUF else json.dumps(body).encode()
-    spans, kept = READER.read(media_type, sent, ALWAYS, IngestResult(), AdmittedClient("team-a", "staging").correct)
+    spans, traces = READER.read(media_type, sent, ALWAYS, IngestResult(), AdmittedClient("team-a", "staging").correct)
 
     assert [source.environment for source in spans.sources] == ["staging"]
-    assert [item.resource[names.ENVIRONMENT] for item in kept] == ["staging"]
+    assert [item.resource[names.ENVIRONMENT] for item in traces] == ["staging"]
 
 
 @pytest.mark.parametrize(
@@ -234,9 +234,9 @@ def test_an_invalid_span_is_refused_alone(fields: dict[str, str], reason: Reason
 
     assert spans.rows["span"].tolist() == [1, 4]
     assert tally.rejected == {reason: 2}
-    (told,) = tally.messages
-    assert message in told
-    assert told.endswith("(and 1 more)")
+    (reported,) = tally.messages
+    assert message in reported
+    assert reported.endswith("(and 1 more)")
 
 
 def test_streams_and_intervals_match_their_spans_despite_refusals() -> None:
@@ -359,9 +359,9 @@ def test_an_empty_export_is_nothing() -> None:
     """An empty export has no rows and no errors."""
     for media_type, body in ((JSON, b"{}"), (PROTOBUF, b"")):
         tally = IngestResult()
-        spans, kept = READER.read(media_type, body, ALWAYS, tally)
+        spans, traces = READER.read(media_type, body, ALWAYS, tally)
 
-        assert (len(spans.rows), kept, tally) == (0, [], IngestResult())
+        assert (len(spans.rows), traces, tally) == (0, [], IngestResult())
         assert same(decode_spans(encode_spans(spans)), spans)
 
 

@@ -16,21 +16,21 @@ PAGE = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="ut
 def row(rule: Rule) -> str:
     """Return the table row of *rule*."""
     spans = "; ".join(dict.fromkeys(_spans(when) for when in rule.when))
-    told = [part.stage for part in rule.parts]
-    stages = [*([f"until its first child: {rule.head}"] if rule.head else []), *dict.fromkeys(told)]
+    part_stages = [part.stage for part in rule.parts]
+    stages = [*([f"until its first child: {rule.head}"] if rule.head else []), *dict.fromkeys(part_stages)]
     stages += [f"the rest: {rule.stage}" if stages else rule.stage] if rule.stage else []
     request = {True: "yes", False: "no", None: "by kind and parent"}[rule.request]
     return f"| {rule.name} | {spans} | {', '.join(stages) or 'none'} | {request} |"
 
 
 def _spans(when: SpanCondition) -> str:
-    said = [
+    conditions = [
         *(f"scope `{scope}`" for scope in when.scope),
         _quoted(when.span),
         " or ".join(when.kind),
         *(f"`{key}`" + ("" if texts == ("*",) else f" {_quoted(texts)}") for key, texts in when.attributes.items()),
     ]
-    return ", ".join(filter(None, said))
+    return ", ".join(filter(None, conditions))
 
 
 def _quoted(texts: Iterable[str]) -> str:
