@@ -191,8 +191,8 @@ class View:
 
     def link(self, path: str, **changes: str | None) -> str:
         """Return the address of *path* for the same window, with *changes* to the query."""
-        kept = {key: value for key, value in self.query.items() if key in COMMON}
-        return address(path, kept | {key.rstrip("_"): value or "" for key, value in changes.items()})
+        common = {key: value for key, value in self.query.items() if key in COMMON}
+        return address(path, common | {key.rstrip("_"): value or "" for key, value in changes.items()})
 
     def here(self, **changes: str | None) -> str:
         """Return this address with *changes* to the query; None removes a key."""

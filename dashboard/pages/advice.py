@@ -106,7 +106,7 @@ _MAX_ROUTES = 3
 # Maximum number of what-if queries.
 MOST = 20
 SNOOZE = timedelta(days=7)
-_KEPT = timedelta(days=400)
+_MAX_AGE = timedelta(days=400)
 _SNOOZED = "snoozed until "
 # Shortest time range for a comparison of before and after.
 _SHORTEST = timedelta(minutes=10)
@@ -149,10 +149,10 @@ def _summary(found: Sequence[Advice], rank: str) -> Component:
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
     rest = f"{len(found)} stages are worth changing" if len(found) > 1 else "no other stage is worth changing"
     if top.is_uneven(rank):
-        said = f"{stage} first: {rank} falls by {gain} if no request spends more than the median in it; {rest}."
+        text = f"{stage} first: {rank} falls by {gain} if no request spends more than the median in it; {rest}."
     else:
-        said = f"{stage} first: at most {gain} of {'the cost' if rank == 'cost' else rank} can be gained there; {rest}."
-    return html.Div(said, className="b")
+        text = f"{stage} first: at most {gain} of {'the cost' if rank == 'cost' else rank} can be gained there; {rest}."
+    return html.Div(text, className="b")
 
 
 def _of_all(context: Context) -> list[Node]:
@@ -172,8 +172,8 @@ def _of_all(context: Context) -> list[Node]:
     ]
     if not found:
         ranked = {"p99": "p99 more than of p50", "p50": "p50", "cost": "the busy time"}[rank]
-        said = f"No stage takes a fifth of {ranked} anywhere. Smaller findings are on the page of each service."
-        cards.append(empty_page_card("Nothing stands out", said))
+        text = f"No stage takes a fifth of {ranked} anywhere. Smaller findings are on the page of each service."
+        cards.append(empty_page_card("Nothing stands out", text))
     sub = f"The largest finding of {len(found)} service{'s' * (len(found) != 1)}"
     if candidates > MOST:
         sub += f", of {candidates} that have one"
@@ -220,15 +220,15 @@ def _hidden_note(context: Context, found: Sequence[Advice]) -> Node:
     view = context.view
     out = [each for each in found if each.is_hidden(view.now)]
     done = _done(context, {(each.finding.facts.service, each.finding.key) for each in out})
-    said: list[Node] = []
+    notes: list[Node] = []
     if out:
         text = f"{len(out)} dismissed, snoozed or done"
         href, words = (view.here(kind=None), "Hide") if _shows_all(context) else (view.here(kind="all"), "Show")
-        said.append(html.Span([f"{text}. ", link(words, href=href, className="link")]))
+        notes.append(html.Span([f"{text}. ", link(words, href=href, className="link")]))
     for service, key, mark in done:
         href = before_and_after(view, service, mark)
-        said.append(html.Span([f"Done and resolved: {key.partition(':')[2]} of {service}. ", link("Compare before and after →", href=href, className="link")]))  # fmt: skip
-    return html.Div(said, className="quiet stack") if said else None
+        notes.append(html.Span([f"Done and resolved: {key.partition(':')[2]} of {service}. ", link("Compare before and after →", href=href, className="link")]))  # fmt: skip
+    return html.Div(notes, className="quiet stack") if notes else None
 
 
 def _done(context: Context, still: set[tuple[str, str]]) -> list[tuple[str, str, Mark]]:
@@ -257,13 +257,13 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
     title, why = finding_text(finding)
     service = finding.facts.service
     named = link(service, href=view.link(service_path(service, "advice")), className="b") if not alone else None
-    said = [
+    content = [
         html.Div([swatch(finding.stage), label(finding.stage), named, pill(finding.family.name, "out"), _mark_badge(context, advice)], className="m"),
         html.H2(title),
         html.P([why, *[f" {each}" for each in notes]], className="x"),
         html.Div([_option_details(each) for each in finding.family.options], className="opts"),
     ]  # fmt: skip
-    body = [html.Div(said, className="say"), _numbers(context, advice, rank)]
+    body = [html.Div(content, className="say"), _numbers(context, advice, rank)]
     return html.Section(
         [html.Div(body, className="both"), mark_buttons(advice, view.now)],
         className=f"card adv st-{hue(finding.stage)}",
@@ -290,8 +290,8 @@ def _advice_line(context: Context, advice: Advice) -> Component:
     reached: Node = (
         html.Span([duration(reach.before), " → ", html.B(duration(reach.after))], className="num") if reach else None
     )
-    said = html.Span([link(title, href=href, className="b"), html.Span(why, className="muted")], className="say")
-    return html.Li([swatch(finding.stage), said, reached])
+    text = html.Span([link(title, href=href, className="b"), html.Span(why, className="muted")], className="say")
+    return html.Li([swatch(finding.stage), text, reached])
 
 
 def _numbers(context: Context, advice: Advice, rank: str) -> Component:
@@ -313,14 +313,14 @@ def _reachable(stage: str, reach: ReachableLatency) -> list[Node]:
     """Return the percentile if the stage never exceeds its median, and the largest possible gain."""
     without = f"if {label(stage)} took no time"
     ceiling = html.Div([html.B(duration(reach.without)), f" at best, {without}"], className="muted")
-    said = f"{MINUS}{percent(reach.gain)} if no request exceeded the median"
+    text = f"{MINUS}{percent(reach.gain)} if no request exceeded the median"
     if not reach.is_uneven:
-        said, ceiling = f"{MINUS}{percent(reach.ceiling)}: a ceiling, {without}", None
+        text, ceiling = f"{MINUS}{percent(reach.ceiling)}: a ceiling, {without}", None
     to = html.B(duration(reach.after))
     return [
         html.Div(f"{reach.name} could reach" + ("" if reach.is_uneven else ", at best"), className="l"),
         html.Div([html.Span(duration(reach.before), className="was"), " → ", to], className="to num"),
-        html.Div(said, className="muted"),
+        html.Div(text, className="muted"),
         ceiling,
     ]
 
@@ -482,7 +482,7 @@ def marks(context: Context) -> dict[tuple[str, str], Mark]:
     # Rounded to the day, so that the query can be cached per revision.
     today = context.view.now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     read = context.source.read
-    found = context.source.cached(read.events, today - _KEPT, today + timedelta(days=2), kind="advice")
+    found = context.source.cached(read.events, today - _MAX_AGE, today + timedelta(days=2), kind="advice")
     newest: dict[tuple[str, str], Mark] = {}
     for row in records(found):
         newest.setdefault((str(row["service"]), str(row["key"])), _mark(str(row["text"]), row["at"].to_pydatetime()))
@@ -523,5 +523,5 @@ def _mark(text: str, at: datetime) -> Mark:
 
 def _button(words: str, text: str, finding: StageFinding, name: str) -> Component:
     event = {"service": finding.facts.service, "kind": "advice", "key": finding.key, "text": text}
-    said = {"data-post": json.dumps(event), "aria-label": f"{words}: {name}"}
-    return html.Button(words, className="btn", type="button", **attributes(said))
+    data = {"data-post": json.dumps(event), "aria-label": f"{words}: {name}"}
+    return html.Button(words, className="btn", type="button", **attributes(data))

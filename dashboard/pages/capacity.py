@@ -59,22 +59,22 @@ def _body(context: Context) -> list[Node]:
 
 def _serving(context: Context) -> list[float]:
     """Return the request rate [requests/s] over time; the last value is the current rate."""
-    courses = context.source.cached(
+    series = context.source.cached(
         context.source.read.quantiles_over_time, context.selection, (0.5, 0.99), context.axis.step
     )
-    rates = context.rates(courses)
+    rates = context.rates(series)
     return [*rates, 0.0] if rates and context.silence else rates
 
 
 def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
     """Return one or two sentences about the remaining capacity, or the reason why it is unknown."""
-    now, room = loads.now, loads.now.capacity
-    if room is not None and loads.threshold_seconds is not None:
+    now, capacity = loads.now, loads.now.capacity
+    if capacity is not None and loads.threshold_seconds is not None:
         inside = f"{now.version} stays inside {axis_duration(loads.threshold_seconds)} at {loads.name}"
-        if room.rate <= 0:
+        if capacity.rate <= 0:
             first = f"{now.version} is above {axis_duration(loads.threshold_seconds)} at {loads.name} at any load."
         else:
-            first = f"{inside} up to about {count(room.rate)}/s ({count(room.low)} to {count(room.high)}/s at 95 %)."
+            first = f"{inside} up to about {count(capacity.rate)}/s ({count(capacity.low)} to {count(capacity.high)}/s at 95 %)."
         return _verdict_banner(first, " ".join(_capacity_details(now, rates)))
     if isinstance(now.curve, Curve):
         return _verdict_banner(
@@ -95,22 +95,22 @@ def _scope_note(context: Context) -> Component | None:
 
 
 def _capacity_details(load: Load, rates: list[float]) -> list[str]:
-    room = load.capacity
-    if room is None or not isinstance(load.curve, Curve):
+    capacity = load.capacity
+    if capacity is None or not isinstance(load.curve, Curve):
         return []
-    said = [_room_sentence(rates[-1], room.rate)] if rates else []
-    if room.beyond:
+    notes = [_headroom_sentence(rates[-1], capacity.rate)] if rates else []
+    if capacity.beyond:
         highest = count(load.curve.highest_rate)
-        said.append(f"Extrapolated: the highest measured rate is {highest}/s.")
-    return [*said, f"The knee of the curve is at {count(load.curve.knee)}/s."] if load.curve.knee_is_sure else said
+        notes.append(f"Extrapolated: the highest measured rate is {highest}/s.")
+    return [*notes, f"The knee of the curve is at {count(load.curve.knee)}/s."] if load.curve.knee_is_sure else notes
 
 
-def _room_sentence(now: float, room: float) -> str:
-    if room <= 0:
+def _headroom_sentence(now: float, capacity: float) -> str:
+    if capacity <= 0:
         return ""
-    if now > room:
-        return f"It serves {count(now)}/s now, {percent(now / room - 1)} above its capacity."
-    return f"It serves {count(now)}/s now: {percent(1 - now / room)} headroom."
+    if now > capacity:
+        return f"It serves {count(now)}/s now, {percent(now / capacity - 1)} above its capacity."
+    return f"It serves {count(now)}/s now: {percent(1 - now / capacity)} headroom."
 
 
 def _verdict_banner(first: str, rest: str) -> Component:
@@ -143,28 +143,28 @@ def _since(context: Context) -> str:
 
 
 def _capacity_tile(loads: Loads) -> Component:
-    name, room = "Capacity inside SLO", loads.now.capacity
-    if room is None:
+    name, capacity = "Capacity inside SLO", loads.now.capacity
+    if capacity is None:
         return tile(name, UNKNOWN, "", "needs an objective" if loads.threshold_seconds is None else "no curve yet")
     before = loads.before.capacity if loads.before else None
-    below: Node = f"{count(room.low)} to {count(room.high)} /s at 95 %"
+    below: Node = f"{count(capacity.low)} to {count(capacity.high)} /s at 95 %"
     if before is not None and loads.before is not None:
-        worse = before.rate > room.rate
+        worse = before.rate > capacity.rate
         below = html.Span(
             f"was {count(before.rate)} /s on {loads.before.version}", className="bad" if worse else "good"
         )
-    if room.beyond:
+    if capacity.beyond:
         below = html.Span("extrapolated", className="warn")
-    return tile(name, count(room.rate), "/s", below)
+    return tile(name, count(capacity.rate), "/s", below)
 
 
 def _headroom_tile(loads: Loads, now: float | None) -> Component:
-    room, name = loads.now.capacity, "Headroom"
-    if room is None or not now:
+    capacity, name = loads.now.capacity, "Headroom"
+    if capacity is None or not now:
         return tile(name, UNKNOWN, "", "needs the capacity")
-    if room.rate <= 0:
+    if capacity.rate <= 0:
         return tile(name, "0", "%", html.Span("over the SLO at any load", className="bad"))
-    left = 1 - now / room.rate
+    left = 1 - now / capacity.rate
     before = loads.before.capacity if loads.before else None
     below: Node = html.Span("above capacity", className="bad") if left < 0 else f"at {count(now)} /s"
     if before is not None and before.rate > 0:
@@ -216,8 +216,8 @@ def _versions(loads: Loads) -> Component:
 def _load_words(loads: Loads) -> str:
     rate, latency = load_arrays(loads.now)
     seen = f"{len(rate)} steps of {loads.now.version} between {count(float(rate.min()))} and {count(float(rate.max()))} requests a second"
-    room = loads.now.capacity
-    fits = f", and {count(room.rate)} a second are inside the objective" if room else ""
+    capacity = loads.now.capacity
+    fits = f", and {count(capacity.rate)} a second are inside the objective" if capacity else ""
     return f"{seen}, {loads.name} from {duration(float(latency.min()))} to {duration(float(latency.max()))}{fits}."
 
 
@@ -315,18 +315,20 @@ def _load(
     axis = TimeAxis(start, end, real, context.view.zone)
     found = own.merge(everyone[["at", "n"]], on="at", suffixes=("", "_all"))
     covered = axis.covered_seconds(found["at"])
-    kept = (found["n"] >= _ALONE * found["n_all"]) & (covered >= _WHOLE * real.total_seconds())
-    kept &= np.array([has_enough_samples(int(n), quantile) for n in found["n"]], dtype=bool)
+    usable = (found["n"] >= _ALONE * found["n_all"]) & (covered >= _WHOLE * real.total_seconds())
+    usable &= np.array([has_enough_samples(int(n), quantile) for n in found["n"]], dtype=bool)
     if context.view.live and len(found) and end == context.view.end:
         # Agents have not sent all data of the newest step yet.
-        kept &= found["at"] < found["at"].max()
-    steps = found.loc[kept, ["at", "n"]].reset_index(drop=True)
+        usable &= found["at"] < found["at"].max()
+    steps = found.loc[usable, ["at", "n"]].reset_index(drop=True)
     steps["rate"] = steps["n"] / real.total_seconds()
-    steps["latency"] = found.loc[kept, name].to_numpy(dtype=float)
+    steps["latency"] = found.loc[usable, name].to_numpy(dtype=float)
     rate, latency = (steps[each].to_numpy(dtype=float) for each in ("rate", "latency"))
     curve = fit_curve(rate, latency)
-    room = capacity_at(curve, rate, latency, threshold) if isinstance(curve, Curve) and threshold is not None else None
-    return Load(version, steps, real, curve, room)
+    capacity = (
+        capacity_at(curve, rate, latency, threshold) if isinstance(curve, Curve) and threshold is not None else None
+    )
+    return Load(version, steps, real, curve, capacity)
 
 
 def _step(length: timedelta, requests: int, quantile: float) -> timedelta:
@@ -405,10 +407,10 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
         return tile(name, UNKNOWN, "", "no request reported a size")
     if loads.threshold_seconds is None:
         return tile(name, UNKNOWN, "", "needs an objective")
-    room = _model_time_limit(context, loads.threshold_seconds)
-    if room is None:
+    limit = _model_time_limit(context, loads.threshold_seconds)
+    if limit is None:
         return tile(name, UNKNOWN, "", f"{loads.name} needs more requests")
-    fitting = [each for each in bands if (slow := value_at(each.runs, loads.quantile)) is not None and slow <= room]
+    fitting = [each for each in bands if (slow := value_at(each.runs, loads.quantile)) is not None and slow <= limit]
     if not fitting:
         return tile(name, UNKNOWN, "", "no measured size")
     best = min(fitting, key=lambda each: each.each_seconds)

@@ -95,11 +95,11 @@ def render(context: Context) -> Page:
 
 def _head(found: Sequence[CollectorStatus]) -> Component:
     counts = Counter(each.state for each in found)
-    said = [
+    parts = [
         several(len(found), "collector"),
         *(f"{counts[state]} {_LOOKS[state][0].lower()}" for state in ORDER if counts[state]),
     ]
-    sub = " · ".join(said if found else ["none has reported"])
+    sub = " · ".join(parts if found else ["none has reported"])
     return html.Div(html.Div([html.H1("Collectors"), html.P(sub, className="sub")]), className="phead")
 
 
@@ -298,12 +298,12 @@ def service_quota_line(context: Context) -> Component | None:
     if not senders:
         return None
     more_than = f"{senders[0]}{f' and {len(senders) - 1} more' if len(senders) > 1 else ''}"
-    said = [
+    message = [
         html.B("Too many services"),
         f": {more_than} named more than {MAX_SERVICES} within a day; new ones count as {OTHER}. ",
     ]
     more = link("More", href=context.view.link("/collectors"), className="link")
-    return html.Div([dot("at_risk"), html.Span([*said, more])], className="quiet")
+    return html.Div([dot("at_risk"), html.Span([*message, more])], className="quiet")
 
 
 def _moment(seconds: float) -> datetime:

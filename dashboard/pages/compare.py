@@ -62,10 +62,10 @@ def report(context: Context, comparison: PairComparison) -> str:
         f"{side}: {_plain(name)}, {report_time(selection)}"
         for side, name, selection in (("A", pair.a_name, pair.a), ("B", pair.b_name, pair.b))
     ]
-    said = [title, " · ".join(_plain(each) for each in evidence(context, comparison)), "  \n".join(sides)]
-    said += [compared_times(context, pair), _stages(comparison)]
+    body = [title, " · ".join(_plain(each) for each in evidence(context, comparison)), "  \n".join(sides)]
+    body += [compared_times(context, pair), _stages(comparison)]
     return (
-        "\n\n".join([*(each for each in said if each), f"[Open the comparison]({address(context, comparison)})"]) + "\n"
+        "\n\n".join([*(each for each in body if each), f"[Open the comparison]({address(context, comparison)})"]) + "\n"
     )
 
 
@@ -113,7 +113,7 @@ def _plain(text: str) -> str:
 _LAST_DELTA = 0.995
 _MEDIAN = 0.5
 # Stages with a smaller share of the change are not in the description.
-_SAID = 0.05
+_MINOR = 0.05
 _DAY, _WEEK = timedelta(days=1), timedelta(days=7)
 # Maximum number of versions in a menu, newest first; others can be typed.
 _MAX_VERSIONS = 20
@@ -158,8 +158,8 @@ def _cards(context: Context, comparison: PairComparison) -> list[Component]:
 
 def _verdict(context: Context, comparison: PairComparison) -> Component:
     word, kind = verdict_badge(context, comparison)
-    said = " · ".join(evidence(context, comparison))
-    parts = [html.Div(verdict_sentence(comparison), className="big"), html.Div(said, className="muted")]
+    details = " · ".join(evidence(context, comparison))
+    parts = [html.Div(verdict_sentence(comparison), className="big"), html.Div(details, className="muted")]
     chips = [html.Span([swatch(stage), f" {text}"], className="dom") for stage, text in blamed_stages(comparison)]
     title = "Blame" if comparison.verdict.kind == "regression" else "Thanks to"
     causes = html.Div([html.Div(title, className="muted"), html.Div(chips, className="chips")]) if chips else None
@@ -256,7 +256,7 @@ def delta_card(context: Context, pair: Pair) -> Component:
     table = change_table(a, b)
     total = float(b["value_seconds"].iloc[-1] - a["value_seconds"].iloc[-1])
     last = {each: float(_ms(b, each).iloc[-1] - _ms(a, each).iloc[-1]) * MILLI for each in stages_of(b, COLUMNS)}
-    causes = spoken_stages({each: seconds for each, seconds in last.items() if abs(seconds) >= abs(total) * _SAID}, 2)
+    causes = spoken_stages({each: seconds for each, seconds in last.items() if abs(seconds) >= abs(total) * _MINOR}, 2)
     at = percentile(float(b["percentile"].iloc[-1]))
     name_a, name_b = side_names(context, pair)
     spoken = (
@@ -318,10 +318,10 @@ def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] |
 
 
 def _too_few_requests(context: Context, pair: Pair) -> Component:
-    said = (
+    text = (
         f"p50 needs {samples_needed(_MEDIAN)} requests on both sides, one has {whole(fewer_requests(context, pair))}."
     )
-    return empty("Too few requests", said)
+    return empty("Too few requests", text)
 
 
 @dataclass(frozen=True, slots=True)

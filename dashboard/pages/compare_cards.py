@@ -31,7 +31,7 @@ _MIXED = "Value with the largest difference in its share of requests."
 QUANTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
 _OFFERED = ("50", "95", "99", "99.9")
 # Width of the longest bar in its cell; the number is beside it. [percent]
-_BAR_ROOM = 30.0
+_BAR_WIDTH = 30.0
 # Smaller shares than the first are shown as zero; from the second on, a share is bold. [ratio]
 _HALF_PERCENT, _CAUSE = 0.005, 0.2
 # Changes below this part of the largest change count as none. [ratio]
@@ -52,7 +52,7 @@ def blame_card(context: Context, comparison: PairComparison) -> Component:
     widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])
     lowest = min([float(each) for each in frame["delta_seconds"]] + [0.0])
     # The zero line leaves space for the longest bar to the left.
-    zero = min(_BAR_ROOM, abs(lowest) / widest * _BAR_ROOM)
+    zero = min(_BAR_WIDTH, abs(lowest) / widest * _BAR_WIDTH)
     rows = [_stage_row(record, widest, zero) for record in records(frame)]
     head = (("Stage", "w1"), ("A", "r w2"), ("B", "r w2"), (f"change at {percentile(comparison.quantile)}", ""))
     body = table(head, rows, "Change by stage", css="insp wide", foot=_total(comparison))
@@ -103,9 +103,9 @@ def _stage_row(record: dict[str, Any], widest: float, zero: float) -> Component:
 
 
 def _bar(stage: str, change: float, text: str, widest: float, zero: float, *, main: bool) -> Component:
-    width = abs(change) / widest * _BAR_ROOM
+    width = abs(change) / widest * _BAR_WIDTH
     left = zero if change >= 0 else zero - min(width, zero)
-    said = html.B(
+    note = html.B(
         text,
         className="main" if main else "",
         style={"left": f"calc({max(zero, left + width):.1f}% + 6px)"},
@@ -113,7 +113,7 @@ def _bar(stage: str, change: float, text: str, widest: float, zero: float, *, ma
     parts = [
         html.I(className="z", style={"left": f"{zero:.1f}%"}),
         html.I(style={"left": f"{left:.1f}%", "width": f"{max(width, 0.6):.1f}%"}),
-        said,
+        note,
     ]
     return html.Span(parts, className=f"dv st-{hue(stage)}")
 
@@ -175,8 +175,8 @@ def _relative(name: str, values: Sequence[float | None], hint: str = "") -> Sign
     a, b = values
     change = ratio_of(b, a)
     moved = change is not None and abs(change) >= TRAFFIC_NOISE
-    said = "" if change is None else signed_change(change) if moved else "same"
-    return Signal(name, count(a), count(b), said, moved, hint)
+    text = "" if change is None else signed_change(change) if moved else "same"
+    return Signal(name, count(a), count(b), text, moved, hint)
 
 
 def _errors(before: SloCounts, after: SloCounts) -> Signal:
@@ -197,9 +197,9 @@ def _mix(context: Context, pair: Pair) -> Iterable[Signal]:
 
 def _share(text: str, row: dict[str, Any]) -> Signal:
     moved = bool(row["changed"])
-    said = _points(float(row["change"])) if moved else "same"
+    change = _points(float(row["change"])) if moved else "same"
     name = f"{text} {row['value'] or 'no name'}"
-    return Signal(name, percent(float(row["a_share"])), percent(float(row["b_share"])), said, moved, _MIXED)
+    return Signal(name, percent(float(row["a_share"])), percent(float(row["b_share"])), change, moved, _MIXED)
 
 
 def _tokens(context: Context, pair: Pair) -> Iterable[Signal]:

@@ -171,8 +171,8 @@ def confounder(context: Context, pair: Pair) -> str:
     """Return the difference other than the code, as text after "Slower, but"; "" without one."""
     frame = request_mix(context, pair)
     changed = {str(each["dimension"]) for each in records(frame) if each["changed"]}
-    said = next((text for dimension, text in _CONFOUNDERS.items() if dimension in changed), "")
-    return said or (_LONGER_PROMPTS if abs(prompt_growth(context, pair) or 0.0) > TRAFFIC_NOISE else "")
+    reason = next((text for dimension, text in _CONFOUNDERS.items() if dimension in changed), "")
+    return reason or (_LONGER_PROMPTS if abs(prompt_growth(context, pair) or 0.0) > TRAFFIC_NOISE else "")
 
 
 def mix_sentence(context: Context, pair: Pair) -> str:

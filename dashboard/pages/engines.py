@@ -50,10 +50,10 @@ def render(context: Context) -> Page:
 def _head(context: Context, found: Sequence[EngineModel]) -> Component:
     services = len({each.service for each in found})
     window = context.view.window_label
-    said = [window[0].lower() + window[1:]]
+    parts = [window[0].lower() + window[1:]]
     if found:
-        said.insert(0, f"{several(len(found), 'model')} of {several(services, 'service')}")
-    return html.Div(html.Div([html.H1("Engines"), html.P(" · ".join(said), className="sub")]), className="phead")
+        parts.insert(0, f"{several(len(found), 'model')} of {several(services, 'service')}")
+    return html.Div(html.Div([html.H1("Engines"), html.P(" · ".join(parts), className="sub")]), className="phead")
 
 
 def _no_engines() -> Component:

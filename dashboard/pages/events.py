@@ -55,15 +55,15 @@ def render(context: Context) -> Page:
 def _head(context: Context, every: Sequence[TimelineEvent]) -> Component:
     view = context.view
     counts = Counter(each.kind for each in every)
-    said = [several(len(every), "event"), view.window_label[0].lower() + view.window_label[1:]]
+    parts = [several(len(every), "event"), view.window_label[0].lower() + view.window_label[1:]]
     if context.service:
-        said.append(f"of {context.service}")
+        parts.append(f"of {context.service}")
     options = {"": ("All", view.here(kind=None))}
     options |= {
         kind: (f"{name} {count(counts[kind])}" if counts[kind] else name, view.here(kind=kind))
         for kind, name in KINDS.items()
     }
-    title = html.Div([html.H1("Events"), html.P(" · ".join(said), className="sub")])
+    title = html.Div([html.H1("Events"), html.P(" · ".join(parts), className="sub")])
     tabs = link_tabs("Kind", options, view.choice("kind", "", *KINDS))
     every_service = link("All services", href=view.here(svc=None), className="btn") if context.service else None
     return html.Div([title, html.Span(className="grow"), every_service, tabs], className="phead")
@@ -204,14 +204,14 @@ def _incidents(context: Context) -> Iterator[TimelineEvent]:
 
 def _updates(found: Incident) -> Iterator[tuple[datetime, str]]:
     """Yield the updates of an incident between its start and its end, once for all channels."""
-    said: dict[tuple[str, int], datetime] = {}
+    updates: dict[tuple[str, int], datetime] = {}
     number = 0
     for each in found.deliveries:
         if each.transition in ("updated", "reopened"):
             number += each.channel == found.deliveries[0].channel
             key = each.transition, number
-            said[key] = min(each.at, said.get(key, each.at))
-    yield from ((at, transition) for (transition, _), at in said.items())
+            updates[key] = min(each.at, updates.get(key, each.at))
+    yield from ((at, transition) for (transition, _), at in updates.items())
 
 
 def _reported(context: Context) -> Iterator[TimelineEvent]:

@@ -91,12 +91,12 @@ def _no_hardware() -> Component:
 
 def _tail(context: Context) -> tuple[float, pd.DataFrame]:
     """Return the highest percentile with enough requests in most steps, and its time series (at, value [seconds])."""
-    courses = context.source.cached(
+    series = context.source.cached(
         context.source.read.quantiles_over_time, context.selection, _QUANTILES, context.axis.step
     )
     for quantile in _QUANTILES:
-        sure = courses[[has_enough_samples(int(n), quantile) for n in courses["n"]]]
-        if 2 * len(sure) >= len(courses) or quantile == _QUANTILES[-1]:
+        sure = series[[has_enough_samples(int(n), quantile) for n in series["n"]]]
+        if 2 * len(sure) >= len(series) or quantile == _QUANTILES[-1]:
             return quantile, sure[["at"]].assign(value=sure[f"p{100 * quantile:g}"])
     raise AssertionError  # the last quantile always returns
 
@@ -121,12 +121,12 @@ def _comparison_words(found: SlowComparison) -> str:
 
 def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
     """Return other measures that were worse in the slow steps, as text."""
-    said: list[str] = []
+    causes: list[str] = []
     for measure, (before, after) in _OTHERS.items():
         found = compare_slow_steps(shares_of_measure(frame, measure.key), tail)
         if found is not None and found.slow - found.other >= _MORE:
-            said.append(f"{before} {percent(found.slow)} {after}, otherwise {percent(found.other)}.")
-    return said
+            causes.append(f"{before} {percent(found.slow)} {after}, otherwise {percent(found.other)}.")
+    return causes
 
 
 def _busiest(shares: pd.DataFrame) -> pd.DataFrame:
@@ -150,16 +150,16 @@ def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | Non
 
 
 def _row(own: pd.DataFrame, place: str, first: str, columns: _Columns) -> Component:
-    course = [float(each) for each in own[own["measure"] == first]["mean"]]
+    trend = [float(each) for each in own[own["measure"] == first]["mean"]]
     cells: list[Component] = [
         html.Th(html.Span(place, className="mono"), scope="row"),
-        html.Td(spark(course, css="spk"), className="hide"),
+        html.Td(spark(trend, css="spk"), className="hide"),
     ]
-    for measure, (_, kept, write) in columns.items():
+    for measure, (_, statistic, write) in columns.items():
         values = own[own["measure"] == measure.key]
         text = UNKNOWN
         if len(values):
-            text = write(float(values["most"].max() if kept == "most" else values["mean"].mean()))
+            text = write(float(values["most"].max() if statistic == "most" else values["mean"].mean()))
         cells.append(html.Td(text, className="r"))
     return html.Tr(cells)
 

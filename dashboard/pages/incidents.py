@@ -84,8 +84,8 @@ def _list_body(context: Context) -> list[Node]:
     every, silent = context.source.incident_actions.incidents(), context.source.incident_actions.silences()
     still = [each for each in every if each.state == "open"]
     muted = sum(bool(each.muted) and not each.told_with for each in still)
-    said = [f"{several(len(still), 'incident')} open"] + ([f"{muted} without notification"] if muted else [])
-    title = html.Div([html.H1("Incidents"), html.P(" · ".join(said), className="sub")])
+    counts = [f"{several(len(still), 'incident')} open"] + ([f"{muted} without notification"] if muted else [])
+    title = html.Div([html.H1("Incidents"), html.P(" · ".join(counts), className="sub")])
     return [
         html.Div([title], className="phead"),
         panel("Incidents", lambda: _list(context, every)),
@@ -158,7 +158,7 @@ def _incident_body(context: Context, found: Incident) -> list[Node]:
 def _head(context: Context, found: Incident) -> Component:
     view, now = context.view, context.source.now()
     lasted = span((found.resolved_at or now) - found.since)
-    said = [
+    facts = [
         f"since {_when(context, found.since)}",
         f"{'for' if found.resolved_at else 'open for'} {lasted}",
         _acknowledgement(found),
@@ -167,7 +167,7 @@ def _head(context: Context, found: Incident) -> Component:
     title = html.Div(
         [
             html.H1([_incident_pill(found), found.headline]),
-            html.P(" · ".join(each for each in said if each), className="sub"),
+            html.P(" · ".join(each for each in facts if each), className="sub"),
             html.P(_silence_note(context, silence), className="sub") if silence else None,
             html.P(_mute_reason(context, found), className="sub") if found.muted else None,
         ],
@@ -175,10 +175,10 @@ def _head(context: Context, found: Incident) -> Component:
     )
     slo = next((each.slo for each in context.slos if each.slo.name == found.name), None)
     path = requests_path(view, slo, found.since, found.resolved_at) if slo else incident_path(view, found)
-    look = link("See the requests", href=path, className="btn")
+    requests = link("See the requests", href=path, className="btn")
     quiet = [end_button(silence, _matchers(silence))] if silence else silence_buttons(found)
     done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *quiet]
-    return html.Div([title, html.Div([*done, look], className="acts")], className="phead")
+    return html.Div([title, html.Div([*done, requests], className="acts")], className="phead")
 
 
 def _silence_note(context: Context, silence: Silence) -> str:
@@ -375,9 +375,9 @@ def _delivery(view: View, found: Delivery) -> Component:
     return html.Div([html.B(found.channel), html.Span(words, className=kind)], className="s", title=found.error or None)
 
 
-def _state_pill(word: str, shape: str, said: str = "") -> Component:
+def _state_pill(word: str, shape: str, hint: str = "") -> Component:
     mark = html.I(className=f"dot {shape}")
-    return html.Span([mark, word], className=f"pill {shape}", title=said or None)
+    return html.Span([mark, word], className=f"pill {shape}", title=hint or None)
 
 
 def acknowledge_button(found: Incident) -> Component | None:
@@ -404,12 +404,12 @@ def silence_buttons(found: Incident) -> list[Component]:
 def end_button(silence: Silence, what: str) -> Component:
     """Return the button that ends *silence*; *what* describes the silence."""
     return _button(
-        "End now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, said=f"End now: silence of {what}"
+        "End now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, aria_label=f"End now: silence of {what}"
     )
 
 
 def _button(
-    words: str, to: str, body: Mapping[str, str], *, css: str = "btn", said: str = "", title: str = ""
+    words: str, to: str, body: Mapping[str, str], *, css: str = "btn", aria_label: str = "", title: str = ""
 ) -> Component:
-    data = {"data-to": to, "data-post": json.dumps(body)} | ({"aria-label": said} if said else {})
+    data = {"data-to": to, "data-post": json.dumps(body)} | ({"aria-label": aria_label} if aria_label else {})
     return html.Button(words, className=css, type="button", title=title or None, **attributes(data))

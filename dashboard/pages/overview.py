@@ -132,10 +132,10 @@ def _requests(context: Context, rows: list[ServiceRow], total: int) -> Component
     below = f"{count(total)} request{'s' * (total != 1)}"
     if growth is not None:
         below = delta(growth, worse_up=False, after=context.view.compared_words)
-    courses = rates_by_service(context)
-    own = [courses[row.service] for row in rows if row.service in courses]
-    course = [sum(each) for each in zip(*own, strict=True)]
-    return tile("Requests", count(total / context.seconds), "/s", below, spark(course))
+    by_service = rates_by_service(context)
+    own = [by_service[row.service] for row in rows if row.service in by_service]
+    rates = [sum(each) for each in zip(*own, strict=True)]
+    return tile("Requests", count(total / context.seconds), "/s", below, spark(rates))
 
 
 def _slo_tile(rows: list[ServiceRow]) -> Component | None:
@@ -143,8 +143,8 @@ def _slo_tile(rows: list[ServiceRow]) -> Component | None:
     states = [row.slo.state for row in rows if row.slo is not None]
     if not states:
         return None
-    said = ", ".join(state_counts(states))
-    below = html.Span(said or "none at risk", className=_TONES.get(most_urgent(states), "muted") if said else "good")
+    rest = ", ".join(state_counts(states))
+    below = html.Span(rest or "none at risk", className=_TONES.get(most_urgent(states), "muted") if rest else "good")
     return tile("Services meeting SLO", str(states.count("healthy")), f"of {len(states)}", below)
 
 
@@ -221,8 +221,8 @@ def _no_findings(rows: list[ServiceRow]) -> Component:
     if not promised:
         return html.Div([dot("healthy"), "No regression found."], className="quiet")
     if others:
-        said = f"{states.count('healthy')} of {promised} services with an objective are inside it, {others}."
-        return html.Div([dot(most_urgent(states)), said], className="quiet")
+        text = f"{states.count('healthy')} of {promised} services with an objective are inside it, {others}."
+        return html.Div([dot(most_urgent(states)), text], className="quiet")
     who = "The service with an objective is" if promised == 1 else f"All {promised} services with an objective are"
     all_of_them = f"All {promised} services are" if promised == len(rows) > 1 else who
     inside = "it" if promised == 1 else "their objectives"
@@ -272,11 +272,11 @@ def _of_slo(row: ServiceRow) -> FleetFinding | None:
 
 
 def _slo(row: ServiceRow, found: SloStatus) -> Component:
-    stage, said = blamed_stage(row.context, found.slo)
-    attained = f"{percent(found.attained, 2)} inside, target {target(found.slo.objective)}." if said else ""
+    stage, cause = blamed_stage(row.context, found.slo)
+    attained = f"{percent(found.attained, 2)} inside, target {target(found.slo.objective)}." if cause else ""
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
     href = row.context.view.link(slo_path(found.slo.name))
-    shown = f"{said}. {attained}" if said else f"{found.slo.in_words()}."
+    shown = f"{cause}. {attained}" if cause else f"{found.slo.in_words()}."
     about = f"{row.service} · {_time_words(row.context)}"
     return _card(badge, about, _budget_title(found), shown, stage=stage or "overhead", href=href)
 
@@ -360,9 +360,9 @@ def _tail(row: ServiceRow, stage: str) -> Component:
 
 
 def _card(badge: Component, about: str, title: str, text: str, *, stage: str, href: str) -> Component:
-    said: list[Node] = [
+    content: list[Node] = [
         html.Div([badge, html.Span(about)], className="m"),
         html.Div(title, className="t"),
         html.Div(text, className="x"),
     ]
-    return link([html.Span(className=f"g st-{hue(stage)}"), html.Div(said)], href=href, className="ins")
+    return link([html.Span(className=f"g st-{hue(stage)}"), html.Div(content)], href=href, className="ins")

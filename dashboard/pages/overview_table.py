@@ -82,13 +82,13 @@ def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
 
 def _columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
     """Return the columns that have values, by their key in the address."""
-    courses = rates_by_service(context)
+    rates = rates_by_service(context)
     promised, costs = any(row.slo for row in rows), _costs(context, rows)
     columns = {
         "name": Column("Service", lambda row: row.service.casefold(), _name, "", rising=True),
         "status": Column("Status", _severity, _status, "hide"),
         "rate": Column(
-            "Requests", lambda row: row.now.requests / row.seconds, lambda row: _rate(row, courses.get(row.service, []))
+            "Requests", lambda row: row.now.requests / row.seconds, lambda row: _rate(row, rates.get(row.service, []))
         ),
         "p50": Column("p50", lambda row: row.now.p50, lambda row: duration(row.now.p50)),
         "p99": Column("p99", lambda row: row.now.p99, _p99, "r"),
@@ -163,9 +163,9 @@ def _path(row: ServiceRow, **changes: str) -> str:
 
 
 def _name(row: ServiceRow) -> Component:
-    said = " · ".join(part for part in (KINDS[row.seen.kind], row.seen.model) if part and part != KINDS["other"])
+    details = " · ".join(part for part in (KINDS[row.seen.kind], row.seen.model) if part and part != KINDS["other"])
     name = link(row.service, href=_path(row), className="n", title=row.service)
-    text = html.Div([name, html.Div(said or UNKNOWN, className="s", title=said or None)])
+    text = html.Div([name, html.Div(details or UNKNOWN, className="s", title=details or None)])
     return html.Div([dot(row.state or "no_data"), text], className="svc")
 
 
@@ -177,8 +177,8 @@ def _status(row: ServiceRow) -> Component:
     return row.status.badge
 
 
-def _rate(row: ServiceRow, course: list[float]) -> list[Node]:
-    return [spark(course, css="spk"), " ", html.Span(f"{count(row.now.requests / row.seconds)}/s", className="rate")]
+def _rate(row: ServiceRow, rates: list[float]) -> list[Node]:
+    return [spark(rates, css="spk"), " ", html.Span(f"{count(row.now.requests / row.seconds)}/s", className="rate")]
 
 
 def _p99(row: ServiceRow) -> Node:
@@ -315,8 +315,8 @@ def stage_time_card(context: Context, size: str) -> Component:
     spent = {str(stage): float(busy[stage].mean()) for stage in busy.columns.drop("at")}
     heavy = sorted(spent, key=lambda stage: -spent[stage])[:_MAX_LEGEND]
     total = sum(spent.values())
-    said = ", ".join(f"{label(stage)} {percent(spent[stage] / total)}" for stage in heavy[:3]) if total else "none"
-    spoken = f"Time of all services by stage: {count(total)} seconds a second on average; {said}."
+    shares = ", ".join(f"{label(stage)} {percent(spent[stage] / total)}" for stage in heavy[:3]) if total else "none"
+    spoken = f"Time of all services by stage: {count(total)} seconds a second on average; {shares}."
     drawn = chart("fleet", fleet_figure(busy, axis), spoken, 230, frame=_busy_table(busy))
     sub = html.Span("busy seconds per second", title=f"{_BUSY_HINT} Each {span(axis.step)}.")
     return card(title, drawn, sub=sub, tools=html.Span(legend(heavy), className="hide"), size=size)

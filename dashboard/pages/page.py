@@ -364,7 +364,7 @@ def no_data(context: Context) -> list[Node]:
 
 def first_run(source: Source) -> Component:
     """Return the instructions for an empty store; the page refreshes when the first request arrives."""
-    endpoint, said = _collector(source)
+    endpoint, note = _collector(source)
     return html.Div(
         [
             html.H1("No service yet"),
@@ -378,7 +378,7 @@ def first_run(source: Source) -> Component:
             _code(_BY_HAND),
             html.H2("Or try it with a real model, from a clone of Stagelens"),
             _code(_DEMO),
-            html.P(said, className="x"),
+            html.P(note, className="x"),
             html.Div(
                 [html.Span(className="pulse"), "Waiting for the first request. It appears within seconds."],
                 className="wait",

@@ -132,18 +132,18 @@ def _change(release: Release) -> list[Node]:
         return [html.Span(UNKNOWN, className="muted")]
     high = signed_change(found.ratio_high - 1) if found.ratio_high < _UNKNOWN_END else "unknown"
     text = f"{signed_change(found.ratio_low - 1)} to {high}"
-    said = html.Span(signed_change(ratio - 1), className=f"b {'bad' if ratio > 1 else 'good'}")
-    return [said, html.Div(text, className="s hide", title=f"The 99{THIN}% interval of the change")]
+    change = html.Span(signed_change(ratio - 1), className=f"b {'bad' if ratio > 1 else 'good'}")
+    return [change, html.Div(text, className="s hide", title=f"The 99{THIN}% interval of the change")]
 
 
 def _traffic(release: Release) -> Component:
     """Return the note on changes other than the code."""
     pair = release.comparison.pair
     badge, kind = verdict_badge(release.context, release.comparison)
-    said = mix_sentence(release.context, pair)
+    mix = mix_sentence(release.context, pair)
     if ", but " in badge:
-        return html.Span(pill(badge.partition(", but the ")[2], kind), title=said)
-    return html.Span("same" if said == "traffic mix unchanged" else said or UNKNOWN, className="muted cut", title=said)
+        return html.Span(pill(badge.partition(", but the ")[2], kind), title=mix)
+    return html.Span("same" if mix == "traffic mix unchanged" else mix or UNKNOWN, className="muted cut", title=mix)
 
 
 def _incident(release: Release) -> Node:
@@ -151,8 +151,8 @@ def _incident(release: Release) -> Node:
     if incident is None:
         return html.Span("none open", className="muted")
     kind = "bad" if incident.severity == "page" else "warn"
-    said = f"open for {span(release.context.at - incident.since)}"
-    return html.Span(pill(said, kind), title=incident.headline)
+    text = f"open for {span(release.context.at - incident.since)}"
+    return html.Span(pill(text, kind), title=incident.headline)
 
 
 def _unchanged(releases: Sequence[Release]) -> Component:

@@ -108,16 +108,16 @@ def _words(view: View, key: str) -> str:
 def _chip(context: Context, key: str) -> Component:
     view = context.view
     if key == "cold":
-        name, value, said = chip_words(context)
+        name, value, hint = chip_words(context)
     else:
         name, value = SCOPE[key].capitalize(), view.scope[key]
-        said = f"{name} {value}: show all {SCOPE[key]}s"
+        hint = f"{name} {value}: show all {SCOPE[key]}s"
     inside: list[Node] = [
         html.Span(name),
         html.B(value, className="cut"),
         html.Span(TIMES, className="muted"),
     ]
-    return link(inside, href=view.here(**{key: None}), className="btn", title=said, **attributes({"aria-label": said}))
+    return link(inside, href=view.here(**{key: None}), className="btn", title=hint, **attributes({"aria-label": hint}))
 
 
 def _choices(context: Context, key: str) -> list[str]:
@@ -160,8 +160,8 @@ def field(key: str, value: str, example: str) -> Component:
 
     React does not render the field, because a field rendered again while the reader types loses letters.
     """
-    said = {"data-field": key, "data-value": value, "data-example": example}
-    return html.Span(className="field", **attributes(said))
+    data = {"data-field": key, "data-value": value, "data-example": example}
+    return html.Span(className="field", **attributes(data))
 
 
 def _option(text: str, href: str, *, on: bool) -> Component:

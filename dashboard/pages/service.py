@@ -95,7 +95,7 @@ def _body(context: Context) -> list[Node]:
 
 def _tiles(context: Context, now: Measures) -> Component:
     before = measure(context.source, context.previous)
-    courses = context.source.cached(
+    series = context.source.cached(
         context.source.read.quantiles_over_time, context.selection, (0.5, 0.99), context.axis.step
     )
     rate = now.requests / context.seconds
@@ -107,10 +107,10 @@ def _tiles(context: Context, now: Measures) -> Component:
                 count(rate),
                 "/s",
                 _change_words(context, ratio_of(rate, old_rate), now.requests, worse_up=False),
-                spark(context.rates(courses)),
+                spark(context.rates(series)),
             ),
-            _latency_tile(context, 0.5, now, ratio_of(now.p50, before.p50), courses),
-            _latency_tile(context, 0.99, now, ratio_of(now.p99, before.p99), courses),
+            _latency_tile(context, 0.5, now, ratio_of(now.p50, before.p50), series),
+            _latency_tile(context, 0.99, now, ratio_of(now.p99, before.p99), series),
             tile("Errors", percent(now.error_ratio, 2), "", _errors_note(context, now, before)),
             _budget_tile(context),
             _cost_tile(context, now, before) or _waiting_tile(now),
@@ -119,17 +119,17 @@ def _tiles(context: Context, now: Measures) -> Component:
 
 
 def _latency_tile(
-    context: Context, quantile: float, now: Measures, ratio: float | None, courses: pd.DataFrame
+    context: Context, quantile: float, now: Measures, ratio: float | None, series: pd.DataFrame
 ) -> Component:
     """Return a percentile as a tile: a number, or its error bounds if the chart shows those."""
     name = percentile(quantile)
-    course = _sparkline(courses, name)
+    sparkline = _sparkline(series, name)
     if not has_enough_samples(now.requests, quantile):
         return tile(name, UNKNOWN, "", f"{_requests(now.requests)}, needs {whole(samples_needed(quantile))}", None)
     row = breakdown(context.source, context.selection).iloc[PERCENTILES.index(quantile) :][:1]
     below = _change_words(context, ratio)
     if not has_wide_bucket(row)[0]:
-        return duration_tile(name, float(row["value_seconds"].iloc[0]), below, course)
+        return duration_tile(name, float(row["value_seconds"].iloc[0]), below, sparkline)
     value = interval(float(row["low_seconds"].iloc[0]), float(row["high_seconds"].iloc[0]))
     return tile(name, value, "", below or "the source has fixed buckets", None)
 
@@ -243,9 +243,9 @@ def _exemplars(context: Context, size: str) -> Component:
     return card(title, traces_table(frame, view, title), sub=sub, tools=more, flush=True, foot=rule, size=size)
 
 
-def slow_of_each_cause(kept: pd.DataFrame) -> pd.DataFrame:
+def slow_of_each_cause(exemplars: pd.DataFrame) -> pd.DataFrame:
     """Return the slowest request of each cause among slow requests; the slowest of all if none is slow."""
-    first = kept.drop_duplicates("dominant")
+    first = exemplars.drop_duplicates("dominant")
     slow = first[~(first["rank"] < _SLOW_RANK)]
     return slow if len(slow) else first.head(1)
 
@@ -265,9 +265,9 @@ def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
     )
 
 
-def nearest_in_rank(kept: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS) -> pd.DataFrame:
-    """Return the requests of *kept* (see `read.exemplars`) whose ranks are nearest to *quantile*, slowest first."""
-    chosen = kept.dropna(subset="rank")
+def nearest_in_rank(exemplars: pd.DataFrame, quantile: float, limit: int = _EXEMPLARS) -> pd.DataFrame:
+    """Return the requests of *exemplars* (see `read.exemplars`) whose ranks are nearest to *quantile*, slowest first."""
+    chosen = exemplars.dropna(subset="rank")
     away = [abs(place(min(float(each), 0.999999), even=False) - place(quantile, even=False)) for each in chosen["rank"]]
     near = chosen.assign(away=away).nsmallest(limit, "away").sort_values("rank", ascending=False)
     return near.drop(columns="away")
@@ -310,7 +310,7 @@ def inspector(
     named = str(values["percentiles"][shown])
     before, now = sum(base.values()), sum(tail.values())
     rows = [_stage_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), widest, hidden) for stage in order]
-    said = [
+    notes = [
         html.Span([*_gap_sentence(order, added, now - before, named), _advice_link(advice)]),
         _hover_text("aside", _percentile_notes(values, shown)),
         _hidden_stages_note([each for each in added if each in hidden], show_all),
@@ -323,7 +323,7 @@ def inspector(
         ),
         sub=["p50 → ", _hover_text("percentile", named)],
         tools=html.Span(_hover_text("band", values["bands"][shown]), className="muted num", title=_BAND),
-        foot=said,
+        foot=notes,
         size="c4",
     )
 
@@ -393,16 +393,16 @@ def _browser_data(frame: pd.DataFrame, base: Mapping[str, float], mixed: list[Mi
 
 def _percentile_notes(values: Mapping[str, Any], shown: int) -> str:
     """Return notes on the percentile: stalls, error bounds, mixed causes; `inspector.js` has the same logic."""
-    said: list[str] = [values["held"][shown]] if values["held"][shown] else []
+    notes: list[str] = [values["held"][shown]] if values["held"][shown] else []
     if values["wide"][shown]:
-        said.append(f"It lies in {values['bands'][shown].split(',')[0]}: {values['fixed']}.")
+        notes.append(f"It lies in {values['bands'][shown].split(',')[0]}: {values['fixed']}.")
     if values["mixed"][shown]:
         first, most, second, less = values["mixed"][shown]
         causes = values["causes"]
-        said.append(
+        notes.append(
             f"Here {percent(most / 100)} of requests are mostly {causes[first]}, {percent(less / 100)} mostly {causes[second]}."
         )
-    return " ".join(said)
+    return " ".join(notes)
 
 
 def _stage_row(stage: str, before: float, now: float, widest: float, hidden: Collection[str]) -> Component:

@@ -109,9 +109,9 @@ def population(frame: pd.DataFrame) -> str:
 
 def help_button(name: str, paragraphs: tuple[str, ...]) -> Component:
     """Return a question mark button that opens the help text *paragraphs*."""
-    said: list[Node] = [html.P(each) for each in paragraphs]
+    content: list[Node] = [html.P(each) for each in paragraphs]
     mark = html.Summary("?", className="btn icon", **attributes({"aria-label": name}))
-    return html.Details([mark, html.Div(said, className="pop says")], className="menu")
+    return html.Details([mark, html.Div(content, className="pop says")], className="menu")
 
 
 def _percentile_words(context: Context, frame: pd.DataFrame) -> str:
@@ -205,13 +205,13 @@ def heat_chart(context: Context) -> Figure:
     cells = _cells(context)
     quantiles = source.cached(source.read.quantiles_over_time, selection, _HEAT_QUANTILES, context.axis.step)
     by_stage = context.view.choice("by", "stage", "count") == "stage"
-    kept = records(source.cached(source.read.exemplars, selection, limit=_EXEMPLARS))
+    retained = records(source.cached(source.read.exemplars, selection, limit=_EXEMPLARS))
     figure = heat_figure(
         cells,
         quantiles,
         context.axis_of(cells),
         by_stage=by_stage,
-        exemplars=[{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in kept],
+        exemplars=[{**each, "at": pd.Timestamp(each["at"]).to_pydatetime(warn=False)} for each in retained],
         versions=context.releases,
         reported=_marked_events(context),
         threshold_seconds=context.threshold_seconds,

@@ -140,10 +140,10 @@ def _history(context: Context) -> Component | None:
     """Return a note if the data starts within the window, or stopped before its end; else None."""
     silence = context.silence
     silent = html.Span(f"no request for {span(silence)}", className="warn") if silence else None
-    said: list[Node] = [
+    parts: list[Node] = [
         each for each in (context.young or None, " · " if silent and context.young else None, silent) if each
     ]
-    return html.P(said, className="sub") if said else None
+    return html.P(parts, className="sub") if parts else None
 
 
 def _models(context: Context, names: list[str]) -> list[Node]:
@@ -265,13 +265,13 @@ def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Co
 def _level_period(context: Context, level: str) -> str:
     """Return the time range with requests recorded at *level*, as text."""
     view, step = context.view, context.axis.step
-    course = context.source.cached(
+    series = context.source.cached(
         context.source.read.streams_over_time, _any_model(context), AGENT_COST, level, (), step
     )
-    begun, ended = course["at"].min().to_pydatetime(), course["at"].max().to_pydatetime() + step
+    started, ended = series["at"].min().to_pydatetime(), series["at"].max().to_pydatetime() + step
     if ended + max(step, timedelta(seconds=30)) >= min(view.end, context.source.now()):
-        return f"Since {clock_or_date(begun, view)}"
-    first, last = clock_or_date(begun, view), clock_or_date(ended, view)
+        return f"Since {clock_or_date(started, view)}"
+    first, last = clock_or_date(started, view), clock_or_date(ended, view)
     return f"From {first} to {last}" if first != last else f"At {first}"
 
 

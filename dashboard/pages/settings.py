@@ -205,9 +205,9 @@ def _file(context: Context, file: LiveFile[Any]) -> dict[str, str]:
 def _errors(file: LiveFile[Any]) -> Node:
     if not file.errors:
         return None
-    kept = "the previous version stays in force" if file.current is not None else "nothing of it is in force"
+    effect = "the previous version stays in force" if file.current is not None else "nothing of it is in force"
     lines = [html.Li(each, className="mono") for each in file.errors]
-    return html.Div([banner(f"The file has errors; {kept}."), html.Ul(lines, className="wrong")])
+    return html.Div([banner(f"The file has errors; {effect}."), html.Ul(lines, className="wrong")])
 
 
 def _facts(facts: dict[str, str]) -> Component:

@@ -136,9 +136,9 @@ def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
     """Return the problems of the SLO file, each with file and line."""
     if not problems:
         return []
-    kept = "The previous version stays in force." if in_force else "Nothing of it is in force."
+    effect = "The previous version stays in force." if in_force else "Nothing of it is in force."
     lines = html.Ul([html.Li(each, className="mono") for each in problems])
-    return [banner(html.Div([html.B("The SLO file cannot be read. "), kept, lines]), "bad")]
+    return [banner(html.Div([html.B("The SLO file cannot be read. "), effect, lines]), "bad")]
 
 
 def _unknown_objective(context: Context, name: str) -> Component:
@@ -312,16 +312,16 @@ def unwatched_line(context: Context) -> Component | None:
         problems = source.slo_problems()
         return _broken_file_line(context, problems) if problems else None
     why, fix = why_unwatched(source.slo_file)
-    said = [html.B("No SLO is evaluated"), f": {why}, so no alert would be sent. ", *_with_code(fix), ". "]
+    message = [html.B("No SLO is evaluated"), f": {why}, so no alert would be sent. ", *_with_code(fix), ". "]
     more = link("More", href=context.view.link("/slo"), className="link")
-    return html.Div([dot("no_data"), html.Span([*said, more])], className="quiet")
+    return html.Div([dot("no_data"), html.Span([*message, more])], className="quiet")
 
 
 def _broken_file_line(context: Context, problems: Sequence[str]) -> Component:
-    kept = ". The previous version stays in force. "
-    said = [html.B("The SLO file cannot be read"), ": ", html.Span(problems[0], className="mono"), kept]
+    effect = ". The previous version stays in force. "
+    message = [html.B("The SLO file cannot be read"), ": ", html.Span(problems[0], className="mono"), effect]
     more = link("More", href=context.view.link("/slo"), className="link")
-    return html.Div([dot("at_risk"), html.Span([*said, more])], className="quiet")
+    return html.Div([dot("at_risk"), html.Span([*message, more])], className="quiet")
 
 
 def no_objectives(context: Context) -> Component:
@@ -424,8 +424,8 @@ def _attainment_words(found: SloStatus) -> Node:
     if found.attained is None:
         return "no request in its window"
     inside = found.attained >= found.slo.objective
-    said, kind = ("on target", "good") if inside else ("below target", "bad")
-    return html.Span(f"{said} then", className="muted") if found.state == "stale" else html.Span(said, className=kind)
+    text, kind = ("on target", "good") if inside else ("below target", "bad")
+    return html.Span(f"{text} then", className="muted") if found.state == "stale" else html.Span(text, className=kind)
 
 
 def _budget_left_words(found: SloStatus) -> tuple[str, str]:

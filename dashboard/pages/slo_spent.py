@@ -69,10 +69,10 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     """
     slo, source, axis = found.slo, context.source, context.axis
     if slo.stage is not None:
-        said = f"This objective is about {label(slo.stage)}: each bad request spent too long in it"
+        text = f"This objective is about {label(slo.stage)}: each bad request spent too long in it"
         return card(
             _SPENT_TITLE,
-            empty(said, actions=[_dominated_link(context, slo)]),
+            empty(text, actions=[_dominated_link(context, slo)]),
             sub=f"an objective about {label(slo.stage)}",
         )
     if slo.kind not in OF_REQUESTS:
@@ -137,10 +137,10 @@ def _spent_words(spent: Mapping[str, float], bad: float) -> str:
 def _blame_sentence(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
     """Return a line on the blamed stage; *unexplained* is the share of bad requests without one."""
     blamed = dominant_growth(excess_by_stage(compared)) if slo.kind == "latency" else None
-    said = [f"{bad_sentence(blamed, context.view.window_phrase)}."] if blamed else []
+    sentences = [f"{bad_sentence(blamed, context.view.window_phrase)}."] if blamed else []
     if unexplained:
-        said.append(f"{percent(unexplained)} failed without a stage that stands out.")
-    return html.Span(" ".join(said) or "No stage stands out in the requests that broke it.")
+        sentences.append(f"{percent(unexplained)} failed without a stage that stands out.")
+    return html.Span(" ".join(sentences) or "No stage stands out in the requests that broke it.")
 
 
 def _spent_table(frame: pd.DataFrame) -> pd.DataFrame:
@@ -221,22 +221,22 @@ def _versions(context: Context, slo: Slo) -> Node:
 
 def _budget_sentences(split: BudgetSplit, threshold: float) -> list[Node]:
     """Return sentences on exceeded budgets with their excess, and on contributing stages without a budget."""
-    said = _broken_budgets(split.broken) if split.broken else _kept_budgets(split.uses)
+    sentences = _broken_budgets(split.broken) if split.broken else _met_budgets(split.uses)
     left = _unassigned(split, threshold)
     if split.seconds > threshold and split.rest_seconds > left:
         rest = f"{duration(split.rest_seconds)}, and the budgets leave them {axis_duration(left)}"
-        said.append(f". Stages without a budget took {rest}")
-    return [*said, "."]
+        sentences.append(f". Stages without a budget took {rest}")
+    return [*sentences, "."]
 
 
 def _broken_budgets(uses: Sequence[StageUse]) -> list[Node]:
-    said: list[Node] = []
+    parts: list[Node] = []
     for use in uses[:_MAX_NAMED]:
-        said += ["; " if said else None, html.B(label(use.stage)), f" exceeded its budget: {_use_words(use)}"]
-    return [*said, f", and {len(uses) - _MAX_NAMED} more"] if len(uses) > _MAX_NAMED else said
+        parts += ["; " if parts else None, html.B(label(use.stage)), f" exceeded its budget: {_use_words(use)}"]
+    return [*parts, f", and {len(uses) - _MAX_NAMED} more"] if len(uses) > _MAX_NAMED else parts
 
 
-def _kept_budgets(uses: Sequence[StageUse]) -> list[Node]:
+def _met_budgets(uses: Sequence[StageUse]) -> list[Node]:
     nearest = max(uses, key=lambda use: use.seconds / use.budget_seconds)
     if len(uses) == 1:
         return [f"{label(nearest.stage)} stayed within its budget: {_use_words(nearest)}"]
@@ -293,10 +293,10 @@ def _bar(use: StageUse, widest: float) -> Component:
     return html.Span(marks, className=f"dv st-{hue(use.stage)}", title=f"The line is the budget of {label(use.stage)}")
 
 
-def _sum_row(name: str, budget: float, seconds: float, mean: float, said: str) -> Component:
+def _sum_row(name: str, budget: float, seconds: float, mean: float, hint: str) -> Component:
     cells = [
         html.Th(name, scope="row"),
-        html.Td(axis_duration(budget), className="r", title=said),
+        html.Td(axis_duration(budget), className="r", title=hint),
         html.Td(duration(seconds), className="r"),
         html.Td(duration(mean), className="r hide"),
         html.Td(_deviation(seconds, budget), className="r"),

@@ -111,8 +111,8 @@ def _idle_cost(context: Context, whole: float, currency: str) -> Component | Non
         return None
     kind, _ = utilization(frame)
     worked, idle = (money(part * whole, currency) for part in (share, 1 - share))
-    said = f"{kind}s busy {percent(share)} of the time: of {money(whole, currency)} per 1 M, {worked} paid for work and {idle} for machines that waited."
-    return html.P(said, className="priced muted")
+    text = f"{kind}s busy {percent(share)} of the time: of {money(whole, currency)} per 1 M, {worked} paid for work and {idle} for machines that waited."
+    return html.P(text, className="priced muted")
 
 
 def _sub(context: Context, found: Spending | None) -> str:

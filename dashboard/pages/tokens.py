@@ -81,7 +81,7 @@ def _breakdown(context: Context) -> str:
 
 
 def _finding(context: Context, measures: TokenMeasures) -> Component:
-    said = [
+    content = [
         html.Div(headline(context, measures), className="big"),
         html.Div(_evidence(context, measures), className="muted"),
     ]
@@ -89,7 +89,7 @@ def _finding(context: Context, measures: TokenMeasures) -> Component:
         name: (name.replace("_", " "), context.view.here(by=name)) for name in sorted(measures.definitions, key=str)
     }
     choice = link_tabs("Definition of the first token", names, measures.definition) if len(names) > 1 else None
-    return html.Div([html.Div(said, className="say"), choice], className="verdict")
+    return html.Div([html.Div(content, className="say"), choice], className="verdict")
 
 
 def headline(context: Context, measures: TokenMeasures) -> str:
@@ -158,12 +158,12 @@ def _time(
     quantile: float,
 ) -> Component:
     """Return a percentile of a time as a tile, with its change and its trend."""
-    now, before, course = known
+    now, before, trend = known
     value = value_at(now, quantile)
     column = percentile(quantile)
     ratio = ratio_of(value, value_at(before, quantile))
     below: Node = f"{count(now.count)} requests"
-    drawn = spark([float(each) for each in course[column]])
+    drawn = spark([float(each) for each in trend[column]])
     if value is None:
         below, drawn = f"{whole(now.count)} of {whole(samples_needed(quantile))} needed", None
     elif ratio is not None:
@@ -177,10 +177,10 @@ def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histog
     """Return the tile of tokens per second."""
     if not now.count:
         return tile(name, UNKNOWN, "", "no token counts")
-    course = _metric_over_time(context, TOKENS, kind, ())
-    axis = context.axis_of(course)
-    rates = course["total"].to_numpy(dtype=float) / axis.covered_seconds(course["at"])
-    shown = [float(each) for each in (rates[:-1] if context.unfinished(course["at"], axis) else rates)]
+    series = _metric_over_time(context, TOKENS, kind, ())
+    axis = context.axis_of(series)
+    rates = series["total"].to_numpy(dtype=float) / axis.covered_seconds(series["at"])
+    shown = [float(each) for each in (rates[:-1] if context.unfinished(series["at"], axis) else rates)]
     rate = now.sum / context.seconds
     ratio = ratio_of(rate, before.sum / context.previous_seconds if context.previous_seconds else None)
     after = context.view.compared_words

@@ -237,10 +237,10 @@ def pace_card(context: Context, measures: TokenMeasures) -> Component:
     found = context.source.cached(
         context.source.read.by_band, context.selection, OUTPUT_TOKEN_BY_OUTPUT, measures.definition
     )
-    return _band_card("TPOT by response length", found, measures.put_out, _ANSWERS)
+    return _band_card("TPOT by response length", found, measures.put_out, _RESPONSES)
 
 
-def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, look: BandChart) -> Component:
+def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, spec: BandChart) -> Component:
     rows = [
         {"band": band, "n": each.count, "p50_seconds": value_at(each, 0.5), "p99_seconds": value_at(each, 0.99)}
         for band, each in found.items()
@@ -254,15 +254,15 @@ def _band_card(title: str, found: Mapping[str, Histogram], counted: Histogram, l
     medians = frame["p50_seconds"].to_numpy(float)
     bands = list(frame["band"])
     spoken = (
-        f"{title}: median {duration(float(medians[0]))} at {bands[0]} {look.unit}, "
+        f"{title}: median {duration(float(medians[0]))} at {bands[0]} {spec.unit}, "
         f"{duration(float(medians[-1]))} at {bands[-1]}."
     )
     tells = frame["p99_seconds"].notna().any()
     foot = None if tells else f"p99 needs {whole(samples_needed(0.99))} requests in a bucket."
-    table_of = frame.rename(columns={"band": look.unit, **TIME_COLUMNS})
+    table_of = frame.rename(columns={"band": spec.unit, **TIME_COLUMNS})
     return card(
         title,
-        chart(look.name, band_figure(frame, look.colour, look.unit), spoken, 280, frame=table_of),
+        chart(spec.name, band_figure(frame, spec.colour, spec.unit), spoken, 280, frame=table_of),
         sub=f"{count(n)} requests",
         foot=foot,
         size="c4",
@@ -347,4 +347,4 @@ def tail_words(measures: TokenMeasures) -> str | None:
 
 
 _PROMPTS = BandChart("first-token-by-input", "prompt tokens", "$ink")
-_ANSWERS = BandChart("output-token-by-output", "response tokens", "$st.decode")
+_RESPONSES = BandChart("output-token-by-output", "response tokens", "$st.decode")

@@ -84,9 +84,9 @@ def _not_retained(context: Context, trace_id: str) -> Component:
         text = f"{trace_id[:40]!r} is not a trace ID: use 32 hexadecimal digits, or the first 8."
     else:
         text = "Every request is counted, but only the slowest, failed, cold-start and random requests are retained, for a limited time."
-    kept = link("Retained traces", href=context.view.link("/traces"), className="btn pri")
+    retained = link("Retained traces", href=context.view.link("/traces"), className="btn pri")
     return html.Div(
-        [empty_page_card("This trace was not retained", text, actions=[kept]), _newest_retained(context)],
+        [empty_page_card("This trace was not retained", text, actions=[retained]), _newest_retained(context)],
         className="stack",
     )
 
@@ -219,30 +219,30 @@ def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
     bars: list[Node] = ["This request", stage_bar(stages, tall=True, scale=seconds / longest)]
     if median:
         bars += [f"Median request, {duration(median)}", stage_bar(setting.median, scale=median / longest)]
-    said = [
+    content = [
         html.Span([number, html.Small(unit)], className="total"),
         *against,
         html.Div([*_causes(stages, setting), _stall_words(found)], className="muted x"),
     ]
-    return html.Div([html.Div(said, className="say"), html.Div(bars, className="scale")], className="verdict")
+    return html.Div([html.Div(content, className="say"), html.Div(bars, className="scale")], className="verdict")
 
 
 def _stall_words(found: KeptTrace) -> str:
-    said = stall_sentence(stalls_of_trace(found.attributes), found.duration_ns / NS, "the request")
-    return f" {said}" if said else ""
+    sentence = stall_sentence(stalls_of_trace(found.attributes), found.duration_ns / NS, "the request")
+    return f" {sentence}" if sentence else ""
 
 
 def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
     """Return the stages with the largest excess over the median request, as text."""
     total = sum(stages.values()) or 1.0
     excess = sorted(stages, key=lambda stage: -(stages[stage] - setting.median.get(stage, 0.0)))
-    said: list[Any] = []
+    parts: list[Any] = []
     for stage in excess[:2]:
         share = stages[stage] / total
         if share < 0.1:  # noqa: PLR2004 - a smaller share is no cause
             continue
         usual = setting.usual(stage)
-        said += ["; " if said else "", html.B(label(stage)), f" took {percent(share)}"]
+        parts += ["; " if parts else "", html.B(label(stage)), f" took {percent(share)}"]
         if usual and stages[stage] > 1.5 * usual:
-            said.append(f", {duration(stages[stage])} instead of the usual {duration(usual)}")
-    return [*said, "."] if said else ["No stage stands out."]
+            parts.append(f", {duration(stages[stage])} instead of the usual {duration(usual)}")
+    return [*parts, "."] if parts else ["No stage stands out."]

@@ -63,21 +63,21 @@ def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: Trac
     if usual:
         ghost = {"left": f"{left:.2f}%", "width": f"{min(usual / scale.whole * 100, 100 - left):.2f}%"}
         parts.append(html.I(className="gh", style=ghost, title=f"median {duration(usual)}"))
-    said = span_note(span)
-    if said:
-        parts.append(_bar_note(said, left, width))
+    note = span_note(span)
+    if note:
+        parts.append(_bar_note(note, left, width))
     place = rank_in(setting.stages.get(stage), found.stages_ns.get(stage, 0) / NS)
     measured = Measured(float(span["duration_ns"]) / NS, place, main=stage == found.dominant)
     return _timeline_row(stage, span_name(span), parts, scale.tick, measured)
 
 
-def _bar_note(said: str, left: float, width: float) -> Component:
+def _bar_note(text: str, left: float, width: float) -> Component:
     """Return a note after, before or on its bar, depending on the space; positions in percent."""
     if left + width < _MIDDLE:
-        return html.Span(said, className="lb", style={"left": f"calc({left + width:.2f}% + 7px)"})
+        return html.Span(text, className="lb", style={"left": f"calc({left + width:.2f}% + 7px)"})
     if left > 100 - _MIDDLE:
-        return html.Span(said, className="lb", style={"right": f"calc({100 - left:.2f}% + 7px)"})
-    return html.Span(said, className="lb on", style={"left": f"calc({left:.2f}% + 7px)"})
+        return html.Span(text, className="lb", style={"right": f"calc({100 - left:.2f}% + 7px)"})
+    return html.Span(text, className="lb on", style={"left": f"calc({left:.2f}% + 7px)"})
 
 
 def _unattributed_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:

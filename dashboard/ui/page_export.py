@@ -49,18 +49,18 @@ LinkResolver = Callable[[str], str | None]
 HtmlTarget = Literal["page", "picture", "report"]
 
 
-def as_html(nodes: Nodes, reading: HtmlTarget = "page", follow: LinkResolver = lambda address: address) -> str:
+def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = lambda address: address) -> str:
     """Return *nodes* as HTML.
 
     Args:
         nodes: Components of a page.
-        reading: Target: `page` for scripts, `picture` for the first paint, `report` for files without a server.
+        target: `page` for scripts, `picture` for the first paint, `report` for files without a server.
         follow: Function that converts an address within the dashboard for the target; None removes the link.
 
     >>> as_html(html.A(["<b>", html.B(1)], href="/s/a", className="x"))
     '<a class="x" href="/s/a">&lt;b&gt;<b>1</b></a>'
     """
-    writer = _Writer(follow, reading)
+    writer = _Writer(follow, target)
     return "".join(writer.one(each) for each in children(nodes if not isinstance(nodes, Component) else [nodes]))
 
 
