@@ -39,8 +39,8 @@ def batch(series: Series, stage: str, seconds: float, ago: int, requests: int = 
     ]
     spent = round(seconds * 1e9)
     name = f"{ago:015x}{series.cold}"
-    kept = KeptTrace(2 * name, name, series, at * 10**9, spent, "slow", stage, {stage: spent})
-    return Batch(name, points, [kept])
+    trace = KeptTrace(2 * name, name, series, at * 10**9, spent, "slow", stage, {stage: spent})
+    return Batch(name, points, [trace])
 
 
 def source_of(folder: Path, name: str, made: Sequence[Batch]) -> Store:
@@ -69,5 +69,5 @@ def fleet() -> list[Batch]:
         loaded("shop-68c4d5b7f9-9bq7m", "start", 90_000, 9.5),
         loaded("shop-68c4d5b7f9-9bq7m", "read", 90_001, 6.1, "resnet"),
     ]
-    told = replace(warm[0], instance="shop-7d9f8b6c5d-x2x4k", loads=young)
-    return [told, *warm[1:], replace(batch(COLD, "load", 3.0, 680, requests=40), loads=old)]
+    reported = replace(warm[0], instance="shop-7d9f8b6c5d-x2x4k", loads=young)
+    return [reported, *warm[1:], replace(batch(COLD, "load", 3.0, 680, requests=40), loads=old)]

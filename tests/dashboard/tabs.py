@@ -31,7 +31,7 @@ class Visit:
         self.base = base
         self.trouble: list[str] = []
         self.callbacks: list[str] = []
-        page.on("console", lambda said: self.trouble.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("console", lambda log: self.trouble.append(log.text) if log.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: self.trouble.append(str(error)))
         page.on("request", self._asked)
 

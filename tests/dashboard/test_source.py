@@ -17,7 +17,7 @@ from stagelens.dashboard.source import QueryCache, Source
 from stagelens.store import Batch, Point, Selection, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
-ROOM = 1_000_000
+CAPACITY = 1_000_000
 
 
 @pytest.fixture
@@ -78,19 +78,19 @@ def test_cached_results_of_two_services_expire_when_either_writes(store: Store) 
 
 def test_concurrent_equal_queries_run_once() -> None:
     """The second waits for the first one's."""
-    answers, begun, goes_on = QueryCache(ROOM), Event(), Event()
+    cache, started, goes_on = QueryCache(CAPACITY), Event(), Event()
     made: list[int] = []
 
     def slow() -> int:
-        begun.set()
+        started.set()
         goes_on.wait(60)
         made.append(1)
         return len(made)
 
     with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(answers.get, "question", 1, slow)
-        begun.wait(60)
-        second = pool.submit(answers.get, "question", 1, slow)
+        first = pool.submit(cache.get, "question", 1, slow)
+        started.wait(60)
+        second = pool.submit(cache.get, "question", 1, slow)
         goes_on.set()
 
         assert (first.result(60), second.result(60), made) == (1, 1, [1])
@@ -98,31 +98,31 @@ def test_concurrent_equal_queries_run_once() -> None:
 
 def test_different_queries_do_not_wait_for_each_other() -> None:
     """Two different questions are worked out side by side."""
-    answers, meet = QueryCache(ROOM), Barrier(2)
+    cache, meet = QueryCache(CAPACITY), Barrier(2)
 
     with ThreadPoolExecutor(2) as pool:
-        both = [pool.submit(answers.get, name, 1, lambda: meet.wait(60)) for name in ("a", "b")]
+        both = [pool.submit(cache.get, name, 1, lambda: meet.wait(60)) for name in ("a", "b")]
 
         assert sorted(each.result(60) for each in both) == [0, 1]
 
 
 def test_an_error_reaches_the_caller_and_is_not_cached() -> None:
     """The next caller runs the query again."""
-    answers = QueryCache(ROOM)
+    cache = QueryCache(CAPACITY)
 
     def fails() -> int:
         msg = "no"
         raise ValueError(msg)
 
     with pytest.raises(ValueError, match="no"):
-        answers.get("question", 1, fails)
+        cache.get("question", 1, fails)
 
-    assert answers.get("question", 1, lambda: 5) == 5
+    assert cache.get("question", 1, lambda: 5) == 5
 
 
 def test_the_cache_is_bounded_and_evicts_the_least_recently_used() -> None:
     """A large result, one table or many small ones, evicts the least recently used ones."""
-    answers = QueryCache(130_000)
+    cache = QueryCache(130_000)
     large = (pd.DataFrame({"n": range(5_000)}), dict.fromkeys(range(5)))
     made: list[str] = []
 
@@ -131,6 +131,6 @@ def test_the_cache_is_bounded_and_evicts_the_least_recently_used() -> None:
         return large[name == "b"]
 
     for name in ("a", "b", "a", "c", "a", "b"):
-        answers.get(name, 1, lambda name=name: make(name))
+        cache.get(name, 1, lambda name=name: make(name))
 
     assert made == ["a", "b", "c", "b"]

@@ -74,7 +74,7 @@ def test_a_time_outside_the_date_range_is_ignored(moment: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("search", "kept"),
+    ("search", "expected"),
     [
         ("from=now-1h", True),
         ("", True),
@@ -83,9 +83,9 @@ def test_a_time_outside_the_date_range_is_ignored(moment: str) -> None:
         ("from=now-0s", False),
     ],
 )
-def test_a_window_reports_whether_it_was_requested(search: str, kept: bool) -> None:
+def test_a_window_reports_whether_it_was_requested(search: str, expected: bool) -> None:
     """A page shows the default window instead; the API returns an error."""
-    assert parse("/", search, NOW).is_as_asked is kept
+    assert parse("/", search, NOW).is_as_asked is expected
 
 
 @given(st.text())

@@ -272,13 +272,13 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
     traffic.fill(store, NOW - timedelta(minutes=6), NOW - timedelta(minutes=3))
     page.evaluate("dash_clientside.set_props('tick', {data: {beat: 2, at: Date.now(), search: ''}})")
     expect(page.locator(".phead .sub")).to_contain_text("6\u202fm")
-    kept = page.evaluate("(plot) => plot.isConnected", plot)
+    connected = page.evaluate("(plot) => plot.isConnected", plot)
     context.close()
     served.stop()
     store.close()
 
     assert complaints == []
-    assert kept, "a refresh must not build its charts anew"
+    assert connected, "a refresh must not build its charts anew"
     assert visit.trouble == []
 
 

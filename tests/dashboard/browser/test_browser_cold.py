@@ -34,14 +34,14 @@ def test_the_replicas_page_has_no_errors_and_fits_phones(browser: Browser, addre
         context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
         visit = Visit(context.new_page(), address)
         page = visit.go("/s/shop/replicas?from=now-15m")
-        look = complaint(screenshot(page, f"replicas-{theme}"), f"replicas-{theme}")
+        difference = complaint(screenshot(page, f"replicas-{theme}"), f"replicas-{theme}")
         complaints = serious_violations(page)
         page.set_viewport_size(PHONE)
         screenshot(page, f"replicas-phone-{theme}")
         width = page.evaluate("document.documentElement.scrollWidth")
         context.close()
 
-        assert look == ""
+        assert difference == ""
         assert complaints == []
         assert width == PHONE["width"]
         assert visit.trouble == []

@@ -76,12 +76,12 @@ def write(store: Store, *reports: Report) -> None:
 def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, address: str, name: str) -> None:
     """In both themes: no error, nothing axe minds, no sideways scrolling of the page, and it looks as it did."""
     write(store, *(REPORTS if name == "collectors" else ()))
-    looks: list[str] = []
+    differences: list[str] = []
     for theme in ("light", "dark"):
         context = browser.new_context(viewport=DESKTOP, color_scheme=theme, reduced_motion="reduce")
         visit = Visit(context.new_page(), address)
         page = visit.go("/collectors")
-        looks.append(complaint(screenshot(page, f"{name}-{theme}"), f"{name}-{theme}"))
+        differences.append(complaint(screenshot(page, f"{name}-{theme}"), f"{name}-{theme}"))
         complaints = serious_violations(page)
         page.set_viewport_size(PHONE)
         width = page.evaluate("document.documentElement.scrollWidth")
@@ -90,7 +90,7 @@ def test_the_page_has_no_errors_and_fits_phones(browser: Browser, store: Store, 
         assert complaints == []
         assert width == PHONE["width"]
         assert visit.trouble == []
-    assert [look for look in looks if look] == []
+    assert [each for each in differences if each] == []
 
 
 def test_a_stopped_collector_is_shown_without_a_reload(

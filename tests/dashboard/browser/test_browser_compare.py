@@ -61,10 +61,10 @@ def test_the_report_is_copied_with_a_complete_link(browser: Browser, base: str) 
 def test_hovering_shows_the_latencies_of_a_percentile(visit: Visit) -> None:
     """Both latencies with the band each is sure to lie in."""
     page = visit.go("/compare?svc=vision-api")
-    told = re.compile(r"p9[\d.]+ .*A .* to .*B .* to ")
+    pattern = re.compile(r"p9[\d.]+ .*A .* to .*B .* to ")
     box = page.locator("[data-chart=both] .hovertext")
 
-    hover(page, "both", 0.6, lambda: expect(box).to_contain_text(told, timeout=SOON))
+    hover(page, "both", 0.6, lambda: expect(box).to_contain_text(pattern, timeout=SOON))
 
 
 def test_a_dark_page_prints_light(browser: Browser, base: str) -> None:

@@ -33,12 +33,12 @@ def test_a_refresh_preserves_opened_details_and_focus(browser: Browser, tmp_path
     traffic.fill(store, NOW - timedelta(minutes=20), NOW - timedelta(minutes=6))
     page.evaluate("dash_clientside.set_props('tick', {data: {beat: 1, at: Date.now(), search: ''}})")
     expect(page.locator("main")).not_to_have_text(before)
-    kept = page.evaluate(
+    preserved = page.evaluate(
         "([detail, focus]) => [detail.isConnected && detail.open, focus === document.activeElement]", elements
     )
     page.close()
     served.stop()
     store.close()
 
-    assert kept == [True, True]
+    assert preserved == [True, True]
     assert visit.trouble == []

@@ -47,7 +47,7 @@ def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> No
     page = context.new_page()
     trouble: list[str] = []
     asked: list[str] = []
-    page.on("console", lambda said: trouble.append(said.text))
+    page.on("console", lambda message: trouble.append(message.text))
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto(saved.as_uri())
@@ -172,10 +172,10 @@ def test_dns_rebinding_is_refused(browser: Browser, base: str) -> None:
     # As a proxy the dashboard is sent what was meant for any name.
     context = browser.new_context(proxy={"server": base})
     page = context.new_page()
-    answers = [
+    responses = [
         page.goto(f"http://rebound.example{path}") for path in ("/", "/api/v1/names", "/report?path=/", "/healthz")
     ]
-    codes = [answer.status for answer in answers if answer]
+    codes = [response.status for response in responses if response]
     context.close()
 
     assert codes == [421] * 4
@@ -190,14 +190,16 @@ def test_a_button_records_an_event_on_the_server(browser: Browser, tmp_path: Pat
     visit = Visit(context.new_page(), "http://{}:{}".format(*served.address))
     page = visit.go("/events")
     # The refresh asks as well, in numbered beats: what a button asks for has a time in place of the number.
-    with page.expect_response(lambda answer: re.search(r'"beat":\d{13}', answer.request.post_data or "") is not None):
+    with page.expect_response(
+        lambda response: re.search(r'"beat":\d{13}', response.request.post_data or "") is not None
+    ):
         page.evaluate(PRESS)
     stayed = page.evaluate("window.stayed")
     context.close()
     served.stop()
-    kept = store.read.events(datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1))
+    stored = store.read.events(datetime.now(UTC) - timedelta(hours=1), datetime.now(UTC) + timedelta(hours=1))
     store.close()
 
     assert stayed
-    assert kept["text"].tolist() == ["a note from a button"]
+    assert stored["text"].tolist() == ["a note from a button"]
     assert visit.trouble == []

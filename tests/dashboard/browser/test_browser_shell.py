@@ -223,21 +223,21 @@ def test_back_restores_the_scroll_position(visit: Visit) -> None:
 def test_a_chart_exports_as_picture_and_numbers(visit: Visit, tmp_path: Path) -> None:
     """PNG, SVG and CSV contain service, chart and window."""
     page = visit.go("/s/vision-api")
-    kept: dict[str, bytes] = {}
+    exported: dict[str, bytes] = {}
     files: list[str] = []
     for kind in ("PNG", "SVG", "CSV"):
         page.get_by_role("button", name="Export Where the time goes").click()
         with page.expect_download() as download:
             page.get_by_role("button", name=kind, exact=True).click()
         download.value.save_as(tmp_path / kind)
-        kept[kind] = (tmp_path / kind).read_bytes()
+        exported[kind] = (tmp_path / kind).read_bytes()
         files.append(download.value.suggested_filename)
 
     assert files == [f"vision-api-percentile_20261120T0600Z-20261120T1200Z.{kind}" for kind in ("png", "svg", "csv")]
-    assert kept["PNG"].startswith(b"\x89PNG")
-    assert len(kept["PNG"]) > 20_000
-    assert b"vision-api \xc2\xb7 Where the time goes, by percentile" in kept["SVG"]
-    assert kept["CSV"].startswith(b"percentile,")
+    assert exported["PNG"].startswith(b"\x89PNG")
+    assert len(exported["PNG"]) > 20_000
+    assert b"vision-api \xc2\xb7 Where the time goes, by percentile" in exported["SVG"]
+    assert exported["CSV"].startswith(b"percentile,")
 
 
 def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
@@ -302,7 +302,7 @@ def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
         side.get_by_role("link", name="SLOs").click()
     side.get_by_role("link", name="Events").click()
     page.wait_for_selector("[data-title^='Events']")
-    with page.expect_response(lambda answer: answer.request == held[0].request):
+    with page.expect_response(lambda response: response.request == held[0].request):
         held[0].continue_()
     page.wait_for_function("() => document.querySelector('#root[aria-busy=false]') !== null")
 
@@ -331,7 +331,7 @@ def test_an_unreachable_dashboard_is_shown_and_recovers(
     page.keyboard.press("g")
     page.keyboard.press("t")
     expect(page.locator("#lost")).to_contain_text(re.compile(r"Offline since \d\d:\d\d, last data shown"))
-    kept, address = page.title(), page.evaluate("location.pathname")
+    title, address = page.title(), page.evaluate("location.pathname")
     complaints = serious_violations(page)
     screenshot(page, "offline")
     page.get_by_role("button", name="Try now").click()
@@ -345,7 +345,7 @@ def test_an_unreachable_dashboard_is_shown_and_recovers(
 
     # The address is that of what is shown, not of what could not be loaded.
     assert address == "/slo"
-    assert "SLO" in kept
+    assert "SLO" in title
     assert complaints == []
 
 
@@ -389,7 +389,7 @@ def test_the_frame_fits_every_width(visit: Visit) -> None:
         "each => each.map((one) => one.dataset.do || 'time')"
     )
 
-    assert all(there <= room for there, room in widths)
+    assert all(there <= available for there, available in widths)
     assert small == []
     assert names[:1] + names[-1:] == ["jump", "theme"]
     assert popped is not None

@@ -18,8 +18,8 @@ def test_hovering_shows_the_stages_before_the_first_token(visit: Visit) -> None:
     """Value, n and the largest stages; a percentile is no time, so the time charts draw no line for it."""
     page = visit.go(PAGE)
     box = page.locator("[data-chart=first-token] .hovertext").first
-    told = re.compile(r"p9[\d.]+ \d.*n \d.*(Queue|Prefill)", re.DOTALL)
-    hover(page, "first-token", 0.65, lambda: expect(box).to_contain_text(told, timeout=SOON))
+    pattern = re.compile(r"p9[\d.]+ \d.*n \d.*(Queue|Prefill)", re.DOTALL)
+    hover(page, "first-token", 0.65, lambda: expect(box).to_contain_text(pattern, timeout=SOON))
 
     assert page.locator(".cursor:not([hidden])").count() == 0
 

@@ -369,8 +369,8 @@ def test_steps_with_too_few_requests_are_greyed() -> None:
 
 def test_an_alert_without_space_for_its_label_keeps_its_marker() -> None:
     """Two that begin together share the place: the second is its shape alone; on a phone both are."""
-    begun = [START + timedelta(minutes=minute) for minute in (1, 2)]
-    figure = over_time_figure(over_time(), AXIS, alerts=[Alert(at, None, "latency", at == begun[0]) for at in begun])
+    starts = [START + timedelta(minutes=minute) for minute in (1, 2)]
+    figure = over_time_figure(over_time(), AXIS, alerts=[Alert(at, None, "latency", at == starts[0]) for at in starts])
     narrow = [each["text"] for each in figure["narrow"]["annotations"]]
 
     assert notes(figure) == ["■ latency", "◆"]

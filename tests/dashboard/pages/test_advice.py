@@ -315,8 +315,8 @@ def test_too_few_requests_are_reported(store: Store, traffic: ModuleType) -> Non
 def test_the_newest_advice_action_applies(store: Store, writable_source: Source, text: str, hides: bool) -> None:
     """What was done last with a piece of advice hides it, or brings it back; what nobody can read leaves it open."""
     top = advice_for_service(context(writable_source), "p99")[0].finding
-    for told, ago in (("dismissed", 60), (text, 10)):
-        store.add_event(Event(NOW - timedelta(seconds=ago), "shop", "advice", top.key, told))
+    for action, ago in (("dismissed", 60), (text, 10)):
+        store.add_event(Event(NOW - timedelta(seconds=ago), "shop", "advice", top.key, action))
     found = marks(context(writable_source))["shop", top.key]
 
     assert found.hides(NOW) is hides

@@ -89,29 +89,29 @@ def test_the_capacity_of_each_version_matches_its_queueing(store: Store, tmp_pat
 
 def test_the_page_starts_with_capacity_compared_with_the_previous_version(store: Store, tmp_path: Path) -> None:
     """How much fits, how much of it is used, and what it was before."""
-    said = shown(source_of(store, tmp_path))
+    text = shown(source_of(store, tmp_path))
 
-    assert "1.15.0 stays inside 250 ms at p99 up to about" in said
-    assert "headroom" in said
-    assert "/s on 1.14.2" in said
-    assert "The knee of the curve is at" in said
+    assert "1.15.0 stays inside 250 ms at p99 up to about" in text
+    assert "headroom" in text
+    assert "/s on 1.14.2" in text
+    assert "The knee of the curve is at" in text
 
 
 def test_without_an_objective_the_curve_is_shown_without_capacity(store: Store, tmp_path: Path) -> None:
     """Missing values are explained."""
-    said = shown(source_of(store, tmp_path, slo=False))
+    text = shown(source_of(store, tmp_path, slo=False))
 
-    assert "this service has no latency objective" in said
-    assert "needs an objective" in said
+    assert "this service has no latency objective" in text
+    assert "needs an objective" in text
 
 
 def test_a_short_window_reports_steps_present_and_required(store: Store, tmp_path: Path) -> None:
     """A curve of a quarter of an hour is refused in words, and nothing falls over."""
-    said = shown(source_of(store, tmp_path), "/s/ocr-api/capacity?from=now-15m")
+    text = shown(source_of(store, tmp_path), "/s/ocr-api/capacity?from=now-15m")
 
-    assert "Not enough data to estimate capacity" in said
-    assert "and a curve needs 20" in said
-    assert "could not be rendered" not in said
+    assert "Not enough data to estimate capacity" in text
+    assert "and a curve needs 20" in text
+    assert "could not be rendered" not in text
 
 
 def test_cost_needs_a_configured_price(store: Store, tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ def test_the_charts_have_tables_with_units(store: Store, tmp_path: Path) -> None
 
 def test_services_without_batches_or_load_have_a_notice(filled: Store, alerts: AlertsReader) -> None:
     """A service without batch sizes and with a constant rate has a page."""
-    said = shown(Source(filled, alerts, NOW.timestamp), "/s/vision-api/capacity")
+    text = shown(Source(filled, alerts, NOW.timestamp), "/s/vision-api/capacity")
 
-    assert "No batch size known" in said
-    assert "no request reported a batch size" in said
-    assert "could not be rendered" not in said
+    assert "No batch size known" in text
+    assert "no request reported a batch size" in text
+    assert "could not be rendered" not in text
 
 
 def test_settings_show_files_and_limits_and_no_secret(store: Store, tmp_path: Path) -> None:
@@ -160,12 +160,12 @@ def test_settings_show_files_and_limits_and_no_secret(store: Store, tmp_path: Pa
     source.config = DashboardConfig(token="very-secret", prices=tmp_path / "prices.yaml")  # noqa: S106 - made up
     source.tracer = "https://someone:password@jaeger.example/trace/{trace_id}"
     (tmp_path / "prices.yaml").write_text("currency: 5 dollars", encoding="utf-8")
-    said = shown(source, "/settings")
+    text = shown(source, "/settings")
 
-    assert "very-secret" not in said
-    assert "password@" not in said
-    assert "jaeger.example" in said
-    assert "a token" in said
-    assert "The file has errors; the previous version stays in force." in said
-    assert "ocr-api" in said
-    assert "versions of a service" in said
+    assert "very-secret" not in text
+    assert "password@" not in text
+    assert "jaeger.example" in text
+    assert "a token" in text
+    assert "The file has errors; the previous version stays in force." in text
+    assert "ocr-api" in text
+    assert "versions of a service" in text

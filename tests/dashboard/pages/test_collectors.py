@@ -108,10 +108,10 @@ def test_a_clock_that_is_ahead_is_reported() -> None:
 
 def test_an_empty_page_explains_how_to_report(store: Store) -> None:
     """No collector has reported."""
-    said = shown(store)
+    markup = shown(store)
 
-    assert "No collector has reported" in said
-    assert "stagelens collector" in said
+    assert "No collector has reported" in markup
+    assert "stagelens collector" in markup
 
 
 def test_the_most_severe_row_is_first(store: Store) -> None:
@@ -119,21 +119,21 @@ def test_the_most_severe_row_is_first(store: Store) -> None:
     silent = replace(WELL, id="c", name="pod-c:4318", seen=AT - 100)
     failing = replace(with_vitals(failing=(("committing", "disk full", AT - 300),)), id="b", name="pod-b:4318")
     write(store, WELL, failing, silent)
-    said = shown(store)
+    markup = shown(store)
 
-    assert said.index("pod-c:4318") < said.index("pod-b:4318") < said.index("pod-a:4318")
+    assert markup.index("pod-c:4318") < markup.index("pod-b:4318") < markup.index("pod-a:4318")
     for word in ("Silent", "Failing", "OK", "disk full", "v1.2.3", "Alert if", "3 collectors"):
-        assert word in said
-    assert "could not be rendered" not in said
+        assert word in markup
+    assert "could not be rendered" not in markup
 
 
 def test_collector_messages_are_escaped(store: Store) -> None:
     """A path in a message, or the name of a target, may hold anything."""
     write(store, with_vitals(targets_down={"http://x/<script>alert(1)</script>": "<b>no</b>"}))
-    said = shown(store)
+    markup = shown(store)
 
-    assert "<script>" not in said
-    assert "<b>no</b>" not in said
+    assert "<script>" not in markup
+    assert "<b>no</b>" not in markup
 
 
 def test_the_page_refreshes_without_new_data(store: Store) -> None:

@@ -192,11 +192,11 @@ def test_a_missing_side_of_the_address_is_filled_in(source: Source) -> None:
 
 def test_the_verdict_lists_its_evidence(source: Source) -> None:
     """How many times, from what to what, interval, requests, median, mix and blame."""
-    said = shown(source, "/compare?svc=vision-api")
+    text = shown(source, "/compare?svc=vision-api")
 
     for part in ("Regression B is", "slower at p99:", "interval", "requests", "p50 unchanged", "traffic mix unchanged"):
-        assert part in said
-    assert "Blame Preprocess" in said
+        assert part in text
+    assert "Blame Preprocess" in text
 
 
 def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> None:
@@ -224,8 +224,8 @@ def test_chart_table_and_verdict_agree(source: Source) -> None:
     chart = page_data(page.body).charts["delta"].frame
     assert chart is not None
     row = chart[np.isclose(chart["percentile"], 99)].iloc[0]
-    told = {"percentile", "A (ms)", "B (ms)", "change (ms)"}
-    stages = [float(row[each]) for each in chart.columns if each not in told]
+    totals = {"percentile", "A (ms)", "B (ms)", "change (ms)"}
+    stages = [float(row[each]) for each in chart.columns if each not in totals]
 
     assert row["A (ms)"] == pytest.approx((found.a_value or 0) * 1000)
     assert row["B (ms)"] == pytest.approx((found.b_value or 0) * 1000)
@@ -252,11 +252,11 @@ def test_a_changed_traffic_mix_qualifies_the_verdict(stored: Stored) -> None:
     source = stored(
         Served("shop", "1", 10, 5, routes=("/small", "/large")), Served("shop", "2", 5, 0, SLOW, routes=("/large",))
     )
-    said = shown(source, "/compare?svc=shop")
+    text = shown(source, "/compare?svc=shop")
 
-    assert "Slower, but the traffic changed" in said
-    assert "route /large 50 % → 100 % of requests" in said
-    assert "+50 pt" in said
+    assert "Slower, but the traffic changed" in text
+    assert "route /large 50 % → 100 % of requests" in text
+    assert "+50 pt" in text
 
 
 def test_longer_prompts_are_a_changed_traffic_mix(stored: Stored, store: Store) -> None:
@@ -264,11 +264,11 @@ def test_longer_prompts_are_a_changed_traffic_mix(stored: Stored, store: Store) 
     source = stored(Served("chat", "1", 10, 5), Served("chat", "2", 5, 0, SLOW))
     prompts(store, "1", 8 * MINUTE, 100)
     prompts(store, "2", 3 * MINUTE, 400)
-    said = shown(source, "/compare?svc=chat")
+    text = shown(source, "/compare?svc=chat")
 
-    assert "Slower, but the traffic changed" in said
-    assert "median prompt +3" in said
-    assert "Prompt tokens, p50" in said
+    assert "Slower, but the traffic changed" in text
+    assert "median prompt +3" in text
+    assert "Prompt tokens, p50" in text
 
 
 def prompts(store: Store, version: str, ago: timedelta, tokens: int) -> None:
@@ -346,20 +346,20 @@ def test_one_version_only_offers_windows(source: Source) -> None:
     """The later half against the earlier, which the address then opens."""
     page = page_of(of(source, "/compare?svc=chat-llm"))
     assert page is not None
-    said = shown(source, "/compare?svc=chat-llm")
+    text = shown(source, "/compare?svc=chat-llm")
     opened = shown(source, "/compare?svc=chat-llm&a=2026-11-20T11:20/20m&b=2026-11-20T11:40/20m")
 
-    assert "Only one version so far" in said
-    assert "Later half with the earlier" in said
+    assert "Only one version so far" in text
+    assert "Later half with the earlier" in text
     assert "p99 did not change" in opened
 
 
 def test_an_unknown_side_is_named(source: Source) -> None:
     """With what it could be, and with the pickers still there."""
-    said = shown(source, "/compare?svc=vision-api&a=9.9&b=1.0.0")
+    text = shown(source, "/compare?svc=vision-api&a=9.9&b=1.0.0")
 
-    assert "9.9 is not a version of vision-api that is retained" in said
-    assert "Versions 2.0.0" in said
+    assert "9.9 is not a version of vision-api that is retained" in text
+    assert "Versions 2.0.0" in text
 
 
 @pytest.mark.parametrize(
@@ -383,28 +383,28 @@ def test_an_unknown_side_is_named(source: Source) -> None:
 )
 def test_no_address_breaks_the_page(source: Source, query: str) -> None:
     """Sides without requests, equal sides and times before the history are each reported, and no card fails."""
-    said = shown(source, f"/compare?{query}")
+    text = shown(source, f"/compare?{query}")
 
-    assert said
-    assert "could not be rendered" not in said
+    assert text
+    assert "could not be rendered" not in text
 
 
 def test_buckets_of_the_future_change_nothing(stored: Stored) -> None:
     """Agents may be a few minutes fast: their newest buckets lie in the future."""
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 5, -4, SLOW))
-    said = shown(source, "/compare?svc=shop")
+    text = shown(source, "/compare?svc=shop")
 
-    assert "slower at p99" in said
-    assert "could not be rendered" not in said
+    assert "slower at p99" in text
+    assert "could not be rendered" not in text
 
 
 def test_too_few_requests_are_reported_without_a_verdict(stored: Stored) -> None:
     """The side that has them, and how many it takes."""
     source = stored(Served("shop", "1", 10, 5), Served("shop", "2", 1, 0, SLOW, rate=1))
-    said = shown(source, "/compare?svc=shop&a=1&b=2&p=99")
+    text = shown(source, "/compare?svc=shop&a=1&b=2&p=99")
 
-    assert "Not enough data" in said
-    assert "60 requests in B: p99 needs 1 000" in said
+    assert "Not enough data" in text
+    assert "60 requests in B: p99 needs 1 000" in text
 
 
 def test_past_versions_are_queried_once(stored: Stored) -> None:

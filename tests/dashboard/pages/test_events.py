@@ -77,8 +77,8 @@ def test_an_event_link_centres_its_window_on_the_event(source: Source) -> None:
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_a_kind_filter_shows_only_its_events(source: Source, kind: str) -> None:
     """The filter is in the address, and every other kind stays a click away."""
-    said = page_data(page_of(context_of(parse("/events", f"kind={kind}&from=now-7d", NOW), source)).body)  # type: ignore[union-attr]
-    rows = [row for table in said.tables for row in table.rows]
+    data = page_data(page_of(context_of(parse("/events", f"kind={kind}&from=now-7d", NOW), source)).body)  # type: ignore[union-attr]
+    rows = [row for table in data.tables for row in table.rows]
     expected = [each for each in found(source, "from=now-7d") if each.kind == kind]
 
     assert len(rows) == len(expected)
@@ -108,9 +108,9 @@ def test_a_service_page_lists_its_events_and_global_ones(source: Source) -> None
 
 def test_days_are_headings(source: Source) -> None:
     """Events of yesterday are below their own day, in the time zone of the reader."""
-    said = shown(source, "/events?from=now-7d")
+    text = shown(source, "/events?from=now-7d")
 
-    assert said.index("Friday, 20 November 2026") < said.index("Thursday, 19 November 2026")
+    assert text.index("Friday, 20 November 2026") < text.index("Thursday, 19 November 2026")
 
 
 def test_event_texts_are_escaped(source: Source) -> None:
@@ -121,19 +121,19 @@ def test_event_texts_are_escaped(source: Source) -> None:
 @pytest.mark.parametrize("search", ["kind=party", "svc=nobody", "from=now-3h&to=now-2h", "kind=%00&svc=%3Cb%3E"])
 def test_an_empty_event_list_explains_what_appears_there(source: Source, search: str) -> None:
     """Invalid values in the address fall back, and an empty window explains how to fill it."""
-    said = shown(source, f"/events?{search}")
+    text = shown(source, f"/events?{search}")
 
-    assert "Events" in said
-    assert ("Nothing happened in this window" in said) == ("to=" in search)
+    assert "Events" in text
+    assert ("Nothing happened in this window" in text) == ("to=" in search)
 
 
 def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
     """The page of an empty store describes its later content."""
     store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
     source = Source(store, None, NOW.timestamp)
-    said = shown(source, "/events")
+    text = shown(source, "/events")
     store.add_event(Event(datetime.fromtimestamp(NOW.timestamp() - 60, NOW.tzinfo), "", "note", "", "first light"))
 
-    assert "Nothing happened in this window" in said
+    assert "Nothing happened in this window" in text
     assert [each.title for each in found(source)] == ["first light"]
     store.close()

@@ -39,10 +39,10 @@ BAD_MINUTES = range(9, 12)
 
 def frame(*rows: tuple[int, Measure, str, float]) -> pd.DataFrame:
     """Frame of the store: the value of a measure of a replica, some minutes after `AT`."""
-    told = [
+    records = [
         (AT + timedelta(minutes=minute), measure.key, place, value, value) for minute, measure, place, value in rows
     ]
-    return pd.DataFrame(told, columns=["at", "measure", "place", "mean", "most"])
+    return pd.DataFrame(records, columns=["at", "measure", "place", "mean", "most"])
 
 
 def steps(values: Sequence[float], name: str) -> pd.DataFrame:
@@ -73,16 +73,16 @@ def test_the_processes_of_a_machine_share_its_cpus() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.floats(0.001, 100)), max_size=60))
-def test_slow_steps_are_compared_with_the_remaining_steps(told: list[tuple[float, float]]) -> None:
+def test_slow_steps_are_compared_with_the_remaining_steps(samples: list[tuple[float, float]]) -> None:
     """Both means are within the values; too few or equal steps have no result."""
-    shares, tail = [share for share, _ in told], [value for _, value in told]
+    shares, tail = [share for share, _ in samples], [value for _, value in samples]
     found = compare_slow_steps(steps(shares, "share"), steps(tail, "value"))
 
-    assert (found is None) == (len(told) < MIN_STEPS or sum(value > np.quantile(tail, 0.9) for value in tail) == 0)
+    assert (found is None) == (len(samples) < MIN_STEPS or sum(value > np.quantile(tail, 0.9) for value in tail) == 0)
     if found is not None:
-        slow = [share for share, value in told if value > found.threshold_seconds]
-        assert 0 < len(slow) <= len(told) / 10 + 1
-        assert found.slow * len(slow) + found.other * (len(told) - len(slow)) == pytest.approx(sum(shares))
+        slow = [share for share, value in samples if value > found.threshold_seconds]
+        assert 0 < len(slow) <= len(samples) / 10 + 1
+        assert found.slow * len(slow) + found.other * (len(samples) - len(slow)) == pytest.approx(sum(shares))
 
 
 def machines(store: Store, *, gpu: bool = True, explains: bool = True) -> None:
@@ -134,35 +134,35 @@ def source(store: Store, tmp_path: Path) -> Source:
 def test_the_page_reports_machine_load_during_slow_requests(store: Store, source: Source) -> None:
     """And what else was: the container was stopped; the CPUs of the machine were as busy as ever."""
     machines(store)
-    said = shown(source, PAGE)
+    text = shown(source, PAGE)
 
-    assert "In the slowest tenth of the time" in said
-    assert "GPUs were 90" in said
-    assert "the container was stopped at its CPU limit in 80" in said
-    assert "CPUs of the whole machine" not in said
-    assert "could not be rendered" not in said
+    assert "In the slowest tenth of the time" in text
+    assert "GPUs were 90" in text
+    assert "the container was stopped at its CPU limit in 80" in text
+    assert "CPUs of the whole machine" not in text
+    assert "could not be rendered" not in text
 
 
 def test_an_equally_busy_machine_explains_nothing(store: Store, source: Source) -> None:
     """CPUs are shown without GPU data, with the instructions to get GPU data."""
     machines(store, gpu=False, explains=False)
-    said = shown(source, PAGE)
+    text = shown(source, PAGE)
 
-    assert "CPUs were as busy as otherwise" in said
-    assert "pip install 'stagelens[gpu]'" in said
+    assert "CPUs were as busy as otherwise" in text
+    assert "pip install 'stagelens[gpu]'" in text
 
 
 def test_request_cost_is_split_by_the_busy_share(store: Store, source: Source) -> None:
     """36 $ an hour for 20 requests a second are 500 $ a million, and 36 % of it is worked for."""
     machines(store)
-    said = shown(source, PAGE).replace("\u202f", " ")
+    text = shown(source, PAGE).replace("\u202f", " ")
 
-    assert "GPUs busy 36 % of the time: of $500 per 1 M, $180 paid for work and $320 for machines that waited." in said
+    assert "GPUs busy 36 % of the time: of $500 per 1 M, $180 paid for work and $320 for machines that waited." in text
 
 
 def test_without_machine_metrics_the_page_explains_how_to_get_them(source: Source) -> None:
     """Nothing is guessed: no busy share, and no cost by it."""
-    said = shown(source, PAGE)
+    text = shown(source, PAGE)
 
-    assert "No host metrics in this window" in said
-    assert "for machines that waited" not in said
+    assert "No host metrics in this window" in text
+    assert "for machines that waited" not in text

@@ -69,24 +69,24 @@ def proof(client: FlaskClient) -> dict[str, str]:
 
 def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
     """Open incidents come first, with the reason of a missing notification, and silences with their end."""
-    said = shown(source, "/incidents")
+    markup = shown(source, "/incidents")
 
-    assert "2 incidents open" in said
-    assert said.index("checkout: checkout-latency") < said.index("search: search-latency")
-    assert "Grouped with checkout: checkout-latency" in re.sub(r"<[^>]+>", "", said)
-    assert "service batch, severity ticket" in said
-    assert "End now" in said
+    assert "2 incidents open" in markup
+    assert markup.index("checkout: checkout-latency") < markup.index("search: search-latency")
+    assert "Grouped with checkout: checkout-latency" in re.sub(r"<[^>]+>", "", markup)
+    assert "service batch, severity ticket" in markup
+    assert "End now" in markup
 
 
 def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
     """The page has start, acknowledgement, transitions and deliveries by channel."""
-    said = shown(source, f"/incidents/{notified_store.OPEN}")
+    markup = shown(source, f"/incidents/{notified_store.OPEN}")
     over = shown(source, f"/incidents/{notified_store.OVER}")
 
-    assert "unacknowledged" in said
-    assert "Acknowledge" in said
-    assert "2 channels" in said
-    assert "pagerduty" in said
+    assert "unacknowledged" in markup
+    assert "Acknowledge" in markup
+    assert "2 channels" in markup
+    assert "pagerduty" in markup
     assert "Acknowledge" not in over
     assert "Accepted" in over
 
@@ -98,11 +98,11 @@ def test_an_unknown_incident_has_a_page_that_explains(source: Source) -> None:
 
 def test_an_incident_is_acknowledged_from_its_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
     """The page names the person who acknowledged, and channels are notified."""
-    answer = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=proof)
+    response = client.post(f"/api/v1/incidents/{notified_store.OPEN}/acknowledge", json={}, headers=proof)
     found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
 
-    assert answer.status_code == 200
+    assert response.status_code == 200
     assert found.acked_by == "a dashboard user"
     assert [row.transition for row in found.deliveries if row.channel == "slack"] == ["opened", "acknowledged"]
 
@@ -124,13 +124,13 @@ def test_a_latency_regression_is_accepted_from_its_page(
 ) -> None:
     """The page has a button, and afterwards page and list name the person who accepted."""
     before = shown(source, f"/incidents/{slower}")
-    answer = client.post(f"/api/v1/incidents/{slower}/accept", json={"why": "the new model"}, headers=proof)
+    response = client.post(f"/api/v1/incidents/{slower}/accept", json={"why": "the new model"}, headers=proof)
     page, every = shown(source, f"/incidents/{slower}"), shown(source, "/incidents")
     found = source.incident_actions.incident(slower)
     assert found is not None
 
     assert "Accept as baseline" in before
-    assert (answer.status_code, json.loads(answer.text)["acked_by"]) == (200, "a dashboard user")
+    assert (response.status_code, json.loads(response.text)["acked_by"]) == (200, "a dashboard user")
     assert "a dashboard user accepted it as the new baseline" in page
     assert "by a dashboard user: the new model" in page
     assert "Accept as baseline" not in page
@@ -142,21 +142,21 @@ def test_a_latency_regression_is_accepted_from_its_page(
 def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
     """There is no button, and the API returns a fix; resolved and unknown incidents are refused too."""
     paths = (notified_store.OPEN, notified_store.OVER, "sl-1")
-    answers = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
+    responses = [client.post(f"/api/v1/incidents/{name}/accept", json={}, headers=proof) for name in paths]
 
     assert "Accept as baseline" not in shown(source, f"/incidents/{notified_store.OPEN}")
-    assert [each.status_code for each in answers] == [409, 409, 404]
-    assert "another objective or threshold" in json.loads(answers[0].text)["cure"]
+    assert [each.status_code for each in responses] == [409, 409, 404]
+    assert "another objective or threshold" in json.loads(responses[0].text)["cure"]
 
 
 def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: str) -> None:
     """The action has the name of the person who clicked."""
     body = pressed(ACCEPT, slower)
-    answer = client.post("/hooks/slack", data=body, headers=signed(body))
+    response = client.post("/hooks/slack", data=body, headers=signed(body))
     found = source.incident_actions.incident(slower)
     assert found is not None
 
-    assert (answer.status_code, found.ending, found.acked_by) == (200, "accepted", "ann")
+    assert (response.status_code, found.ending, found.acked_by) == (200, "accepted", "ann")
 
 
 def test_a_silence_is_created_and_ended_from_a_page(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
@@ -189,7 +189,7 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "status", "said"),
+    ("path", "body", "status", "error"),
     [
         ("incidents/sl-1/acknowledge", {}, 404, "there is no incident 'sl-1'"),
         (f"incidents/{notified_store.OVER}/acknowledge", {}, 404, "was resolved at"),
@@ -203,13 +203,13 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
     ],
 )
 def test_a_mistake_is_reported_with_its_fix(  # noqa: PLR0917 - two fixtures and a case
-    client: FlaskClient, proof: dict[str, str], path: str, body: object, status: int, said: str
+    client: FlaskClient, proof: dict[str, str], path: str, body: object, status: int, error: str
 ) -> None:
     """The error is JSON."""
-    answer = client.post(f"/api/v1/{path}", json=body, headers=proof)
+    response = client.post(f"/api/v1/{path}", json=body, headers=proof)
 
-    assert answer.status_code == status
-    assert said in json.loads(answer.text)["error"]
+    assert response.status_code == status
+    assert error in json.loads(response.text)["error"]
 
 
 @pytest.mark.parametrize(
@@ -257,12 +257,12 @@ def test_a_button_in_slack_acknowledges(source: Source, client: FlaskClient) -> 
 def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None:
     """For an hour, the objective of that incident."""
     body = pressed(SILENCE)
-    answer = client.post("/hooks/slack", data=body, headers=signed(body))
+    response = client.post("/hooks/slack", data=body, headers=signed(body))
     made = [
         each for each in source.incident_actions.silences() if each.author == "ann" and each.comment.startswith("from ")
     ]
 
-    assert answer.status_code == 200
+    assert response.status_code == 200
     assert [dict(each.matchers) for each in made] == [{"service": "checkout", "slo": "checkout-latency"}]
 
 
@@ -275,11 +275,11 @@ def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Sourc
     }
     body = json.dumps({"event": event}).encode()
     mark = "v1=" + hmac.new(b"h00k", body, hashlib.sha256).hexdigest()
-    answer = client.post("/hooks/pagerduty", data=body, headers={"X-PagerDuty-Signature": mark})
+    response = client.post("/hooks/pagerduty", data=body, headers={"X-PagerDuty-Signature": mark})
     found = source.incident_actions.incident(notified_store.OPEN)
     assert found is not None
 
-    assert (answer.status_code, found.acked_by) == (200, "Bob")
+    assert (response.status_code, found.acked_by) == (200, "Bob")
 
 
 def test_a_webhook_needs_no_account_and_gives_no_other_access(source: Source) -> None:

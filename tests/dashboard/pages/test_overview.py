@@ -57,8 +57,8 @@ def words(node: Any) -> str:
     """Return all text of a component, with plain spaces."""
     if isinstance(node, list | tuple):
         return " ".join(words(each) for each in node)
-    said = str(node) if isinstance(node, str | int) else "" if node is None else words(getattr(node, "children", None))
-    return said.replace(THIN, " ")
+    text = str(node) if isinstance(node, str | int) else "" if node is None else words(getattr(node, "children", None))
+    return text.replace(THIN, " ")
 
 
 def text_of(source: Source, address: str, now: datetime = NOW) -> str:
@@ -111,9 +111,9 @@ def test_page_and_side_bar_show_the_same_number(source: Source) -> None:
     p99 = {row.service: duration(row.now.p99).replace(THIN, " ") for row in urgent_first(overview)}
     beside = words(side(context_at(source, "/s/chat-llm?v=1.0.0"), "/", source.state()))
 
-    for service, told in p99.items():
-        assert f"{service} {told}" in " ".join(beside.split())
-        assert told in text_of(source, "/")
+    for service, latency in p99.items():
+        assert f"{service} {latency}" in " ".join(beside.split())
+        assert latency in text_of(source, "/")
 
 
 def test_the_side_bar_counts_open_problems(source: Source) -> None:
@@ -320,11 +320,11 @@ def test_events_are_listed_in_order(traffic: ModuleType, tmp_path: Path) -> None
     store.add_event(Event(NOW - timedelta(minutes=2), "chat-llm", "config", "batch", "max_batch 16"))
     store.add_event(Event(NOW - timedelta(minutes=2), "chat-llm", "advice", "a", "dismissed"))
     text = text_of(Source(store, None, NOW.timestamp), "/")
-    told = text[text.index("Deploys and events") :]
+    events = text[text.index("Deploys and events") :]
     store.close()
 
-    assert told.index("2.0.0 first seen") < told.index("max_batch 16")
-    assert "dismissed" not in told
+    assert events.index("2.0.0 first seen") < events.index("max_batch 16")
+    assert "dismissed" not in events
 
 
 def test_busy_seconds_are_requests_times_latency() -> None:

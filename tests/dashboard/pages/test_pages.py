@@ -130,11 +130,11 @@ def test_every_address_responds_without_prior_state(dashboard: Dashboard, addres
         "state": [{"id": "seen", "property": "data", "value": None}],
     }
     frame = client.get(address)
-    answer = client.post("/_dash-update-component", json=ask)
-    body = json.dumps(answer.get_json(), ensure_ascii=False)
+    response = client.post("/_dash-update-component", json=ask)
+    body = json.dumps(response.get_json(), ensure_ascii=False)
 
     assert frame.status_code == (404 if path.startswith("/nowhere") else 200)
-    assert answer.status_code == 200
+    assert response.status_code == 200
     assert "could not be rendered" not in body
     assert "dangerously" not in body
 
@@ -153,10 +153,10 @@ def ticked(served: Dashboard, path: str, seen: object) -> dict[str, Any]:
         "changedPropIds": ["tick.data"],
         "state": [{"id": "seen", "property": "data", "value": seen}],
     }
-    answer = served.app.server.test_client().post("/_dash-update-component", json=ask)
+    response = served.app.server.test_client().post("/_dash-update-component", json=ask)
 
-    assert answer.status_code == 200
-    return answer.get_json()["response"]
+    assert response.status_code == 200
+    return response.get_json()["response"]
 
 
 @pytest.mark.parametrize("path", ["/", "/s/vision-api", "/traces"])
@@ -174,9 +174,9 @@ def test_a_refresh_without_new_data_sends_nothing(dashboard: Dashboard, path: st
 def test_a_refresh_that_overtakes_a_page_delivers_it(dashboard: Dashboard) -> None:
     """The browser drops the overtaken response, so the refresh must deliver the page of the new address."""
     seen = ticked(dashboard, "/traces", None)["seen"]["data"]
-    answer = ticked(dashboard, "/s/vision-api", seen)
+    response = ticked(dashboard, "/s/vision-api", seen)
 
-    assert "root" in answer["made"]["data"]
+    assert "root" in response["made"]["data"]
 
 
 def test_a_page_is_sent_again_for_new_data_of_its_service(fresh: Store, traffic: ModuleType) -> None:
@@ -208,29 +208,29 @@ def _one(seconds: float) -> Histogram:
 def test_tile_chart_and_table_agree(source: Source) -> None:
     """One window and one function: p99 is the same number everywhere."""
     context = context_of(at("/s/vision-api"), source)
-    told = measure(source, context.selection)
+    measures = measure(source, context.selection)
     frame = grid_frame(context)
     in_chart = float(frame.loc[(frame["percentile"] - 0.99).abs() < 1e-9, "value_seconds"].iloc[0])
 
-    assert told.p99 == in_chart
+    assert measures.p99 == in_chart
     assert duration(in_chart) in text_of(source, "/")
     assert duration(in_chart) in text_of(source, "/s/vision-api")
-    assert sum(told.tail_stages.values()) == pytest.approx(in_chart)
+    assert sum(measures.tail_stages.values()) == pytest.approx(in_chart)
 
 
 def test_the_inspector_agrees_with_tile_and_chart(source: Source) -> None:
     """p50 and p99 of the table, its total and its stages are those of the tiles."""
     context = context_of(at("/s/vision-api"), source)
-    told = measure(source, context.selection)
+    measures = measure(source, context.selection)
     table = inspector(grid_frame(context), 0.99)
     carried = json.loads(next(each for each in attribute(table, "data-inspector")))
     place = carried["percentiles"].index("p99")
     shown = words(table)
 
-    assert f"Total {duration(told.p50)} {duration(told.p99)}" in shown
-    for stage, seconds in told.tail_stages.items():
+    assert f"Total {duration(measures.p50)} {duration(measures.p99)}" in shown
+    for stage, seconds in measures.tail_stages.items():
         assert carried["stages"][stage][place] == pytest.approx(seconds, rel=1e-3)
-    for stage, seconds in told.median_stages.items():
+    for stage, seconds in measures.median_stages.items():
         assert carried["base"][stage] == pytest.approx(seconds, rel=1e-3)
 
 
@@ -378,10 +378,10 @@ def test_a_window_without_data_links_to_the_last_data(source: Source) -> None:
 @pytest.mark.parametrize("path", ["/", "/regressions"])
 def test_an_unknown_environment_is_reported(source: Source, path: str) -> None:
     """Not that its last request came seconds ago: that came from elsewhere."""
-    said = text_of(source, f"{path}?env=nowhere")
+    text = text_of(source, f"{path}?env=nowhere")
 
-    assert "No environment called nowhere" in said
-    assert "last request" not in said
+    assert "No environment called nowhere" in text
+    assert "last request" not in text
 
 
 def test_an_empty_trace_list_blames_only_active_filters(source: Source, fresh: Store) -> None:
@@ -527,7 +527,7 @@ def test_a_span_note_lists_valid_attributes_only() -> None:
 )
 def test_an_unknown_address_is_404(dashboard: Dashboard, address: str, status: int) -> None:
     """The status is 404 and the page is readable; a page about an unknown object is still a page."""
-    answer = dashboard.app.server.test_client().get(address)
+    response = dashboard.app.server.test_client().get(address)
 
-    assert answer.status_code == status
-    assert ("There is no such page" in answer.text) is (status == 404)
+    assert response.status_code == status
+    assert ("There is no such page" in response.text) is (status == 404)

@@ -75,13 +75,13 @@ def test_the_overview_and_the_side_bar_count_open_regressions(source: Source) ->
 
 def test_the_page_starts_with_the_finding(source: Source) -> None:
     """The finding is followed by open and improved versions; the rest is collapsed."""
-    said = shown(source, "/regressions")
+    text = shown(source, "/regressions")
 
-    assert said.startswith("1 of 5 released services got slower")
-    assert said.index("Open slower") < said.index("slower 1 → 2") < said.index("Improved") < said.index("faster 1 → 2")
-    assert "No difference, or not evaluated: 3 services" in said
-    assert "Queue" in said
-    assert "back 1 → 2 Rolled back" in said
+    assert text.startswith("1 of 5 released services got slower")
+    assert text.index("Open slower") < text.index("slower 1 → 2") < text.index("Improved") < text.index("faster 1 → 2")
+    assert "No difference, or not evaluated: 3 services" in text
+    assert "Queue" in text
+    assert "back 1 → 2 Rolled back" in text
 
 
 def test_a_row_opens_the_comparison_with_the_same_numbers(source: Source) -> None:
@@ -124,10 +124,10 @@ def test_an_environment_without_traffic_has_no_releases(source: Source) -> None:
 def test_an_empty_store_shows_how_to_start(tmp_path: Path) -> None:
     """As every page does."""
     store = Store.open(f"sqlite:///{tmp_path / 'empty.db'}", clock=NOW.timestamp)
-    said = shown(Source(store, None, NOW.timestamp), "/regressions")
+    text = shown(Source(store, None, NOW.timestamp), "/regressions")
     store.close()
 
-    assert "pip install stagelens" in said
+    assert "pip install stagelens" in text
 
 
 @dataclass
@@ -155,9 +155,9 @@ def test_an_open_incident_is_shown_with_its_release(store: Store) -> None:
     incident = Incident(
         *("i1", "slo", "slower", "page", "open", began, began, None, "slower burns", "burned", (), "2", "", ())
     )
-    said = shown(Source(store, Alerts(incident), NOW.timestamp), "/regressions")
+    text = shown(Source(store, Alerts(incident), NOW.timestamp), "/regressions")
 
-    assert "open for 12 m" in said
+    assert "open for 12 m" in text
 
 
 def test_an_open_incident_does_not_raise_a_small_change(traffic: ModuleType, tmp_path: Path) -> None:

@@ -256,13 +256,13 @@ def test_links_within_the_service_preserve_the_scope(source: Source, path: str) 
     """To its tabs, its comparison, its traces and its advice; not to what is about all, and not to a version where two are compared."""
     found = links(page(source, f"{path}?v=1.0.0&m=small&{ROUTE}&{WINDOW}").body)
     queries = {words: parse_qs(urlsplit(href).query) for words, href in found.items()}
-    kept = {words: {key: query[key][0] for key in "vmr" if key in query} for words, query in queries.items()}
+    scopes = {words: {key: query[key][0] for key in "vmr" if key in query} for words, query in queries.items()}
     whole = {"v": "1.0.0", "m": "small", "r": CHAT}
 
     tabs = ("Traces", "Tokens", "Capacity & cost", "Advice", "Breakdown")
-    assert [kept[each] for each in tabs] == [whole] * 5
-    assert kept["Compare"] == {"m": "small", "r": CHAT}
-    assert all(kept[each] == whole for each in ("All traces →", "Ways to fix this →") if each in kept)
+    assert [scopes[each] for each in tabs] == [whole] * 5
+    assert scopes["Compare"] == {"m": "small", "r": CHAT}
+    assert all(scopes[each] == whole for each in ("All traces →", "Ways to fix this →") if each in scopes)
 
 
 def test_links_to_other_services_drop_the_scope(filled: Store) -> None:
@@ -299,18 +299,18 @@ def test_a_scope_without_requests_is_named_and_can_be_removed(
 
 def test_a_silent_service_is_not_attributed_to_the_scope(source: Source) -> None:
     """Where nothing came at all, its last data is the way out."""
-    said = text_of(page(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
+    text = text_of(page(source, f"/s/chat?{ROUTE}&from=2026-11-20T06:00&to=2026-11-20T07:00").body)
 
-    assert "No request in this window" in said
-    assert "Go to last data" in said
+    assert "No request in this window" in text
+    assert "Go to last data" in text
 
 
 def test_missing_errors_are_not_attributed_to_the_scope(source: Source) -> None:
     """A route without a failed request still has its notice."""
-    said = text_of(page(source, "/traces?svc=lonely&r=/a&err=1").body)
+    text = text_of(page(source, "/traces?svc=lonely&r=/a&err=1").body)
 
-    assert "No request of route" not in said
-    assert "No retained request matches" in said
+    assert "No request of route" not in text
+    assert "No retained request matches" in text
 
 
 def test_an_objective_of_one_route_is_not_drawn_for_all_routes(with_objectives: Source) -> None:
@@ -359,11 +359,11 @@ def test_the_link_of_a_message_opens_its_scope(part: dict[str, str], service: st
 def test_any_scope_survives_its_address(version: str, model: str, route: str) -> None:
     """Slashes, spaces, any script, any length: from the address to the view and back, on the page and on its tabs."""
     view = parse("/s/a", address("/s/a", {"v": version, "m": model, "r": route}).partition("?")[2], NOW)
-    kept = {"v": stored(version), "m": stored(model), "r": stored(route)}
+    scope = {"v": stored(version), "m": stored(model), "r": stored(route)}
     again = [
         parse("/s/a", each.partition("?")[2], NOW) for each in (view.here(), view.link("/s/a/traces", **view.scope))
     ]
 
-    assert view.scope == kept
-    assert [each.scope for each in again] == [kept, kept]
+    assert view.scope == scope
+    assert [each.scope for each in again] == [scope, scope]
     assert view.of_whole_services().scope == {}

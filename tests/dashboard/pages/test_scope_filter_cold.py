@@ -68,10 +68,10 @@ def test_the_cold_switch_shows_the_number_of_requests(stores: tuple[Store, Store
     """The switch exists if there are cold requests; pressed, it shows their number and links to all."""
     mixed, warm = stores
     address = f"{path}?svc=shop&from=now-15m"
-    said = [text_of(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
+    texts = [text_of(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
 
-    assert ["Leave out 23 cold" in each for each in said] == [True, False, False]
-    assert ["23 cold" in each for each in said] == [True, True, False]
+    assert ["Leave out 23 cold" in each for each in texts] == [True, False, False]
+    assert ["23 cold" in each for each in texts] == [True, True, False]
 
 
 def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]) -> None:
@@ -93,12 +93,12 @@ def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]
 def test_a_page_of_cold_requests_only_explains_why_it_is_empty(tmp_path: Path) -> None:
     """A replica that has only just been started: the way out is a link to all of its requests."""
     store = source_of(tmp_path, "young.db", [batch(COLD, "load", 3.0, 20)])
-    said = text_of(page(store, "/s/shop?from=now-15m&cold=0").body)
+    text = text_of(page(store, "/s/shop?from=now-15m&cold=0").body)
     store.close()
 
-    assert "No request of warm replicas in this window" in said
-    assert "There are 20 cold and warm." in said
-    assert "Cold and warm" in said
+    assert "No request of warm replicas in this window" in text
+    assert "There are 20 cold and warm." in text
+    assert "Cold and warm" in text
 
 
 def test_replicas_are_listed_with_age_and_loads(tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_a_trace_shows_the_age_of_its_replica(tmp_path: Path) -> None:
     made = batch(COLD, "load", 3.0, 20)
     aged = replace(made.traces[0], attributes={REPLICA_AGE: 12_400_000_000})
     store = source_of(tmp_path, "aged.db", [replace(made, traces=[aged])])
-    said = text_of(page(store, f"/traces/{aged.trace_id}").body)
+    text = text_of(page(store, f"/traces/{aged.trace_id}").body)
     store.close()
 
-    assert "Replica's age 12 s" in said
+    assert "Replica's age 12 s" in text

@@ -145,8 +145,8 @@ def notes(made: dict[str, Any]) -> str:
 def test_tile_chart_and_table_show_the_same_numbers(source: Source, query: str) -> None:
     """One window and one function: p99 is one number wherever it stands."""
     address = f"/s/two-models?{query}"
-    said = page_data_of(source, address)
-    frame = said.charts["percentile"].frame
+    data = page_data_of(source, address)
+    frame = data.charts["percentile"].frame
     assert frame is not None
     p99 = duration(float(frame.loc[frame["percentile"] == "p99", "latency (s)"].iloc[0]))
     page = html_of(source, address)
@@ -358,7 +358,7 @@ def test_a_mixture_needs_two_dominant_causes() -> None:
 
 def test_slow_exemplars_show_each_cause_once() -> None:
     """A second request of a cause is omitted, and so is one that is faster than nine in ten."""
-    kept = pd.DataFrame(
+    traces = pd.DataFrame(
         {
             "dominant": ["queue", "load", "queue", "forward"],
             "rank": [0.999, float("nan"), 0.99, 0.59],
@@ -366,17 +366,19 @@ def test_slow_exemplars_show_each_cause_once() -> None:
         }
     )
 
-    assert "".join(slow_of_each_cause(kept)["trace_id"]) == "ab"
-    assert "".join(slow_of_each_cause(kept.tail(1))["trace_id"]) == "d"
-    assert slow_of_each_cause(kept.head(0)).empty
+    assert "".join(slow_of_each_cause(traces)["trace_id"]) == "ab"
+    assert "".join(slow_of_each_cause(traces.tail(1))["trace_id"]) == "d"
+    assert slow_of_each_cause(traces.head(0)).empty
 
 
 def test_exemplars_around_a_percentile_are_the_nearest_in_rank() -> None:
     """In nines, as the chart has them: p99.9 is as far from p99 as p90 is."""
-    kept = pd.DataFrame({"rank": [0.2, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0, float("nan")], "trace_id": list("abcdefgh")})
+    traces = pd.DataFrame(
+        {"rank": [0.2, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0, float("nan")], "trace_id": list("abcdefgh")}
+    )
 
-    assert "".join(nearest_in_rank(kept, 0.99, limit=3)["trace_id"]) == "fed"
-    assert "".join(nearest_in_rank(kept, 0.5, limit=1)["trace_id"]) == "a"
+    assert "".join(nearest_in_rank(traces, 0.99, limit=3)["trace_id"]) == "fed"
+    assert "".join(nearest_in_rank(traces, 0.5, limit=1)["trace_id"]) == "a"
 
 
 def test_a_service_of_another_environment_is_not_mixed_in(source: Source) -> None:

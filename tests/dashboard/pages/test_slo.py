@@ -77,11 +77,11 @@ def status_of(source: Source, name: str) -> SloStatus:
 
 def test_the_page_starts_with_the_finding(source: Source) -> None:
     """Which objective is worst, how much of its budget is left, how fast it burns, and how long it lasts."""
-    said = shown(source, "/slo")
+    text = shown(source, "/slo")
 
-    assert "4 objectives · 2 burning · 1 no data" in said
-    assert "of its error budget left and burns at" in said
-    assert "the sustainable pace; at this pace it is gone in" in said
+    assert "4 objectives · 2 burning · 1 no data" in text
+    assert "of its error budget left and burns at" in text
+    assert "the sustainable pace; at this pace it is gone in" in text
 
 
 def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Source) -> None:
@@ -93,9 +93,9 @@ def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Sour
 
     assert stages.sum(axis=1).tolist() == pytest.approx(spent["bad requests"].tolist())
     assert stages.sum().idxmax() == "Queue (requests)"
-    said = shown(source, "/slo/hot-latency?from=now-1h")
-    assert "Bad requests in the last 1 h spend 1" in said
-    assert "more in Queue, 9" in said
+    text = shown(source, "/slo/hot-latency?from=now-1h")
+    assert "Bad requests in the last 1 h spend 1" in text
+    assert "more in Queue, 9" in text
     assert [each.name for each in found.tables] == [
         "Objectives",
         "Mean stage times of good and bad requests",
@@ -173,12 +173,12 @@ def test_a_bar_links_to_the_requests_it_counts() -> None:
 def test_labels_of_markers_never_overlap() -> None:
     """Two rows are enough for most; what fits in neither keeps its line only."""
     close = {AXIS.start + timedelta(minutes=30, seconds=step): f"v{step}" for step in range(5)}
-    shapes, notes, room = release_markers(AXIS, close, {AXIS.start + timedelta(minutes=1): "told"})
+    shapes, notes, margin = release_markers(AXIS, close, {AXIS.start + timedelta(minutes=1): "told"})
 
     assert len(shapes) == 6
     assert [each["text"] for each in notes] == ["<b>▾ told</b>", "<b>▾ v0</b>", "<b>▾ v1</b>"]
     assert {each["yshift"] for each in notes} == {0, 14}
-    assert room == 8 + 2 * 14
+    assert margin == 8 + 2 * 14
 
 
 def test_a_release_keeps_its_label_among_many_events() -> None:
@@ -270,10 +270,10 @@ def test_an_objective_is_shown_as_of_the_end_of_the_window(source: Source) -> No
     """An address with a fixed end shows tiles and charts of that time: before version 2 nothing burned."""
     end = str(int((NOW - timedelta(minutes=42)).timestamp() * 1000))
     start = str(int((NOW - timedelta(minutes=100)).timestamp() * 1000))
-    said = shown(source, f"/slo/hot-latency?from={start}&to={end}")
+    text = shown(source, f"/slo/hot-latency?from={start}&to={end}")
 
-    assert "hot-latency has 100 % of its error budget left and burns at 0.0\u00d7" in said.replace("\u202f", " ")
-    assert "No bad request in this window" in said
+    assert "hot-latency has 100 % of its error budget left and burns at 0.0\u00d7" in text.replace("\u202f", " ")
+    assert "No bad request in this window" in text
 
 
 @pytest.mark.parametrize("path", ["/", "/s/hot", "/regressions", "/compare", "/compare?svc=hot", "/slo"])
@@ -284,11 +284,11 @@ def test_a_past_window_excludes_later_data(source: Source, path: str) -> None:
     path, _, search = address.partition("?")
     context = context_of(parse(path, search, NOW), source)
     # What was told of incidents is their history, below on its page.
-    said = shown(source, address).partition("Alert history")[0]
+    text = shown(source, address).partition("Alert history")[0]
     beside = " ".join(text_of(each) for each in (side(context, path, source.state()), *menus(context)))
 
     for each in ("Burning", "burning 3", "At risk", "Regression ", "got slower since", "→ 2"):
-        assert each not in said + beside
+        assert each not in text + beside
     assert [row.state for row in urgent_first(context) if row.service == "hot"] == ["healthy"]
     assert not context.open_incidents
     assert context_of(parse("/", "", NOW), source).open_incidents
@@ -296,12 +296,12 @@ def test_a_past_window_excludes_later_data(source: Source, path: str) -> None:
 
 def test_an_objective_of_a_silent_service_has_no_data(source: Source) -> None:
     """No number is made up: nothing is left, burned or healthy where nothing came."""
-    said = shown(source, "/slo/silent-latency")
+    text = shown(source, "/slo/silent-latency")
 
-    assert "silent-latency cannot be evaluated: silent had no request in 7 d." in said.replace("\u202f", " ")
+    assert "silent-latency cannot be evaluated: silent had no request in 7 d." in text.replace("\u202f", " ")
     for part in ("no request in its window", "No request of silent", "No request in this window", "No data"):
-        assert part in said
-    assert "Quiet" not in said
+        assert part in text
+    assert "Quiet" not in text
 
 
 def test_an_objective_within_its_pace_has_no_exhaustion_date(source: Source) -> None:
@@ -327,19 +327,19 @@ def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Sto
             return [spent]
 
     real = AlertsReader(burning_store, LiveSloFile(None, ENV))
-    said = shown(Source(burning_store, Overspent(real, source.incidents()[0]), NOW.timestamp), "/slo").replace(
+    text = shown(Source(burning_store, Overspent(real, source.incidents()[0]), NOW.timestamp), "/slo").replace(
         "\u202f", " "
     )
 
-    assert "hot-latency is 50 % overspent" in said
-    assert "360 bad requests, 120 too many" in said
-    assert "-50" not in said
+    assert "hot-latency is 50 % overspent" in text
+    assert "360 bad requests, 120 too many" in text
+    assert "-50" not in text
 
     # Beyond a whole budget a share says nothing.
     spent = replace(spent, budget_left=-18.48)
-    said = shown(Source(burning_store, Overspent(real, source.incidents()[0]), NOW.timestamp), "/slo")
-    assert "hot-latency has spent 19.5\u00d7 its error budget" in said
-    assert "1 848" not in said.replace("\u202f", " ")
+    text = shown(Source(burning_store, Overspent(real, source.incidents()[0]), NOW.timestamp), "/slo")
+    assert "hot-latency has spent 19.5\u00d7 its error budget" in text
+    assert "1 848" not in text.replace("\u202f", " ")
 
 
 def test_without_alerts_the_page_explains_how_to_start_them(burning_store: Store) -> None:
@@ -356,11 +356,11 @@ def test_an_invalid_file_is_shown_with_its_line_and_the_objectives_in_force(
     assert path is not None
     path.write_text(SLO.replace("objective: 0.9,", "objective: 9,"), encoding="utf-8")
     later = Source(burning_store, alerts, (NOW + timedelta(minutes=1)).timestamp)
-    said = shown(later, "/slo")
+    text = shown(later, "/slo")
 
-    assert "The previous version stays in force." in said
-    assert f"{path}:4" in said
-    assert "hot-latency" in said
+    assert "The previous version stays in force." in text
+    assert f"{path}:4" in text
+    assert "hot-latency" in text
     overview = shown(later, "/")
     assert "The SLO file cannot be read:" in overview
     assert f"{path}:4" in overview

@@ -71,9 +71,9 @@ def test_the_requests_of_an_incident_violated_its_objective(source: Source) -> N
         context = context_of(parse(f"/incidents/{incident.id}", "", NOW), source)
         page = page_of(context)
         assert page is not None
-        (look,) = (each.href for each in all_of(page.body, html.A) if each.children == "See the requests")
+        (href,) = (each.href for each in all_of(page.body, html.A) if each.children == "See the requests")
 
-        assert look.startswith(f"/s/{incident.service}/traces?{why}&from=")
+        assert href.startswith(f"/s/{incident.service}/traces?{why}&from=")
 
 
 def test_a_stage_objective_names_its_stage(source: Source) -> None:

@@ -73,7 +73,7 @@ def page_text_at(source: Source, address: str) -> str:
 
 def test_the_exceeded_stage_budget_is_listed_first(source: Source) -> None:
     """With what it took of what; the numbers of the table are those the evaluator finds."""
-    table, said = (
+    table, text = (
         budgets_at(source, "/slo/hot-latency?from=now-1h"),
         page_text_at(source, "/slo/hot-latency?from=now-1h"),
     )
@@ -91,7 +91,7 @@ def test_the_exceeded_stage_budget_is_listed_first(source: Source) -> None:
         "Without a budget",
         "Whole request",
     ]
-    assert f"Queue exceeded its budget: {took:.1f} ms of 5 ms." in said
+    assert f"Queue exceeded its budget: {took:.1f} ms of 5 ms." in text
     assert [cell.replace("\u202f", " ") for cell in table.rows[0][1:3]] == ["5 ms", f"{took:.1f} ms"]
     assert table.rows[0][4].endswith("over")
     assert table.rows[2][4].endswith("under")
@@ -100,32 +100,32 @@ def test_the_exceeded_stage_budget_is_listed_first(source: Source) -> None:
 def test_stage_budgets_and_the_remainder_add_up(source: Source, client: FlaskClient) -> None:
     """Stages without a budget are the remainder of the threshold and of the latency."""
     table = budgets_at(source, "/slo/hot-latency?from=now-1h")
-    told = client.get("/api/v1/query/budgets?name=hot-latency&from=now-1h").json
+    body = client.get("/api/v1/query/budgets?name=hot-latency&from=now-1h").json
     assert table is not None
-    assert told is not None
-    seconds = [row[2] for row in told["rows"]]
+    assert body is not None
+    seconds = [row[2] for row in body["rows"]]
 
     assert [row[1].replace("\u202f", " ") for row in table.rows] == ["5 ms", "1 ms", "40 ms", "14 ms", "60 ms"]
-    assert sum(seconds) + told["rest_seconds"] == pytest.approx(told["value_seconds"])
-    assert sum(row[3] for row in told["rows"]) + told["rest_mean_seconds"] == pytest.approx(told["mean_seconds"])
-    assert [row[4] for row in told["rows"]] == pytest.approx([row[2] - row[1] for row in told["rows"]])
+    assert sum(seconds) + body["rest_seconds"] == pytest.approx(body["value_seconds"])
+    assert sum(row[3] for row in body["rows"]) + body["rest_mean_seconds"] == pytest.approx(body["mean_seconds"])
+    assert [row[4] for row in body["rows"]] == pytest.approx([row[2] - row[1] for row in body["rows"]])
 
 
 def test_window_and_version_filter_the_card(source: Source, client: FlaskClient) -> None:
     """Version 1 is within every budget, before and after version 2; a version without traffic has no requests."""
-    kept = "Every stage stayed within its budget"
+    sentence = "Every stage stayed within its budget"
     end = int((NOW - timedelta(minutes=42)).timestamp() * 1000)
     start = int((NOW - timedelta(minutes=100)).timestamp() * 1000)
     by_version, by_window = (
         page_text_at(source, f"/slo/hot-latency?{query}") for query in ("v=1", f"from={start}&to={end}")
     )
-    told = client.get("/api/v1/query/budgets?name=hot-latency&version=1").json
-    assert told is not None
+    body = client.get("/api/v1/query/budgets?name=hot-latency&version=1").json
+    assert body is not None
 
-    assert kept in by_version
-    assert kept in by_window
-    assert kept not in page_text_at(source, "/slo/hot-latency?v=2")
-    assert max(row[4] for row in told["rows"]) < 0
+    assert sentence in by_version
+    assert sentence in by_window
+    assert sentence not in page_text_at(source, "/slo/hot-latency?v=2")
+    assert max(row[4] for row in body["rows"]) < 0
     assert "No request in this window" in page_text_at(source, "/slo/hot-latency?v=3")
     assert "All versions 2 1" in page_text_at(source, "/slo/hot-latency")
 
@@ -140,12 +140,12 @@ def test_the_card_is_shown_for_objectives_with_budgets(source: Source) -> None:
 def test_too_few_requests_for_stage_budgets_are_reported(source: Source, client: FlaskClient) -> None:
     """Too few requests for the percentile, and none at all."""
     rare, gone = page_text_at(source, "/slo/rare"), page_text_at(source, "/slo/gone")
-    told = client.get("/api/v1/query/budgets?name=rare").json
-    assert told is not None
+    body = client.get("/api/v1/query/budgets?name=rare").json
+    assert body is not None
 
     assert "Too few requests to evaluate p99.99 needs 100 000 requests, this window has" in rare
     assert "Stage budgets No request in this window" in " ".join(gone.split()).replace("Export ", "")
-    assert told["enough"] is False
+    assert body["enough"] is False
     assert client.get("/api/v1/query/budgets?name=gone").json["requests"] == 0  # pyright: ignore[reportOptionalSubscript]
 
 
@@ -162,10 +162,10 @@ def test_the_api_reports_objectives_without_budgets(client: FlaskClient) -> None
 
 def test_the_budget_table_exports_as_csv(client: FlaskClient) -> None:
     """A row a stage, the budget beside what was taken."""
-    answer = client.get(
+    response = client.get(
         "/api/v1/view?path=/slo/hot-latency&from=now-1h&table=Stage%20budgets&format=csv",
     )
-    lines = list(csv.reader(io.StringIO(answer.text)))
+    lines = list(csv.reader(io.StringIO(response.text)))
 
     assert lines[0][:5] == ["Stage", "Budget", "p99", "mean", "Over or under"]
     assert lines[1][0] == "Queue"
@@ -178,9 +178,9 @@ def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traff
     path = tmp_path / "slo.yaml"
     path.write_text(SLOS, encoding="utf-8")
     source = Source(store, AlertsReader(store, LiveSloFile(path, ENV)), NOW.timestamp)
-    said = page_text_at(source, "/slo/hot-latency?from=now-15m")
+    text = page_text_at(source, "/slo/hot-latency?from=now-15m")
     store.close()
 
-    assert "Every stage stayed within its budget; Queue is nearest to it" in said
-    assert "Stages without a budget took" in said
-    assert "and the budgets leave them 14 ms." in said
+    assert "Every stage stayed within its budget; Queue is nearest to it" in text
+    assert "Stages without a budget took" in text
+    assert "and the budgets leave them 14 ms." in text

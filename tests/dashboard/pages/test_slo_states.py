@@ -93,40 +93,40 @@ def test_a_dead_collector_is_shown_on_every_page(stale: Source) -> None:
     assert "0of 2 2 stale" in pages["/"]
     assert "Stale since 12:00" in pages["/s/calm"]
     assert "2 stale" in beside(stale)
-    for said in (*pages.values(), beside(stale)):
-        assert "Healthy" not in said
-        assert "Burning" not in said
+    for text in (*pages.values(), beside(stale)):
+        assert "Healthy" not in text
+        assert "Burning" not in text
 
 
 def test_a_stale_objective_has_no_forecast(stale: Source) -> None:
     """The last numbers are shown, no rule fires, and there is no exhaustion date."""
     found = status_of(stale, "hot-latency")
     rules = page_data([rules_card(found)]).tables[0].rows
-    said = page_text_at(stale, "/slo/hot-latency")
+    text = page_text_at(stale, "/slo/hot-latency")
 
     assert found.burn_1h > 1
     assert {row[0] for row in rules} == {"Not evaluated"}
     assert time_to_exhaustion(replace(found, exhausted_in=timedelta(hours=3))) is None
-    assert "– not evaluated since 12:00" in said  # noqa: RUF001 - an en dash stands for unknown
-    assert "gone in" not in said
+    assert "– not evaluated since 12:00" in text  # noqa: RUF001 - an en dash stands for unknown
+    assert "gone in" not in text
 
 
 def test_maintenance_is_not_burning_and_shows_its_numbers(in_maintenance: Source) -> None:
     """The page has reason, end and remaining budget; the other objective is unchanged."""
-    said, overview = page_text_at(in_maintenance, "/slo/hot-latency"), page_text_at(in_maintenance, "/")
+    text, overview = page_text_at(in_maintenance, "/slo/hot-latency"), page_text_at(in_maintenance, "/")
     rules = page_data([rules_card(status_of(in_maintenance, "hot-latency"))]).tables[0].rows
 
-    assert "2 objectives · 1 in maintenance" in said
+    assert "2 objectives · 1 in maintenance" in text
     assert (
         "of its error budget left. Maintenance window until 13:30 (new disks): its requests do not count, and notifications are paused."
-        in said
+        in text
     )
-    assert "paused maintenance window until 13:30" in said
+    assert "paused maintenance window until 13:30" in text
     assert {row[0] for row in rules} == {"Paused"}
     assert "In maintenance until 13:30 (new disks)" in page_text_at(in_maintenance, "/s/hot")
     assert "In maintenance until 13:30 (new disks)" in overview
     assert "1of 2 1 in maintenance" in overview
-    assert "Burning" not in said + overview + beside(in_maintenance)
+    assert "Burning" not in text + overview + beside(in_maintenance)
 
 
 def test_the_list_names_each_state(in_maintenance: Source) -> None:
@@ -143,12 +143,12 @@ def test_the_budget_series_excludes_maintenance(in_maintenance: Source) -> None:
     """The series ends at the value of the tile."""
     found = page_of(context_of(parse("/slo/hot-latency", "", NOW), in_maintenance))
     assert found is not None
-    course = page_data(found.body).charts["budget"].frame
+    series = page_data(found.body).charts["budget"].frame
     left = status_of(in_maintenance, "hot-latency").budget_left
-    assert course is not None
+    assert series is not None
     assert left is not None
 
-    assert course["budget left (%)"].iloc[-1] == pytest.approx(100 * left, abs=0.02)
+    assert series["budget left (%)"].iloc[-1] == pytest.approx(100 * left, abs=0.02)
     assert "Requests during maintenance windows are shown" in shown(in_maintenance, "/slo/hot-latency?from=now-1h")
 
 

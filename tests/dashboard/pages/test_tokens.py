@@ -69,24 +69,24 @@ def store(tmp_path: Path) -> Iterator[Store]:
     opened.close()
 
 
-def written(store: Store, answers: Iterable[StreamedRequest]) -> Source:
-    """Write *answers* as counted by an agent: prefill until the first token, then 20 ms of decode per token."""
+def written(store: Store, requests: Iterable[StreamedRequest]) -> Source:
+    """Write *requests* as counted by an agent: prefill until the first token, then 20 ms of decode per token."""
     points: list[Point] = []
-    for answer in answers:
-        counts, first = RequestHistograms(), answer.first_ms * MS
-        decode = 20 * MS * max(answer.put_out - 1, 10)
+    for request in requests:
+        counts, first = RequestHistograms(), request.first_ms * MS
+        decode = 20 * MS * max(request.put_out - 1, 10)
         counts.add({"prefill": first, "decode": decode}, first + decode)
-        counts.add_first_token({"prefill": first}, first, answer.definition)
-        counts.add_stream(names.STREAM_GAP, answer.definition, 0.05)
-        if answer.taken_in:
-            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.bucket_of(answer.taken_in), first / 1e9)
-            counts.add_stream(names.TOKENS, names.TOKENS_IN, answer.taken_in)
-        if answer.put_out:
-            counts.add_stream(names.OUTPUT_TOKEN, answer.definition, 0.02)
-            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.bucket_of(answer.put_out), 0.02)
-            counts.add_stream(names.TOKENS, names.TOKENS_OUT, answer.put_out)
-        at = int(NOW.timestamp()) - answer.ago
-        series = Series("chat-llm", "1", route=answer.route)
+        counts.add_first_token({"prefill": first}, first, request.definition)
+        counts.add_stream(names.STREAM_GAP, request.definition, 0.05)
+        if request.taken_in:
+            counts.add_stream(names.FIRST_TOKEN_BY_INPUT, TOKEN_COUNTS.bucket_of(request.taken_in), first / 1e9)
+            counts.add_stream(names.TOKENS, names.TOKENS_IN, request.taken_in)
+        if request.put_out:
+            counts.add_stream(names.OUTPUT_TOKEN, request.definition, 0.02)
+            counts.add_stream(names.OUTPUT_TOKEN_BY_OUTPUT, TOKEN_COUNTS.bucket_of(request.put_out), 0.02)
+            counts.add_stream(names.TOKENS, names.TOKENS_OUT, request.put_out)
+        at = int(NOW.timestamp()) - request.ago
+        series = Series("chat-llm", "1", route=request.route)
         points += [Point(series, metric, key, at, histogram) for metric, key, histogram in counts.histograms()]
 
     assert store.write([Batch(f"tokens-{next(_numbers)}", points)]) == [True]
@@ -280,10 +280,10 @@ def test_hovering_shows_value_error_bounds_and_stages(source: Source) -> None:
     assert page is not None
     drawn = next(each for each in _charts(page.body) if "Stages before the first token" in str(each.to_plotly_json()))
     trace = drawn.figure["data"][-1]
-    said = trace["text"][-1].replace("\u202f", " ")
+    text = trace["text"][-1].replace("\u202f", " ")
 
-    assert said.startswith("<b>p99.")
-    assert "Queue" in said
+    assert text.startswith("<b>p99.")
+    assert "Queue" in text
     assert trace["hovertemplate"] == "%{text}<extra></extra>"
 
 

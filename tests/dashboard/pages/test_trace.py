@@ -122,12 +122,12 @@ def test_a_request_without_attributes_can_be_downloaded() -> None:
 def test_a_retained_request_is_downloaded(base: str, slow: KeptTrace) -> None:
     """The address has the name of its page; one that was not retained is a JSON error."""
     name = f"{slow.trace_id}-{slow.span_id}"
-    answer = httpx.get(f"{base}/api/v1/traces/{name}")
+    response = httpx.get(f"{base}/api/v1/traces/{name}")
     gone = httpx.get(f"{base}/api/v1/traces/{'0' * 32}")
 
-    assert answer.status_code == 200
-    assert f"trace-{slow.trace_id[:8]}" in answer.headers["content-disposition"]
-    assert answer.json()["resourceSpans"]
+    assert response.status_code == 200
+    assert f"trace-{slow.trace_id[:8]}" in response.headers["content-disposition"]
+    assert response.json()["resourceSpans"]
     assert (gone.status_code, sorted(gone.json())) == (404, ["cure", "error", "key"])
 
 

@@ -41,12 +41,12 @@ def paused() -> Batch:
     attributes |= {"stagelens.around": 1_000 * MS, "stagelens.around.switches": 340, "stagelens.around.major_faults": 1}
     attributes |= {f"stagelens.stall.{name.replace(':', '.')}": spent for name, spent in PAUSED.items()}
     spans = [
-        {"name": stage, "stage": stage, "start_ns": 0, "duration_ns": SLOW[stage], "attributes": said}
-        for stage, said in (("forward", {"stagelens.stall.gc": 80 * MS}), ("queue", {"stagelens.stall.loop": 10 * MS}))
+        {"name": stage, "stage": stage, "start_ns": 0, "duration_ns": SLOW[stage], "attributes": stall}
+        for stage, stall in (("forward", {"stagelens.stall.gc": 80 * MS}), ("queue", {"stagelens.stall.loop": 10 * MS}))
     ]
     slow = sum(SLOW.values())
-    kept = KeptTrace(TRACE, SPAN, series, at * 10**9, slow, "slow", "forward", SLOW, spans, attributes)
-    return Batch("a", [Point(series, metric, key, at, value) for metric, key, value in counts.histograms()], [kept])
+    trace = KeptTrace(TRACE, SPAN, series, at * 10**9, slow, "slow", "forward", SLOW, spans, attributes)
+    return Batch("a", [Point(series, metric, key, at, value) for metric, key, value in counts.histograms()], [trace])
 
 
 @pytest.fixture(scope="module")
@@ -74,13 +74,13 @@ def test_the_page_names_the_stalls_at_a_percentile(visits: Visit) -> None:
     page = visits.go("/s/paused?from=now-15m")
     foot = page.locator(".card", has_text="What the tail adds").locator(".foot")
     # The latency there is the middle of a bucket that is 2.2 % wide.
-    said = re.compile(r"GC explains 10\d\u202fms of p99, 80\.\d\u202fms of it in Forward\.")
+    pattern = re.compile(r"GC explains 10\d\u202fms of p99, 80\.\d\u202fms of it in Forward\.")
 
-    expect(foot).to_contain_text(said)
+    expect(foot).to_contain_text(pattern)
     expect(foot).to_contain_text(re.compile(r"A stalled event loop explains 10\.\d\u202fms of p99, in Queue\."))
     hover(page, "percentile", 0.1, lambda: expect(foot).not_to_contain_text("GC explains", timeout=SOON))
     page.mouse.move(5, 5)
-    expect(foot).to_contain_text(said)
+    expect(foot).to_contain_text(pattern)
 
 
 def test_a_trace_names_its_stalls(visits: Visit) -> None:

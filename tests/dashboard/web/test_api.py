@@ -52,19 +52,19 @@ def empty_store(tmp_path: Path) -> Iterator[Store]:
 
 
 def fetch_json(client: FlaskClient, path: str, /, **query: str) -> Any:
-    answer = client.get(path, query_string=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json
+    response = client.get(path, query_string=query)
+    assert response.status_code == 200, response.text
+    return response.json
 
 
 def refused(client: FlaskClient, path: str, /, **query: str) -> tuple[int, str, str]:
-    answer = client.get(path, query_string=query)
-    assert answer.json is not None
-    return answer.status_code, answer.json["key"], answer.json["cure"]
+    response = client.get(path, query_string=query)
+    assert response.json is not None
+    return response.status_code, response.json["key"], response.json["cure"]
 
 
-def lines_of(answer: TestResponse) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(answer.text)))
+def lines_of(response: TestResponse) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(response.text)))
 
 
 def test_a_view_has_the_numbers_of_its_page(client: FlaskClient) -> None:
@@ -85,23 +85,23 @@ def test_a_view_and_its_page_show_the_same_p99(client: FlaskClient, filled: Stor
     """The p99 of the question and of the page are one number."""
     selection = Selection(NOW - timedelta(hours=6), NOW, service="vision-api")
     p99 = filled.read.latency(selection).quantile(0.99)
-    told = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="99")["rows"][0]
+    row = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="99")["rows"][0]
     stages = fetch_json(client, VIEW, path="/s/vision-api")["tables"][0]["rows"]
 
     assert p99 is not None
-    assert told[1] == pytest.approx(p99.value, rel=0.02)
+    assert row[1] == pytest.approx(p99.value, rel=0.02)
     # Programs get plain spaces.
-    assert stages[-1][2] == duration(told[1]).replace(THIN, " ")
+    assert stages[-1][2] == duration(row[1]).replace(THIN, " ")
 
 
 def test_one_chart_as_csv(client: FlaskClient) -> None:
     """For a spreadsheet: the names and units of its columns, then its rows."""
     drawn = fetch_json(client, VIEW, path="/s/vision-api", chart="percentile")
-    answer = client.get(VIEW, query_string={"path": "/s/vision-api", "chart": "percentile", "format": "csv"})
-    lines = lines_of(answer)
+    response = client.get(VIEW, query_string={"path": "/s/vision-api", "chart": "percentile", "format": "csv"})
+    lines = lines_of(response)
 
-    assert answer.mimetype == "text/csv"
-    assert 'filename="stagelens-s-vision-api-percentile.csv"' in answer.headers["Content-Disposition"]
+    assert response.mimetype == "text/csv"
+    assert 'filename="stagelens-s-vision-api-percentile.csv"' in response.headers["Content-Disposition"]
     assert len(lines) == len(drawn["rows"]) + 1
     assert len(lines[0]) == len(drawn["columns"])
 
@@ -138,10 +138,10 @@ def test_an_invalid_request_gets_the_allowed_values(
     client: FlaskClient, query: dict[str, str], status: int, key: str, fix: str
 ) -> None:
     """A program gets no default in place of what it asked for."""
-    told = refused(client, VIEW, **query)
+    refusal = refused(client, VIEW, **query)
 
-    assert told[:2] == (status, key)
-    assert fix in told[2]
+    assert refusal[:2] == (status, key)
+    assert fix in refusal[2]
 
 
 @pytest.mark.parametrize(
@@ -177,51 +177,51 @@ def test_nothing_below_api_is_a_page(client: FlaskClient) -> None:
 )
 def test_a_wrong_method_gets_the_allowed_one(client: FlaskClient, method: str, path: str, takes: str) -> None:
     """In JSON like all else that is wrong."""
-    answer = client.open(path, method=method)
+    response = client.open(path, method=method)
 
-    assert answer.json is not None
-    assert (answer.status_code, answer.headers["Allow"]) == (405, takes)
-    assert takes in answer.json["cure"]
+    assert response.json is not None
+    assert (response.status_code, response.headers["Allow"]) == (405, takes)
+    assert takes in response.json["cure"]
 
 
 def test_breakdown_adds_up(client: FlaskClient) -> None:
     """The stages of a percentile make its latency."""
-    told = fetch_json(client, "/api/v1/query/breakdown", service="vision-api", p="50,99")
-    names = [each["name"] for each in told["columns"]]
+    body = fetch_json(client, "/api/v1/query/breakdown", service="vision-api", p="50,99")
+    names = [each["name"] for each in body["columns"]]
     first_stage = names.index("high_seconds") + 1
 
-    assert [row[0] for row in told["rows"]] == [0.5, 0.99]
-    for row in told["rows"]:
+    assert [row[0] for row in body["rows"]] == [0.5, 0.99]
+    for row in body["rows"]:
         assert sum(row[first_stage:]) == pytest.approx(row[names.index("value_seconds")])
 
 
 def test_stalls_without_data_have_no_rows(client: FlaskClient) -> None:
     """The result is an empty table."""
-    told = fetch_json(client, "/api/v1/query/stalls", service="vision-api", p="50,99")
+    body = fetch_json(client, "/api/v1/query/stalls", service="vision-api", p="50,99")
 
-    assert [each["name"] for each in told["columns"]][:3] == ["percentile", "n", "value_seconds"]
-    assert told["rows"] == []
+    assert [each["name"] for each in body["columns"]][:3] == ["percentile", "n", "value_seconds"]
+    assert body["rows"] == []
 
 
 def test_percentiles_of_too_few_requests_are_marked(client: FlaskClient) -> None:
     """A percentile that no ten requests stand above is marked."""
-    told = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")
+    body = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")
 
-    assert [row[-1] for row in told["rows"]] == [True, False]
+    assert [row[-1] for row in body["rows"]] == [True, False]
 
 
 def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
     """Without parameters the newest versions are compared, as on the page; parameters select others."""
-    told = fetch_json(client, "/api/v1/query/compare", service="vision-api")
+    body = fetch_json(client, "/api/v1/query/compare", service="vision-api")
     back = fetch_json(client, "/api/v1/query/compare", service="vision-api", a="2.0.0", b="1.0.0", p="99")
 
-    assert (told["a"]["name"], told["b"]["name"]) == ("1.0.0", "2.0.0")
-    assert told["verdict"]["kind"] == "regression"
-    assert told["rows"][0][0] == "preprocess"
+    assert (body["a"]["name"], body["b"]["name"]) == ("1.0.0", "2.0.0")
+    assert body["verdict"]["kind"] == "regression"
+    assert body["rows"][0][0] == "preprocess"
     assert back["verdict"]["kind"] == "improvement"
     # The time of the address is none of theirs.
-    assert told["a"]["to"] == told["b"]["from"]
-    assert "from" not in told
+    assert body["a"]["to"] == body["b"]["from"]
+    assert "from" not in body
 
 
 def test_objectives_and_names(client: FlaskClient) -> None:
@@ -254,10 +254,10 @@ def test_an_unchanged_view_gets_304(client: FlaskClient) -> None:
 )
 def test_every_page_has_a_view(client: FlaskClient, path: str) -> None:
     """Valid JSON, without NaN."""
-    answer = client.get(VIEW, query_string={"path": path, "svc": "vision-api"})
+    response = client.get(VIEW, query_string={"path": path, "svc": "vision-api"})
 
-    assert answer.status_code == 200
-    assert json.loads(answer.data, parse_constant=pytest.fail)["title"]
+    assert response.status_code == 200
+    assert json.loads(response.data, parse_constant=pytest.fail)["title"]
 
 
 def test_page_data_has_chart_frames_and_table_texts() -> None:
@@ -324,12 +324,12 @@ def test_an_event_is_stored_and_shown_at_once(empty_store: Store) -> None:
     """An event that one page creates is on all pages at once."""
     client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
     before = empty_store.read.revision()
-    answer = client.post(EVENTS, json=EVENT, headers=proof_of(client))
-    kept = empty_store.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1))
+    response = client.post(EVENTS, json=EVENT, headers=proof_of(client))
+    stored = empty_store.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1))
 
-    assert answer.status_code == 201
-    assert answer.json == {**EVENT, "link": "", "at": "2026-11-20T12:00:03Z"}
-    assert kept["text"].tolist() == ["3.0.0 is out"]
+    assert response.status_code == 201
+    assert response.json == {**EVENT, "link": "", "at": "2026-11-20T12:00:03Z"}
+    assert stored["text"].tolist() == ["3.0.0 is out"]
     assert empty_store.read.revision() >= before
 
 
@@ -371,10 +371,10 @@ def test_an_event_names_its_author(empty_store: Store, kind: str, text: str) -> 
     named = {"X-Forwarded-User": "ada"}
     page = client.get("/", headers=named).text
     event = {"text": "looked at it", "kind": kind}
-    answer = client.post(EVENTS, json=event, headers={**named, "X-Stagelens-Proof": proof_in(page)})
+    response = client.post(EVENTS, json=event, headers={**named, "X-Stagelens-Proof": proof_in(page)})
 
-    assert answer.json is not None
-    assert answer.json["text"] == text
+    assert response.json is not None
+    assert response.json["text"] == text
 
 
 @pytest.mark.parametrize(
@@ -390,26 +390,26 @@ def test_an_invalid_event_gets_the_error_of_the_collector(
     client: FlaskClient, body: str, status: int, key: str
 ) -> None:
     """In the same words as the collector's."""
-    answer = client.post(EVENTS, data=body, content_type="application/json", headers=proof_of(client))
+    response = client.post(EVENTS, data=body, content_type="application/json", headers=proof_of(client))
 
-    assert answer.json is not None
-    assert (answer.status_code, answer.json["key"]) == (status, key)
-    assert answer.json["cure"]
+    assert response.json is not None
+    assert (response.status_code, response.json["key"]) == (status, key)
+    assert response.json["cure"]
 
 
-@pytest.mark.parametrize(("said", "status"), [("attempt to write a readonly database", 409), ("disk I/O error", 503)])
+@pytest.mark.parametrize(("error", "status"), [("attempt to write a readonly database", 409), ("disk I/O error", 503)])
 def test_a_database_that_cannot_be_written_is_reported(
-    empty_store: Store, monkeypatch: pytest.MonkeyPatch, said: str, status: int
+    empty_store: Store, monkeypatch: pytest.MonkeyPatch, error: str, status: int
 ) -> None:
     """The error names the cause; for a read-only store it names the process that can write."""
 
     def fail(_event: object) -> None:
-        raise StoreError(said)
+        raise StoreError(error)
 
     monkeypatch.setattr(empty_store, "add_event", fail)
     client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
-    answer = client.post(EVENTS, json=EVENT, headers=proof_of(client))
+    response = client.post(EVENTS, json=EVENT, headers=proof_of(client))
 
-    assert answer.status_code == status
-    assert answer.json is not None
-    assert answer.json["cure"]
+    assert response.status_code == status
+    assert response.json is not None
+    assert response.json["cure"]

@@ -102,9 +102,9 @@ def test_an_empty_token_file_is_no_token(tmp_path: Path) -> None:
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:8600", "127.0.0.1.evil.example", "0.0.0.0"])
 def test_another_name_for_loopback_is_refused(filled: Store, host: str) -> None:
     """A web site cannot read the dashboard by pointing its own name at this machine."""
-    answer = client_of(filled, DashboardConfig()).get("/", headers={"Host": host})
+    response = client_of(filled, DashboardConfig()).get("/", headers={"Host": host})
 
-    assert answer.status_code == 421
+    assert response.status_code == 421
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8600", "localhost:1", "[::1]:8600"])
@@ -135,11 +135,11 @@ def test_without_the_token_every_request_is_refused(filled: Store) -> None:
 def test_the_token_is_required_once_and_removed_from_the_address(filled: Store) -> None:
     """The token becomes an HttpOnly, same-site cookie that does not contain it."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
-    answer = client.get("/s/a", query_string={"token": TOKEN, "y": "share"})
-    cookie = answer.headers["Set-Cookie"]
+    response = client.get("/s/a", query_string={"token": TOKEN, "y": "share"})
+    cookie = response.headers["Set-Cookie"]
 
-    assert answer.status_code == 302
-    assert answer.headers["Location"] == "/s/a?y=share"
+    assert response.status_code == 302
+    assert response.headers["Location"] == "/s/a?y=share"
     assert "HttpOnly" in cookie
     assert "SameSite=Lax" in cookie
     assert "horse" not in cookie
@@ -148,19 +148,19 @@ def test_the_token_is_required_once_and_removed_from_the_address(filled: Store) 
 
 def test_a_refusal_escapes_the_host(filled: Store) -> None:
     """The host is quoted as text."""
-    answer = client_of(filled, DashboardConfig()).get("/", headers={"Host": "<script>"})
+    response = client_of(filled, DashboardConfig()).get("/", headers={"Host": "<script>"})
 
-    assert b"<script>" not in answer.data
+    assert b"<script>" not in response.data
 
 
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 @pytest.mark.parametrize("config", [DashboardConfig(), DashboardConfig(host="0.0.0.0", token=TOKEN)])
 def test_probes_need_no_token(filled: Store, config: DashboardConfig, path: str) -> None:
     """A probe has no token, and its response contains only whether the store works."""
-    answer = client_of(filled, config).get(path)
+    response = client_of(filled, config).get(path)
 
-    assert answer.status_code == 200
-    assert answer.text == "ok\n"
+    assert response.status_code == 200
+    assert response.text == "ok\n"
 
 
 def test_healthz_reports_why_the_store_fails(tmp_path: Path) -> None:
@@ -169,11 +169,11 @@ def test_healthz_reports_why_the_store_fails(tmp_path: Path) -> None:
     with store.transaction() as connection:
         connection.execute(text("DROP TABLE services"))
     client = client_of(store, DashboardConfig())
-    answer, living = client.get("/healthz"), client.get("/livez")
+    response, living = client.get("/healthz"), client.get("/livez")
     store.close()
 
-    assert answer.status_code == 503
-    assert "services" in answer.text
+    assert response.status_code == 503
+    assert "services" in response.text
     # A restart would not mend the database.
     assert living.status_code == 200
 
@@ -196,10 +196,10 @@ def test_the_content_security_policy_allows_this_host_only(filled: Store) -> Non
 def test_json_and_scripts_are_compressed(filled: Store) -> None:
     """When the browser can read it."""
     client = client_of(filled, DashboardConfig())
-    answer = client.get("/_dash-layout", headers={"Accept-Encoding": "gzip"})
+    response = client.get("/_dash-layout", headers={"Accept-Encoding": "gzip"})
 
-    assert answer.headers["Content-Encoding"] == "gzip"
-    assert json.loads(gzip.decompress(answer.data))
+    assert response.headers["Content-Encoding"] == "gzip"
+    assert json.loads(gzip.decompress(response.data))
     assert "Content-Encoding" not in client.get("/_dash-layout").headers
 
 

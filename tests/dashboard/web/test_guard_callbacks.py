@@ -43,11 +43,11 @@ def valued(value: Any) -> list[dict[str, Any]]:
 
 def test_a_page_callback_is_served(client: FlaskClient) -> None:
     """With what goes where."""
-    answer = client.post(CALLBACK_PATH, json=CALL)
+    response = client.post(CALLBACK_PATH, json=CALL)
 
-    assert answer.status_code == 200
-    assert answer.json is not None
-    assert "Fleet overview" in answer.json["response"]["made"]["data"]["root"]
+    assert response.status_code == 200
+    assert response.json is not None
+    assert "Fleet overview" in response.json["response"]["made"]["data"]["root"]
 
 
 @pytest.mark.parametrize(
@@ -66,9 +66,9 @@ def test_a_page_callback_is_served(client: FlaskClient) -> None:
 def test_a_callback_no_page_sends_is_refused(client: FlaskClient, caplog: pytest.LogCaptureFixture, body: str) -> None:
     """With a sentence, and without a word in the log."""
     with caplog.at_level(logging.WARNING):
-        answer = client.post(CALLBACK_PATH, data=body, content_type="application/json")
+        response = client.post(CALLBACK_PATH, data=body, content_type="application/json")
 
-    assert (answer.status_code, answer.mimetype) == (400, "text/plain")
+    assert (response.status_code, response.mimetype) == (400, "text/plain")
     assert not caplog.records
 
 
@@ -83,7 +83,7 @@ def test_an_address_with_characters_no_database_stores_is_a_page(
 ) -> None:
     """The page reports that the object does not exist."""
     with caplog.at_level(logging.WARNING):
-        answer = client.post(CALLBACK_PATH, json=changed(inputs=valued(path)))
+        response = client.post(CALLBACK_PATH, json=changed(inputs=valued(path)))
 
-    assert answer.status_code == 200
+    assert response.status_code == 200
     assert not caplog.records

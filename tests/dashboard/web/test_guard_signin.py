@@ -161,12 +161,12 @@ def test_a_name_and_password_sign_in(filled: Store, file: Path) -> None:
     """The form leads to where the reader wanted to go, and the cookie opens it."""
     client = client_of(filled, DashboardConfig(users=file))
     asked = client.get("/s/vision-api?y=share")
-    answer = client.post("/signin", data={"name": "ada", "secret": PASSWORD, "next": "/s/vision-api?y=share"})
+    response = client.post("/signin", data={"name": "ada", "secret": PASSWORD, "next": "/s/vision-api?y=share"})
 
     assert asked.status_code == 401
     assert 'value="/s/vision-api?y=share"' in asked.text
-    assert answer.status_code == 303
-    assert answer.headers["Location"] == "/s/vision-api?y=share"
+    assert response.status_code == 303
+    assert response.headers["Location"] == "/s/vision-api?y=share"
     assert client.get("/s/vision-api?y=share").status_code == 200
 
 
@@ -175,20 +175,20 @@ def test_a_name_and_password_sign_in(filled: Store, file: Path) -> None:
 )
 def test_signing_in_redirects_to_this_host_only(filled: Store, file: Path, to: str) -> None:
     """A link with a foreign `next` must not send a reader away with what they typed fresh in mind."""
-    answer = client_of(filled, DashboardConfig(users=file)).post(
+    response = client_of(filled, DashboardConfig(users=file)).post(
         "/signin", data={"name": "ada", "secret": PASSWORD, "next": to}
     )
 
-    assert answer.headers["Location"] == "/"
+    assert response.headers["Location"] == "/"
 
 
 def test_an_invalid_next_address_is_refused(filled: Store, file: Path) -> None:
     """With what is wrong; urlsplit raises over it."""
     client = client_of(filled, DashboardConfig(users=file))
-    said = {"name": "ada", "secret": PASSWORD, "next": "//["}
+    form = {"name": "ada", "secret": PASSWORD, "next": "//["}
 
     assert client.get("/signin", query_string={"next": "//["}).status_code == 400
-    assert client.post("/signin", data=said).status_code == 400
+    assert client.post("/signin", data=form).status_code == 400
 
 
 def test_failed_tokens_of_cross_site_requests_do_not_count(filled: Store) -> None:
@@ -206,9 +206,9 @@ def test_signing_out_ends_the_session(filled: Store, file: Path) -> None:
     """And asks again."""
     client = client_of(filled, DashboardConfig(users=file))
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
-    answer = client.post("/signout")
+    response = client.post("/signout")
 
-    assert answer.status_code == 303
+    assert response.status_code == 303
     assert client.get("/").status_code == 401
 
 
@@ -278,10 +278,10 @@ def test_repeated_failed_logins_are_delayed(filled: Store, monkeypatch: pytest.M
     inside.get("/", query_string={"token": TOKEN})
     for _ in range(5):
         guesser.post("/signin", data={"secret": "wrong"})
-    answer = guesser.post("/signin", data={"secret": "also wrong"})
+    response = guesser.post("/signin", data={"secret": "also wrong"})
 
-    assert answer.status_code == 429
-    assert int(answer.headers["Retry-After"]) >= 1
+    assert response.status_code == 429
+    assert int(response.headers["Retry-After"]) >= 1
     assert inside.get("/_dash-layout").status_code == 200
 
 
@@ -340,12 +340,12 @@ def test_concurrent_failed_logins_are_throttled(filled: Store, file: Path, monke
         return server.test_client().post("/signin", data={"name": "ada", "secret": str(number)}).status_code
 
     with ThreadPoolExecutor(60) as guessers:
-        answers = [guessers.submit(guess, number) for number in range(60)]
+        attempts = [guessers.submit(guess, number) for number in range(60)]
         page = inside.get("/_dash-layout").status_code
         # All but those that are looked at are answered without waiting for them.
-        refused, _ = wait(answers, timeout=60, return_when=FIRST_COMPLETED)
+        refused, _ = wait(attempts, timeout=60, return_when=FIRST_COMPLETED)
         hashing.set()
-        codes = [each.result() for each in answers]
+        codes = [each.result() for each in attempts]
 
     assert page == 200
     assert refused

@@ -115,27 +115,27 @@ def test_a_snapshot_has_no_ids_of_the_page() -> None:
 
 def test_a_report_is_self_contained(client: FlaskClient) -> None:
     """Its figures are inside, and nothing in it is fetched from anywhere."""
-    answer = client.get("/report", query_string={"path": "/s/vision-api", "y": "share"})
-    read = Reader(answer.text)
+    response = client.get("/report", query_string={"path": "/s/vision-api", "y": "share"})
+    read = Reader(response.text)
     fetched = [attrs for tag, attrs in read.tags if tag in ("link", "img", "iframe") or "src" in attrs]
     figures = [attrs["data-spec"] for tag, attrs in read.tags if tag == "script" and "data-spec" in attrs]
-    styles = "".join(re.findall(r"<style>(.*?)</style>", answer.text, re.DOTALL))
+    styles = "".join(re.findall(r"<style>(.*?)</style>", response.text, re.DOTALL))
 
-    assert answer.status_code == 200
+    assert response.status_code == 200
     assert fetched == []
     assert set(figures) >= {"percentile", "over", "heat"}
     assert all(url.startswith(("data:", '"data:')) for url in re.findall(r"url\(([^)]{0,12})", styles))
     assert "20 Nov 2026 06:00 to 20 Nov 2026 12:00 UTC" in read.text
-    assert "localhost/s/vision-api?y=share" in answer.text
-    assert len(answer.data) < 2_200_000
+    assert "localhost/s/vision-api?y=share" in response.text
+    assert len(response.data) < 2_200_000
 
 
 def test_a_report_can_be_downloaded(client: FlaskClient) -> None:
     """The file name contains service and window."""
-    answer = client.get("/report", query_string={"path": "/s/vision-api", "download": "1"})
+    response = client.get("/report", query_string={"path": "/s/vision-api", "download": "1"})
 
-    assert answer.headers["Content-Disposition"] == 'attachment; filename="stagelens-s-vision-api.html"'
-    assert "script-src 'sha256-" in answer.headers["Content-Security-Policy"]
+    assert response.headers["Content-Disposition"] == 'attachment; filename="stagelens-s-vision-api.html"'
+    assert "script-src 'sha256-" in response.headers["Content-Security-Policy"]
 
 
 def test_names_cannot_close_the_tag_around_a_figure(filled: Store) -> None:

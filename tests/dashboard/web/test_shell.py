@@ -49,8 +49,8 @@ def words(node: Any) -> str:
     """Return all text of a component, with plain spaces."""
     if isinstance(node, list | tuple):
         return " ".join(words(each) for each in node)
-    said = node if isinstance(node, str) else "" if node is None else words(getattr(node, "children", None))
-    return said.replace(THIN, " ")
+    content = node if isinstance(node, str) else "" if node is None else words(getattr(node, "children", None))
+    return content.replace(THIN, " ")
 
 
 def foot(store: Store, address: str) -> str:
@@ -81,28 +81,28 @@ def test_values_over_their_cap_are_shown_on_the_affected_pages(store: Store) -> 
 def test_a_store_within_its_limits_has_no_notice(tmp_path: Path) -> None:
     """Without a reached budget or an aggregated value there is no notice."""
     store = Store.open(f"sqlite:///{tmp_path / 'new.db'}", clock=NOW.timestamp)
-    said = foot(store, "/")
+    sidebar = foot(store, "/")
     store.close()
 
-    assert "budget" not in said
-    assert "has more than" not in said
+    assert "budget" not in sidebar
+    assert "has more than" not in sidebar
 
 
 @pytest.mark.parametrize(
-    ("search", "after", "said"),
+    ("search", "after", "expected"),
     [
         ("", timedelta(seconds=20), ""),
         ("", timedelta(minutes=3), "No data for 3 m."),
         ("?from=1795100000000&to=1795103600000", timedelta(minutes=3), ""),
     ],
 )
-def test_stopped_data_is_shown_with_its_age(store: Store, search: str, after: timedelta, said: str) -> None:
+def test_stopped_data_is_shown_with_its_age(store: Store, search: str, after: timedelta, expected: str) -> None:
     """Not before agents are late, and not in a window of the past."""
     source = Source(store, None, (NOW + after).timestamp)
     shown = stale_banner(context_of(parse("/", search, NOW + after), source), source.state())
 
-    assert words(shown).partition("  ")[0][: len(said)] == said
-    assert (shown is None) == (not said)
+    assert words(shown).partition("  ")[0][: len(expected)] == expected
+    assert (shown is None) == (not expected)
 
 
 def test_the_palette_lists_the_pages() -> None:

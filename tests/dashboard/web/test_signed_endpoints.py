@@ -53,14 +53,14 @@ def path_of(store: Store, name: str) -> str:
 @pytest.mark.parametrize("name", [notified_store.OPEN, notified_store.OVER])
 def test_a_signed_address_serves_the_chart_only(store: Store, client: FlaskClient, name: str) -> None:
     """The chart needs no authentication, also after the end; other pages are refused, and no session starts."""
-    answer = client.get(path_of(store, name), headers=HERE)
+    response = client.get(path_of(store, name), headers=HERE)
 
-    assert (answer.status_code, answer.mimetype) == (200, "image/png")
-    assert Image.open(io.BytesIO(answer.data)).size == (2 * WIDTH, 2 * HEIGHT)
-    assert answer.headers["Cache-Control"] == "private, max-age=60"
-    assert answer.headers["X-Content-Type-Options"] == "nosniff"
-    assert answer.headers["Cross-Origin-Resource-Policy"] == "cross-origin"
-    assert "Set-Cookie" not in answer.headers
+    assert (response.status_code, response.mimetype) == (200, "image/png")
+    assert Image.open(io.BytesIO(response.data)).size == (2 * WIDTH, 2 * HEIGHT)
+    assert response.headers["Cache-Control"] == "private, max-age=60"
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Cross-Origin-Resource-Policy"] == "cross-origin"
+    assert "Set-Cookie" not in response.headers
     assert client.get("/", headers=HERE).status_code == 401
 
 
@@ -92,10 +92,10 @@ def test_every_invalid_signature_is_404(store: Store, client: FlaskClient) -> No
         f"/charts/{notified_store.OPEN}/%F0%9F%94%B4.png",
         "/charts/%00/%ff.png",
     ]
-    answers = [client.get(each, headers=HERE) for each in wrong]
+    responses = [client.get(each, headers=HERE) for each in wrong]
 
-    assert [answer.status_code for answer in answers] == [404] * len(wrong)
-    assert {answer.data for answer in answers} == {b"not found"}
+    assert [response.status_code for response in responses] == [404] * len(wrong)
+    assert {response.data for response in responses} == {b"not found"}
 
 
 def test_without_a_signing_key_no_address_is_valid(client: FlaskClient) -> None:

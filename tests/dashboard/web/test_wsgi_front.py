@@ -60,14 +60,14 @@ def read_to_end(connection: socket.socket) -> bytes:
     return received
 
 
-@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
-def test_idle_connections_do_not_block_readers(start: Start, said: bytes) -> None:
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: "])
+def test_idle_connections_do_not_block_readers(start: Start, sent: bytes) -> None:
     """With four times as many idle connections as the limit, a reader and a probe get responses."""
     dashboard = start(token=TOKEN)
     with contextlib.ExitStack() as idle:
         for _ in range(260):
             connection = idle.enter_context(connected(dashboard))
-            connection.sendall(said)
+            connection.sendall(sent)
         page = fetch(dashboard, "/", {"Authorization": f"Bearer {TOKEN}"})
         probe = fetch(dashboard, "/livez")
 

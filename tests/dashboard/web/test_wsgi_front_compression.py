@@ -23,10 +23,10 @@ def test_a_file_is_compressed_once_for_all_its_urls(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(gzip, "compress", counted)
     client = server.test_client()
-    answers = [
+    responses = [
         client.get(f"/assets/style.v{number}.css?m={number}", headers={"Accept-Encoding": "gzip"})
         for number in range(5)
     ]
 
-    assert [gzip.decompress(answer.data) for answer in answers] == [b"x" * 10_000] * 5
+    assert [gzip.decompress(response.data) for response in responses] == [b"x" * 10_000] * 5
     assert packed == [10_000]
