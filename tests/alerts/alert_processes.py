@@ -143,15 +143,15 @@ def main() -> None:
     duties = {"deliver": deliver, "watch": watch}
     alive: set[int] = set()
     for command in sys.stdin:
-        verb, _, said = command.partition(" ")
+        verb, _, argument = command.partition(" ")
         if verb in duties:
-            answer = _child(duties[verb], json.loads(said))
-            alive.add(answer)
+            pid = _child(duties[verb], json.loads(argument))
+            alive.add(pid)
         else:
-            answer = int(said)
-            _kill(answer)
-            alive.discard(answer)
-        print(answer, flush=True)
+            pid = int(argument)
+            _kill(pid)
+            alive.discard(pid)
+        print(pid, flush=True)
     for process in alive:
         _kill(process)
 

@@ -57,8 +57,8 @@ def fill(store: Store) -> None:
         store.write([Batch(f"points-{number}", points, [], 3 * number, f"agent-{number}")])
         store.maintain()
     recent = [point for step in range(8) for point in _points(NOW - timedelta(minutes=2) + step * BUCKET, step, 8)]
-    begun, spans = int(clock()) * 10**9, [{"name": "é"}]
-    trace = KeptTrace(TRACE, "01" * 8, SERIES[0], begun, 10**9, "slow", "forward", {"forward": 10**9}, spans)
+    start_ns, spans = int(clock()) * 10**9, [{"name": "é"}]
+    trace = KeptTrace(TRACE, "01" * 8, SERIES[0], start_ns, 10**9, "slow", "forward", {"forward": 10**9}, spans)
     store.write(
         [Batch("recent", recent, [trace], 0, "agent-1"), Batch("spans", instance="agent-1", spans=b"some spans")]
     )
@@ -133,7 +133,7 @@ def results_of(store: Store) -> dict[str, str]:
     read, step = store.read, timedelta(minutes=10)
     around = Selection(NOW - timedelta(hours=6), NOW + timedelta(minutes=1), service="shop")
     trace, state, alerts = read.trace(TRACE), read.state(), AlertsReader(store, LiveSloFile(None, {}))
-    told: dict[str, Any] = {
+    results: dict[str, Any] = {
         "services": read.services(around.start, around.end),
         "versions": read.versions(around),
         "dimensions": read.dimensions(around),
@@ -167,15 +167,15 @@ def results_of(store: Store) -> dict[str, str]:
     # Versions before schema 0012 have no cold requests, so all of their requests are warm.
     warm = (", cold='0'", ", 'cold': {'0': 720}")
     return {
-        question: reduce(lambda results_of, new: results_of.replace(new, ""), warm, _words(answer))
-        for question, answer in told.items()
+        question: reduce(lambda results_of, new: results_of.replace(new, ""), warm, _words(result))
+        for question, result in results.items()
     }
 
 
-def _words(answer: object) -> str:
-    if isinstance(answer, pd.DataFrame):
-        return answer.to_csv(float_format="%.9g")
-    return repr(answer)
+def _words(result: object) -> str:
+    if isinstance(result, pd.DataFrame):
+        return result.to_csv(float_format="%.9g")
+    return repr(result)
 
 
 def write_down(folder: Path) -> None:
@@ -184,7 +184,7 @@ def write_down(folder: Path) -> None:
         file = Path(scratch) / "stagelens.db"
         store = Store.open(f"sqlite:///{file}", clock=clock)
         fill(store)
-        answers: Mapping[str, str] = results_of(store)
+        results: Mapping[str, str] = results_of(store)
         with store.engine.connect() as connection:
             revision = connection.execute(text("SELECT version_num FROM alembic_version")).scalar_one()
         store.close()
@@ -192,7 +192,7 @@ def write_down(folder: Path) -> None:
             statements = "\n".join(opened.iterdump())
     folder.mkdir(exist_ok=True)
     (folder / f"{revision}.sql").write_text(statements + "\n", encoding="utf-8")
-    (folder / f"{revision}.json").write_text(json.dumps(answers, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    (folder / f"{revision}.json").write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ class MailServer:
         context: TLS context for STARTTLS; None to offer none.
         implicit: Whether the connection uses TLS from the start.
         password: Required password; empty for no authentication.
-        answers: Replies that replace the usual ones, by command such as `RCPT`, or `.` after the text; the connection stays open.
+        replies: Replies that replace the usual ones, by command such as `RCPT`, or `.` after the text; the connection stays open.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class MailServer:
         context: ssl.SSLContext | None = None,
         implicit: bool = False,
         password: str = "",
-        answers: Mapping[str, str] | None = None,
+        replies: Mapping[str, str] | None = None,
     ) -> None:
         self.violations: list[str] = []
         self.taken: list[Message] = []
@@ -42,7 +42,7 @@ class MailServer:
         self.context = context
         self.implicit = implicit
         self.password = password
-        self.answers = answers or {}
+        self.answers = replies or {}
         self.requests = self.refused = 0
         self.random = random.Random(moods.seed)
         server = self

@@ -79,21 +79,21 @@ class Receiver:
             hold = self.requests in self._moods.hold
             fails = hold or self._random.random() < self._moods.failing
             how = self._random.random()
-            status, said = 0, b""
+            status, content = 0, b""
             try:
                 self.check(handler.path, handler.headers, body)
                 if not fails or (self._moods.after and (hold or how < 0.3)):
-                    status, said = self.take(handler.path, handler.headers, body)
+                    status, content = self.take(handler.path, handler.headers, body)
             except (AssertionError, KeyError, ValueError) as error:
                 self.violations.append(repr(error))
-                status, said, fails = 400, b"invalid_payload", False
+                status, content, fails = 400, b"invalid_payload", False
         if hold:
             self._hold(handler)
         elif fails:
             self.refused += 1
             self._fail(handler, how)
         else:
-            reply(handler, status, said)
+            reply(handler, status, content)
 
     def _fail(self, handler: BaseHTTPRequestHandler, how: float) -> None:
         """Fail at random; an accepted message gets no response."""

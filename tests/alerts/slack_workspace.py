@@ -87,14 +87,14 @@ class SlackWorkspace(Receiver):
             assert headers["Content-Type"] == "application/x-www-form-urlencoded"
             return
         assert headers["Content-Type"].startswith("application/json")
-        said = json.loads(body)
+        payload = json.loads(body)
         if method == "files.completeUploadExternal":
-            assert "channel_id" not in said, "a file that is shared is a message of its own"
+            assert "channel_id" not in payload, "a file that is shared is a message of its own"
             return
-        assert said["text"], "no_text"
-        assert len(said["text"]) <= 4000
-        if "blocks" in said:
-            check_blocks(said["blocks"])
+        assert payload["text"], "no_text"
+        assert len(payload["text"]) <= 4000
+        if "blocks" in payload:
+            check_blocks(payload["blocks"])
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
         """Execute the method."""
@@ -110,15 +110,15 @@ class SlackWorkspace(Receiver):
             return _ok_response(ok=False, error=self.refuse_once.pop(0))
         if method in _FORMS:
             return self._read(method, _form(body)) if method in _READS else self._offer(_form(body))
-        said = json.loads(body)
-        return self._complete(said["files"]) if method.startswith("files.") else self._show(method, said)
+        payload = json.loads(body)
+        return self._complete(payload["files"]) if method.startswith("files.") else self._show(method, payload)
 
-    def _show(self, method: str, said: dict[str, Any]) -> tuple[int, bytes]:
-        if said["channel"] != CHANNEL:
+    def _show(self, method: str, payload: dict[str, Any]) -> tuple[int, bytes]:
+        if payload["channel"] != CHANNEL:
             return _ok_response(ok=False, error="channel_not_found")
-        if not self._shows(said.get("blocks", [])):
+        if not self._shows(payload.get("blocks", [])):
             return _ok_response(ok=False, error="invalid_blocks", errors=["invalid slack file"])
-        return self._post(said) if method == "chat.postMessage" else self._update(said)
+        return self._post(payload) if method == "chat.postMessage" else self._update(payload)
 
     def _offer(self, wanted: dict[str, str]) -> tuple[int, bytes]:
         if "files:write" not in self.scopes:
@@ -155,16 +155,16 @@ class SlackWorkspace(Receiver):
         self.looks_at_files -= early
         return not early
 
-    def _post(self, said: dict[str, Any]) -> tuple[int, bytes]:
+    def _post(self, payload: dict[str, Any]) -> tuple[int, bytes]:
         stamp = f"1795143840.{len(self.messages):06}"
-        self.messages.append({"ts": stamp, "thread_ts": said.get("thread_ts"), "said": [said]})
+        self.messages.append({"ts": stamp, "thread_ts": payload.get("thread_ts"), "said": [payload]})
         return _ok_response(ok=True, channel=CHANNEL, ts=stamp)
 
-    def _update(self, said: dict[str, Any]) -> tuple[int, bytes]:
+    def _update(self, payload: dict[str, Any]) -> tuple[int, bytes]:
         for message in self.messages:
-            if message["ts"] == said["ts"]:
-                message["said"].append(said)
-                return _ok_response(ok=True, channel=CHANNEL, ts=said["ts"])
+            if message["ts"] == payload["ts"]:
+                message["said"].append(payload)
+                return _ok_response(ok=True, channel=CHANNEL, ts=payload["ts"])
         return _ok_response(ok=False, error="message_not_found")
 
     def _read(self, method: str, asked: dict[str, str]) -> tuple[int, bytes]:
@@ -183,8 +183,8 @@ class SlackWorkspace(Receiver):
 
 
 def _shown(message: dict[str, Any]) -> dict[str, Any]:
-    said = message["said"][0]
-    shown = {"ts": message["ts"], "text": said["text"], "metadata": said.get("metadata")}
+    payload = message["said"][0]
+    shown = {"ts": message["ts"], "text": payload["text"], "metadata": payload.get("metadata")}
     return shown if message["thread_ts"] is None else {**shown, "thread_ts": message["thread_ts"]}
 
 
@@ -192,5 +192,5 @@ def _form(body: bytes) -> dict[str, str]:
     return {key: found[0] for key, found in parse_qs(body.decode()).items()}
 
 
-def _ok_response(**said: Any) -> tuple[int, bytes]:
-    return 200, json.dumps(said).encode()
+def _ok_response(**fields: Any) -> tuple[int, bytes]:
+    return 200, json.dumps(fields).encode()

@@ -73,10 +73,10 @@ def test_show_prints_a_complete_incident(run_command: Ask) -> None:
 
 def test_an_incident_is_acknowledged(run_command: Ask) -> None:
     """An incident is acknowledged with the login name or a given name, which the list shows."""
-    said = run_command("ack", NAME)
+    output = run_command("ack", NAME)
     run_command("ack", NAME, "--by", "bob")
 
-    assert said == f"ann acknowledged {NAME}: magika-latency of magika-demo\n"
+    assert output == f"ann acknowledged {NAME}: magika-latency of magika-demo\n"
     assert "   bob   " in run_command("list")
     assert "by ann" in run_command("show", NAME)
     assert "by bob" in run_command("show", NAME)
@@ -92,14 +92,14 @@ def test_a_latency_regression_is_accepted(database: str, run_command: Ask, findi
     )
     with closing(Store.open(database)) as store, store.transaction() as connection:
         journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), ("slack",), at)
-    said = run_command("accept", name, "--why", "the new model")
+    output = run_command("accept", name, "--why", "the new model")
     shown = run_command("show", name)
 
     assert (
-        said
+        output
         == f"ann accepted {name} as the new baseline of magika-demo; a new notification is sent only if latency rises further\n"
     )
-    assert run_command("accept", name, "--by", "bob") == said
+    assert run_command("accept", name, "--by", "bob") == output
     assert f"  {'state':<16}accepted by ann at 03:05 UTC on 20 November\n" in shown
     assert re.search(r"accepted +by ann: the new model", shown)
     assert name not in run_command("list")
@@ -126,7 +126,7 @@ def test_a_silence_is_created_listed_and_ended(run_command: Ask) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "error"),
     [
         (("show", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list --all` lists all incidents"),
         (("accept", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` lists open incidents"),
@@ -143,7 +143,7 @@ def test_a_silence_is_created_listed_and_ended(run_command: Ask) -> None:
 def test_a_mistake_is_reported_with_its_fix(
     database: str,
     words: tuple[str, ...],
-    said: str,
+    error: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -152,7 +152,7 @@ def test_a_mistake_is_reported_with_its_fix(
     code = main(["alerts", *words])
 
     assert code == 1
-    assert said in capsys.readouterr().err
+    assert error in capsys.readouterr().err
 
 
 def test_a_missing_store_is_not_created(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,9 +175,9 @@ def test_a_channel_is_tested(
     )
     monkeypatch.setenv("STAGELENS_SLO_FILE", str(file))
     tried = main(["alerts", "test", "slack"])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     mistaken = main(["alerts", "test", "slac"])
 
     assert (tried, mistaken) == (1, 1)
-    assert said.startswith("failed: NO_SUCH_URL is not there")
+    assert output.startswith("failed: NO_SUCH_URL is not there")
     assert "has no channel 'slac'; it has slack" in capsys.readouterr().err

@@ -44,10 +44,10 @@ def lines(kind: str, channel: Channel) -> list[str]:
 def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
     """Opening and end arrive at PagerDuty as one alert, and the last line reports success."""
     service = open_one(PagerDutyService(WILLING))
-    said = lines("pagerduty", PagerDutyChannel("pagerduty", "K" * 32, service.url))
+    output = lines("pagerduty", PagerDutyChannel("pagerduty", "K" * 32, service.url))
 
-    assert said[0].startswith("to pagerduty (pagerduty): stagelens-test: latency SLO burning 6.2")
-    assert said[1:] == [
+    assert output[0].startswith("to pagerduty (pagerduty): stagelens-test: latency SLO burning 6.2")
+    assert output[1:] == [
         "opened: accepted",
         "resolved: accepted",
         "ok: pagerduty accepted both; check there how they are displayed",
@@ -58,9 +58,9 @@ def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
 def test_a_sample_is_one_thread_in_slack(open_one: Open) -> None:
     """Both messages are in one thread in Slack."""
     workspace = open_one(SlackWorkspace(WILLING))
-    said = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
+    output = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
 
-    assert said[1] == f"opened: accepted as {CHANNEL}:1795143840.000000:F000000000"
+    assert output[1] == f"opened: accepted as {CHANNEL}:1795143840.000000:F000000000"
     assert [len(workspace.parents), len(workspace.replies)] == [1, 1]
 
 
@@ -68,9 +68,9 @@ def test_a_common_error_is_printed_with_its_fix(open_one: Open) -> None:
     """An error of Slack is printed with its code, whether it would be retried, and the fix."""
     workspace = open_one(SlackWorkspace(WILLING))
     workspace.refuse_once = ["not_in_channel"]
-    said = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
+    output = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
 
-    assert said[1:] == [
+    assert output[1:] == [
         "opened: not accepted (it would not be retried): Slack responded not_in_channel to chat.postMessage",
         "failed: The bot is not in the channel: write /invite @<its name> there.",
     ]
@@ -78,13 +78,13 @@ def test_a_common_error_is_printed_with_its_fix(open_one: Open) -> None:
 
 def test_a_sample_with_unknown_outcome_is_resolved(open_one: Open) -> None:
     """If the outcome of the opening is unknown, the resolve is still sent."""
-    server = open_one(MailServer(WILLING, answers={".": ""}))
-    said = lines(
+    server = open_one(MailServer(WILLING, replies={".": ""}))
+    output = lines(
         "email", EmailChannel("email", "127.0.0.1", "a@b.example", ("c@d.example",), security="none", port=server.port)
     )
 
-    assert [line.partition(":")[0] for line in said[1:]] == ["opened", "resolved", "failed"]
-    assert said[3] == "failed: The receiver sent no response: check there whether the message arrived."
+    assert [line.partition(":")[0] for line in output[1:]] == ["opened", "resolved", "failed"]
+    assert output[3] == "failed: The receiver sent no response: check there whether the message arrived."
 
 
 def test_a_refused_connection_is_printed_with_a_hint() -> None:
@@ -105,6 +105,6 @@ def test_a_heartbeat_is_pinged_once() -> None:
 
 def test_a_missing_secret_is_printed_with_its_variable() -> None:
     """A missing secret is printed with its variable, and nothing is sent."""
-    said = list(check_channel(ChannelEntry("slack", "slack", None, lacking="SLACK_WEBHOOK_URL")))
+    output = list(check_channel(ChannelEntry("slack", "slack", None, lacking="SLACK_WEBHOOK_URL")))
 
-    assert said == ["failed: SLACK_WEBHOOK_URL is not there, so slack can send nothing; add it and try again"]
+    assert output == ["failed: SLACK_WEBHOOK_URL is not there, so slack can send nothing; add it and try again"]

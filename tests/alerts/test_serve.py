@@ -61,9 +61,9 @@ def inbox() -> Iterator[Inbox]:
             self.send_response(200)
             self.end_headers()
 
-        def _take(self, kept: list[Any], what: Any) -> None:
+        def _take(self, received: list[Any], what: Any) -> None:
             with found.came:
-                kept.append(what)
+                received.append(what)
                 found.came.notify_all()
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the name it is called by

@@ -222,9 +222,9 @@ def test_a_stopped_evaluation_thread_fails_the_liveness_probe(store: Store, monk
     found = probed(alerts, "/livez"), probed(alerts, "/readyz")
     alerts.stop()
 
-    for answer in found:
-        assert answer.status_code == 503
-        assert answer.text == ("threads stopped: stagelens-alerts; see the log and restart the alerts\n")
+    for response in found:
+        assert response.status_code == 503
+        assert response.text == ("threads stopped: stagelens-alerts; see the log and restart the alerts\n")
 
 
 def test_a_stopped_channel_thread_fails_the_liveness_probe(
@@ -258,7 +258,7 @@ def test_a_standby_process_is_ready(store: Store, tmp_path: Path) -> None:
     alone = probed(second, "/readyz")
     second.stop()
 
-    assert [answer.status_code for answer in (*found, alone)] == [200, 200, 200]
+    assert [response.status_code for response in (*found, alone)] == [200, 200, 200]
     assert found[0].text == alone.text == "ok\n"
     assert "standing by" in found[1].text
 

@@ -35,8 +35,8 @@ NEW = ("name", "burn", "shift", "exemplars", "overruns", "course", "where", "abs
 
 def as_it_was(finding: Finding) -> dict[str, Any]:
     """Return the finding as stored by revision 0004."""
-    kept = json.loads(json.dumps(finding.to_json()))
-    return {**{key: value for key, value in kept.items() if key not in NEW}, **FLAT}
+    fields = json.loads(json.dumps(finding.to_json()))
+    return {**{key: value for key, value in fields.items() if key not in NEW}, **FLAT}
 
 
 def test_an_incident_of_an_older_version_is_unchanged(store: Store, message: Message, finding: Finding) -> None:
@@ -45,15 +45,15 @@ def test_an_incident_of_an_older_version_is_unchanged(store: Store, message: Mes
     incident = IncidentRecord(name, "slo:x", finding, 1.0, 1.0, 1.0, sequence=1, peak=31.2, heard="open", story=name)
     with store.transaction() as connection:
         journal.write_update(connection, IncidentUpdate(incident, "opened", notifies=True), (), message.at)
-    told = journal.build_message(incident, "opened", message.at)
+    expected = journal.build_message(incident, "opened", message.at)
     database.migrate(store.engine, "0004")
     with store.engine.connect() as connection:
         flat = connection.execute(select(incidents.c.finding)).scalar_one()
         flat_message = connection.execute(select(transitions.c.message)).scalar_one()
     database.migrate(store.engine)
     with store.engine.connect() as connection:
-        kept = lifecycle.find_last_incident(connection, "slo:x")
-        kept_message = Message.from_json(connection.execute(select(transitions.c.message)).scalar_one())
+        stored = lifecycle.find_last_incident(connection, "slo:x")
+        stored_message = Message.from_json(connection.execute(select(transitions.c.message)).scalar_one())
 
     assert flat == as_it_was(finding) == flat_message["finding"]
-    assert (kept, kept_message) == (incident, told)
+    assert (stored, stored_message) == (incident, expected)

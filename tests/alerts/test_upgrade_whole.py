@@ -81,7 +81,7 @@ def test_processes_started_during_the_upgrade_wait(store: Store, url: str) -> No
     with ThreadPoolExecutor(OPENERS) as pool:
         found = list(pool.map(start, range(OPENERS)))
 
-    assert [answers for _, answers in found] == [before] * OPENERS
+    assert [results for _, results in found] == [before] * OPENERS
     assert {revision for revision, _ in found} == {found[0][0]} != {previous_revision()}
 
 

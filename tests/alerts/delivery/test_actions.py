@@ -27,8 +27,8 @@ SECRET, AT = "8f742231b10e8888abcd99yyyzzz85a5", 1_531_420_618
 
 
 def signed(body: bytes, stamp: str = str(AT), secret: str = SECRET) -> str:
-    said = f"v0:{stamp}:".encode() + body
-    return "v0=" + hmac.new(secret.encode(), said, hashlib.sha256).hexdigest()
+    base_string = f"v0:{stamp}:".encode() + body
+    return "v0=" + hmac.new(secret.encode(), base_string, hashlib.sha256).hexdigest()
 
 
 def pressed(element: dict[str, Any]) -> bytes:

@@ -43,13 +43,13 @@ def test_a_metadata_address_in_the_slo_file_is_not_called() -> None:
     """A metadata address in the SLO file is refused before a connection, with a temporary error and without a secret in it."""
     with pytest.raises(
         ChannelError, match=r"^the webhook was not contacted: 169.254.169.254 is an address of a cloud metadata service"
-    ) as told:
+    ) as raised:
         post_json(METADATA + "s3cret-role", b"{}", {}, receiver="the webhook")
     with pytest.raises(ChannelError, match="not allowed"):
         Heartbeat("watcher", "http://metadata.google.internal/computeMetadata/v1/").ping()
 
-    assert not told.value.permanent
-    assert "s3cret" not in str(told.value)
+    assert not raised.value.permanent
+    assert "s3cret" not in str(raised.value)
 
 
 def test_a_metadata_address_in_a_response_is_not_called(evil: Slack) -> None:

@@ -95,10 +95,10 @@ def is_red(pixel: Any) -> bool:
     return red - green > 12 and red - blue > 12
 
 
-@pytest.mark.parametrize("course", [None, Trend((), 60.0, 0.0), Trend((None, None), 60.0, 0.0)])
-def test_without_values_there_is_no_chart(message: Message, course: Trend | None) -> None:
+@pytest.mark.parametrize("trend", [None, Trend((), 60.0, 0.0), Trend((None, None), 60.0, 0.0)])
+def test_without_values_there_is_no_chart(message: Message, trend: Trend | None) -> None:
     """Without values there is no chart, and no alternative text."""
-    bare = replace(message, finding=replace(message.finding, course=course))
+    bare = replace(message, finding=replace(message.finding, course=trend))
 
     assert chart.message_chart(bare) is None
     assert chart_in_words(bare.finding) == ""
@@ -111,8 +111,8 @@ def test_a_resolved_incident_has_no_chart(message: Message) -> None:
 
 def test_a_latency_regression_chart_shows_usual_latency(finding: Finding) -> None:
     """The chart of a latency regression shows the usual latency, in a suitable unit."""
-    course = Trend((0.25, 0.252, 0.26, 0.25, 0.3, 0.312), 300.0, finding.since - 1200)
-    slower = replace(finding, kind="tail", burn=None, shift=SHIFT, course=course)
+    trend = Trend((0.25, 0.252, 0.26, 0.25, 0.3, 0.312), 300.0, finding.since - 1200)
+    slower = replace(finding, kind="tail", burn=None, shift=SHIFT, course=trend)
 
     assert drawn(slower) != drawn(replace(slower, shift=replace(SHIFT, before_seconds=0.1)))
     assert chart_in_words(slower) == (
@@ -138,10 +138,10 @@ def test_any_time_series_can_be_drawn(
     finding: Finding, values: list[float | None], step: float, since: float, version: str
 ) -> None:
     """Every time series, length and release can be drawn."""
-    course = Trend(tuple(values), step, 0.0)
-    png = chart.draw_chart(replace(finding, course=course, since=since, version=version))
+    trend = Trend(tuple(values), step, 0.0)
+    png = chart.draw_chart(replace(finding, course=trend, since=since, version=version))
 
-    assert (png is None) is (course.highest is None)
+    assert (png is None) is (trend.highest is None)
 
 
 @given(highest=st.floats(1e-7, 1e9), length=st.floats(60, 1e8), start=st.floats(0, 4e9))

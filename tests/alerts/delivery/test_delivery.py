@@ -153,18 +153,18 @@ def test_every_incident_arrives_once(store: Store, message: Message) -> None:
     assert [receiver.violations for receiver in receivers.values()] == [[]] * len(receivers)
     assert sorted(slack.accepted) == sorted(webhook.accepted) == keys
     assert all(slack.accepted.index(f"{name}:1") < slack.accepted.index(f"{name}:2") for name in names)
-    assert sorted(key_of(said) for said in workspace.messages) == keys
-    assert sorted(key_of(said) for said in workspace.parents) == keys[::2]
-    assert all(said["said"][-1]["text"].startswith("🟢") for said in workspace.parents)
+    assert sorted(key_of(each) for each in workspace.messages) == keys
+    assert sorted(key_of(parent) for parent in workspace.parents) == keys[::2]
+    assert all(parent["said"][-1]["text"].startswith("🟢") for parent in workspace.parents)
     assert (pagerduty.created, pagerduty.resolved) == (Counter(names), Counter(names))
     assert sorted(mail.ids) == sorted(f"<{key.replace(':', '.')}@example.com>" for key in keys)
     assert [receiver.killed for receiver in (slack, workspace, pagerduty, webhook)] == [2, 2, 2, 2]
     assert all(receiver.refused >= 3 for receiver in receivers.values())
 
 
-def key_of(said: dict[str, Any]) -> str:
+def key_of(message: dict[str, Any]) -> str:
     """Return the key in the metadata of a Slack message."""
-    return said["said"][0]["metadata"]["event_payload"]["key"]
+    return message["said"][0]["metadata"]["event_payload"]["key"]
 
 
 def test_a_repeated_slack_message_contains_a_note(store: Store, message: Message) -> None:

@@ -42,11 +42,11 @@ def test_a_hostile_receiver_is_an_error_of_its_channel(
     """The delivery ends within its time and size limits, and the error is one printable line."""
     monkeypatch.setattr(channel, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
-        said = error_of(lambda: CHANNELS[kind](url).send(message))
+        error = error_of(lambda: CHANNELS[kind](url).send(message))
 
-    assert bool(said) is (kind != "webhook" or name not in TAKEN)
-    assert said.isprintable()
-    assert len(said) < 300
+    assert bool(error) is (kind != "webhook" or name not in TAKEN)
+    assert error.isprintable()
+    assert len(error) < 300
 
 
 @pytest.mark.parametrize("name", PEERS)
@@ -54,7 +54,7 @@ def test_a_hostile_heartbeat_is_an_error(monkeypatch: pytest.MonkeyPatch, name: 
     """A delivery to a hostile heartbeat receiver ends with an error of its channel."""
     monkeypatch.setattr(channel, "DEADLINE_SECONDS", 2.0)
     with listening(name) as url:
-        said = error_of(Heartbeat("heartbeat", url).ping)
+        error = error_of(Heartbeat("heartbeat", url).ping)
 
-    assert bool(said) is (name not in TAKEN)
-    assert said.isprintable()
+    assert bool(error) is (name not in TAKEN)
+    assert error.isprintable()

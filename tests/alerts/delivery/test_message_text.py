@@ -243,7 +243,7 @@ def test_a_finding_round_trips_through_the_database(message: Message) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "said", "cell"),
+    ("share", "text", "cell"),
     [
         (0.92, "92 % of the excess", "92 %"),
         (1.02, "all of the excess", "all"),
@@ -251,13 +251,13 @@ def test_a_finding_round_trips_through_the_database(message: Message) -> None:
     ],
 )
 def test_the_share_of_a_stage_is_at_most_all_of_the_excess(
-    finding: Finding, share: float, said: str, cell: str
+    finding: Finding, share: float, text: str, cell: str
 ) -> None:
     """A share above 100 %, because other stages shrank, is shown as all of the excess."""
     grown = StageGrowth("preprocess", 0.424, share)
     blamed = replace(finding, growth=(grown,))
 
-    assert of_the_excess(grown) == said
+    assert of_the_excess(grown) == text
     assert stage_table(blamed)[0] == ("Preprocess", "+424 ms", cell)
 
 

@@ -322,7 +322,7 @@ def test_a_channel_with_a_long_name_can_lease(store: Store, message: Message) ->
     channel = AcceptingChannel(name)
     DeliveryWorker(store, channel, new_holder(), clock=lambda: AT).step()
 
-    assert [heard.key for heard in channel.heard] == [message.key]
+    assert [received.key for received in channel.heard] == [message.key]
 
 
 @dataclass

@@ -39,12 +39,12 @@ def test_missing_traffic_and_its_return_are_notified(
     traffic(now - HOUR, 40 * MINUTE, {2: FAST})
     # Requests to another service show that the collector works.
     traffic(now - HOUR, 2 * HOUR, {2: FAST}, service="other")
-    begun = [turn.event for turn in evaluator.tick(DEFINITIONS, now)]
+    opening = [turn.event for turn in evaluator.tick(DEFINITIONS, now)]
     found = read(store)[0]
     traffic(now + 10 * MINUTE, 30 * MINUTE, {2: FAST})
     over = [turn.event for minute in (20, 21, 23) for turn in evaluator.tick(DEFINITIONS, now + minute * MINUTE)]
 
-    assert (begun, over) == (["opened"], ["resolved"])
+    assert (opening, over) == (["opened"], ["resolved"])
     assert found.headline == "magika-demo: traffic stopped — no request in 15 minutes"
     assert found.impact.startswith("No request in 15 minutes; 180 arrived in the same period 1 day before.")
     assert (found.kind, found.severity, found.since) == ("no_data", "ticket", now - 20 * MINUTE - timedelta(seconds=10))
@@ -76,9 +76,9 @@ def test_severity_none_opens_no_incident(store: Store, traffic: Traffic, now: da
     traffic(now - HOUR, HOUR, {2: FAST}, service="other")
     policy = default_incident_policy()
     silent = replace(policy, no_data=replace(policy.no_data, severity="none"))
-    told = Evaluator(store, "me", lease_seconds=30, incident_policy=silent).tick(DEFINITIONS, now)
+    updates = Evaluator(store, "me", lease_seconds=30, incident_policy=silent).tick(DEFINITIONS, now)
 
-    assert told == []
+    assert updates == []
 
 
 def test_every_service_and_environment_has_one_cause() -> None:

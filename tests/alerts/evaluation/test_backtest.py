@@ -34,10 +34,10 @@ LATENCY = Slo("magika-latency", "magika-demo", 0.99, MONTH, timedelta(millisecon
 POLICY = default_burn_rate_policy()
 
 Traffic = Callable[..., None]
-Told = list[tuple[datetime, datetime | None, str]]
+Notifications = list[tuple[datetime, datetime | None, str]]
 
 
-def notified(records: Sequence[IncidentRecord]) -> Told:
+def notified(records: Sequence[IncidentRecord]) -> Notifications:
     """Return opening, end and severity of each incident."""
     return [
         (
@@ -51,7 +51,7 @@ def notified(records: Sequence[IncidentRecord]) -> Told:
 
 def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[IncidentRecord]:
     """Evaluate *slo* every minute in the same way as the evaluator."""
-    kept: dict[str, IncidentRecord] = {}
+    records: dict[str, IncidentRecord] = {}
     record: IncidentRecord | None = None
     at = start
     while at <= end:
@@ -68,9 +68,9 @@ def evaluated(store: Store, slo: Slo, start: datetime, end: datetime) -> list[In
         )
         record = step.record if step else record
         if record is not None:
-            kept[record.id] = record
+            records[record.id] = record
         at += MINUTE
-    return list(kept.values())
+    return list(records.values())
 
 
 def _finding(slo: Slo, tier: burn_rate.AlertTier, at: datetime) -> Finding:
@@ -125,7 +125,7 @@ def test_skipped_minutes_do_not_change_the_backtest(
     history, slo = _history(rate, shares), replace(LATENCY, objective=objective)
     tiers = tiers_of(slo, POLICY)
     windows = {length: history.windows(length) for length in burn_rate.needed_windows(POLICY, tiers)}
-    kept: dict[str, IncidentRecord] = {}
+    records: dict[str, IncidentRecord] = {}
     record: IncidentRecord | None = None
     for edge in range(history.edges):
         counts = {
@@ -144,9 +144,9 @@ def test_skipped_minutes_do_not_change_the_backtest(
         )
         record = step.record if step else record
         if record is not None:
-            kept[record.id] = record
+            records[record.id] = record
 
-    assert notified(replay(history, slo, POLICY)) == notified(list(kept.values()))
+    assert notified(replay(history, slo, POLICY)) == notified(list(records.values()))
 
 
 def _history(rate: float, shares: np.ndarray) -> History:
@@ -252,23 +252,23 @@ def test_check_lists_past_alerts_of_the_store(
     ]
     path.write_text("\n".join(["slos:", *lines]), encoding="utf-8")
     monkeypatch.setattr("stagelens.alerts.check._now", lambda: now)
-    said = "\n".join(check.summary(path, read_slo_file(path, {}), store))
+    text = "\n".join(check.summary(path, read_slo_file(path, {}), store))
 
-    assert "Over the 3 hours of available data this would have paged once; 97.7 % of the budget is left." in said
-    assert "page   20 Nov 02:" in said
-    assert "The store has never seen a service 'magika-dmo'; did you mean magika-demo?" in said
+    assert "Over the 3 hours of available data this would have paged once; 97.7 % of the budget is left." in text
+    assert "page   20 Nov 02:" in text
+    assert "The store has never seen a service 'magika-dmo'; did you mean magika-demo?" in text
 
 
 def test_check_prints_progress(slo_yaml: Path, store: Store) -> None:
     """The objectives are printed before the store is queried, and a progress note is removed before the result is printed."""
     slo_yaml.write_text("slos: [{name: a, service: shop, objective: 0.99, threshold: 1s, window: 30d}]")
-    said: list[str] = []
-    said.extend(check.summary(slo_yaml, read_slo_file(slo_yaml, {}), store, said.append))
-    note = said.index("  replaying the last 30 days …")
+    lines: list[str] = []
+    lines.extend(check.summary(slo_yaml, read_slo_file(slo_yaml, {}), store, lines.append))
+    note = lines.index("  replaying the last 30 days …")
 
-    assert said[note - 1].startswith("  ticket when the budget burns")
-    assert said[note + 1] == ""
-    assert said[note + 2].startswith("  The store has never seen a service 'shop'")
+    assert lines[note - 1].startswith("  ticket when the budget burns")
+    assert lines[note + 1] == ""
+    assert lines[note + 2].startswith("  The store has never seen a service 'shop'")
 
 
 def test_check_without_a_store_explains_the_missing_preview(

@@ -41,12 +41,12 @@ def evaluator(store: Store) -> Evaluator:
 
 def ticks(evaluator: Evaluator, start: datetime, length: timedelta, **changes: Any) -> list[str]:
     """Evaluate every ten seconds and return the transitions."""
-    told: list[str] = []
+    events: list[str] = []
     now = start
     while now < start + length:
-        told += [turn.event for turn in evaluator.tick(replace(DEFINITIONS, **changes), now)]
+        events += [turn.event for turn in evaluator.tick(replace(DEFINITIONS, **changes), now)]
         now += timedelta(seconds=10)
-    return told
+    return events
 
 
 def read(store: Store) -> list[Incident]:
@@ -169,11 +169,11 @@ def test_two_processes_open_one_incident(store: Store, traffic: Traffic, evaluat
     other = Evaluator(store, "other", lease_seconds=30)
     first, second = evaluator.tick(DEFINITIONS, now), other.tick(DEFINITIONS, now)
     with store.engine.connect() as connection:
-        told = connection.execute(select(outbox.c.id)).all()
+        outbox_ids = connection.execute(select(outbox.c.id)).all()
     other.tick(DEFINITIONS, now + timedelta(seconds=31))
 
     assert ([turn.event for turn in first], second) == (["opened"], [])
-    assert len(told) == 1
+    assert len(outbox_ids) == 1
     assert evaluator.tick(DEFINITIONS, now + timedelta(seconds=32)) == []
     assert len(read(store)) == 1
 
@@ -184,10 +184,10 @@ def test_an_slo_that_was_removed_leaves_no_open_incident(
     """An incident of a removed SLO is closed and not called recovered."""
     traffic(now - HOUR, HOUR, {50: SLOW})
     evaluator.tick(DEFINITIONS, now)
-    told = ticks(evaluator, now, timedelta(seconds=10), slos=())
+    events = ticks(evaluator, now, timedelta(seconds=10), slos=())
     found = read(store)[0]
 
-    assert (told, found.state) == (["resolved"], "resolved")
+    assert (events, found.state) == (["resolved"], "resolved")
     assert "its SLO was removed; closed, its outcome is unknown" in found.headline
 
 

@@ -72,11 +72,11 @@ def test_a_silenced_incident_is_notified_at_the_end_of_the_silence(
     evaluator.tick(DEFINITIONS, now)
     silent = read(store)[0]
     evaluator.tick(DEFINITIONS, now + HOUR)
-    heard = read(store)[0]
+    after = read(store)[0]
 
     assert silent.muted == "silenced by ann until 04:03 UTC on 20 November: moving disks"
     assert (transitions_sent(silent), history(silent)) == ([], [("opened", 0)])
-    assert (heard.muted, transitions_sent(heard), history(heard)) == ("", ["opened"], [("opened", 0), ("opened", 1)])
+    assert (after.muted, transitions_sent(after), history(after)) == ("", ["opened"], [("opened", 0), ("opened", 1)])
 
 
 def test_a_silence_ended_early_is_over_immediately(
@@ -265,17 +265,17 @@ def run_incident(store: Store, finding: Finding, now: datetime, kill: int) -> tu
 def test_a_process_killed_anywhere_causes_no_gap_or_duplicate(store: Store, finding: Finding, now: datetime) -> None:
     """After a kill before any write of any evaluation, the next process sends the same messages."""
     expected, writes = run_incident(store, finding, now, kill=0)
-    heard: list[list[str]] = []
+    sent: list[list[str]] = []
     # One engine is killed before every write, the others before some, because each kill takes time.
     kills = range(1, writes + 1, 1 if store.engine.dialect.name == "sqlite" else 6)
     for kill in kills:
         with store.transaction() as connection:
             for table in reversed(metadata.sorted_tables):
                 connection.execute(table.delete())
-        heard.append(run_incident(store, finding, now, kill)[0])
+        sent.append(run_incident(store, finding, now, kill)[0])
 
     assert expected == ["opened", "updated", "resolved"]
-    assert heard == [expected] * len(kills)
+    assert sent == [expected] * len(kills)
 
 
 def test_a_slow_evaluation_renews_its_lease(store: Store, finding: Finding, now: datetime) -> None:
@@ -309,8 +309,8 @@ def test_a_process_paused_during_a_takeover_writes_nothing(store: Store, finding
     )
     turns = sleeper.tick(watched, now)
     with store.transaction() as connection:
-        kept = lease.renew(connection, "evaluate", "other", (now + MINUTE).timestamp(), 30)
+        renewed = lease.renew(connection, "evaluate", "other", (now + MINUTE).timestamp(), 30)
 
     assert turns == []
-    assert kept
+    assert renewed
     assert [(incident.state, transitions_sent(incident)) for incident in read(store)] == [("open", ["opened"])]

@@ -19,15 +19,15 @@ _UNITS = {"d": 1440, "h": 60, "m": 1, "s": 0}
 
 
 def firing(
-    folder: Path, rules: str, series: Mapping[str, Sequence[float]], *told: str
+    folder: Path, rules: str, series: Mapping[str, Sequence[float]], *names: str
 ) -> dict[tuple[str, ...], set[int]]:
-    """Return the minutes in which alerts fire, by their values of the labels *told*.
+    """Return the minutes in which alerts fire, by their values of the labels *names*.
 
     Args:
         folder: Folder for the files of promtool.
         rules: A rule file.
         series: Counters by name and labels, one value per minute, NaN while the counter does not exist; all of equal length.
-        told: Names of labels.
+        names: Names of labels.
     """
     (folder / "rules.yml").write_text(rules)
     minutes = len(next(iter(series.values())))
@@ -40,20 +40,20 @@ def firing(
     test = {"interval": "1m", "input_series": given, "promql_expr_test": asked}
     tests = {"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": [test]}
     (folder / "tests.yml").write_text(yaml.safe_dump(tests))
-    return _read(prometheus_tool.run("test", "rules", folder / "tests.yml")[1], told)
+    return _read(prometheus_tool.run("test", "rules", folder / "tests.yml")[1], names)
 
 
 def _written(value: float) -> str:
     return "stale" if math.isnan(value) else f"{value:.12g}"
 
 
-def _read(said: str, told: Sequence[str]) -> dict[tuple[str, ...], set[int]]:
+def _read(output: str, names: Sequence[str]) -> dict[tuple[str, ...], set[int]]:
     found: dict[tuple[str, ...], set[int]] = {}
     minute = 0
-    for line in said.splitlines():
+    for line in output.splitlines():
         if asked := _ASKED.search(line):
             minute = sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)([dhms])", asked["time"]))
         for alert in _ALERT.findall(line):
             labels = dict(_LABEL.findall(alert))
-            found.setdefault(tuple(labels[name] for name in told), set()).add(minute)
+            found.setdefault(tuple(labels[name] for name in names), set()).add(minute)
     return found

@@ -101,7 +101,7 @@ SCENES: dict[str, tuple[dict[str, Sequence[float]], set[str]]] = {
     ),
     "all gone": ({'up{job="other"}': flat(1)}, {"StagelensCollectorGone"}),
     "alerts gone": (
-        WELL | {name: [*told[:20], *[nan] * (MINUTES - 20)] for name, told in WELL.items() if name.startswith(ALERTS)},
+        WELL | {name: [*each[:20], *[nan] * (MINUTES - 20)] for name, each in WELL.items() if name.startswith(ALERTS)},
         {"StagelensAlertsDoNotEvaluate"},
     ),
     **{alert: (WELL | seen, {alert}) for alert, seen in SICK.items()},
@@ -125,8 +125,8 @@ def test_the_runbook_has_a_complete_section_for_each_alert() -> None:
     assert {name for name in sections if name.startswith("Stagelens")} == alerts
     assert set().union(*(expected for _, expected in SCENES.values())) == alerts
     for name, text in sections.items():
-        said = re.sub(r"\*\*Look and do\.\*\*", "**Look.** **Do.**", text)
-        assert re.findall(r"\*\*([A-Z][\w ]+)\.\*\*", said) == list(PARTS), name
+        normalized = re.sub(r"\*\*Look and do\.\*\*", "**Look.** **Do.**", text)
+        assert re.findall(r"\*\*([A-Z][\w ]+)\.\*\*", normalized) == list(PARTS), name
 
 
 def test_links_lead_to_the_configured_runbook(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,10 +46,10 @@ def test_promtool_accepts_the_rules_of_every_kind(tmp_path: Path, *, native: boo
     """The rules of every kind of SLO, also with unusual names, are valid for promtool."""
     file = tmp_path / "rules.yml"
     file.write_text(rules.write_rules([*KINDS, FRESH], POLICY, HistogramExpressions(native)))
-    code, said = prometheus_tool.run("check", "rules", file)
+    code, output = prometheus_tool.run("check", "rules", file)
     groups = yaml.safe_load(file.read_text())["groups"]
 
-    assert code == 0, said
+    assert code == 0, output
     assert [group["name"] for group in groups] == [f"stagelens-slo-{slo.name}" for slo in KINDS]
 
 
@@ -67,7 +67,7 @@ def test_inexpressible_rules_are_commented() -> None:
     slo = replace(
         LATENCY, objective=0.9, maintenance=work, reset=datetime(2026, 1, 3, tzinfo=UTC), budgets=(("queue", MINUTE),)
     )
-    said = rules.write_rules([slo, FRESH], POLICY, HistogramExpressions())
+    text = rules.write_rules([slo, FRESH], POLICY, HistogramExpressions())
 
     for sentence in (
         "add them to Alertmanager",
@@ -76,7 +76,7 @@ def test_inexpressible_rules_are_commented() -> None:
         "Skipped: page over 1h: the burn rate cannot reach 14.4",
         "Skipped: a rule cannot count minutes without new data",
     ):
-        assert sentence in said
+        assert sentence in text
 
 
 def test_missing_collector_labels_are_named() -> None:
@@ -132,12 +132,12 @@ def test_rules_and_evaluator_fire_in_the_same_minutes(tmp_path: Path, name: str)
     theirs = firing(
         tmp_path, rules.write_rules([*slos], POLICY, HistogramExpressions()), series, "slo", "severity", "window"
     )
-    kept = POLICY.hysteresis.quiet // MINUTE
+    quiet = POLICY.hysteresis.quiet // MINUTE
 
     for slo, broke in slos.items():
         for tier in tiers_of(slo, POLICY):
             ours = fired(slo, tier, total, broke)
-            expected = {minute + more for minute in ours for more in range(kept + 1)} & set(range(len(total) + 1))
+            expected = {minute + more for minute in ours for more in range(quiet + 1)} & set(range(len(total) + 1))
             assert theirs.get((slo.name, tier.severity, prometheus_duration(tier.long)), set()) == expected, (
                 slo.name,
                 tier,

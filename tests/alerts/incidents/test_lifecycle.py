@@ -30,19 +30,19 @@ def at_rate(finding: Finding, rate: float) -> Finding:
 
 
 def opened(finding: Finding) -> IncidentRecord:
-    begun = step(None, finding, START)
-    assert begun is not None
-    return begun.record
+    first = step(None, finding, START)
+    assert first is not None
+    return first.record
 
 
 def live(record: IncidentRecord, finding: Finding | None, *minutes: float, has_data: bool = True) -> list[str]:
     """Return the transitions of evaluations at *minutes* after the start."""
-    told: list[str] = []
+    transitions: list[str] = []
     for minute in minutes:
         taken = step(record, finding, START + minute * MINUTE, has_data=has_data)
         record = taken.record if taken else record
-        told.append(taken.happening if taken else "")
-    return told
+        transitions.append(taken.happening if taken else "")
+    return transitions
 
 
 def test_without_a_finding_no_incident_opens() -> None:
@@ -52,11 +52,11 @@ def test_without_a_finding_no_incident_opens() -> None:
 
 def test_repeated_findings_open_one_incident(finding: Finding) -> None:
     """The first finding opens an incident; the same finding causes no further transition."""
-    begun = step(None, finding, START)
-    assert begun is not None
+    first = step(None, finding, START)
+    assert first is not None
 
-    assert begun.happening == "opened"
-    assert live(begun.record, finding, 1, 2, 30, 300) == [""] * 4
+    assert first.happening == "opened"
+    assert live(first.record, finding, 1, 2, 30, 300) == [""] * 4
 
 
 def test_an_incident_resolves_after_two_minutes_without_a_finding(finding: Finding) -> None:
@@ -169,17 +169,17 @@ EVENTS = st.lists(
 @given(events=EVENTS)
 def test_transitions_always_alternate(finding: Finding, events: list[tuple[str, int]]) -> None:
     """In any sequence, incidents are opened first, resolved only when open, and reopened only when resolved."""
-    record, now, told = None, START, list[tuple[str, str]]()
+    record, now, transitions = None, START, list[tuple[str, str]]()
     for kind, seconds in events:
         now += seconds
         found = replace(finding, severity=kind) if kind in ("page", "ticket") else None
         taken = step(record, found, now, has_data=kind != "silence")
         record = taken.record if taken else record
         if taken and taken.happening:
-            told.append((taken.record.id, taken.happening))
+            transitions.append((taken.record.id, taken.happening))
 
     last: dict[str, str] = {}
-    for name, happening in told:
+    for name, happening in transitions:
         allowed = {"": {"opened"}, "resolved": {"reopened"}}.get(last.get(name, ""), {"updated", "resolved"})
         assert happening in allowed
         last[name] = happening

@@ -50,7 +50,7 @@ class Simulation:
         self.last |= {turn.record.cause: turn.record for turn in found}
         self.turns += found
         happened = sorted((turn.record.cause, turn.event, turn.notifies) for turn in found if turn.event)
-        self.heard += [(self.last[cause].id, event) for cause, event, told in happened if told]
+        self.heard += [(self.last[cause].id, event) for cause, event, notifies in happened if notifies]
         return happened
 
     def live_through(self, ticks: Sequence[Tick]) -> Iterator[tuple[Mapping[str, Severity], Sequence[str]]]:
@@ -74,16 +74,16 @@ class Simulation:
     def one_by_one(self, services: str, *, seconds: float = 10.0) -> list[list[tuple[str, str, bool]]]:
         """Start a page in one service after the other, and return the notifications of each step."""
         firing: dict[str, Severity] = {}
-        told: list[list[tuple[str, str, bool]]] = []
+        notifications: list[list[tuple[str, str, bool]]] = []
         for name in services:
             firing[f"{name}/p"] = "page"
-            told.append([event for event in self.tick(firing, seconds=seconds) if event[2]])
-        return told
+            notifications.append([event for event in self.tick(firing, seconds=seconds) if event[2]])
+        return notifications
 
     def also(self, cause: str) -> list[str]:
         """Return the grouped incidents in the last message of *cause*."""
-        told = [turn for turn in self.turns if turn.record.cause == cause and turn.notifies]
-        return [each.cause for each in told[-1].also]
+        updates = [turn for turn in self.turns if turn.record.cause == cause and turn.notifies]
+        return [each.cause for each in updates[-1].also]
 
 
 @pytest.fixture
@@ -93,11 +93,11 @@ def world(finding: Finding) -> Simulation:
 
 def test_an_incident_under_a_silence_is_recorded_and_not_notified(world: Simulation) -> None:
     """An incident that starts and ends under a silence is in the history with the reason, and not notified."""
-    begun = world.tick({"shop/p": "page"}, ["shop/p"])
+    opening = world.tick({"shop/p": "page"}, ["shop/p"])
     record = world.last["shop/p"]
     over = [world.tick({}, ["shop/p"], seconds=seconds) for seconds in (10, 130)]
 
-    assert begun == [("shop/p", "opened", False)]
+    assert opening == [("shop/p", "opened", False)]
     assert (record.muted, record.heard) == (DEPLOY, "")
     assert over == [[], [("shop/p", "resolved", False)]]
 
@@ -191,9 +191,9 @@ def test_a_page_is_never_grouped_under_a_ticket(world: Simulation) -> None:
 
 def test_simultaneous_incidents_are_one_message(world: Simulation) -> None:
     """An incident that starts together with a page is part of the page's message."""
-    begun = world.tick({"shop/a": "ticket", "shop/b": "page", "shop/c": "page"})
+    events = world.tick({"shop/a": "ticket", "shop/b": "page", "shop/c": "page"})
 
-    assert [event for event in begun if event[2]] == [("shop/b", "opened", True)]
+    assert [event for event in events if event[2]] == [("shop/b", "opened", True)]
     assert world.also("shop/b") == ["shop/c", "shop/a"]
 
 
@@ -204,9 +204,9 @@ def test_environments_are_separate_groups(world: Simulation) -> None:
         next_step(None, each, cause=str(at), now=START, has_data=True, hysteresis=HYSTERESIS)
         for at, each in enumerate((one, other))
     ]
-    told = [turn.notifies for turn in decide_notifications([step for step in steps if step], {}, FLEET, START)]
+    notified = [turn.notifies for turn in decide_notifications([step for step in steps if step], {}, FLEET, START)]
 
-    assert told == [True, True]
+    assert notified == [True, True]
 
 
 def test_incidents_are_not_grouped_with_a_silenced_one(world: Simulation) -> None:
@@ -230,18 +230,18 @@ def test_an_acknowledged_incident_notifies_further_pages_only(world: Simulation)
 def test_many_services_at_once_are_one_message(world: Simulation) -> None:
     """Five services that start to fire in one evaluation form one group with one message."""
     firing: dict[str, Severity] = {f"{name}/p": "page" for name in "abcde"}
-    begun = world.tick(firing)
+    events = world.tick(firing)
 
-    assert [event for event in begun if event[2]] == [("a/p", "opened", True)]
+    assert [event for event in events if event[2]] == [("a/p", "opened", True)]
     assert world.also("a/p") == ["b/p", "c/p", "d/p", "e/p"]
 
 
 def test_many_services_in_succession_form_a_group(world: Simulation) -> None:
     """The first four services are notified separately; from the fifth on they form one group."""
-    told = world.one_by_one("abcdef")
+    notifications = world.one_by_one("abcdef")
 
-    assert [len(events) for events in told] == [1] * 6
-    assert told[3:] == [[("d/p", "opened", True)], [("a/p", "updated", True)], [("a/p", "updated", True)]]
+    assert [len(events) for events in notifications] == [1] * 6
+    assert notifications[3:] == [[("d/p", "opened", True)], [("a/p", "updated", True)], [("a/p", "updated", True)]]
     assert world.also("a/p") == ["e/p", "f/p"]
 
 
@@ -256,9 +256,9 @@ def test_a_later_incident_is_grouped_with_its_service(world: Simulation) -> None
 
 def test_services_hours_apart_are_not_grouped(world: Simulation) -> None:
     """Services that start to fire hours apart do not form a group."""
-    told = world.one_by_one("abcdefg", seconds=3600)
+    notifications = world.one_by_one("abcdefg", seconds=3600)
 
-    assert told == [[(f"{name}/p", "opened", True)] for name in "abcdefg"]
+    assert notifications == [[(f"{name}/p", "opened", True)] for name in "abcdefg"]
 
 
 def test_a_removed_slo_in_a_group_ends_without_notification(world: Simulation) -> None:

@@ -75,13 +75,13 @@ def test_ended_silences_are_retained_for_395_days(store: Store, now: datetime) -
         silences.create_silence(
             connection, {"service": "x"}, starts_at=now, ends_at=now + HOUR, author="ann", comment="why"
         )
-    kept: list[int] = []
+    counts: list[int] = []
     for days in (394, 396):
         Evaluator(store, "me", lease_seconds=30).tick(Definitions(), now + timedelta(days=days))
         with store.engine.connect() as connection:
-            kept.append(len(silences.list_silences(connection, now + timedelta(days=days), over=True)))
+            counts.append(len(silences.list_silences(connection, now + timedelta(days=days), over=True)))
 
-    assert kept == [1, 0]
+    assert counts == [1, 0]
 
 
 def test_characters_no_database_stores_are_removed(store: Store, now: datetime) -> None:

@@ -63,11 +63,11 @@ def test_openslo_documents_become_slos() -> None:
 
 def test_unsupported_openslo_fields_are_reported_with_their_line() -> None:
     """Time slices, calendars, other sources and policies are each named in one warning."""
-    said = [line.removeprefix(f"{DOCUMENTS}:") for line in read_slo_file(DOCUMENTS, {}).warnings]
+    warnings = [line.removeprefix(f"{DOCUMENTS}:") for line in read_slo_file(DOCUMENTS, {}).warnings]
 
     own_policy = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
     left_out = "it is of type 'Prometheus', and only `type: stagelens` is watched; the SLO is left out"
-    assert said == [
+    assert warnings == [
         "66: spec.timeWindow[0].duration is of a calendar; Stagelens counts the last 1M, rolling",
         "68: spec.budgetingMethod is Timeslices; Stagelens counts requests, as Occurrences does",
         "70: spec.objectives[0].timeSliceTarget is not used: Stagelens counts requests, not slices of time",
@@ -229,13 +229,13 @@ def test_any_document_is_parsed_or_refused(
     holder[key] = junk
     path = tmp_path_factory.getbasetemp() / "junk.yaml"
     path.write_text(yaml.safe_dump_all(documents), encoding="utf-8")
-    said = [str(path)]
+    lines = [str(path)]
     try:
         read_slo_file(path, {})
     except ConfigError as error:
-        said = str(error).splitlines()
+        lines = str(error).splitlines()
 
-    assert said[0].startswith(str(path.parent))
+    assert lines[0].startswith(str(path.parent))
 
 
 def _places(value: Any) -> Iterator[tuple[Any, Any]]:
@@ -249,9 +249,9 @@ def _places(value: Any) -> Iterator[tuple[Any, Any]]:
 def test_only_openslo_can_be_included(problems: Problems, tmp_path: Path) -> None:
     """Only OpenSLO documents can be included; a missing file is named."""
     (tmp_path / "other.yaml").write_text("slos: []\n", encoding="utf-8")
-    said = problems("include: [other.yaml, none.yaml]\n" + LATENCY.replace("apiVersion", "---\napiVersion", 1))
+    reported = problems("include: [other.yaml, none.yaml]\n" + LATENCY.replace("apiVersion", "---\napiVersion", 1))
 
-    assert said == [
+    assert reported == [
         "slo.yaml:1: include: none.yaml cannot be read: No such file or directory; give the path of a file of OpenSLO documents",
         "other.yaml:1: this is no OpenSLO document; write `apiVersion: openslo/v1`, or keep slos in slo.yaml",
     ]

@@ -170,12 +170,12 @@ def test_check_prints_each_slo_and_its_channels(slo_yaml: Path, capsys: pytest.C
         unreachable + "channels: [{kind: slack, webhook_url_env: NOT_SET_ANYWHERE}]\n", encoding="utf-8"
     )
     status = check.main([str(slo_yaml)])
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
     assert status == 0
-    assert "magika-latency: 99 % of requests to magika-demo succeed within 250 ms, over 30 days" in said
-    assert "skipped, the burn rate cannot exceed 10" in said
-    assert "Messages go to slack (deliveries are paused: NOT_SET_ANYWHERE is not set)" in said
+    assert "magika-latency: 99 % of requests to magika-demo succeed within 250 ms, over 30 days" in output
+    assert "skipped, the burn rate cannot exceed 10" in output
+    assert "Messages go to slack (deliveries are paused: NOT_SET_ANYWHERE is not set)" in output
 
 
 def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:

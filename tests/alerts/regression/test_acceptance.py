@@ -126,9 +126,9 @@ def test_an_accepted_version_pair_is_not_compared_again(history: Path, tmp_path:
         world.run(10, **{"2": SLOW})
         world.restart()
         world.run(10, **{"2": SLOW})
-        told = [(message.finding.name, message.transition) for message in messages(world.store)]
+        sent = [(message.finding.name, message.transition) for message in messages(world.store)]
 
-    assert [each for each in told if each[1] != "updated"] == [("canary", "opened"), ("canary", "resolved")]
+    assert [each for each in sent if each[1] != "updated"] == [("canary", "opened"), ("canary", "resolved")]
 
 
 def opened(store: Store, name: str, finding: Finding, cause: str = "", *, muted: str = "") -> None:

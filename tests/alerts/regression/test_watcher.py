@@ -114,10 +114,10 @@ def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
     world.run(35)
     world.service.version = "2"
     world.run(45, SLOW)
-    told = [headline(message) for message in messages(world.store)]
+    headlines = [headline(message) for message in messages(world.store)]
 
     assert world.events == ["opened"]
-    assert told[0].endswith("since version 2")
+    assert headlines[0].endswith("since version 2")
 
 
 def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
@@ -128,16 +128,16 @@ def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
         write(world.store, list(other.points(NOW - timedelta(hours=hours) + 9 * MINUTE, slow)))
     world.beside.append((other, slow))
     world.run(30)
-    told = [message.finding for message in messages(world.store) if not message.finding.where]
+    findings = [message.finding for message in messages(world.store) if not message.finding.where]
     with world.store.engine.connect() as connection:
         learnt = connection.execute(select(tail_references.c.cause).order_by(tail_references.c.cause)).scalars().all()
 
     assert learnt == ["tail:shop", "tail:shop/route//fast"]
-    assert told[0].shift is not None
-    assert told[0].shift.mix.startswith("route /slow has ")
-    assert "with the same mix the change is " in told[0].shift.mix
-    assert told[0].blamed is not None
-    assert told[0].blamed.stage == "forward"
+    assert findings[0].shift is not None
+    assert findings[0].shift.mix.startswith("route /slow has ")
+    assert "with the same mix the change is " in findings[0].shift.mix
+    assert findings[0].blamed is not None
+    assert findings[0].blamed.stage == "forward"
 
 
 def test_slow_requests_are_shown(world: Simulation) -> None:
@@ -159,10 +159,10 @@ def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
     world.run(10)
     world.run(40, **{"2": SLOW})
     world.run(20)
-    told = messages(world.store)
-    canary = [message for message in told if message.finding.name == "canary"]
+    sent = messages(world.store)
+    canary = [message for message in sent if message.finding.name == "canary"]
 
-    assert [message.transition for message in told if message not in canary] == []
+    assert [message.transition for message in sent if message not in canary] == []
     assert [message.transition for message in canary if message.transition != "updated"] == ["opened", "resolved"]
     found = canary[0].finding
     assert found.shift is not None
@@ -184,10 +184,10 @@ def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:
             deaths += 1
         over()
         world.restart()
-    heard = [message.transition for message in messages(world.store)]
+    transitions = [message.transition for message in messages(world.store)]
 
     assert deaths >= 6
-    assert heard == ["opened"]
+    assert transitions == ["opened"]
 
 
 def test_a_series_error_does_not_stop_others(world: Simulation, monkeypatch: pytest.MonkeyPatch) -> None:

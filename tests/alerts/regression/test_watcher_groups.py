@@ -57,12 +57,12 @@ def test_a_slower_mean_is_reported_with_the_stages_of_all_requests(world: Simula
     """If only fast requests became slower, the finding is about the mean, with the stages of all requests."""
     world.beside = [(RARE, ())]
     world.run(45, (Slow("forward", 1.4, up_to=0.6),))
-    told = next(each for each in openings(world) if not each.finding.where)
-    finding = told.finding
+    opening = next(each for each in openings(world) if not each.finding.where)
+    finding = opening.finding
     assert finding.shift is not None
     assert finding.blamed is not None
 
-    assert headline(told).startswith("shop: mean latency is slower than on the days before: ")
+    assert headline(opening).startswith("shop: mean latency is slower than on the days before: ")
     assert finding.shift.at == "mean"
     assert finding.promise.startswith("in the same hours of the days before, the mean was ")
     assert comparison_basis(finding) == "a request against one of the days before, on average"
@@ -81,13 +81,13 @@ def test_environments_are_evaluated_separately(tmp_path: Path) -> None:
         world.run(45)
         quiet = list(world.events)
         world.run(40, SLOW)
-        told = messages(world.store)
-    finding = told[0].finding
+        sent = messages(world.store)
+    finding = sent[0].finding
 
-    assert (quiet, [message.transition for message in told]) == ([], ["opened"])
+    assert (quiet, [message.transition for message in sent]) == ([], ["opened"])
     assert finding.where == {"environment": "prod"}
-    assert headline(told[0]).startswith("shop: p")
-    assert " in prod is slower than on the days before: " in headline(told[0])
+    assert headline(sent[0]).startswith("shop: p")
+    assert " in prod is slower than on the days before: " in headline(sent[0])
     assert "&env=prod&" in finding.link
     assert finding.shift is not None
     assert finding.shift.mix == ""

@@ -132,7 +132,7 @@ def test_a_repeated_mail_has_the_same_id(server: Open, message: Message) -> None
 
 
 @pytest.mark.parametrize(
-    ("answers", "permanent", "said"),
+    ("replies", "permanent", "error"),
     [
         ({"MAIL": "451 busy"}, False, "451: busy"),
         ({"RCPT": "550 no such user"}, True, "550: no such user"),
@@ -142,11 +142,11 @@ def test_a_repeated_mail_has_the_same_id(server: Open, message: Message) -> None
     ],
 )
 def test_4xx_is_retried_and_5xx_is_not(
-    server: Open, message: Message, answers: dict[str, str], permanent: bool, said: str
+    server: Open, message: Message, replies: dict[str, str], permanent: bool, error: str
 ) -> None:
     """RFC 5321: a reply of 4xx is temporary, one of 5xx is permanent."""
-    with pytest.raises(ChannelError, match=said) as refused:
-        mail(server(answers=answers)).send(message)
+    with pytest.raises(ChannelError, match=error) as refused:
+        mail(server(replies=replies)).send(message)
 
     assert refused.value.permanent is permanent
     assert not isinstance(refused.value, OutcomeUnknownError)
@@ -155,7 +155,7 @@ def test_4xx_is_retried_and_5xx_is_not(
 def test_a_connection_lost_after_the_text_is_an_unknown_outcome(server: Open, message: Message) -> None:
     """A connection lost after the text was sent is an unknown outcome; without a connection nothing was sent."""
     with pytest.raises(OutcomeUnknownError, match="sent no response"):
-        mail(server(answers={".": ""})).send(message)
+        mail(server(replies={".": ""})).send(message)
     closed = server()
     closed.close()
     with pytest.raises(ChannelError, match="cannot be reached") as refused:
@@ -168,7 +168,7 @@ def test_login_works_with_the_right_password(server: Open, message: Message) -> 
     """Login works with the right password; a wrong password is not part of the error, even if the server repeats it."""
     one = server(password=RIGHT)
     mail(one, user="stagelens", password=RIGHT).send(message)
-    wrong = mail(server(answers={"AUTH": f"535 {WRONG} is wrong"}), user="stagelens", password=WRONG)
+    wrong = mail(server(replies={"AUTH": f"535 {WRONG} is wrong"}), user="stagelens", password=WRONG)
     with pytest.raises(ChannelError) as refused:
         wrong.send(message)
 

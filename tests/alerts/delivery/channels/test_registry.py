@@ -102,7 +102,7 @@ def test_a_missing_secret_is_named(tmp_path: Path, channel: str, lacking: str) -
 
 
 @pytest.mark.parametrize(
-    ("channel", "said"),
+    ("channel", "error"),
     [
         ("kind: slack", "channels[0].webhook_url_env is missing; add `webhook_url_env: SLACK_WEBHOOK_URL`"),
         ("kind: slack, token_env: TOKEN", "channels[0].channel is missing; add `channel: C0123456789`"),
@@ -137,6 +137,6 @@ def test_a_missing_secret_is_named(tmp_path: Path, channel: str, lacking: str) -
         ("kind: mail", "channels[0].kind is 'mail'; write one of slack, pagerduty, alertmanager, email"),
     ],
 )
-def test_an_error_is_named_with_its_fix(tmp_path: Path, channel: str, said: str) -> None:
+def test_an_error_is_named_with_its_fix(tmp_path: Path, channel: str, error: str) -> None:
     """An error names the key, the value and the fix."""
-    assert complaint(tmp_path, channel).startswith(said)
+    assert complaint(tmp_path, channel).startswith(error)

@@ -89,10 +89,10 @@ def test_an_emptied_file_does_not_remove_the_secret(
         token.unlink()
     else:
         token.write_bytes(content)
-    kept = entry(live)
+    retained = entry(live)
     token.write_text("xoxb-mended")
 
-    assert (kept.channel, kept.lacking) == (bot("xoxb-good"), "")
+    assert (retained.channel, retained.lacking) == (bot("xoxb-good"), "")
     assert f"channels[0].token_file names {token}, which {trouble}; the previous secret stays in use" in caplog.text
     assert "xoxb" not in caplog.text
     assert entry(live).channel == bot("xoxb-mended")

@@ -30,9 +30,9 @@ def slack() -> Iterator[SlackWorkspace]:
 class FakeSlack(SlackWorkspace):
     """Receiver that sends the same response to every request."""
 
-    def __init__(self, status: int, said: bytes) -> None:
+    def __init__(self, status: int, body: bytes) -> None:
         super().__init__(WILLING)
-        self._says = status, said
+        self._says = status, body
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
         """Send the response."""

@@ -67,10 +67,10 @@ def later(message: Message, transition: Any, reference: str) -> Message:
     return replace(message, sequence=message.sequence + 1, transition=transition, first=False, reference=reference)
 
 
-def shown(said: dict[str, Any]) -> str:
-    """Return the form of the trend in *said*: a file id, a sparkline, or nothing."""
-    images = [block["slack_file"]["id"] for block in said.get("blocks", ()) if block["type"] == "image"]
-    return images[0] if images else "bars" if "█" in str(said.get("blocks")) else ""
+def shown(payload: dict[str, Any]) -> str:
+    """Return the form of the trend in *payload*: a file id, a sparkline, or nothing."""
+    images = [block["slack_file"]["id"] for block in payload.get("blocks", ()) if block["type"] == "image"]
+    return images[0] if images else "bars" if "█" in str(payload.get("blocks")) else ""
 
 
 def test_the_message_is_sent_before_its_chart(slack: SlackWorkspace, bot: SlackBot, message: Message) -> None:
@@ -79,7 +79,7 @@ def test_the_message_is_sent_before_its_chart(slack: SlackWorkspace, bot: SlackB
     file = slack.files["F000000000"]
 
     assert slack.calls == ["chat.postMessage", *UPLOAD, "chat.update"]
-    assert [shown(said) for said in slack.parents[0]["said"]] == ["bars", "F000000000"]
+    assert [shown(payload) for payload in slack.parents[0]["said"]] == ["bars", "F000000000"]
     assert file.png == chart.message_chart(message)
     assert f"alerts from 14.4{TIMES}" in file.alt
     assert reference == f"{CHANNEL}:{slack.parents[0]['ts']}:F000000000"
@@ -185,7 +185,7 @@ def test_an_update_uploads_a_new_chart(slack: SlackWorkspace, bot: SlackBot, mes
     for transition in ("acknowledged", "updated", "resolved"):
         reference = bot.send(later(message, transition, reference))
 
-    assert [shown(said) for said in slack.parents[0]["said"]] == [
+    assert [shown(payload) for payload in slack.parents[0]["said"]] == [
         *("bars", "F000000000"),  # opened
         "F000000000",  # acknowledged
         *("F000000000", "F000000001"),  # updated
