@@ -31,7 +31,7 @@ settings.load_profile("tests")
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 # What a page shows, and the browser itself, is waited for so long; on a busy machine all of it comes late. [milliseconds]
-PATIENCE = 30_000
+EXPECT_TIMEOUT = 30_000
 BEGINNING = 120_000
 
 
@@ -105,7 +105,7 @@ def browser() -> Generator[Browser]:
     if path is None and not os.environ.get("CI"):
         pytest.skip("no browser on this machine; `apt-get install chromium-headless-shell`, or `make test`, which does")
     ARTIFACTS.mkdir(exist_ok=True)
-    expect.set_options(timeout=PATIENCE)
+    expect.set_options(timeout=EXPECT_TIMEOUT)
     with sync_playwright() as playwright:
         options = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none"]
         chromium = playwright.chromium.launch(executable_path=path, args=options, timeout=BEGINNING)

@@ -28,7 +28,7 @@ def main() -> int:
             programs = find_programs()
             assert programs, "no PostgreSQL on this machine"
             deployment = stack.enter_context(on_postgresql(options.seed, stack.enter_context(postgresql(programs))))
-        outcome = run(deployment, Plan(options.kills), lambda said: print(said, flush=True))
+        outcome = run(deployment, Plan(options.kills), lambda line: print(line, flush=True))
         print(f"{', '.join(f'{what} x{often}' for what, often in outcome.met.most_common())}")
         print(f"{outcome.broken} connections broken in {time.monotonic() - started:.0f} s")
         for service, sent in sorted(outcome.sent.requests.items()):

@@ -88,15 +88,15 @@ def full_bodies(collector: Receiver, rng: random.Random) -> tuple[int, bool]:
 
 @cache
 def _largest() -> list[tuple[bytes, dict[str, str]]]:
-    room = 60 * _MEGABYTE
+    size = 60 * _MEGABYTE
     texts = (
-        b'{"resourceMetrics":[' + b"{}," * (room // 3) + b"{}]}",
+        b'{"resourceMetrics":[' + b"{}," * (size // 3) + b"{}]}",
         b'{"resourceSpans":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-        b'{"a":[' + b"1," * (room // 2) + b"1]}",
-        b'{"a":"' + b"\\u00e9" * (room // 6) + b'"}',
+        b'{"a":[' + b"1," * (size // 2) + b"1]}",
+        b'{"a":"' + b"\\u00e9" * (size // 6) + b'"}',
     )
     packed = [(gzip.compress(body, 6), JSON | {"Content-Encoding": "gzip"}) for body in texts]
-    return [*packed, (gzip.compress(b"\x0a\x00" * (room // 2)), _PROTOBUF | {"Content-Encoding": "gzip"})]
+    return [*packed, (gzip.compress(b"\x0a\x00" * (size // 2)), _PROTOBUF | {"Content-Encoding": "gzip"})]
 
 
 def plain_bodies(collector: Receiver, rng: random.Random) -> tuple[int, bool]:

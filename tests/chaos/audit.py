@@ -40,9 +40,9 @@ class Totals:
         return json.dumps(vars(self))
 
     @classmethod
-    def from_json(cls, said: str) -> Totals:
+    def from_json(cls, serialized: str) -> Totals:
         """Return what `to_json` was called on."""
-        found = json.loads(said)
+        found = json.loads(serialized)
         counters = {name: Counter[str](found[name]) for name in ("requests", "microseconds", "traces")}
         return cls(**counters, dropped=found["dropped"])
 
@@ -78,8 +78,8 @@ def held(url: str) -> Totals:
             traces = "SELECT service, count(*) FROM traces JOIN series ON series.id = series_id GROUP BY service"
             for service, count in connection.execute(text(traces)):
                 totals.traces[service] += int(count)
-            said = connection.execute(text("SELECT coalesce(sum(dropped), 0) FROM batches")).scalar_one()
-            totals.dropped = int(said)
+            dropped = connection.execute(text("SELECT coalesce(sum(dropped), 0) FROM batches")).scalar_one()
+            totals.dropped = int(dropped)
     finally:
         store.close()
     return totals

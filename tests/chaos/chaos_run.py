@@ -77,13 +77,13 @@ class Outcome:
         ]
 
 
-def run(deployment: Deployment, plan: Plan, told: Callable[[str], None]) -> Outcome:
+def run(deployment: Deployment, plan: Plan, report: Callable[[str], None]) -> Outcome:
     """Go through *plan* at *deployment*, and count.
 
     Args:
         deployment: Where.
         plan: How hard.
-        told: Hears what happens.
+        report: Hears what happens.
     """
     rng, met = deployment.rng, Counter[str]()
     for member in deployment.members:
@@ -96,7 +96,7 @@ def run(deployment: Deployment, plan: Plan, told: Callable[[str], None]) -> Outc
         if rng.random() < plan.troubled:
             trouble = rng.choice(faults.known(deployment))
             seconds = rng.uniform(0, plan.longest_seconds) * (4 if rng.random() < 1 / 8 else 1)
-            told(f"{kill}: {trouble.__name__} for {seconds:.1f} s")
+            report(f"{kill}: {trouble.__name__} for {seconds:.1f} s")
             trouble(deployment, seconds)
             met[trouble.__name__] += 1
         member = rng.choice(deployment.members)

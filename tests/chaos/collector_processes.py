@@ -71,9 +71,9 @@ class CollectorProcesses:
         assert self._process.stdin
         assert self._process.stdout
         self._process.stdin.write(command + "\n")
-        answer = self._process.stdout.readline()
-        assert answer, f"collectors cannot be loaded; see {self._log}"
-        return int(answer)
+        response = self._process.stdout.readline()
+        assert response, f"collectors cannot be loaded; see {self._log}"
+        return int(response)
 
 
 def main() -> None:
@@ -82,17 +82,17 @@ def main() -> None:
         importlib.import_module(f"stagelens.{part}")
     alive: set[int] = set()
     for command in sys.stdin:
-        verb, _, said = command.partition(" ")
+        verb, _, argument = command.partition(" ")
         if verb == "start":
-            answer = _child(json.loads(said))
-            alive.add(answer)
+            result = _child(json.loads(argument))
+            alive.add(result)
         elif verb == "lives":
             # What has ended stays to be asked about until it is buried.
-            answer = int(os.waitid(os.P_PID, int(said), os.WEXITED | os.WNOHANG | os.WNOWAIT) is None)
+            result = int(os.waitid(os.P_PID, int(argument), os.WEXITED | os.WNOHANG | os.WNOWAIT) is None)
         else:
-            answer = _ended(int(said), signal.SIGKILL if verb == "kill" else signal.SIGTERM)
-            alive.discard(int(said))
-        print(answer, flush=True)
+            result = _ended(int(argument), signal.SIGKILL if verb == "kill" else signal.SIGTERM)
+            alive.discard(int(argument))
+        print(result, flush=True)
     for process in alive:
         _ended(process, signal.SIGKILL)
 

@@ -161,16 +161,16 @@ class Deployment:
         for client in self._clients:
             assert client.stdin
             client.stdin.close()
-        said: list[Totals] = []
+        sent: list[Totals] = []
         while self._clients:
             client = self._clients[0]
             assert client.stdout
             line = client.stdout.readline()
             assert client.wait(TIMEOUT_SECONDS) == 0, f"{client.args} failed; see {self.folder}"
             client.stdout.close()
-            said.append(Totals.from_json(line))
+            sent.append(Totals.from_json(line))
             self._clients.pop(0)
-        return said
+        return sent
 
     def wait_until_processed(self) -> None:
         """Let the time go by that the spans of a request are waited for, and wait until all are counted."""

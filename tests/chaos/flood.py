@@ -85,9 +85,9 @@ class Collector:
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_SECONDS)
         try:
             connection.request(method, path, body, headers or {})
-            answer = connection.getresponse()
-            answer.read()
-            return answer.status, answer.getheader("Retry-After") is not None
+            response = connection.getresponse()
+            response.read()
+            return response.status, response.getheader("Retry-After") is not None
         except (OSError, http.client.HTTPException):
             return 0, False
         finally:

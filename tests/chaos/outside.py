@@ -59,8 +59,8 @@ class Outcome:
     def __str__(self) -> str:
         """Return it as a row of docs/reliability.md."""
         slowest = [f"{max(each, default=0):.2f} s" for each in (self.pages, self.probes)]
-        said = ", ".join(f"{status or 'none'}: {number:,}" for status, number in sorted(self.answers.items()))
-        return f"| {self.name} | {said} | {' | '.join(slowest)} | {self.refused.total()} |"
+        counts = ", ".join(f"{status or 'none'}: {number:,}" for status, number in sorted(self.answers.items()))
+        return f"| {self.name} | {counts} | {' | '.join(slowest)} | {self.refused.total()} |"
 
 
 class Stagelens:
@@ -88,9 +88,9 @@ class Stagelens:
         while send_request(self.dashboard, "/readyz")[0] != 200:
             assert self._process.poll() is None, (folder / "up.log").read_text()
             time.sleep(0.05)
-        said = {"name": "ada", "secret": PASSWORD}
+        fields = {"name": "ada", "secret": PASSWORD}
         connection = http.client.HTTPConnection(_HOST, self.dashboard, timeout=_TIMEOUT_SECONDS)
-        connection.request("POST", "/signin", urlencode(said), {"Content-Type": "application/x-www-form-urlencoded"})
+        connection.request("POST", "/signin", urlencode(fields), {"Content-Type": "application/x-www-form-urlencoded"})
         self.cookie = (connection.getresponse().getheader("Set-Cookie") or "").partition(";")[0]
         connection.close()
 
@@ -115,9 +115,9 @@ def send_request(
     connection = http.client.HTTPConnection(_HOST, port, timeout=_TIMEOUT_SECONDS, source_address=(source, 0))
     try:
         connection.request("GET" if body is None else "POST", path, body, headers or {})
-        answer = connection.getresponse()
-        answer.read()
-        return answer.status, time.monotonic() - started
+        response = connection.getresponse()
+        response.read()
+        return response.status, time.monotonic() - started
     except (OSError, http.client.HTTPException):
         return 0, time.monotonic() - started
     finally:
@@ -147,8 +147,8 @@ def guessers(to: Stagelens, rng: random.Random, end: float) -> Counter[int]:
     form = {"Content-Type": "application/x-www-form-urlencoded"}
 
     def guess() -> int:
-        said = urlencode({"name": "ada", "secret": str(rng.random())}).encode()
-        return send_request(to.dashboard, "/signin", said, form, f"127.0.{rng.randint(1, 250)}.{rng.randint(1, 250)}")[
+        body = urlencode({"name": "ada", "secret": str(rng.random())}).encode()
+        return send_request(to.dashboard, "/signin", body, form, f"127.0.{rng.randint(1, 250)}.{rng.randint(1, 250)}")[
             0
         ]
 

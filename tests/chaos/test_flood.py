@@ -46,7 +46,7 @@ def test_a_flood_stays_within_the_memory_limit_and_loses_no_acknowledged_data(co
 
 def test_requests_without_waiting_for_responses_do_not_accumulate(collector: Collector) -> None:
     """A few thousand of the smallest requests in one packet would take a hundred times its size."""
-    answers = b""
+    received = b""
     # It ends with a reset where the collector has not read all of it.
     with (
         suppress(ConnectionError),
@@ -54,7 +54,7 @@ def test_requests_without_waiting_for_responses_do_not_accumulate(collector: Col
     ):
         client.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n" * 1500)
         while data := client.recv(65536):
-            answers += data
+            received += data
 
-    assert answers.count(b"HTTP/1.1 ") < 100
+    assert received.count(b"HTTP/1.1 ") < 100
     assert collector.send_request("/livez")[0] == 200

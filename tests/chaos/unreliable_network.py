@@ -121,12 +121,12 @@ class Network:
         self._turn += 1
         try:
             _check(not self.down)
-            answers, beyond = await asyncio.open_connection("127.0.0.1", ports[self._turn % len(ports)])
+            upstream, beyond = await asyncio.open_connection("127.0.0.1", ports[self._turn % len(ports)])
             ends.append(beyond)
             self._open.add(beyond)
             async with asyncio.TaskGroup() as group:
                 group.create_task(_pump(reader, beyond, fate.request_bytes, 0.0))
-                group.create_task(_pump(answers, writer, fate.answer_bytes, fate.stall_seconds))
+                group.create_task(_pump(upstream, writer, fate.answer_bytes, fate.stall_seconds))
         except* OSError:
             self.broken += 1
             for end in ends:

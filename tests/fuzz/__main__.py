@@ -33,8 +33,8 @@ def steady(name: str, inputs: int, seed: int) -> Outcome:
     command = [sys.executable, "-m", "tests.fuzz.steady", name, str(inputs), str(seed)]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    outcome = Outcome(**said | {"rss_bytes": tuple(said["rss_bytes"])})
+    fields = json.loads(done.stdout)
+    outcome = Outcome(**fields | {"rss_bytes": tuple(fields["rss_bytes"])})
     assert outcome.left_bytes < MOST_LEFT_BYTES, (
         f"{name} leaves {outcome.left_bytes} bytes behind after {inputs} inputs"
     )
@@ -60,14 +60,14 @@ def guided(name: str, inputs: int, seed: int, found: Path) -> None:
             f"-rss_limit_mb={MOST_BYTES // _MEGABYTE}",
             f"-artifact_prefix={found}/{name}-",
         )
-        kept = FOLDER / "corpus" / name
+        saved = FOLDER / "corpus" / name
         command = [
             sys.executable,
             "-m",
             "tests.fuzz.coverage_guided",
             name,
             corpus,
-            *([str(kept)] if kept.exists() else []),
+            *([str(saved)] if saved.exists() else []),
         ]
         done = subprocess.run([*command, *options], check=False, capture_output=True, text=True, errors="replace")
         assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
@@ -91,7 +91,7 @@ def main() -> int:
     for name, share in shares.items():
         try:
             outcome = steady(name, share, options.seed)
-            begun = time.monotonic()
+            guided_start = time.monotonic()
             guided(name, share, options.seed, options.found)
         except AssertionError as error:
             failed += 1
@@ -100,7 +100,7 @@ def main() -> int:
         warm, end = (f"{size / _MEGABYTE:.0f} MiB" for size in outcome.rss_bytes)
         print(
             f"{name}: {share:,} broken by structure in {outcome.seconds:.0f} s (slowest {outcome.slowest_seconds * 1000:.0f} ms, "
-            f"{warm} then {end}), {share:,} guided by coverage in {time.monotonic() - begun:.0f} s",
+            f"{warm} then {end}), {share:,} guided by coverage in {time.monotonic() - guided_start:.0f} s",
             flush=True,
         )
     print(f"{failed} of {len(options.targets)} targets failed; {time.monotonic() - started:.0f} s")

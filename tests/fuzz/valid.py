@@ -58,7 +58,7 @@ METRICS: list[dict[str, Any]] = [
 ]
 
 
-def span(number: int, name: str, kind: int, said: dict[str, Any], **more: Any) -> dict[str, Any]:
+def span(number: int, name: str, kind: int, values: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return a span that is the child of the one before, 10 ms shorter on both sides."""
     parent = {"parentSpanId": f"{number - 1:016x}"} if number > 1 else {}
     return {
@@ -69,7 +69,7 @@ def span(number: int, name: str, kind: int, said: dict[str, Any], **more: Any) -
         "kind": kind,
         "startTimeUnixNano": str(NOW - SECOND + number * 10**7),
         "endTimeUnixNano": str(NOW - number * 10**7),
-        "attributes": attributes(said),
+        "attributes": attributes(values),
         **more,
     }
 

@@ -100,9 +100,9 @@ class FakeNvml:
     def nvmlDeviceGetPcieThroughput(self, card: Card, counter: int) -> int:
         return self._of(card, lambda _: 3000 if counter == self.NVML_PCIE_UTIL_RX_BYTES else 1000)
 
-    def _of(self, card: Card, answer: Callable[[Card], Any]) -> Any:
+    def _of(self, card: Card, get_value: Callable[[Card], Any]) -> Any:
         self._fail(self.broken or card.error or (not self.begun and self.NVML_ERROR_UNINITIALIZED))
-        return answer(card)
+        return get_value(card)
 
     def _fail(self, code: int) -> None:
         if code:

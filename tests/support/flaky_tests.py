@@ -47,10 +47,10 @@ class FlakyTests:
         flaky = self._reasons.keys() & (self._passed - self._failed)
         before = self._read()
         self._in_a_row = {name: before.get(name, 0) + 1 for name in flaky}
-        kept = {name: count for name, count in before.items() if name not in self._passed} | self._in_a_row
-        if kept or before:
+        counts = {name: count for name, count in before.items() if name not in self._passed} | self._in_a_row
+        if counts or before:
             self._history.parent.mkdir(parents=True, exist_ok=True)
-            self._history.write_text(json.dumps(kept, indent=1, sort_keys=True))
+            self._history.write_text(json.dumps(counts, indent=1, sort_keys=True))
         if session.exitstatus == pytest.ExitCode.OK and any(map(_is_too_often, self._in_a_row.values())):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
         yield

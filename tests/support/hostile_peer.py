@@ -70,19 +70,19 @@ def listening(name: str) -> Generator[str]:
     thread.join()
 
 
-def _serve(server: socket.socket, said: list[bytes]) -> None:
+def _serve(server: socket.socket, pieces: list[bytes]) -> None:
     with contextlib.suppress(OSError):
         while True:
             calling, _ = server.accept()
-            threading.Thread(target=_respond, args=(calling, said), daemon=True).start()
+            threading.Thread(target=_respond, args=(calling, pieces), daemon=True).start()
 
 
-def _respond(calling: socket.socket, said: list[bytes]) -> None:
+def _respond(calling: socket.socket, pieces: list[bytes]) -> None:
     with contextlib.suppress(OSError), calling:
         # Closing a socket with unread data resets the connection, and the client loses the response.
         with calling.makefile("rb") as asking:
             head = b"".join(itertools.takewhile(lambda line: line != b"\r\n", asking))
             length = re.search(rb"content-length: *([0-9]+)", head, re.IGNORECASE)
             asking.read(int(length[1]) if length else 0)
-        for piece in said:
+        for piece in pieces:
             calling.sendall(piece)

@@ -65,8 +65,8 @@ class Prometheus:
         return float(found[0]["value"][1]) if found else None
 
     def _get(self, path: str) -> Any:
-        with urllib.request.urlopen(f"{self.address}/api/v1/{path}", timeout=START_SECONDS) as answer:
-            return json.load(answer)["data"]
+        with urllib.request.urlopen(f"{self.address}/api/v1/{path}", timeout=START_SECONDS) as response:
+            return json.load(response)["data"]
 
 
 def until(condition: Callable[[], bool]) -> None:

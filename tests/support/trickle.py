@@ -23,7 +23,7 @@ def trickling(beginning: bytes, more: bytes = b"x", *, listens_first: bool = Tru
     """
     listening, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
-    def answer() -> None:
+    def respond() -> None:
         with contextlib.suppress(OSError):
             calling, _ = listening.accept()
             with calling:
@@ -35,7 +35,7 @@ def trickling(beginning: bytes, more: bytes = b"x", *, listens_first: bool = Tru
                     if over.wait(_STEP_SECONDS):
                         break
 
-    thread = threading.Thread(target=answer, daemon=True)
+    thread = threading.Thread(target=respond, daemon=True)
     thread.start()
     yield listening.getsockname()[1]
     over.set()

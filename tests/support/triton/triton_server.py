@@ -122,8 +122,8 @@ class TritonServer:
 
     def _is_ready(self) -> bool:
         try:
-            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=1) as answer:
-                return answer.status == 200
+            with urllib.request.urlopen(f"http://{self.http}/v2/health/ready", timeout=1) as response:
+                return response.status == 200
         except urllib.error.HTTPError as error:
             # It is an answer, with a connection.
             error.close()
