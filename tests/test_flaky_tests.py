@@ -63,19 +63,19 @@ THIRD = "fails the run; fix it before anything else (3 in a row)"
 
 def test_the_third_run_in_a_row_fails(tmp_path: Path) -> None:
     """The first two pass, with the reason; a run without a second attempt begins anew."""
-    codes, said = zip(*(run(tmp_path, attempts) for attempts in (0, 0, 0, 1, 0)), strict=True)
+    codes, lines = zip(*(run(tmp_path, attempts) for attempts in (0, 0, 0, 1, 0)), strict=True)
     first, second, third = flaky_lines(FIRST, SECOND, THIRD)
 
     assert codes == (0, 0, 1, 0, 0)
-    assert said == (first, second, third, [], first)
+    assert lines == (first, second, third, [], first)
 
 
 def test_runs_are_counted_of_processes_too(tmp_path: Path) -> None:
     """As `make test` has them."""
-    codes, said = zip(*(run(tmp_path, 0, "--numprocesses", "2") for _ in range(2)), strict=True)
+    codes, lines = zip(*(run(tmp_path, 0, "--numprocesses", "2") for _ in range(2)), strict=True)
 
     assert codes == (0, 0)
-    assert [*said] == flaky_lines(FIRST, SECOND)
+    assert [*lines] == flaky_lines(FIRST, SECOND)
 
 
 def test_one_that_fails_twice_has_failed(tmp_path: Path) -> None:

@@ -176,10 +176,10 @@ def product_texts() -> Iterator[Text]:
 )
 def test_words_are_found_in_prose(found: Text, expected: list[str]) -> None:
     """Names, code and targets of links are not checked."""
-    said = list(complaints(found))
+    lines = list(complaints(found))
 
-    assert len(said) == len(expected)
-    assert all(line.startswith(start) for line, start in zip(said, expected, strict=True))
+    assert len(lines) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True))
 
 
 def test_docstrings_and_messages_are_read() -> None:
@@ -194,6 +194,6 @@ def test_docstrings_and_messages_are_read() -> None:
 
 def test_texts_use_the_words_of_the_field() -> None:
     """Each complaint names file, line, word and what to write instead."""
-    said = [line for found in product_texts() for line in complaints(found)]
+    lines = [line for found in product_texts() for line in complaints(found)]
 
-    assert said == [], "\n".join(said)
+    assert lines == [], "\n".join(lines)

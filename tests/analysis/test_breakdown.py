@@ -30,21 +30,21 @@ def test_stages_add_up_and_stay_between_their_neighbours(shares: list[list[float
     parts = np.array(shares) / np.sum(shares, axis=1, keepdims=True)
     total = np.linspace(0.01, 3, len(parts))
     made = smoothed(frame_of(parts, total, requests))
-    told = made[STAGES].to_numpy()
+    stage_seconds = made[STAGES].to_numpy()
 
-    assert told.sum(axis=1) == pytest.approx(total)
+    assert stage_seconds.sum(axis=1) == pytest.approx(total)
     assert list(made["value_seconds"]) == list(total)
-    assert (told / total[:, None] <= parts.max(axis=0) + 1e-9).all()
-    assert (told / total[:, None] >= parts.min(axis=0) - 1e-9).all()
+    assert (stage_seconds / total[:, None] <= parts.max(axis=0) + 1e-9).all()
+    assert (stage_seconds / total[:, None] >= parts.min(axis=0) - 1e-9).all()
 
 
 def test_a_stage_is_smoothed_where_few_requests_decide() -> None:
     """One percentile whose eight requests differ from all others is not a step in the stack."""
     shares = np.tile([0.6, 0.3, 0.1], (41, 1))
     shares[20] = [0.0, 0.9, 0.1]
-    told = smoothed(frame_of(shares, np.ones(41), 8))
+    frame = smoothed(frame_of(shares, np.ones(41), 8))
 
-    assert told["queue"].iloc[20] > 0.45
+    assert frame["queue"].iloc[20] > 0.45
 
 
 def test_many_requests_outweigh_few_in_smoothing() -> None:

@@ -117,7 +117,7 @@ def test_a_total_outage_at_low_traffic_pages() -> None:
 
 
 @pytest.mark.parametrize(
-    ("seen", "told"),
+    ("seen", "expected"),
     [
         (timedelta(seconds=20), []),
         (timedelta(seconds=45), [timedelta(minutes=5)]),
@@ -125,12 +125,12 @@ def test_a_total_outage_at_low_traffic_pages() -> None:
         (timedelta(hours=6), [timedelta(minutes=5), timedelta(minutes=30), timedelta(hours=6), timedelta(hours=6)]),
     ],
 )
-def test_unobserved_time_counts_as_good(seen: timedelta, told: list[timedelta]) -> None:
+def test_unobserved_time_counts_as_good(seen: timedelta, expected: list[timedelta]) -> None:
     """A total outage of a new service at 99 % pages when it would have filled a short window enough: 43 of 300 seconds."""
     lengths = burn_rate.needed_windows(POLICY, burn_rate.policy_tiers(POLICY, MONTH))
     counts = dict.fromkeys(lengths, Counts(100, 100))
 
-    assert [tier.short for tier in firing(0.99, counts, seen=seen)] == told
+    assert [tier.short for tier in firing(0.99, counts, seen=seen)] == expected
 
 
 def test_two_failures_of_a_new_service_wait_for_the_whole_short_window() -> None:

@@ -114,10 +114,10 @@ def test_a_reported_knee_is_accurate(seed: int) -> None:
 def test_steps_far_below_the_knee_report_none() -> None:
     """They allow nearly any: a knee at twice the true rate is worse than none."""
     found = [fit_curve(*made(0.05, 0.01, 80.0, top=0.5, noise=0.1, seed=seed)) for seed in range(20)]
-    told = [each.knee for each in found if isinstance(each, Curve) and each.knee_is_sure]
+    reported = [each.knee for each in found if isinstance(each, Curve) and each.knee_is_sure]
     silent = [each.knee for each in found if isinstance(each, Curve) and not each.knee_is_sure]
 
-    assert len(silent) > 3 * len(told)
+    assert len(silent) > 3 * len(reported)
     assert max(silent) > 2 * 80 / (1 + 0.2**0.5)
 
 

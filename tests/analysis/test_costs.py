@@ -99,9 +99,9 @@ def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None
 )
 def test_an_error_is_reported_with_line_key_and_fix(file: Path, wrong: str, message: str | None) -> None:
     """An error in a price file is explained."""
-    told = errors_of(file, wrong)
+    errors = errors_of(file, wrong)
 
-    assert message is None or message in "\n".join(told)
+    assert message is None or message in "\n".join(errors)
 
 
 def test_an_invalid_price_file_leaves_the_last_valid_prices_in_force(file: Path) -> None:

@@ -24,12 +24,12 @@ LONG_WAIT_RUN = (sys.executable, "-c", f"{_LONGER}; sys.exit(main())", "run")
 
 def environment(folder: Path, **variables: str) -> dict[str, str]:
     """Current environment without export settings, with a temporary directory, long timeouts, and *variables*."""
-    kept = {
+    inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "STAGELENS_", "PYTHONPATH"))
     }
     (folder / "tmp").mkdir(exist_ok=True)
     ours = {"TMPDIR": str(folder / "tmp"), "NO_COLOR": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": LONG_FLUSH}
-    return kept | ours | variables
+    return inherited | ours | variables
 
 
 class Terminal:
@@ -75,11 +75,11 @@ class Terminal:
         """Return what has come since the last time, once the process has ended."""
         os.close(self._other)
         self._other = -1
-        said, self._said = self._said, ""
+        text, self._said = self._said, ""
         with contextlib.suppress(OSError):  # nobody has it open any more
             while piece := os.read(self._end, 65536):
-                said += self._decoder.decode(piece)
-        return said
+                text += self._decoder.decode(piece)
+        return text
 
     def __enter__(self) -> Self:
         """Return it."""

@@ -99,13 +99,13 @@ def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
 ) -> None:
     """Exit code 1; the first sentence names the result and the reason."""
     code = compare(runs / "base.json", runs / "slow.json", *LIMITS, "--percentile", "p90")
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
     assert code == 1
-    (verdict,) = [line for line in said.splitlines() if line.startswith("B is slower at p90 by")]
+    (verdict,) = [line for line in output.splitlines() if line.startswith("B is slower at p90 by")]
     assert verdict.endswith("of it is Queue.")
-    assert said.count("FAILED") == 2
-    assert said.count("500 requests of shop") == 2
+    assert output.count("FAILED") == 2
+    assert output.count("500 requests of shop") == 2
 
 
 def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal(
@@ -122,10 +122,10 @@ def test_the_first_sentence_names_a_broken_stage_threshold_when_totals_are_equal
 def test_an_equal_run_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit code 0, and no stage is to blame."""
     assert compare(runs / "base.json", runs / "same.json", *LIMITS) == 0
-    said = capsys.readouterr().out
-    assert "No significant difference at p90." in said
-    assert "of it is" not in said
-    assert said.count("passed") == 2
+    output = capsys.readouterr().out
+    assert "No significant difference at p90." in output
+    assert "of it is" not in output
+    assert output.count("passed") == 2
 
 
 def test_a_run_compared_with_itself_has_no_difference(
@@ -265,10 +265,10 @@ def test_a_terminal_of_80_columns_shows_every_number(
         monkeypatch.setenv(name, value)
 
     compare(runs / "base.json", runs / "slow.json")
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
 
-    assert "…" not in said
-    assert said.count("Queue") == 3
+    assert "…" not in output
+    assert output.count("Queue") == 3
 
 
 def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +279,7 @@ def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text"),
     [
         ((), "name two files"),
         (("base.json",), "name two files"),
@@ -300,13 +300,13 @@ def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest
     ],
 )
 def test_wrong_usage_is_explained_and_exits_with_2(
-    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], said: str
+    runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], text: str
 ) -> None:
     """Exit code 2, which argparse uses, too."""
     monkeypatch.chdir(runs)
 
     assert compare(*words) == 2
-    assert said in capsys.readouterr().err
+    assert text in capsys.readouterr().err
 
 
 def test_ctrl_c_exits_with_130(runs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -367,8 +367,8 @@ def test_times_to_tokens_are_compared_with_thresholds(tmp_path: Path, capsys: py
 
     assert compare(a, b, "--fail-on", "p50:+10%,tpot:p50:+10%") == 0
     assert compare(a, b, "--fail-on", "ttft:p50:+10%", "--markdown", markdown, "--json", numbers) == 1
-    said = capsys.readouterr().out
-    assert "FAILED      ttft:p50:+10%  TTFT p50 +14.8 ms" in said
+    output = capsys.readouterr().out
+    assert "FAILED      ttft:p50:+10%  TTFT p50 +14.8 ms" in output
     assert "| TTFT p99 | " in markdown.read_text()
     found = json.loads(numbers.read_text())["tokens"]
     at = {name: {each["percentile"]: each for each in one["latency"]} for name, one in found.items()}
@@ -408,9 +408,9 @@ def test_times_by_different_definitions_are_never_mixed(tmp_path: Path, capsys: 
     ]
 
     assert compare("--windows", *windows, "--fail-on", "ttft:p50:+10%", STAGELENS_DATABASE=url) == 1
-    said = " ".join(capsys.readouterr().out.split())
-    assert "TTFT p50 +99.6 ms" in said
-    assert "that of 0 requests of A and 500 requests of B was measured differently" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "TTFT p50 +99.6 ms" in output
+    assert "that of 0 requests of A and 500 requests of B was measured differently" in output
 
 
 @pytest.fixture
@@ -461,12 +461,12 @@ def test_overlapping_versions_are_compared_over_the_common_time(
         made.write([Batch("a", points)])
 
     assert compare("--database", url, "--versions", "1.0", "1.1", "--window", "30m", "--json", "-") == 0
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     time = {"from": _iso(now - 5400), "to": _iso(now - 3600)}
-    assert {key: told["a"][key] for key in time} == {key: told["b"][key] for key in time} == time
+    assert {key: result["a"][key] for key in time} == {key: result["b"][key] for key in time} == time
     assert compare("--database", url, "--versions", "1.0", "1.1", "--window", "30m") == 0
-    said = f"3 600 requests of shop, {datetime.fromtimestamp(now - 5400, UTC):%Y-%m-%d %H:%M:%S} to"
-    assert capsys.readouterr().out.count(said) == 2
+    expected = f"3 600 requests of shop, {datetime.fromtimestamp(now - 5400, UTC):%Y-%m-%d %H:%M:%S} to"
+    assert capsys.readouterr().out.count(expected) == 2
 
 
 def _iso(at: int) -> str:

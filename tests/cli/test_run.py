@@ -70,7 +70,7 @@ def test_a_service_with_a_model_is_summarized_saved_and_shown(
     context.set_offline(True)
     page = context.new_page()
     trouble, asked = list[str](), list[str]()
-    page.on("console", lambda said: trouble.append(said.text))
+    page.on("console", lambda message: trouble.append(message.text))
     page.on("pageerror", lambda error: trouble.append(str(error)))
     page.on("request", lambda request: asked.append(request.url))
     page.goto((tmp_path / "run.html").as_uri())
@@ -150,12 +150,12 @@ def test_a_device_is_not_replaced_and_a_link_is_preserved(run: Run, tmp_path: Pa
     (tmp_path / "latest.json").symlink_to("today.json")
 
     refused = run("--save", "pipe", "--", "touch", "started")
-    kept = run("--save", "latest.json", "--", sys.executable, "-c", "")
+    accepted = run("--save", "latest.json", "--", sys.executable, "-c", "")
 
     assert refused.returncode == 1
     assert "--save pipe is a pipe or a device" in refused.stderr
     assert not (tmp_path / "started").exists()
-    assert kept.returncode == 0
+    assert accepted.returncode == 0
     assert (tmp_path / "latest.json").is_symlink()
     assert json.loads((tmp_path / "today.json").read_text())["stagelens"]["format"] == 1
 
@@ -203,11 +203,11 @@ def test_the_command_continues_when_stagelens_is_killed(tmp_path: Path) -> None:
     parent = int(process.stdout.readline())
     process.kill()
     process.wait()
-    said, complaint = process.communicate("go on\n")
+    output, complaint = process.communicate("go on\n")
 
     assert parent == process.pid
     assert process.returncode == -signal.SIGKILL
-    assert said == "done\n"
+    assert output == "done\n"
     assert "Traceback" not in complaint
 
 
@@ -223,12 +223,12 @@ def test_a_run_in_a_terminal_without_a_collector_is_summarized(tmp_path: Path) -
         assert terminal.process.stdout is not None
         out = terminal.process.stdout.read()
         code = terminal.end()
-        said = terminal.rest()
+        rest = terminal.rest()
 
         assert (code, out) == (0, "result\n")
         assert "nothing listens on http://127.0.0.1:4318" in first
-        assert re.search(r"batch.*30 requests", said)
-        assert "\x1b[38;2;79;161;253m█" in said  # Forward, as on a dark page
+        assert re.search(r"batch.*30 requests", rest)
+        assert "\x1b[38;2;79;161;253m█" in rest  # Forward, as on a dark page
 
 
 def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -
         collector.start()
         terminal.type("go on\n")
         code = terminal.end()
-        said = terminal.rest()
+        rest = terminal.rest()
         collector.stop()
         end = datetime.now(UTC) + timedelta(minutes=1)
         counted = store.read.latency(Selection(end - timedelta(hours=1), end, service="halves")).count
@@ -254,8 +254,8 @@ def test_a_run_started_before_the_collector_is_sent_completely(tmp_path: Path) -
 
     assert code == 0
     assert "sent when a collector listens" in " ".join(first.split())
-    assert "40 requests" in said
-    assert "all of it was sent to the collector on http://127.0.0.1:4318" in " ".join(said.split())
+    assert "40 requests" in rest
+    assert "all of it was sent to the collector on http://127.0.0.1:4318" in " ".join(rest.split())
     assert counted == 40
 
 

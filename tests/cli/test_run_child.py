@@ -78,13 +78,13 @@ def test_signals_to_stagelens_reach_the_command() -> None:
     names = ["SIGHUP", "SIGINT", "SIGQUIT", "SIGUSR1", "SIGUSR2", "SIGWINCH", "SIGTERM"]
     with subprocess.Popen(parent(sys.executable, "-c", LISTENER), stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        heard = [process.stdout.readline().strip()]
+        received = [process.stdout.readline().strip()]
         for name in names:
             process.send_signal(signal.Signals[name])
-            heard.append(process.stdout.readline().strip())
+            received.append(process.stdout.readline().strip())
         rest = process.stdout.read()
 
-    assert heard == ["ready", *names]
+    assert received == ["ready", *names]
     assert (rest, process.returncode) == ("begun\n", 0)
 
 
@@ -141,15 +141,15 @@ def test_child_processes_of_the_command_are_waited_for(patient: bool) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        said = [process.stdout.readline()]
+        lines = [process.stdout.readline()]
         if not patient:
             process.terminate()
-            said.append(process.stdout.readline())
+            lines.append(process.stdout.readline())
         process.stdin.write("\n")
         process.stdin.close()
-        said += process.stdout
+        lines += process.stdout
 
-    assert said == ["waiting\n", *(("last\n", "begun\n") if patient else ("begun\n", "last\n"))]
+    assert lines == ["waiting\n", *(("last\n", "begun\n") if patient else ("begun\n", "last\n"))]
     assert process.returncode == 3
 
 

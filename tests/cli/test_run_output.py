@@ -107,12 +107,12 @@ def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lin
 def test_long_texts_are_truncated_before_numbers(store: Store, summary_lines: Callable[[], list[str]]) -> None:
     """A route of 90 characters and a long interval are truncated, and no number is."""
     long = Series("shop", route="/items/" + "x" * 83)
-    kept = trace(long, name="a model of some name " * 5)
-    store.write([Batch("a", PointAggregator().points([*many(2000), *many(1500, long)]), traces=[kept])])
-    said = "\n".join(summary_lines())
+    retained = trace(long, name="a model of some name " * 5)
+    store.write([Batch("a", PointAggregator().points([*many(2000), *many(1500, long)]), traces=[retained])])
+    text = "\n".join(summary_lines())
 
-    assert not re.search(r"\d\s?…", said)
-    assert "…" in said
+    assert not re.search(r"\d\s?…", text)
+    assert "…" in text
 
 
 def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: Callable[[], list[str]]) -> None:

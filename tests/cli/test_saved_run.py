@@ -202,7 +202,7 @@ def test_a_collector_ingests_a_saved_run_once(new_store: Callable[..., Store], t
     collector = Collector(CollectorConfig(port=0), store)
     collector.start()
     host, port = collector.address
-    said = [
+    responses = [
         httpx.post(
             f"http://{host}:{port}/v1/{signal}",
             content=path.read_bytes(),
@@ -216,7 +216,7 @@ def test_a_collector_ingests_a_saved_run_once(new_store: Callable[..., Store], t
     count = store.read.latency(Selection(start, end)).count
     store.close()
 
-    assert said == ["{}"] * 4
+    assert responses == ["{}"] * 4
     assert count == 7
 
 

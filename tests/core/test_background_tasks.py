@@ -15,15 +15,15 @@ async def nothing(_: str) -> None:
 
 def test_a_thread_stopped_before_its_start_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread that is stopped before its first step ends, as when a collector stops because its port is in use."""
-    told = threading.Event()
+    joining = threading.Event()
     run, join = vars(TaskSupervisor)["_run"], threading.Thread.join
 
     def late(self: TaskSupervisor[str]) -> None:
-        assert told.wait(60)
+        assert joining.wait(60)
         run(self)
 
     def joined(self: threading.Thread, timeout: float | None = None) -> None:
-        told.set()
+        joining.set()
         join(self, 60 if timeout is None else timeout)
 
     monkeypatch.setattr(TaskSupervisor, "_run", late)

@@ -39,8 +39,8 @@ def served() -> Generator[scrape_target.Served]:
 def leads(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Simulated name lookup: host names with the addresses of the first lookup, then of the next ones."""
 
-    def set_(*answers: list[str]) -> None:
-        left, real = list(answers), socket.getaddrinfo
+    def set_(*addresses: list[str]) -> None:
+        left, real = list(addresses), socket.getaddrinfo
 
         def look_up(host: str, port: int, *arguments: Any, **options: Any) -> list[Any]:
             if not host.endswith(".example"):

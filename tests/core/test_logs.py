@@ -52,11 +52,11 @@ def test_a_json_line_has_every_field() -> None:
         _fail()
     except ValueError:
         LOG.exception("first\nsecond %s", "third", extra={"batch": "a:1", "points": 3})
-    (said,) = objects(stream)
+    (record,) = objects(stream)
 
-    assert said.pop("exception").endswith("ValueError: no\nnumber")
-    assert said.pop("time").endswith("Z")
-    assert said == {
+    assert record.pop("exception").endswith("ValueError: no\nnumber")
+    assert record.pop("time").endswith("Z")
+    assert record == {
         "level": "error",
         "logger": "stagelens.tests",
         "message": "first\nsecond third",
@@ -75,7 +75,7 @@ def test_whatever_is_logged_is_one_line_of_json(message: str) -> None:
     stream = logged({"STAGELENS_LOG_FORMAT": "json"})
     LOG.warning("%s", message)
 
-    assert [said["level"] for said in map(json.loads, stream.getvalue().strip("\n").split("\n"))] == ["warning"]
+    assert [record["level"] for record in map(json.loads, stream.getvalue().strip("\n").split("\n"))] == ["warning"]
 
 
 @given(st.text())
@@ -125,18 +125,18 @@ def test_no_secret_is_written(form: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "said"),
+    ("env", "error"),
     [
         ({"STAGELENS_LOG_LEVEL": "loud"}, "STAGELENS_LOG_LEVEL is 'loud'; write one of debug, info, warning, error"),
         ({"STAGELENS_LOG_FORMAT": "xml"}, "STAGELENS_LOG_FORMAT is 'xml'; write one of text, json"),
     ],
 )
-def test_an_invalid_setting_names_the_allowed_values(env: dict[str, str], said: str) -> None:
+def test_an_invalid_setting_names_the_allowed_values(env: dict[str, str], error: str) -> None:
     """An invalid setting is an error with key, value and fix."""
     with pytest.raises(ConfigError) as raised:
         logs.configure_logging(env)
 
-    assert str(raised.value) == said
+    assert str(raised.value) == error
 
 
 def test_startup_messages_are_json_in_json_format(capsys: pytest.CaptureFixture[str]) -> None:
@@ -148,7 +148,7 @@ def test_startup_messages_are_json_in_json_format(capsys: pytest.CaptureFixture[
     of_machines = capsys.readouterr().out
     CommandOutput(is_json=False).print_lines("stagelens 1.0", "OTLP/HTTP  http://127.0.0.1:4318")
 
-    assert [said["message"] for said in objects(stream)] == [
+    assert [record["message"] for record in objects(stream)] == [
         "stagelens 1.0",
         "OTLP/HTTP http://127.0.0.1:4318",
         "OTLP/gRPC http://127.0.0.1:4317",

@@ -31,13 +31,13 @@ def programs(draw: st.DrawFn, depth: int = 3, start: int = 0) -> list[Interval]:
     recorded: list[Interval] = []
     now = start
     for _ in range(draw(st.integers(0, 3))):
-        begun = now + draw(st.integers(0, 4))
-        inside = draw(programs(depth - 1, begun)) if depth else []
-        last = max((end for _, _, end in inside), default=begun)
+        started = now + draw(st.integers(0, 4))
+        inside = draw(programs(depth - 1, started)) if depth else []
+        last = max((end for _, _, end in inside), default=started)
         in_thread = draw(st.booleans())
-        ended = begun + draw(st.integers(0, 12)) if in_thread else last + draw(st.integers(0, 4))
-        recorded += [*inside, (draw(st.sampled_from(STAGES)), begun, ended)]
-        now = begun if in_thread else ended
+        ended = started + draw(st.integers(0, 12)) if in_thread else last + draw(st.integers(0, 4))
+        recorded += [*inside, (draw(st.sampled_from(STAGES)), started, ended)]
+        now = started if in_thread else ended
     return draw(st.permutations(recorded)) if draw(st.booleans()) else recorded
 
 

@@ -51,7 +51,7 @@ def test_every_command_has_help(command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "cure"),
+    ("words", "expected"),
     [
         (["up", "--database", "sqlite:////nowhere/at/all/store.db"], "/nowhere/at/all"),
         (["up", "--database", "store.db"], "sqlite:///"),
@@ -65,12 +65,12 @@ def test_every_command_has_help(command: str) -> None:
         (["run", "--", "no-such-program-anywhere"], "no-such-program-anywhere"),
     ],
 )
-def test_an_error_names_what_was_wrong(words: list[str], cure: str, tmp_path: Path) -> None:
+def test_an_error_names_what_was_wrong(words: list[str], expected: str, tmp_path: Path) -> None:
     """The output is one message with the wrong value or setting, without a traceback."""
     result = stagelens(*words, folder=tmp_path)
 
     assert result.returncode != 0
-    assert cure in result.stderr
+    assert expected in result.stderr
     assert "Traceback" not in result.stderr
 
 

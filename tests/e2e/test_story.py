@@ -49,9 +49,9 @@ class Inbox(SlackHook):
 
     def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:
         """Take a message."""
-        answer = super().take(path, headers, body)
+        response = super().take(path, headers, body)
         self.came.set()
-        return answer
+        return response
 
 
 def export(at: datetime, count: int, stages: Mapping[str, float], version: str) -> dict[str, Any]:

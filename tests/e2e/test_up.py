@@ -109,8 +109,8 @@ def post(url: str, body: bytes, name: str) -> int:
     headers = {"Content-Type": "application/json", "X-Stagelens-Batch": name}
     request = urllib.request.Request(f"{url}/v1/metrics", data=body, headers=headers)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as answer:
-            return answer.status
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+            return response.status
     except urllib.error.HTTPError as error:
         return error.code
     except OSError:
@@ -223,11 +223,11 @@ def _until(done: Callable[[], bool]) -> None:
 
 def test_up_exposes_alert_metrics(tmp_path: Path) -> None:
     """Prometheus needs one address for the metrics of collector and alerts."""
-    with running(tmp_path) as server, urllib.request.urlopen(f"{server.url('OTLP/HTTP')}/metrics") as answer:
-        told = answer.read().decode()
+    with running(tmp_path) as server, urllib.request.urlopen(f"{server.url('OTLP/HTTP')}/metrics") as response:
+        text = response.read().decode()
 
-    assert "stagelens_collector_healthy 1.0" in told
-    assert 'stagelens_alerts_open_incidents{severity="page"} 0.0' in told
+    assert "stagelens_collector_healthy 1.0" in text
+    assert 'stagelens_alerts_open_incidents{severity="page"} 0.0' in text
 
 
 def test_collector_dashboard_and_alerts_run_separately_over_one_file(tmp_path: Path) -> None:

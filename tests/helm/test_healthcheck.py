@@ -43,7 +43,7 @@ def answering(status: int) -> Generator[str]:
 
 
 @pytest.mark.parametrize(
-    ("collector", "dashboard", "code", "said"),
+    ("collector", "dashboard", "code", "output"),
     [
         (200, None, 0, ""),
         (None, 200, 0, ""),
@@ -52,7 +52,7 @@ def answering(status: int) -> Generator[str]:
     ],
 )
 def test_container_health_covers_all_its_processes(
-    collector: int | None, dashboard: int | None, code: int, said: str
+    collector: int | None, dashboard: int | None, code: int, output: str
 ) -> None:
     """A part that is not there is not missed, as long as there is one."""
     with answering(collector or 200) as one, answering(dashboard or 200) as other, socket.socket() as closed:
@@ -68,4 +68,4 @@ def test_container_health_covers_all_its_processes(
             command, cwd=ROOT / "docker", env=os.environ | ports, capture_output=True, text=True, check=False
         )
 
-    assert (found.returncode, found.stdout.strip()) == (code, said)
+    assert (found.returncode, found.stdout.strip()) == (code, output)

@@ -200,7 +200,7 @@ def test_requests_of_a_plain_service_arrive(
         environment = workload(OTEL_EXPORTER_OTLP_ENDPOINT="http://{}:{}".format(*collector.address))
         environment["PYTHONPATH"] += f"{os.pathsep}{LONG_FLUSH}"
         service = subprocess.Popen(command, cwd=tmp_path, env=environment, pass_fds=[listening.fileno()])
-        answers = [urllib.request.urlopen(f"http://127.0.0.1:{port}/").read() for _ in range(5)]
+        bodies = [urllib.request.urlopen(f"http://127.0.0.1:{port}/").read() for _ in range(5)]
         service.send_signal(signal.SIGTERM)
         service.wait(timeout=60)
     collector.stop()
@@ -208,7 +208,7 @@ def test_requests_of_a_plain_service_arrive(
     found = store.read.latency(Selection(now - timedelta(hours=1), now + timedelta(minutes=1), service="checkout"))
     store.close()
 
-    assert answers == [b"done"] * 5
+    assert bodies == [b"done"] * 5
     assert found.count == 5
 
 
@@ -221,9 +221,9 @@ def test_packages_of_the_workload_have_priority(
     (site / "typing_extensions.py").write_text("OWN = True\n")
     (site / "sitecustomize.py").write_text("print('theirs')\n")
     code = "import typing_extensions, stagelens, sys; print(typing_extensions.OWN, stagelens.__file__.split('/')[-3])"
-    said = subprocess.run([plain_python, "-c", code], env=workload(), capture_output=True, text=True, check=True)
+    completed = subprocess.run([plain_python, "-c", code], env=workload(), capture_output=True, text=True, check=True)
 
-    assert said.stdout.splitlines() == ["theirs", f"True {MOUNT}"]
+    assert completed.stdout.splitlines() == ["theirs", f"True {MOUNT}"]
 
 
 def test_an_incompatible_workload_runs_and_logs_it(
@@ -233,7 +233,7 @@ def test_an_incompatible_workload_runs_and_logs_it(
     environment = workload()
     (tmp_path / MOUNT / "stagelens" / "__init__.py").write_text("raise ImportError('too old')\n")
     code = "import subprocess, sys; print('works', flush=True); subprocess.run([sys.executable, '-c', 'print(1)'])"
-    said = subprocess.run([plain_python, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    completed = subprocess.run([plain_python, "-c", code], env=environment, capture_output=True, text=True, check=True)
 
-    assert said.stdout.split() == ["works", "1"]
-    assert len(re.findall("nothing is timed", said.stderr)) == 1
+    assert completed.stdout.split() == ["works", "1"]
+    assert len(re.findall("nothing is timed", completed.stderr)) == 1

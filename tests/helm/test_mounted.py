@@ -83,7 +83,7 @@ def laid_out(root: Path, made: list[Manifest], pod: Manifest, authority: Authori
             for key in re.findall(rf"{mount['mountPath']}/([\w.-]+)", everything):
                 (folder / key).write_text(f"{SECRET}-{key}")
 
-    def told(variable: Manifest) -> str:
+    def value_of(variable: Manifest) -> str:
         if "value" in variable:
             return variable["value"].replace(MOUNTED, here).replace("sqlite:////data", f"sqlite:///{root}/data")
         key = variable["valueFrom"]["secretKeyRef"]["key"]
@@ -93,4 +93,4 @@ def laid_out(root: Path, made: list[Manifest], pod: Manifest, authority: Authori
         }
         return known.get(key, f"https://example.com/{SECRET}" if variable["name"].endswith("_URL") else SECRET)
 
-    return {variable["name"]: told(variable) for variable in container["env"]}
+    return {variable["name"]: value_of(variable) for variable in container["env"]}

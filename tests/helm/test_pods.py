@@ -115,8 +115,8 @@ def test_no_secret_is_created_or_rendered(manifests: Manifests, given_values: Va
     assert "Secret" not in {manifest["kind"] for manifest in made}
     assert not re.search(r"://[^/\s\"]*:[^/\s\"]*@", json.dumps(made))
     for _, container in containers(made):
-        told = {variable["name"] for variable in container.get("env", []) if "value" in variable}
-        assert not [name for name in told if name.endswith(("_TOKEN", "_POINTS", "_SECRET", "_KEY", "_PASSWORD"))]
+        names = {variable["name"] for variable in container.get("env", []) if "value" in variable}
+        assert not [name for name in names if name.endswith(("_TOKEN", "_POINTS", "_SECRET", "_KEY", "_PASSWORD"))]
 
 
 @settings(deadline=None, max_examples=25)

@@ -97,11 +97,11 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("values", "said"), WRONG)
-def test_invalid_values_are_refused_with_the_fix(rendered: Render, values: Values, said: str) -> None:
+@pytest.mark.parametrize(("values", "error"), WRONG)
+def test_invalid_values_are_refused_with_the_fix(rendered: Render, values: Values, error: str) -> None:
     """Before anything is installed, and no secret is repeated."""
     with pytest.raises(HelmError) as refused:
         rendered(values)
 
-    assert said in str(refused.value)
+    assert error in str(refused.value)
     assert "hunter2" not in str(refused.value)

@@ -46,7 +46,7 @@ def test_settings_of_the_chart_are_not_user_settings(manifests: Manifests, value
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "error"),
     [
         ("STAGELENS_TRACS", "no setting of the servers: docs/configuration.md"),
         ("STAGELENS_KEEP_SLOW", "those of agents belong to the workloads"),
@@ -54,13 +54,13 @@ def test_settings_of_the_chart_are_not_user_settings(manifests: Manifests, value
         ("STAGELENS_STORAGE_BUDGET", "set by the chart, from store.budget"),
     ],
 )
-def test_an_ineffective_setting_is_refused(manifests: Manifests, name: str, said: str) -> None:
+def test_an_ineffective_setting_is_refused(manifests: Manifests, name: str, error: str) -> None:
     """A misspelt one, before it is installed, with what to do."""
     with pytest.raises(HelmError) as refused:
         manifests({"settings": {name: "all"}})
 
     assert f"/settings/{name}" in str(refused.value)
-    assert said in str(refused.value)
+    assert error in str(refused.value)
 
 
 @pytest.mark.parametrize(("given", "written"), [(2_000_000, "2000000"), ("64MiB", "64MiB"), (True, "true")])

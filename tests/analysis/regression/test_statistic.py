@@ -96,10 +96,10 @@ def test_peaks_of_the_load_have_a_wider_baseline() -> None:
     slower = np.repeat(rng.normal(0, 0.4, 7 * DAY // 30), 30) * busiest
     beyond = rng.poisson(requests * 0.05 * np.exp(slower)).astype(float)
     rows = (Row("", 0.95, 0, 1.0, 0.05),)
-    kept = TailCounts(0, requests, requests[None], beyond[None])
-    model = fit_model(rows, kept, (10,), rhythm=True)
-    ends = np.arange(10, len(kept) + 1, 10)
-    units, _, _ = block_excess(PrefixSums(kept), Expectation(model, rows, [0]), ends, np.full(len(ends), 10))
+    counts = TailCounts(0, requests, requests[None], beyond[None])
+    model = fit_model(rows, counts, (10,), rhythm=True)
+    ends = np.arange(10, len(counts) + 1, 10)
+    units, _, _ = block_excess(PrefixSums(counts), Expectation(model, rows, [0]), ends, np.full(len(ends), 10))
 
     assert model.strained[0][0] == pytest.approx(0.4, rel=0.3)
     assert model.scatter[0][0] < 0.1
