@@ -1,8 +1,8 @@
-"""Write what the code knows of itself: `docs/libraries/`, and tables of `docs/configuration.md` and `docs/reported.md`.
+"""Write the generated pages: `docs/libraries/`, and tables of other pages.
 
     python docs/generate.py    (or: make docs)
 
-What a module declares is its page. tests/test_docs.py holds the pages to the modules.
+The texts come from docstrings and declarations. tests/test_docs.py fails if a page is not current.
 """
 
 from __future__ import annotations
@@ -34,6 +34,17 @@ SETTINGS = {
 }
 _TABLE = re.compile(r"(<!-- settings: (\w+) .*?-->\n).*?(<!-- end of settings -->)", re.DOTALL)
 _DIALECTS = re.compile(r"(<!-- dialects .*?-->\n).*?(<!-- end of dialects -->)", re.DOTALL)
+# Names of facts that are not clear by themselves.
+_ATTRIBUTES = {
+    "batch": "batch size",
+    "first_token": "time to first token",
+    "gap": "longest gap of a stream",
+    "method": "HTTP method",
+    "per_token": "time per token",
+    "tokens": "input and output tokens",
+    "tokens_in": "input tokens",
+    "tokens_out": "output tokens",
+}
 _UNITS = {server_reports.S: "s", server_reports.MS: "ms", server_reports.NS: "ns"}
 _NO_STAGE = {server_reports.TOTAL: "all of it", server_reports.TO_FIRST: "all of it up to the first token"}
 NOTE = "<!-- Written by docs/generate.py from the module's own declarations. -->"
@@ -87,13 +98,14 @@ def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield NOTE
     yield "# Libraries"
     yield ""
-    yield "What Stagelens times by itself, in any service started with `stagelens run -- …`, `opentelemetry-instrument …` or"
-    yield 'after `stagelens.instrument()`. Anything else is one line by hand: `with stagelens.stage("preprocess"):`.'
+    yield "Stagelens times these libraries automatically. Start your service with `stagelens run -- …` or"
+    yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` first. For other code, add a line such as"
+    yield '`with stagelens.stage("preprocess"):`.'
     yield ""
-    yield "| library | stages | tested with |"
-    yield "|---|---|---|"
+    yield "| library | stages |"
+    yield "|---|---|"
     for module, cls in known:
-        yield f"| [{cls.title}]({module}.md) | {_stages(cls)} | {_tested(cls)} |"
+        yield f"| [{cls.title}]({module}.md) | {_stages(cls)} |"
 
 
 def _page(cls: type[Instrumentor]) -> Iterator[str]:
@@ -101,16 +113,17 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
     yield NOTE
     yield f"# {cls.title}"
     yield ""
-    yield inspect.cleandoc(module.__doc__ or "")
+    # The heading has the name of the library, which the docstring repeats.
+    yield re.sub(r"\A[^:\n]+: (\w)", lambda found: found[1].upper(), inspect.cleandoc(module.__doc__ or ""))
     if cls.stages:
         yield ""
-        yield "| stage | what counts as it |"
+        yield "| stage | measured time |"
         yield "|---|---|"
         for stage in sorted(cls.stages, key=position):
             yield f"| `{stage}` {label(stage)} | {cls.stages[stage]} |"
     if cls.facts:
         yield ""
-        yield f"A request learns its {_listed(cls.facts)} here."
+        yield f"Recorded attributes: {_listed(cls.facts)}."
     if cls.not_timed:
         yield ""
         yield "Not timed:"
@@ -121,7 +134,7 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
     yield (
         f"Tested with {_tested(cls)}."
         if cls.tested
-        else "Part of Python: tested with each version that Stagelens runs on."
+        else "Part of Python: tested with each supported version of Python."
     )
 
 
@@ -130,12 +143,11 @@ def _stages(cls: type[Instrumentor]) -> str:
 
 
 def _tested(cls: type[Instrumentor]) -> str:
-    return ", ".join(f"{name} {version}" for name, version in cls.tested.items()) or "Python itself"
+    return ", ".join(f"{name} {version}" for name, version in cls.tested.items())
 
 
 def _listed(words: Sequence[str]) -> str:
-    texts = [word.replace("_", " ") for word in words]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} and {texts[-1]}"
+    return ", ".join(_ATTRIBUTES.get(word) or word.replace("_", " ") for word in words)
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
-"""aiohttp's client: `dependency`, and `traceparent` in outgoing requests.
+"""aiohttp client: times outgoing calls as `dependency` and sends `traceparent`.
 
-All bodies are read through one method, `StreamReader._wait`, which only runs while no data is available. Request bodies
-of the aiohttp server use it too; they are recognized by their protocol and left to the server instrumentation.
-
-Times that the server reports are split off, and `network` is the rest of the call: [reported.md](../reported.md).
+Times that the server reports become stages: see [server-reported times](../reported.md).
 """
+# `StreamReader._wait` reads all bodies and runs only while no data is available. Request bodies of the aiohttp server use
+# it too; they are recognized by their protocol, and the server instrumentation records them.
 
 from __future__ import annotations
 
@@ -28,11 +27,11 @@ class AiohttpClientInstrumentor(Instrumentor):
     title = "aiohttp (client)"
     stages = MappingProxyType(
         {
-            "dependency": "a call until its headers: the wait for a connection and redirects included; "
-            "and each wait for a part of the body"
+            "dependency": "a call until its response headers, with redirects and the wait for a connection; and "
+            "each wait for body data",
         }
     )
-    not_timed = ("messages of a websocket; opening it is timed",)
+    not_timed = ("messages of a websocket; the opening of a websocket is timed",)
     tested = MappingProxyType({"aiohttp": "3.14.5"})
 
     def hooks(self) -> Mapping[str, Hook]:

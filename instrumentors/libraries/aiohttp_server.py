@@ -1,11 +1,7 @@
-"""aiohttp's server: requests, `network` and `serialize`.
+"""aiohttp server: counts requests, and times `serialize`, `network` and `queue`.
 
-- A request is one turn of a connection: its handler with all middlewares, and sending the response.
-- `network`: waiting for the body, and writing the response.
-- `serialize`: `Request.json` and `post`, building a `Response`, `json_response`.
-- The route is the resource as declared, with the prefixes of the applications that contain it.
-
-Websocket connections and requests that are no valid HTTP are not counted.
+- A request is the handler with all its middlewares, and the sending of the response.
+- The route is the path template of the resource, with the prefixes of its parent applications.
 """
 
 from __future__ import annotations
@@ -123,13 +119,17 @@ class AioHttpServerInstrumentor(Instrumentor):
     title = "aiohttp (server)"
     stages = MappingProxyType(
         {
-            "network": "waiting for the body, and writing the response",
-            "queue": "`X-Request-Start` of a proxy",
-            "serialize": "`Request.json` and `post`, building a `Response`, `json_response`",
+            "network": "waiting for the request body, and writing the response",
+            "queue": "the wait at a proxy that sets `X-Request-Start`",
+            "serialize": "`Request.json`, `Request.post`, `json_response` and building a `Response`",
         }
     )
     facts = ("method", "first_token", "gap")
-    not_timed = ("websockets", "requests that are no valid HTTP", "the callbacks of `on_response_prepare`")
+    not_timed = (
+        "websockets; they are not counted as requests",
+        "invalid HTTP requests; they are not counted",
+        "the callbacks of `on_response_prepare`",
+    )
     tested = MappingProxyType({"aiohttp": "3.14.5"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,12 +1,8 @@
-"""Starlette and FastAPI: requests, `network`, `queue` and `serialize`.
+"""Starlette and FastAPI: counts requests, and times `serialize`, `network` and `queue`.
 
-- A request is one call of the outermost application; mounted applications belong to it.
-- `queue`: the wait between passing a plain `def` to the thread pool and its first line (AnyIO has 40 threads, so the
-  41st request waits here), and the wait for the event loop after it has returned.
-- `serialize`: `Request.json` and `form`, FastAPI's validation of body and response, and building a `Response`.
-- The route is the template as declared, with the prefixes of mounts and included routers.
-
-Not timed: websockets, background tasks, and pure ASGI middleware outside the application.
+- A request is one call of the outermost application. Mounted applications belong to the same request.
+- The route is the path template, with the prefixes of mounts and included routers.
+- FastAPI runs each plain `def` handler in AnyIO's pool of 40 threads. If all threads are busy, the request waits in `queue`.
 """
 
 from __future__ import annotations
@@ -325,13 +321,18 @@ class AsgiInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "network": "reading the body, and sending the response",
-            "queue": "`X-Request-Start` of a proxy, the wait for a thread of AnyIO's pool, and the wait for the event loop "
-            "once it is done",
-            "serialize": "`Request.json` and `form`, FastAPI's validation of body and response, building a `Response`",
+            "queue": "the wait at a proxy that sets `X-Request-Start`; the wait for a thread of AnyIO's pool; "
+            "and the wait for the event loop when the thread is done",
+            "serialize": "`Request.json`, `Request.form`, FastAPI's validation of body and response, and "
+            "building a `Response`",
         }
     )
     facts = ("method", "first_token", "gap")
-    not_timed = ("websockets", "background tasks", "what a pure ASGI middleware outside the application does")
+    not_timed = (
+        "websockets",
+        "background tasks",
+        "pure ASGI middleware outside the application",
+    )
     tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})
 
     def hooks(self) -> Mapping[str, Hook]:

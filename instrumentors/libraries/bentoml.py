@@ -1,9 +1,9 @@
-"""BentoML: the wait of a request for its batch, and the stages of the batch of a batchable API.
+"""BentoML: times the wait of a request for its batch, and attributes the stages of the batch to all its requests.
 
-BentoML's dispatcher puts the calls of a batchable API into a queue and processes them in tasks that all run in the
-context of the very first request. Each call creates a ticket (`tickets.py`), which is stored with the future that it
-waits for, and each batch takes the tickets of its calls. The ticket of a call that was split belongs to both batches.
+This applies to APIs with `batchable=True`. Web requests are counted by [Starlette and FastAPI](asgi.md).
 """
+# The dispatcher processes all batches in tasks that run in the context of the first request. So each call creates a ticket
+# (`tickets.py`), stored with the future that it waits for. Both parts of a split call share its ticket.
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class BentoMLInstrumentor(Instrumentor):
     library = "bentoml"
     title = "BentoML"
     stages = MappingProxyType(
-        {"queue": "from the call of a batchable API until its batch begins; also of a call that BentoML gave up"}
+        {
+            "queue": "from the call of a batchable API until its batch starts; also for calls that BentoML cancels",
+        }
     )
     facts = ("batch",)
     not_timed = (
-        'the method of a batchable API itself, but libraries in it: `stagelens.stage("forward")` around its body',
+        'the body of the batchable method, except for supported libraries in it; wrap the body in `stagelens.stage("forward")`',
     )
     tested = MappingProxyType({"bentoml": "1.4.39"})
 

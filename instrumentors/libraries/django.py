@@ -1,8 +1,7 @@
-"""Django under WSGI and ASGI: requests, `network` and `serialize`.
+"""Django: counts requests under WSGI and ASGI, and times `serialize`, `network` and `queue`.
 
 - A request is one call of the handler that `get_wsgi_application` or `get_asgi_application` returns.
-- `serialize`: parsing `POST` and `FILES`, and building a `JsonResponse`.
-- The route is the pattern as declared, with the patterns of the `include`s around it, and a leading slash.
+- The route is the URL pattern, with the patterns of its `include`s and a leading slash.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ class DjangoInstrumentor(Instrumentor):
     title = "Django"
     stages = MappingProxyType(
         {
-            "network": "reading the body, and the server sending the response",
-            "queue": "`X-Request-Start` of a proxy, and gunicorn's pool of threads",
-            "serialize": "parsing `POST` and `FILES`, building a `JsonResponse`",
+            "network": "reading the body, and sending the response",
+            "queue": "the wait at a proxy that sets `X-Request-Start`, and the wait for a thread of gunicorn's pool",
+            "serialize": "parsing `POST` and `FILES`, and building a `JsonResponse`",
         }
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets",
-        "templates and the database: time them as stages of your own",
-        "`json.loads(request.body)` in a view, and the parsers and renderers of the REST framework: the same",
+        "templates and database queries; wrap them in `stagelens.stage(…)`",
+        '`json.loads(request.body)` in a view; wrap it in `stagelens.stage("serialize")`',
+        'parsers and renderers of Django REST framework; wrap them in `stagelens.stage("serialize")`',
     )
     tested = MappingProxyType({"django": "5.2.19", "gunicorn": "27.0.1", "uvicorn": "0.54.0"})
 

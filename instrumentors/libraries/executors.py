@@ -1,14 +1,13 @@
-"""Threads and thread pools: carries the request into them, and times the `queue` before a job.
+"""Threads and executors: attributes the work of threads and pools to its request, and times the `queue` before a job.
 
-A new thread starts with an empty context, and a thread of a pool with the context of the code that made the pool grow.
-With this module a thread that is started inside a request belongs to it, and so do a job that a request submits to a
-pool and a callback that it adds to a future, each as long as the request runs. Only our own context variable is carried
-over.
+While a request runs, three kinds of work belong to it: threads that it starts, jobs that it submits to a pool, and callbacks
+that it adds to a future. Only the context variable of Stagelens is passed to the thread.
 
-- `queue`: from the submission of a job to its first line, or until it is cancelled. While another job of the same
-  request runs in a pool, the wait does not count as `queue`, because the request occupies a thread.
-- The threads of a pool are shared by all requests. They are started outside of any request.
+The `queue` lasts until the job starts or is cancelled. While another job of the same request runs in a pool, the wait is not
+`queue`.
 """
+# A new thread starts with an empty context, and a thread of a pool with the context of the code that made the pool grow. So
+# the threads of a pool, which all requests share, are started outside of any request.
 
 from __future__ import annotations
 
@@ -43,15 +42,15 @@ class ExecutorInstrumentor(Instrumentor):
     title = "Threads and executors"
     stages = MappingProxyType(
         {
-            "queue": "the wait for a thread of a `ThreadPoolExecutor` (also by `loop.run_in_executor` and"
-            " `asyncio.to_thread`) or a `multiprocessing.pool.ThreadPool`",
+            "queue": "the wait for a thread of a `ThreadPoolExecutor` or a `multiprocessing.pool.ThreadPool`; "
+            "includes `loop.run_in_executor` and `asyncio.to_thread`",
         }
     )
     not_timed = (
-        "what a thread or a job does after its request is over",
-        "processes of `multiprocessing`, its `Pool` too: `stagelens.ticket()` with the job, `with stagelens.batch([ticket])` there",
-        "threads of `_thread.start_new_thread`, and of extensions written in C",
-        "a thread of your own that takes jobs of several requests from a queue: the same",
+        "work that a thread or job does after its request has ended",
+        "`multiprocessing.Process` and `multiprocessing.Pool`; send a `stagelens.ticket()` with the job, and use `with stagelens.batch([ticket])` in the process",
+        "your own thread that takes jobs of several requests from a queue; use a ticket and a batch in the same way",
+        "threads of `_thread.start_new_thread` and of C extensions",
     )
     tested = MappingProxyType({"gevent": "26.9.0"})
 

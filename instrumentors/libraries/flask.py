@@ -1,8 +1,7 @@
-"""Flask: requests, `network` and `serialize`.
+"""Flask: counts requests, and times `serialize`, `network` and `queue`.
 
-- A request is one call of the outermost application, to the last part of its body.
-- `serialize`: parsing JSON and forms, and converting the return value of a view to a response.
-- The route is the rule as declared, with the prefix of its blueprint.
+- A request is one call of the outermost application, until the last part of the response body.
+- The route is the URL rule, with the prefix of its blueprint. A prefix from `DispatcherMiddleware` is not part of the route.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ class FlaskInstrumentor(Instrumentor):
     title = "Flask"
     stages = MappingProxyType(
         {
-            "network": "reading the body, and the server sending the response",
-            "queue": "`X-Request-Start` of a proxy, and gunicorn's pool of threads",
-            "serialize": "`Request.get_json` and `form`, `jsonify`, `app.json`, and making a response from the return value of a view",
+            "network": "reading the body, and sending the response",
+            "queue": "the wait at a proxy that sets `X-Request-Start`, and the wait for a thread of gunicorn's pool",
+            "serialize": "`Request.get_json`, `Request.form`, `jsonify`, `app.json`, and conversion of a view's "
+            "return value to a response",
         }
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets",
-        "templates: time `render_template` as a stage of your own",
-        "`json.loads(request.data)` in a view: use `request.get_json()`",
-        "a route in the prefix a dispatcher has put in front of the application",
+        'templates; wrap `render_template` in `stagelens.stage("postprocess")`',
+        "`json.loads(request.data)` in a view; use `request.get_json()` instead",
     )
     tested = MappingProxyType({"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"})
 

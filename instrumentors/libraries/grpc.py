@@ -1,9 +1,10 @@
-"""gRPC clients, sync and aio: `dependency`, and `traceparent` in the metadata.
+"""gRPC client: times sync and asyncio calls as `dependency` and sends `traceparent` in the metadata.
 
-The objects at the bottom of a channel are patched, below all interceptors: no type changes, and metadata that an
-interceptor adds is visible. A unary call ends with its response, or, for a future and in asyncio, when the call is
-done. In a stream each wait for a message is recorded, the first one as the wait for the headers.
+- A unary call lasts until its response. A future or an asyncio call lasts until it is done.
+- In a stream, each wait for a message is timed. The first wait includes the wait for the headers.
 """
+# The objects at the bottom of a channel are patched, below all interceptors: no type changes, and metadata that an
+# interceptor adds is visible.
 
 from __future__ import annotations
 
@@ -26,11 +27,13 @@ class GrpcInstrumentor(Instrumentor):
     title = "gRPC (client)"
     stages = MappingProxyType(
         {
-            "dependency": "a unary answer from the call until it is there, a future and a call of asyncio until it is "
-            "done; of a stream each wait for a message"
+            "dependency": "a unary call until its response; each wait for a message of a stream",
         }
     )
-    not_timed = ("the wait to send another message of a stream", "interceptors")
+    not_timed = (
+        "the wait to send another message of a stream",
+        "interceptors",
+    )
     tested = MappingProxyType({"grpcio": "1.85.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

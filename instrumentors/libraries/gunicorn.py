@@ -1,7 +1,6 @@
-"""gunicorn: the wait of a connection for a thread of a gthread worker, as `queue` of its request.
+"""gunicorn: times the wait of a connection for a thread of a `gthread` worker, as `queue` of its request.
 
-The other worker types have no queue: connections wait in the kernel, and only the `X-Request-Start` of a proxy shows how
-long.
+With other worker types, connections wait in the kernel. To measure that wait, let your proxy set the header `X-Request-Start`.
 """
 
 from __future__ import annotations
@@ -23,10 +22,14 @@ class GunicornInstrumentor(Instrumentor):
 
     library = "gunicorn"
     title = "gunicorn"
-    stages = MappingProxyType({"queue": "the wait of a connection for a thread of a gthread worker"})
+    stages = MappingProxyType(
+        {
+            "queue": "the wait of a connection for a thread of a `gthread` worker",
+        }
+    )
     not_timed = (
-        "the wait in the kernel's backlog: have the proxy set `X-Request-Start`",
-        "reading and parsing the head of a request",
+        "the wait in the kernel's backlog; let your proxy set `X-Request-Start`",
+        "reading and parsing the headers of a request",
     )
     tested = MappingProxyType({"gunicorn": "27.0.1"})
 

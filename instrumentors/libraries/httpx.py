@@ -1,9 +1,8 @@
-"""httpx, sync and async: `dependency`, and `traceparent` in outgoing requests.
+"""httpx: times sync and async calls as `dependency` and sends `traceparent`.
 
-The client is patched, not the transport, so that every transport counts, also the user's own. A redirect or a step of
-an authentication is a request of its own, with a `traceparent` of its own, inside the one call.
-
-Times that the server reports are split off, and `network` is the rest of the call: [reported.md](../reported.md).
+- All transports are timed, including custom ones.
+- Each redirect and authentication step is a separate HTTP request inside the same call, with its own `traceparent`.
+- Times that the server reports become stages: see [server-reported times](../reported.md).
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ class HttpxInstrumentor(Instrumentor):
     title = "httpx"
     stages = MappingProxyType(
         {
-            "dependency": "a call until its headers, redirects and authentication included; and each read of the body, "
-            "inside the call unless it streams"
+            "dependency": "a call until its response headers, with redirects and authentication; and each read "
+            "of the body, inside the call unless it streams",
         }
     )
     not_timed = (
-        "creating a client, which loads certificates for 20 ms; `httpx.get` makes one for every call: keep one",
+        "creating a client, which loads certificates for about 20 ms; `httpx.get` creates a client for each call, so reuse one client",
     )
     tested = MappingProxyType({"httpx": "0.28.1", "httpx2": "2.16.2"})
 

@@ -1,9 +1,9 @@
-"""LitServe: the wait in its queue, and the stages of the worker process for a request or a batch.
+"""LitServe: times the wait in its queue, and the stages in the worker process for a request or batch.
 
-The HTTP process creates a ticket (`tickets.py`) when it puts a request into LitServe's queue, and stores it under the
-id of the request. The worker records a run that starts when the request or its complete batch arrives; the
-response carries the run back on its id. A run is sent with the ids of its requests.
+Web requests are counted by [Starlette and FastAPI](asgi.md). Each stage of a batch belongs to all requests of the batch.
 """
+# The HTTP process stores a ticket (`tickets.py`) under the id of each request that it queues. The worker records a run,
+# which starts when the request or its complete batch arrives; the response carries the run back on its id.
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ class LitServeInstrumentor(Instrumentor):
     title = "LitServe"
     stages = MappingProxyType(
         {
-            "queue": "from putting a request into LitServe's queue until a worker has it, and all of its batch",
-            "preprocess": "`decode_request`, of all requests of a batch",
-            "forward": "`predict`, less what libraries in it count as other stages",
-            "postprocess": "`encode_response`, of all requests of a batch",
+            "queue": "from LitServe's queue until a worker has the request and the rest of its batch",
+            "preprocess": "`decode_request`, for all requests of a batch",
+            "forward": "`predict`, without the time that libraries in it record as other stages",
+            "postprocess": "`encode_response`, for all requests of a batch",
         }
     )
     facts = ("batch",)
     not_timed = (
-        "the way back from the worker, and `batch` and `unbatch`: Unattributed",
-        "`predict` and `encode_response` of a stream, which run as it is read: what is timed in them is there",
-        "continuous batching, but for `queue`",
+        "the way back from the worker, `batch` and `unbatch`; this time is Unattributed",
+        "`predict` and `encode_response` of a stream, which run while it is read; supported libraries in them are timed",
+        "continuous batching, except for `queue`",
     )
     tested = MappingProxyType({"litserve": "0.2.19"})
 

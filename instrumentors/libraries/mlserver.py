@@ -1,10 +1,10 @@
-"""MLServer: the wait of a request for its batch and for a worker, and the stages of both.
+"""MLServer: times the wait of a request for its batch and for a worker process, and the stages in both.
 
-- The adaptive batcher processes batches in tasks that all run in the context of an early request. Each request creates
-  a ticket (`tickets.py`) under the id that MLServer assigns there, and each batch takes the tickets of its requests.
-- A worker process (`parallel_workers`) records a run that starts when a message arrives; the response carries the run
-  back on its id. The stages of a worker for a batch belong to each request of the batch.
+- This applies to adaptive batching and to `parallel_workers`. Web requests are counted by [Starlette and FastAPI](asgi.md).
+- The stages of a batch belong to each request of the batch.
 """
+# The batcher processes batches in tasks that run in the context of an early request. So each request creates a ticket
+# (`tickets.py`) under the id that MLServer assigns there. The run of a worker returns on the id of its response.
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ class MLServerInstrumentor(Instrumentor):
     title = "MLServer"
     stages = MappingProxyType(
         {
-            "queue": "from the call of a model with adaptive batching until its batch begins, and from putting a message"
-            " into the queue of a worker until it has it",
+            "queue": "from the call of a model with adaptive batching until its batch starts; and from the "
+            "queue of a worker process until it has the message",
         }
     )
     facts = ("batch",)
     not_timed = (
-        "`predict` of a runtime itself, but libraries in it: `stagelens run --stage forward=your_module:YourRuntime.predict`",
-        "the way back from a worker, and merging and splitting a batch: Unattributed",
-        "gRPC and Kafka, for no server of theirs is instrumented",
-        "a worker with a Python of its own (`environment_tarball`): Unattributed",
+        "`predict` of a runtime, except for supported libraries in it; use `stagelens run --stage forward=your_module:YourRuntime.predict`",
+        "the way back from a worker, and merging and splitting a batch; this time is Unattributed",
+        "gRPC and Kafka requests; these servers are not instrumented",
+        "a worker with a separate Python environment (`environment_tarball`); this time is Unattributed",
     )
     tested = MappingProxyType({"mlserver": "1.7.1"})
 

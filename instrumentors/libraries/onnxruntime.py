@@ -1,14 +1,14 @@
-"""ONNX Runtime: `load` (creating a session, its first run), `forward` (the other runs), `h2d` and `d2h`.
+"""ONNX Runtime: times `forward`, `load`, and copies between host and device (`h2d`, `d2h`).
 
-- The first run is `load`, unless it came before any request, as in a warm-up. On an accelerator the first run of every
-  shape is `load` too, up to `MAX_SHAPES` per session; on a CPU a new shape is `forward`. Measured there (magika, the
-  models of rapidocr): the very first run takes 1.2 to 1.8 times as long as a later one, the first of a new shape 1.05
-  times, which is also the variation of known shapes. CUDA selects its convolutions again: 634 ms against 2 ms
-  (https://github.com/PaddlePaddle/PaddleX/pull/5057).
-- `h2d` and `d2h` are explicit copies between two devices; copies inside `run` belong to the run.
-- The model name is the file name without folder and suffix, or the name of the graph if the model was passed as bytes.
-  Of inputs and outputs only shapes are read.
+- The first run of a session is `load`, unless it happens before any request (a warm-up).
+- On an accelerator, the first run with each new input shape is also `load`, for up to 32 shapes per session.
+- `h2d` and `d2h` are explicit copies. Copies inside `run` belong to `forward`.
+- The model name is the file name without its suffix. For a model passed as bytes, it is the name of the graph.
+- Stagelens reads only the shapes of inputs and outputs.
 """
+# On a CPU (magika, the models of rapidocr) the very first run takes 1.2 to 1.8 times as long as a later one, the first of a
+# new shape 1.05 times, like known shapes. CUDA selects convolutions again for a new shape: 634 ms against 2 ms
+# (https://github.com/PaddlePaddle/PaddleX/pull/5057).
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ class OnnxRuntimeInstrumentor(Instrumentor):
     title = "ONNX Runtime"
     stages = MappingProxyType(
         {
-            "forward": "`run`, `run_async` (until its callback), `run_with_iobinding`, `run_with_ort_values` and "
-            "`run_with_ortvaluevector` of a session, and `IOBinding.synchronize_outputs`",
-            "load": "creating an `InferenceSession`; its first run, on an accelerator the first run of every shape",
-            "h2d": "from the CPU to a device: `OrtValue.ortvalue_from_numpy` and `update_inplace`, `bind_cpu_input`, "
-            "`bind_input`, `bind_ortvalue_input` and `synchronize_inputs` of an `IOBinding`",
-            "d2h": "from a device to the CPU: `OrtValue.numpy` and `update_inplace`, `IOBinding.copy_outputs_to_cpu`",
+            "forward": "`run`, `run_async` (until its callback), `run_with_iobinding`, `run_with_ort_values`, "
+            "`run_with_ortvaluevector` and `IOBinding.synchronize_outputs`",
+            "load": "creating an `InferenceSession`, and its first run; on an accelerator, the first run with "
+            "each shape",
+            "h2d": "`OrtValue.ortvalue_from_numpy` and `update_inplace`; `bind_cpu_input`, `bind_input`, "
+            "`bind_ortvalue_input` and `synchronize_inputs` of an `IOBinding`",
+            "d2h": "`OrtValue.numpy` and `update_inplace`; `IOBinding.copy_outputs_to_cpu`",
         }
     )
     facts = ("model", "device", "provider", "batch")
     not_timed = (
-        "copies of `run` to a device and back: part of `forward`; an `IOBinding` separates them",
+        "copies to and from a device inside `run`; they count as `forward`, unless you use an `IOBinding`",
         "`copy_tensors` and DLPack",
-        "onnxruntime-genai, which makes no `InferenceSession`",
+        "onnxruntime-genai, which creates no `InferenceSession`",
     )
     tested = MappingProxyType(
         {"onnxruntime": "1.31.1", "magika": "1.0.3", "rapidocr-onnxruntime": "1.4.4", "silero-vad": "6.2.3"}

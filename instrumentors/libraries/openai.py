@@ -1,12 +1,11 @@
-"""The OpenAI client, for all servers with that API: streamed responses, sync and async.
+"""OpenAI client: times streamed responses, sync and async, of all servers with the OpenAI API.
 
-`create(stream=True)` returns a stream; each chunk is inspected when it passes, in whatever context it is read. The
-stream belongs to the request in which it was created. The calls are timed by the instrumentation of the HTTP client
-underneath.
-
-The first token arrives with the first chunk with content. The time per token is that of tokens, not of chunks, and needs
-`stream_options={"include_usage": True}` in a chat; responses and assistants always report their usage. Times that vLLM,
-Groq, Cerebras, Fireworks and llama.cpp report in the last chunk are split off: [reported.md](../reported.md).
+- The HTTP client below times the call: see [httpx](httpx.md). This module records token times of `create(stream=True)`.
+- The first token is the first chunk with content.
+- The time per token needs the number of tokens. For a chat, set `stream_options={"include_usage": True}`. Responses and
+  assistants always report it.
+- vLLM, Groq, Cerebras, Fireworks and llama.cpp report times in the last chunk, which become stages: see
+  [server-reported times](../reported.md).
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ class OpenAIInstrumentor(Instrumentor):
     title = "OpenAI (client)"
     stages = MappingProxyType(
         {
-            "queue": "of a stream, if its server reports it",
-            "prefill": "the same",
-            "decode": "the same",
-            "network": "of a stream whose server reports it: the rest of the wait for its first token",
+            "queue": "the time in the queue of the server, if the server reports it",
+            "prefill": "the prefill time, if the server reports it",
+            "decode": "the decoding time, if the server reports it",
+            "network": "the rest of the wait for the first token, if the server reports its times",
         }
     )
     facts = ("first_token", "time_per_token", "gap", "tokens")
     not_timed = (
-        "the time from one token to the next without `include_usage`, or of several choices at once",
-        "tokens, and reports in the last part, of a stream that is not read to its end",
-        "the time from one token to the next of a response with a summary of its reasoning, or of several items",
+        "the time per token without `include_usage`, or with several choices (`n` above 1)",
+        "the time per token of a response with a reasoning summary or with several items",
+        "token counts and server reports of a stream that is not read to its end",
     )
     tested = MappingProxyType({"openai": "3.54.0"})
 

@@ -1,11 +1,10 @@
-"""OpenTelemetry SDK: the user's own span around a request, so that the trace of the request becomes part of the user's trace.
+"""OpenTelemetry SDK: adds retained requests to your own traces. This module times nothing.
 
-A span around the request is found when the request starts; a server span that an instrumentation opens inside the
-application is found when that span starts. Any other span inside the request (a query, for example) only defines the
-trace id. Nothing is timed.
-
-Spans that a collector could count as separate requests get the attribute `stagelens.counted`: the span around the
-request, and spans inside it that have no parent in the process. The collector does not count them again.
+- If one of your spans surrounds the request, Stagelens uses its trace id.
+- A server span that an instrumentation opens inside the application is found when it starts. Other spans inside the request,
+  such as a query, only define the trace id.
+- Spans that a collector could count as separate requests get the attribute `stagelens.counted`. The Stagelens collector does
+  not count them again.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
 
     library = "opentelemetry.sdk"
     title = "OpenTelemetry SDK"
-    not_timed = ("spans: they stay the SDK's own; retained requests are added to their traces",)
+    not_timed = ("your own spans; they stay unchanged, and the spans of retained requests are added to their traces",)
     tested = MappingProxyType({"opentelemetry-sdk": "1.45.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,9 +1,10 @@
-"""Process pools: the stages of a `ProcessPoolExecutor` worker for a request, and the `queue` before them.
+"""Process pools: times the `queue` of a `ProcessPoolExecutor`, and the stages in the worker process.
 
-The job is wrapped in a function that records in the child and returns the record with the result, or on the exception.
-The pool's own thread in the parent removes the record before the user's code gets the result. Both processes use the same
-clock (`tickets.py`). Jobs outside of any request are not wrapped.
+Jobs that are submitted outside of any request are not timed.
 """
+# The job is wrapped in a function that records in the child and returns the record with the result or the exception. The
+# pool's own thread in the parent removes the record before the user's code gets the result. Both processes use the same
+# clock.
 
 from __future__ import annotations
 
@@ -31,15 +32,15 @@ class ProcessPoolInstrumentor(Instrumentor):
     title = "Process pools"
     stages = MappingProxyType(
         {
-            "queue": "the wait for a process of a `ProcessPoolExecutor` (also by `loop.run_in_executor` and `map`), its"
-            " start and the way there included",
+            "queue": "the wait for a process, including its start and the transfer of the job; includes "
+            "`loop.run_in_executor` and `map`",
         }
     )
     not_timed = (
-        "libraries in a process that is not instrumented: `stagelens run`, or `stagelens.instrument()` at the top of the main module",
-        "the transfer of the result back: Unattributed",
-        "processes by another interpreter (`multiprocessing.set_executable`)",
-        "the time before an exception that pickles itself is unattributed",
+        "stages in a process that is not instrumented; use `stagelens run`, or call `stagelens.instrument()` at the top of the main module",
+        "the transfer of the result back; this time is Unattributed",
+        "processes that use another interpreter (`multiprocessing.set_executable`)",
+        "the stages of a job that raises an exception with custom pickling",
     )
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,14 +1,12 @@
-"""Ray Serve: requests of each deployment, the wait for calls to other deployments, and batches.
+"""Ray Serve: counts the requests of each deployment, and times `queue`, `dependency` and batches.
 
-- The proxy notes the arrival of a request in the header `X-Request-Start`, as nginx does, unless the header exists: the
-  wait for a replica is `queue`. The requests of a FastAPI deployment are counted by the module for Starlette and FastAPI;
-  those of all others here.
-- A call by a handle goes to a process of another deployment, perhaps on another host. The call carries its start
-  and the trace of the caller: in the callee it is a separate request in that trace, in the caller a `dependency`.
-- `@serve.batch` processes batches in tasks that all run in the context of the very first request. Each call creates a
-  ticket (`tickets.py`), which is stored with the future that it waits for, and each batch takes the tickets of its
-  calls.
+- In the proxy, Stagelens adds the header `X-Request-Start`, unless it exists. The wait for a replica is `queue`.
+- Requests of a FastAPI deployment are counted by [Starlette and FastAPI](asgi.md). This module counts all others.
+- A call through a handle is a `dependency` of the caller. In the called deployment it is a separate request in the same trace.
+- The stages of a `@serve.batch` batch belong to each of its calls.
 """
+# `@serve.batch` processes batches in tasks that run in the context of the first request. So each call creates a ticket
+# (`tickets.py`), stored with the future that it waits for, and each batch takes the tickets of its calls.
 
 from __future__ import annotations
 
@@ -42,17 +40,18 @@ class RayServeInstrumentor(Instrumentor):
     title = "Ray Serve"
     stages = MappingProxyType(
         {
-            "queue": "from the proxy or the call of a handle until a replica has it; from the call of a `@serve.batch` method until its batch begins",
-            "dependency": "waiting for the response to `handle.remote()`; in the replica that is a request of its own, in the same trace",
-            "network": "of a deployment that is no FastAPI application: passing the response to the proxy",
+            "queue": "from the proxy, or from the call of a handle, until a replica has the request; and from "
+            "the call of a `@serve.batch` method until its batch starts",
+            "dependency": "the wait for the response to `handle.remote()`",
+            "network": "passing the response to the proxy, except in FastAPI deployments",
         }
     )
     facts = ("batch", "method")
     not_timed = (
-        "the proxy itself, and the way to the replica's user code and back: Unattributed",
-        'a method of a deployment itself, but libraries in it: `stagelens.stage("forward")` around its body',
-        "a response that only another deployment waits for (`second.remote(first.remote())`): it is that one's `queue`",
-        "clocks of hosts that differ: a call that was sent in the future has no `queue`",
+        "the proxy, and the way to the replica and back; this time is Unattributed",
+        'a deployment\'s own method, except for supported libraries in it; wrap its body in `stagelens.stage("forward")`',
+        "a response that only another deployment waits for (`second.remote(first.remote())`); it is the `queue` of the second",
+        "the `queue` of a call whose start lies in the future, because the clocks of two hosts differ",
     )
     tested = MappingProxyType({"ray": "2.60.0"})
 

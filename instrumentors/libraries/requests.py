@@ -1,8 +1,7 @@
-"""requests: `dependency` for a complete call, including redirects.
+"""requests: times each complete call as `dependency`, including redirects.
 
-requests uses urllib3, whose instrumentation separates headers from body and sends `traceparent`, inside this interval.
-This module adds the rest of a call: redirects, authentication, hooks, and adapters without urllib3; and the times that
-a model server reports in a body or in its lines: [reported.md](../reported.md).
+requests uses [urllib3](urllib3.md), which times headers and body separately and sends `traceparent`. Times that the
+server reports become stages: see [server-reported times](../reported.md).
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ class RequestsInstrumentor(Instrumentor):
     library = "requests"
     title = "requests"
     stages = MappingProxyType(
-        {"dependency": "a call with its redirects, authentication and hooks; without `stream=True` also its body"}
+        {
+            "dependency": "a call with its redirects, authentication and hooks; without `stream=True`, also its body",
+        }
     )
-    not_timed = (
-        "a body read after `stream=True`, and `traceparent`: both belong to urllib3, whose instrumentor adds them",
-    )
+    not_timed = ("a body that is read after `stream=True`; [urllib3](urllib3.md) times it",)
     tested = MappingProxyType({"requests": "2.34.2"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,8 +1,8 @@
-"""Sentence Transformers: `encode` and `predict` as `preprocess`, `postprocess`, and the `forward` between them.
+"""Sentence Transformers: times the work of `encode` and `predict` around the model.
 
-The model itself is timed by the modules of torch or onnxruntime, and its tokenizer by that of transformers. Until the
-first batch is prepared, all time is `preprocess`; after that, time that belongs neither to the preparation of another
-batch nor to a model is `postprocess`: normalizing, truncating, stacking. Sentences are passed on unread.
+- [PyTorch](torch.md) or [ONNX Runtime](onnxruntime.md) times the model, and [Transformers](transformers.md) the tokenizer.
+- All time until the first batch is ready is `preprocess`. Later time outside batch preparation and model is `postprocess`.
+- Stagelens does not read sentences.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ class SentenceTransformersInstrumentor(Instrumentor):
     title = "Sentence Transformers"
     stages = MappingProxyType(
         {
-            "preprocess": "`encode` and `predict`: sorting, and preparing the batches",
-            "postprocess": "`encode` and `predict`: all processing of the model output",
+            "preprocess": "sorting the inputs, and preparing the batches",
+            "postprocess": "processing of the model output: normalizing, truncating, stacking",
             "load": "creating a `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` or `CrossEncoder`",
         }
     )
     facts = ("model", "device", "batch")
-    not_timed = ("encoding in a pool of processes, which are no part of the request",)
+    not_timed = ("encoding in a pool of processes",)
     tested = MappingProxyType({"sentence-transformers": "6.2.0"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,16 +1,13 @@
-"""Transformers: pipelines, `generate`, tokenizers, and `load`.
+"""Transformers: times pipelines, `generate`, tokenizers and `load`.
 
-Each pipeline, also one of the user's, has its own `preprocess` and `postprocess`; only `forward` is common. So the
-callers of these methods are patched: the time of an item before the last `forward` is `preprocess`, and the time after
-it is `postprocess`. In a batch the first item waits for the batch, and the others are only unrolled from it: they are
-`postprocess`.
-
-`transformers serve` has one thread per model, which generates for one request after the other: its stages belong to the
-current request, and the others are in `queue`.
-
-transformers loads its own modules lazily; each is patched on its import, and Stagelens imports none. Texts, images
-and token ids are passed on unread.
+- In a pipeline, the time of an item before its last `forward` is `preprocess`, and the time after it is `postprocess`.
+- In a batch, the first item waits for the batch. The other items are only unpacked from it: their time is `postprocess`.
+- `transformers serve` has one thread per model, which generates for one request at a time. Other requests wait in `queue`.
+- Stagelens does not read texts, images or token ids. So padding counts as tokens: each row of a batch counts as long as
+  the longest row.
 """
+# Each pipeline, also a custom one, has its own `preprocess` and `postprocess`; only `forward` is common. So the callers of
+# these methods are patched. transformers loads its own modules lazily; each is patched on its import.
 
 from __future__ import annotations
 
@@ -406,25 +403,24 @@ class TransformersInstrumentor(Instrumentor):
     title = "Transformers"
     stages = MappingProxyType(
         {
-            "queue": "in `transformers serve`: the wait for the thread of a model",
-            "preprocess": "of a pipeline: all before the model",
-            "tokenize": "a tokenizer's `__call__`, `encode` and `apply_chat_template`",
-            "forward": "of a pipeline: the model, with the way to its device and back",
-            "prefill": "`generate` until the first new token is there",
-            "decode": "`generate` after the first new token, with its streamer",
-            "postprocess": "of a pipeline: all after the model; a tokenizer's `decode` and `batch_decode`",
-            "load": "`from_pretrained` of models, tokenizers, processors and configurations, setting up a pipeline, and the "
-            "first `generate` of a model up to its first token",
+            "queue": "the wait for the thread of a model in `transformers serve`",
+            "preprocess": "everything in a pipeline before the model",
+            "tokenize": "`__call__`, `encode` and `apply_chat_template` of a tokenizer",
+            "forward": "the model in a pipeline, with the copies to its device and back",
+            "prefill": "`generate` until the first new token",
+            "decode": "`generate` after the first new token, including its streamer",
+            "postprocess": "everything in a pipeline after the model; `decode` and `batch_decode` of a tokenizer",
+            "load": "`from_pretrained` of models, tokenizers, processors and configurations; creating a "
+            "pipeline; the first `generate` of a model until its first token",
         }
     )
     facts = ("model", "device", "batch", "first_token", "tokens_in", "tokens_out", "per_token", "gap")
     not_timed = (
-        "continuous batching (`generate_batch`, `serve --continuous-batching`), whose requests share their steps",
-        "the steps of models with a decoding loop outside `GenerationMixin`: each is a `forward` of its own",
-        "the first token of a `custom_generate` loop that never asks `_has_unfinished_sequences`: all of it is `decode`",
-        "what a streamer or a logits processor does inside `generate`: it is part of `prefill` and `decode`",
-        "image processors and feature extractors outside a pipeline: wrap them in a stage of your own",
-        "padding counts as tokens, as no value is read: rows that ended early count as long as the longest",
+        "continuous batching (`generate_batch`, `serve --continuous-batching`), because requests share its steps",
+        "the steps of a decoding loop outside `GenerationMixin`; each step counts as a separate `forward`",
+        "the first token of a `custom_generate` loop that never calls `_has_unfinished_sequences`; everything counts as `decode`",
+        "streamers and logits processors inside `generate`; they are part of `prefill` and `decode`",
+        'image processors and feature extractors outside a pipeline; wrap them in `stagelens.stage("preprocess")`',
     )
     tested = MappingProxyType({"transformers": "5.23.0"})
 

@@ -1,10 +1,9 @@
-"""urllib3, also below requests and botocore: `dependency`, and `traceparent` in outgoing requests.
+"""urllib3: times calls as `dependency` and sends `traceparent`, including the calls of requests and botocore.
 
-All calls go through `urlopen` of a pool; it calls itself for a retry or a redirect. Bodies are read by three methods of
-the response, on which all others are built: one for plain bodies, two for chunked ones.
-
-Times that the server reports are split off, and `network` is the rest of the call: [reported.md](../reported.md).
+Times that the server reports become stages: see [server-reported times](../reported.md).
 """
+# All calls go through `urlopen` of a pool; it calls itself for a retry or a redirect. Bodies are read by three methods of
+# the response, on which all others are built: one for plain bodies, two for chunked ones.
 
 from __future__ import annotations
 
@@ -25,11 +24,13 @@ class Urllib3Instrumentor(Instrumentor):
     title = "urllib3"
     stages = MappingProxyType(
         {
-            "dependency": "a call until its headers: the wait for a connection, retries and redirects included; "
-            "and each read of the body that goes to the network",
+            "dependency": "a call until its response headers, with retries, redirects and the wait for a "
+            "connection; and each read of the body from the network",
         }
     )
-    not_timed = ("HTTP/2 bodies, which urllib3 reads together with the headers: they are part of the call",)
+    not_timed = (
+        "separate body reads over HTTP/2, because urllib3 reads the body with the headers; they are part of the call",
+    )
     tested = MappingProxyType({"urllib3": "2.8.0"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,8 +1,9 @@
-"""uvicorn: watches its event loop for stalls, and flushes all records before it exits.
+"""uvicorn: detects stalls of its event loop, and sends all recorded requests before it exits.
 
-uvicorn exits by raising its stop signal again with the default handler, so that no exit handler runs. Applications
-are notified of the shutdown before, but not with `--lifespan off` or without a lifespan, such as Django.
+The requests are counted in the application: see [Starlette and FastAPI](asgi.md) and [Django](django.md).
 """
+# uvicorn exits by raising its stop signal again with the default handler, so that no exit handler runs. Applications are
+# notified of the shutdown before, but not with `--lifespan off` or without a lifespan, such as Django.
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ class UvicornInstrumentor(Instrumentor):
 
     library = "uvicorn"
     title = "uvicorn"
-    not_timed = ("the server itself: its requests are timed in the application",)
+    not_timed = ("the server itself, for example the parsing of HTTP",)
     tested = MappingProxyType({"uvicorn": "0.54.0", "gunicorn": "27.0.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,19 +1,18 @@
-"""PyTorch: `forward` (the outermost module call), `load`, `h2d` and `d2h`.
+"""PyTorch: times `forward` (the outermost module call), `load`, and copies between host and device (`h2d`, `d2h`).
 
-All calls of eager, scripted and compiled modules go through `nn.Module.__call__`. The test whether Dynamo is tracing
-comes first, because that keeps torch.compile intact: Dynamo evaluates the test to a constant, so that there is no graph
-break and no recompilation; any other order breaks `fullgraph=True`. Nothing is synchronized and no tensor is read.
-
-A call inside a module is dispatched as `nn.Module` would do it: this halves the cost of the patch for a net of many
-small modules, to a tenth of a microsecond per module.
-
-While a compiled function runs, Dynamo inspects every Python frame that starts, and would compile ours where a graph
-breaks. Our frames are marked to be skipped, like those of torch itself. Compiling is `load`; meanwhile the original
-tensor methods are restored, because Dynamo recognizes them by identity.
-
-Tests use a stand-in for the streams and events of a device. On a real device `python benchmarks/gpu.py` compares the
-times with the same runs synchronized; `docs/gpu.md` has its results on an NVIDIA H200.
+- Stagelens does not synchronize a device, and reads no tensor values.
+- `torch.compile` works unchanged: no graph break and no recompilation.
+- A warm-up before the instrumentation is not known: the next call of the model counts as `load`.
+- On CUDA and XPU, events on the stream of the device measure the times. [GPU times](../gpu.md) shows their accuracy on an
+  NVIDIA H200. XPU was not measured.
 """
+# The test whether Dynamo is tracing comes first: Dynamo evaluates it to a constant, so that there is no graph break; any
+# other order breaks `fullgraph=True`. A call inside a module is dispatched as `nn.Module` would do it, which halves the
+# cost for a net of many small modules, to 0.1 us per module. Our frames are marked to be skipped by Dynamo, like those of
+# torch itself.
+#
+# While Dynamo compiles, the original tensor methods are restored, because Dynamo recognizes them by identity. Tests use a
+# stand-in for streams and events; `python benchmarks/gpu.py` compares the times on a real device.
 
 from __future__ import annotations
 
@@ -127,28 +126,26 @@ class TorchInstrumentor(Instrumentor):
     title = "PyTorch"
     stages = MappingProxyType(
         {
-            "forward": "the outermost call of an `nn.Module`: eager, scripted, traced or compiled; on CUDA and XPU by the "
-            "device's own time, from events on its stream",
-            "load": "`torch.load`, `torch.jit.load`, `Module.load_state_dict`, moving a module to another device, "
-            "the first call of a model on each kind of device (of a scripted one the first two), with "
-            "`torch.backends.cudnn.benchmark` the first of every input shape on CUDA, and every compilation "
-            "by `torch.compile`, also one in the middle of a forward",
+            "forward": "the outermost call of an `nn.Module`: eager, scripted, traced or compiled",
+            "load": "`torch.load`, `torch.jit.load`, `Module.load_state_dict`, moving a module to another "
+            "device, and every compilation by `torch.compile`; the first call of a model on each kind of device "
+            "(for a scripted model the first two); with `torch.backends.cudnn.benchmark`, the first call with "
+            "each input shape on CUDA",
             "h2d": "`Tensor.to`, `cuda`, `xpu` and `copy_` from host to device, outside of a module",
             "d2h": "`Tensor.to`, `cpu`, `item`, `tolist`, `numpy` and `copy_` from device to host, outside of a module",
-            "queue": "what a model or copy waited on its stream for the work of another request",
+            "queue": "the wait of a model or copy on its stream for the work of another request",
         }
     )
     facts = ("model", "device")
     not_timed = (
-        "`scripted.forward(x)`, called past `__call__`",
-        'a function compiled by `torch.compile` that is no module (compiling it is): `stagelens.stage("forward")` around it',
-        "`CUDAGraph.replay()`, called directly, and all that runs while a graph is captured",
+        "`scripted.forward(x)`, because it bypasses `__call__`",
+        'a compiled function that is not a module; wrap it in `stagelens.stage("forward")`; its compilation is timed',
+        "direct calls of `CUDAGraph.replay()`, and everything that runs during graph capture",
         "AOTInductor packages",
-        "`bool(t)`, `int(t)` and printing of a tensor on a device: the wait counts as the forward it is for",
+        "`bool(t)`, `int(t)` and printing of a tensor on a device; the wait counts as the `forward` that it waits for",
         "copies of other threads while `torch.compile` compiles",
-        "whether a model had warmed up before it was instrumented: its next call is `load`",
-        "by the device's own time: what a model does on other devices than that of its first parameter",
-        "by the device's own time: devices without timed events, such as MPS, where a forward is only its launch",
+        "device times of a model's work on devices other than that of its first parameter",
+        "device times on devices without timed events, such as MPS; there `forward` is only the launch",
     )
     tested = MappingProxyType({"torch": "2.13.0", "silero-vad": "6.2.3"})
 

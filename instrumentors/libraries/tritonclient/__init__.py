@@ -1,12 +1,12 @@
-"""Triton's client: `serialize`, `network`, and the stages that the server reports: `queue`, `h2d`, `forward`, `d2h`.
+"""Triton client: times `serialize`, `network`, and the stages that the server reports.
 
-- `traceparent` is sent in a copy of the user's `headers`, so that the single plugin slot of the client stays free.
-  A server with tracing then adds its spans to the trace of the request.
-- The stages of the server are averages from its statistics, read on the background thread.
-- A call that was rejected, cancelled or timed out is a fact of the request, because Triton does not count these calls.
+- The stages of the server are averages over its recent calls, from its statistics. A background thread reads them.
+- `traceparent` is sent with each call. A server with tracing adds its spans to the trace of the request.
+- Calls that were rejected, cancelled or timed out are recorded with the request, because Triton does not count them.
 
-Tested against Triton 2.51 (24.10).
+Tested with the Triton server 2.51 (24.10).
 """
+# `traceparent` is added to a copy of the user's `headers`, so that the single plugin slot of the client stays free.
 
 from __future__ import annotations
 
@@ -30,24 +30,26 @@ class TritonClientInstrumentor(Instrumentor):
     title = "Triton Inference Server (client)"
     stages = MappingProxyType(
         {
-            "serialize": "`set_data_from_numpy`, `as_numpy`, copies into and out of system shared memory, building the request",
-            "network": "`infer`, `async_infer` and streams: from the call to its response, less the time reported by the server",
-            "queue": "waiting in the server: average of the moment, from its statistics",
-            "h2d": "the server's `compute_input`: average of the moment",
-            "forward": "the server's `compute_infer`: average of the moment",
-            "d2h": "the server's `compute_output`: average of the moment",
+            "serialize": "`set_data_from_numpy`, `as_numpy`, copies to and from system shared memory, and "
+            "building the request",
+            "network": "`infer`, `async_infer` and streams: from the call to its response, without the time "
+            "that the server reports",
+            "queue": "the wait in the server (average)",
+            "h2d": "`compute_input` of the server (average)",
+            "forward": "`compute_infer` of the server (average)",
+            "d2h": "`compute_output` of the server (average)",
         }
     )
     facts = ("model", "model_version", "first_token", "gap", "failed_calls")
     not_timed = (
-        "the server's part of the first call to a model, and of a call that failed: all of it is `network`",
-        "the server's part behind a proxy or a PyTriton that asks for a header: all of it is `network`",
-        "clients made before instrumenting: their calls are `network` only",
-        "compression, and protobuf's encoding on the wire, which are `network`",
+        "the server's part of the first call to a model, or of a failed call; the whole call is `network`",
+        "the server's part behind a proxy or a PyTriton that requires a header; the whole call is `network`",
+        "the server's part for clients created before the instrumentation; the whole call is `network`",
+        "compression and protobuf encoding; they count as `network`",
         "CUDA shared memory",
         "`traceparent` in a gRPC stream that was started outside the request",
-        "the server's own trace of about 4 % of calls over gRPC: Triton 24.10 does not heed their `traceparent`",
-        "calls of several requests without a `request_id` in one gRPC stream: their responses cannot be matched",
+        "the spans of about 4 % of calls over gRPC, because Triton 24.10 ignores their `traceparent`",
+        "calls of several requests without `request_id` in one gRPC stream, because their responses cannot be matched",
     )
     tested = MappingProxyType({"tritonclient": "2.73.0"})
 
