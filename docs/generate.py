@@ -1,4 +1,4 @@
-"""Write the generated pages: `docs/libraries/`, and tables of other pages.
+"""Write the generated pages: `docs/libraries/`, `python-api.md`, `compatibility.md`, and tables of other pages.
 
     python docs/generate.py    (or: make docs)
 
@@ -8,11 +8,16 @@ The texts come from docstrings and declarations. tests/test_docs.py fails if a p
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
-from collections.abc import Iterator, Sequence
+import textwrap
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import stagelens
 from stagelens.core.settings import schema
 from stagelens.core.settings.schema import Setting
 from stagelens.core.stages import label, position
@@ -21,6 +26,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import server_reports
 
 HERE = Path(__file__).parent
+ROOT = HERE.parent
 SETTINGS = {
     "agent": schema.AGENT,
     "server": (
@@ -60,6 +66,7 @@ def pages() -> dict[str, str]:
         "reported.md": _DIALECTS.sub(_spoken, (HERE / "reported.md").read_text()),
         "libraries/README.md": "\n".join(_index(known)) + "\n",
         **texts,
+        **_reference_pages(known),
     }
 
 
@@ -100,7 +107,7 @@ def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield ""
     yield "Stagelens times these libraries automatically. Start your service with `stagelens run -- …` or"
     yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` first. For other code, add a line such as"
-    yield '`with stagelens.stage("preprocess"):`.'
+    yield '`with stagelens.stage("preprocess"):`. [Compatibility](../compatibility.md) lists the tested versions.'
     yield ""
     yield "| library | stages |"
     yield "|---|---|"
@@ -148,6 +155,195 @@ def _tested(cls: type[Instrumentor]) -> str:
 
 def _listed(words: Sequence[str]) -> str:
     return ", ".join(_ATTRIBUTES.get(word) or word.replace("_", " ") for word in words)
+
+
+def _reference_pages(known: list[tuple[str, type[Instrumentor]]]) -> dict[str, str]:
+    return {
+        "python-api.md": "\n".join(_python_api()) + "\n",
+        "compatibility.md": "\n".join(_compatibility(known)) + "\n",
+    }
+
+
+def _python_api() -> Iterator[str]:
+    yield "<!-- Written by docs/generate.py from the docstrings. -->"
+    yield "# Python API"
+    yield ""
+    yield "These functions are the public Python API of the agent. Import them with `import stagelens`."
+    yield "You need none of them for [supported libraries](libraries/README.md): `stagelens run -- …` times those automatically."
+    yield ""
+    yield "| function | use |"
+    yield "|---|---|"
+    for name in _API:
+        yield f"| [`{name}`](#{name}) | {_summary(getattr(stagelens, name))} |"
+    for name in _API:
+        yield ""
+        yield from _function(name, getattr(stagelens, name))
+    yield ""
+    yield "## Limits"
+    yield ""
+    yield "- All other names of the package are internal and can change in any version."
+    yield "- The functions never raise into your code. If no collector is reachable, your code runs unchanged."
+    yield "- [Batches](batches.md) has complete examples of tickets in threads and processes."
+
+
+# In the order in which a reader needs them.
+_API = ("instrument", "stage", "request", "ticket", "batch")
+_SECTION = re.compile(r"^(Args|Returns|Example):\n((?:(?: {4}.*)?\n)*)", re.MULTILINE)
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    return inspect.getdoc(function).partition("\n")[0]
+
+
+def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
+    text = inspect.getdoc(function) + "\n"
+    sections = {found[1]: textwrap.dedent(found[2]).strip() for found in _SECTION.finditer(text)}
+    yield f"## `{name}`"
+    yield ""
+    yield "```python"
+    yield _signature(name, inspect.signature(function))
+    yield "```"
+    yield ""
+    yield _SECTION.sub("", text).strip()
+    if "Args" in sections:
+        yield ""
+        yield "| argument | meaning |"
+        yield "|---|---|"
+        for found in re.finditer(r"^(\w+): (.*(?:\n +.*)*)", sections["Args"], re.MULTILINE):
+            yield f"| `{found[1]}` | {' '.join(found[2].split())} |"
+    if "Returns" in sections:
+        yield ""
+        yield f"Returns: {' '.join(sections['Returns'].split())}"
+    if "Example" in sections:
+        yield ""
+        yield "```python"
+        yield sections["Example"]
+        yield "```"
+
+
+def _signature(name: str, signature: inspect.Signature) -> str:
+    """Return *signature* as code: on one line, or with one argument per line if it is longer than 100 characters."""
+    marked, words = False, list[str]()
+    for each in signature.parameters.values():
+        if each.kind is each.KEYWORD_ONLY and not marked:
+            words.append("*")
+            marked = True
+        default = "" if each.default is each.empty else f" = {json.dumps(each.default)}"
+        words.append(f"{each.name}: {each.annotation}{default}")
+    line = f"stagelens.{name}({', '.join(words)}) -> {signature.return_annotation}"
+    if len(line) <= _MAX_SIGNATURE:
+        return line
+    return "\n".join((f"stagelens.{name}(", *(f"    {word}," for word in words), f") -> {signature.return_annotation}"))
+
+
+_MAX_SIGNATURE = 100
+
+
+def _compatibility(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    locked = dict(re.findall(r"(?m)^([\w.-]+)==(.+)$", (ROOT / "constraints-dev.txt").read_text()))
+    yield "<!-- Written by docs/generate.py from the declarations and pyproject.toml. -->"
+    yield "# Compatibility"
+    yield ""
+    yield "This page lists the versions that Stagelens requires, and the versions that its tests run with."
+    yield "Other versions are not tested. If a function of a library is missing, Stagelens skips it, and your service runs unchanged."
+    yield "Run `stagelens doctor -- <your command>` to see which libraries are timed in your environment."
+    yield ""
+    yield from _pythons(project)
+    yield ""
+    yield from _systems()
+    yield ""
+    yield from _open_telemetry(project, locked)
+    yield ""
+    yield from _databases(project, locked)
+    yield ""
+    yield from _library_versions(known)
+
+
+def _pythons(project: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the table of Python versions; the continuous integration has the versions that are tested."""
+    workflow = (ROOT / ".github" / "workflows" / "checks.yml").read_text()
+    whole = sorted(set(re.findall(r'python-version: "([\d.]+)"', workflow)))
+    agent = re.findall(r'"([\d.]+)"', re.findall(r"python: \[(.*)\]", workflow)[0])
+    yield "## Python"
+    yield ""
+    yield "| part | required | tested |"
+    yield "|---|---|---|"
+    yield f"| agent, in your service | {project['requires-python']} | {', '.join((*whole, *agent))} |"
+    yield f"| server: collector, alerts, dashboard | {project['requires-python']} | {', '.join(whole)} |"
+    yield ""
+    yield "Only CPython is tested. `make test-agent PYTHON=python3.14` runs the tests of the agent on another version."
+
+
+def _systems() -> Iterator[str]:
+    yield "## Operating systems"
+    yield ""
+    yield "| system | state |"
+    yield "|---|---|"
+    yield "| Linux x86-64 | all tests run on it |"
+    yield "| Linux arm64 | release images are built for it; no tests run on it |"
+    yield "| macOS | no tests run on it; [host metrics](hardware.md) are limited to CPU and event-loop lag |"
+    yield "| Windows | not supported |"
+    yield ""
+    yield "The Helm chart requires Kubernetes 1.27 or later. It is validated against the Kubernetes schemas; it was never run on a"
+    yield "real cluster."
+
+
+def _open_telemetry(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterator[str]:
+    """Yield the table of OpenTelemetry packages: those the agent requires, and instrumentations that the tests run beside it."""
+    yield "## OpenTelemetry"
+    yield ""
+    yield "| package | minimum | tested |"
+    yield "|---|---|---|"
+    for requirement in project["dependencies"]:
+        name, _, minimum = requirement.partition(">=")
+        yield f"| `{name}` | {minimum} | {locked[name]} |"
+    contrib = "opentelemetry-instrumentation"
+    yield f"| `{contrib}-*`, next to Stagelens in one process | none | {locked[contrib]} |"
+
+
+def _databases(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterator[str]:
+    yield "## Databases"
+    yield ""
+    extras = project["optional-dependencies"]
+    drivers = {name: extras[name][0].partition(">=") for name in ("postgres", "clickhouse")}
+    yield "| database | tested | driver | minimum of the driver | tested driver |"
+    yield "|---|---|---|---|---|"
+    yield "| SQLite | the version of Python's `sqlite3` | `sqlite3` | none | part of Python |"
+    for name, server in (
+        ("postgres", "PostgreSQL 15"),
+        ("clickhouse", f"ClickHouse {_major(locked['chdb-core'])} (as chDB)"),
+    ):
+        driver, _, minimum = drivers[name]
+        yield f"| {server.partition(' ')[0]} | {server} | `{driver}` | {minimum} | {locked[driver.partition('[')[0]]} |"
+    yield ""
+    yield "The tests of ClickHouse run its engine in the process (chDB). [Storage](storage.md) compares the databases."
+
+
+def _major(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _library_versions(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
+    yield "## Libraries"
+    yield ""
+    yield "*Tested* is the newest version that the tests run with. *Minimum* is the oldest version that the tests run with; a dash means"
+    yield "that no minimum was determined."
+    yield ""
+    yield "| library | package | minimum | tested |"
+    yield "|---|---|---|---|"
+    for module, cls in known:
+        title = f"[{cls.title}](libraries/{module}.md)"
+        if not cls.tested:
+            yield f"| {title} | part of Python | | |"
+        for package, tested in cls.tested.items():
+            yield f"| {title} | `{package}` | {_minimum(cls, package)} | {tested} |"
+
+
+def _minimum(cls: type[Instrumentor], package: str) -> str:
+    """Return the oldest tested version of *package* from the declaration `oldest` of *cls*, a dash without one."""
+    oldest: Mapping[str, str] = getattr(cls, "oldest", {})
+    return oldest.get(package, "-")
 
 
 def main() -> None:

@@ -1,12 +1,5 @@
 """Public API for manual timing: `stagelens.request()` and `stagelens.stage()`, context managers and decorators.
 
-    with stagelens.request("classify", model="resnet50"):
-        with stagelens.stage("preprocess"):
-            ...
-
-    @stagelens.stage("postprocess")
-    async def labels(...): ...
-
 A request inside a running request only adds its facts to that request, which is counted once. A stage outside of any request
 is not recorded.
 
@@ -98,11 +91,17 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def stage(name: str) -> StageTimer:
-    """Time the stage *name*, as a context manager or a decorator.
+    """Time one stage of the current request, as a context manager or a decorator.
+
+    A stage outside of any request is not recorded. A decorated generator is timed step by step.
 
     Args:
-        name: Key of a stage in `stagelens.core.stages`, or the name of a custom stage. A series reports its first three
-            custom stages by name and all further ones together as "__other__".
+        name: Key of a stage, such as "preprocess", or the name of a custom stage. A series reports its first three custom
+            stages by name. All further ones are reported together as "__other__".
+
+    Example:
+        with stagelens.stage("preprocess"):
+            pixels = image.resize((224, 224))
     """
     # "@" marks a fact about the request.
     return StageTimer(str(name).lstrip("@") or "stage")
@@ -117,7 +116,10 @@ def request(
     batch: int = 0,
     traceparent: str = "",
 ) -> Request:
-    """Time and count a request, as a context manager or a decorator.
+    """Count and time one request, as a context manager or a decorator.
+
+    Web servers need no call: their requests are counted automatically. A request inside a running request is not counted
+    again; it adds its arguments to the running one. For a generator, use the decorator and not `with` around a `yield`.
 
     Args:
         name: Name of the request, reported in place of a route. Use a fixed name, not one per call.
@@ -126,6 +128,10 @@ def request(
         device: Device of the model, such as "cpu" or "cuda:0".
         batch: Number of items in the request; 0 for unknown. [count]
         traceparent: W3C header of the incoming message; a retained trace continues the trace of the caller.
+
+    Example:
+        with stagelens.request("classify", model="resnet50"):
+            handle(message)
     """
     facts: Marks = []
     if model:

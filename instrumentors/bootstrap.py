@@ -63,9 +63,14 @@ LIBRARIES = (
 
 
 def instrument() -> None:
-    """Instrument every known library, whether it is already imported or not. Repeated calls have no effect.
+    """Instrument every supported library, whether it is already imported or not. Repeated calls have no effect.
 
-    `stagelens run` calls this function in every process of a command; a program may call it as its first statement.
+    `stagelens run` calls this function in every process of a command. Without `stagelens run`, call it first in your program.
+
+    Example:
+        import stagelens
+
+        stagelens.instrument()
     """
     functions.FunctionInstrumentor().instrument()
     for library in LIBRARIES:

@@ -1,11 +1,5 @@
 """Tickets: work for a request where its context does not reach, in a batch with others or in another process.
 
-    ticket = stagelens.ticket()               # in the request, when its job enters a queue of any kind
-    jobs.put_nowait((image, future, ticket))
-
-    with stagelens.batch(tickets):            # in the worker, around the work for these jobs
-        scores = model(torch.stack(images))
-
 A batch records into its own list, the *run*. A ticket refers to its runs, but a run refers to no request: a worker cannot write
 to the wrong request, even if a request has ended or was cancelled meanwhile. After the end of the request the background thread adds
 the results of its tickets to its marks (`records.Late`):
@@ -167,7 +161,13 @@ class Tickets:
 
 
 def ticket() -> Ticket:
-    """Return a ticket for a job of the running request that enters a queue; pass the ticket to `batch` in the worker."""
+    """Return a ticket for a job of the running request; pass it to `batch` in the worker.
+
+    Call this function when the job enters a queue: the `queue` stage starts here. Tickets can be pickled.
+
+    Example:
+        jobs.put_nowait((image, future, stagelens.ticket()))
+    """
     marks = current.get()
     if marks is None or marks[0] != OPEN:
         return Ticket(clock())
@@ -226,8 +226,12 @@ def batch(tickets: Iterable[Any]) -> BatchScope:
         tickets: Tickets from `ticket`; other objects are ignored.
 
     Returns:
-        A context manager for `with` and `async with`. Its value can be pickled, for `Ticket.done` in the process that created the
-        ticket.
+        A context manager for `with` and `async with`. Its value can be pickled. To use it in the process of the request, call
+        `done(value)` of the ticket there.
+
+    Example:
+        with stagelens.batch(tickets):
+            scores = model(torch.stack(images))
     """
     return BatchScope(tickets)
 
