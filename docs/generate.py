@@ -20,7 +20,7 @@ from typing import Any
 import stagelens
 from stagelens.core.settings import schema
 from stagelens.core.settings.schema import Setting
-from stagelens.core.stages import label, position
+from stagelens.core.stages import STAGES, label, position
 from stagelens.instrumentors.bootstrap import LIBRARIES
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import server_reports
@@ -161,7 +161,16 @@ def _reference_pages(known: list[tuple[str, type[Instrumentor]]]) -> dict[str, s
     return {
         "python-api.md": "\n".join(_python_api()) + "\n",
         "compatibility.md": "\n".join(_compatibility(known)) + "\n",
+        "glossary.md": _STAGES.sub(_stage_table, (HERE / "glossary.md").read_text()),
     }
+
+
+_STAGES = re.compile(r"(<!-- stages .*?-->\n).*?(<!-- end of stages -->)", re.DOTALL)
+
+
+def _stage_table(table: re.Match[str]) -> str:
+    rows = (f"| `{each.key}` | {each.label} | {each.meaning} | {'yes' if each.waiting else ''} |" for each in STAGES)
+    return "\n".join((table[1], "| key | stage | meaning | waiting |", "|---|---|---|---|", *rows, "", table[2]))
 
 
 def _python_api() -> Iterator[str]:
@@ -213,7 +222,7 @@ def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
             yield f"| `{found[1]}` | {' '.join(found[2].split())} |"
     if "Returns" in sections:
         yield ""
-        yield f"Returns: {' '.join(sections['Returns'].split())}"
+        yield f"Returns: {sections['Returns']}"
     if "Example" in sections:
         yield ""
         yield "```python"
