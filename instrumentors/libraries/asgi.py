@@ -2,7 +2,7 @@
 
 - A request is one call of the outermost application. Mounted applications belong to the same request.
 - The route is the path template, with the prefixes of mounts and included routers.
-- FastAPI runs each plain `def` handler in AnyIO's pool of 40 threads. If all threads are busy, the request waits in `queue`.
+- A plain `def` handler runs in AnyIO's pool of 40 threads. If all threads are busy, the request waits in `queue`.
 """
 
 from __future__ import annotations

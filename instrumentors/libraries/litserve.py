@@ -1,4 +1,4 @@
-"""LitServe: times the wait in its queue, and the stages in the worker process for a request or batch.
+"""LitServe: times the wait in LitServe's queue, and the stages in the worker process for a request or batch.
 
 Web requests are counted by [Starlette and FastAPI](asgi.md). Each stage of a batch belongs to all requests of the batch.
 """

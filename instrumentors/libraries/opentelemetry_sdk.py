@@ -4,7 +4,7 @@
 - A server span that an instrumentation opens inside the application is found when it starts. Other spans inside the request,
   such as a query, only define the trace id.
 - Spans that a collector could count as separate requests get the attribute `stagelens.counted`. The Stagelens collector does
-  not count them again.
+  not count them again. Nothing else in your spans changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
 
     library = "opentelemetry.sdk"
     title = "OpenTelemetry SDK"
-    not_timed = ("your own spans; they stay unchanged, and the spans of retained requests are added to their traces",)
     tested = MappingProxyType({"opentelemetry-sdk": "1.45.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

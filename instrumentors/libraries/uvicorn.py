@@ -1,4 +1,4 @@
-"""uvicorn: detects stalls of its event loop, and sends all recorded requests before it exits.
+"""uvicorn: detects stalls of uvicorn's event loop, and sends all recorded requests before uvicorn exits.
 
 The requests are counted in the application: see [Starlette and FastAPI](asgi.md) and [Django](django.md).
 """
