@@ -39,7 +39,7 @@ AGENT = (
     Setting(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
         "http://127.0.0.1:4318",
-        "the collector; `/v1/metrics` and `/v1/traces` are added",
+        "URL of the collector; the agent appends `/v1/metrics` and `/v1/traces`",
     ),
     Setting(
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
@@ -49,40 +49,45 @@ AGENT = (
     Setting(
         "OTEL_EXPORTER_OTLP_HEADERS",
         "",
-        "`key=value,key=value`, sent with every post, such as `authorization=Bearer%20<token>`",
+        "headers of every export, `key=value,key=value`, such as `authorization=Bearer%20<token>`",
     ),
-    Setting("OTEL_EXPORTER_OTLP_CERTIFICATE", "the system's", "file of the authorities to trust over https"),
+    Setting("OTEL_EXPORTER_OTLP_CERTIFICATE", "the system's", "file with the CA certificates to trust"),
     Setting(
         "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, OTEL_EXPORTER_OTLP_CLIENT_KEY",
         "",
-        "files of the certificate to show over https (mTLS), and of its key; read again after a failed attempt",
+        "files with the client certificate and its key (mTLS); reloaded after a failed export",
     ),
-    Setting("OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "of one post, in milliseconds"),
-    Setting("OTEL_SERVICE_NAME", "the script's name", "the service on every page"),
-    Setting("OTEL_RESOURCE_ATTRIBUTES", "", "`service.version=2.0.0,deployment.environment.name=prod` and any other"),
-    Setting("OTEL_SDK_DISABLED", "false", "`true` records nothing"),
-    Setting("STAGELENS_SERVICE_VERSION", "", "instead of `service.version` among the resource attributes"),
+    Setting("OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "timeout of one export, in milliseconds"),
+    Setting("OTEL_SERVICE_NAME", "the script's name", "name of the service on every page"),
+    Setting(
+        "OTEL_RESOURCE_ATTRIBUTES",
+        "",
+        "version, environment and other attributes: `service.version=2.0.0,deployment.environment.name=prod`",
+    ),
+    Setting("OTEL_SDK_DISABLED", "false", "`true` disables recording"),
+    Setting("STAGELENS_SERVICE_VERSION", "", "version of the service; overrides `service.version`"),
     Setting(
         "STAGELENS_STAGES",
         "",
-        "your functions as stages: `preprocess=serve:prepare,postprocess=serve:describe`",
+        "your functions to time as stages: `preprocess=serve:prepare,postprocess=serve:describe`",
         option="--stage",
     ),
     Setting("STAGELENS_EXPORT_INTERVAL", "10s", "export interval"),
     Setting(
         "STAGELENS_BUFFER_SIZE",
         "16MiB",
-        "buffer for an unreachable collector; when full, traces are dropped first, then the oldest counts, which are reported as lost",
+        "size of the buffer for an unreachable collector; a full buffer drops traces first, then the oldest counts, "
+        "and reports the lost requests",
     ),
-    Setting("STAGELENS_KEEP_SLOW", "4", "traces retained per series and interval: the slowest"),
-    Setting("STAGELENS_KEEP_ERRORS", "10", "… of failed requests: all, up to this number"),
-    Setting("STAGELENS_KEEP_COLD", "2", "… of requests with loading or warm-up"),
-    Setting("STAGELENS_KEEP_UNIFORM", "2", "… drawn at random"),
+    Setting("STAGELENS_KEEP_SLOW", "4", "slowest requests retained as traces, per series and interval"),
+    Setting("STAGELENS_KEEP_ERRORS", "10", "maximum number of failed requests retained as traces, likewise"),
+    Setting("STAGELENS_KEEP_COLD", "2", "cold requests (loading, warm-up) retained as traces, likewise"),
+    Setting("STAGELENS_KEEP_UNIFORM", "2", "random requests retained as traces, likewise"),
     Setting(
         "STAGELENS_OVERHEAD_BUDGET",
         "1%,100us",
         "maximum [agent cost per request](overhead.md): a share of its time, a time, or both "
-        "(the larger limit applies); above it, detail is reduced; `0` or `none`: no limit",
+        "(the larger limit applies); above the limit, the agent records less; `0` or `none`: no limit",
     ),
     Setting(
         "STAGELENS_HARDWARE",
@@ -92,13 +97,13 @@ AGENT = (
     Setting(
         "STAGELENS_FORCE_TRACE",
         "",
-        "a request whose header `X-Force-Trace` has this value is retained; unset, the header is ignored",
+        "value of the header `X-Force-Trace` that retains a request as a trace; without a value, the header is ignored",
     ),
-    Setting("STAGELENS_PROPAGATE", "true", "`false` sends no `traceparent` with the calls a request makes"),
+    Setting("STAGELENS_PROPAGATE", "true", "`false` adds no `traceparent` header to outgoing calls"),
     Setting(
         "STAGELENS_SERVER_TIMING",
         "false",
-        "`true`: responses of ASGI services report [how long each stage took](reported.md#telling-others) in `Server-Timing`",
+        "`true` adds a `Server-Timing` header with [stage durations](reported.md#telling-others) to the responses of ASGI services",
     ),
 )
 
@@ -112,7 +117,7 @@ LOGS = (
     Setting(
         "STAGELENS_LOG_FORMAT",
         "text",
-        "`json` logs one object a line: [prometheus.md](prometheus.md#logs)",
+        "`text`, or `json` with [one object per line](prometheus.md#logs)",
         option="--log-format",
     ),
 )
@@ -127,7 +132,7 @@ STORE = (
     Setting(
         "STAGELENS_POINTS",
         "",
-        "a ClickHouse for the histograms: `clickhousedb://user:password@host/database`",
+        "URL of a ClickHouse database for the histograms: `clickhousedb://user:password@host/database`",
         option="--points",
     ),
     Setting(
@@ -136,13 +141,13 @@ STORE = (
         "maximum size of the store, at least `16MiB`; `0` or `none`: limited only by the retention",
     ),
     Setting("STAGELENS_RETENTION_10S", "24h", "retention of the 10 s tier"),
-    Setting("STAGELENS_RETENTION_1M", "14d", "… of the 1 min tier"),
-    Setting("STAGELENS_RETENTION_1H", "395d", "… of the 1 h tier"),
-    Setting("STAGELENS_RETENTION_TRACES", "7d", "… of retained traces"),
+    Setting("STAGELENS_RETENTION_1M", "14d", "retention of the 1 min tier"),
+    Setting("STAGELENS_RETENTION_1H", "395d", "retention of the 1 h tier"),
+    Setting("STAGELENS_RETENTION_TRACES", "7d", "retention of retained traces"),
 )
 
 COLLECTOR = (
-    Setting("STAGELENS_COLLECTOR_HOST", "127.0.0.1", "address for OTLP", option="--collector-host"),
+    Setting("STAGELENS_COLLECTOR_HOST", "127.0.0.1", "bind address for OTLP", option="--collector-host"),
     Setting("STAGELENS_COLLECTOR_PORT", "4318", "port for OTLP/HTTP; 0 picks a free port", option="--collector-port"),
     Setting(
         "STAGELENS_COLLECTOR_GRPC_PORT",
@@ -153,27 +158,27 @@ COLLECTOR = (
     Setting(
         "STAGELENS_COLLECTOR_TOKEN",
         "",
-        "shared secret of all senders; required off loopback, "
-        "unless the file has `access:`: [authentication of senders](security.md#who-may-send-to-the-collector)",
+        "shared secret of all senders; required on other addresses than loopback, unless the collector file has "
+        "`access:` ([authentication of senders](security.md#who-may-send-to-the-collector))",
     ),
-    Setting("STAGELENS_COLLECTOR_TOKEN_FILE", "", "a file with the secret instead"),
+    Setting("STAGELENS_COLLECTOR_TOKEN_FILE", "", "file with this secret"),
     Setting(
         "STAGELENS_COLLECTOR_CONFIG",
         "",
-        "a YAML file with `access:`, `rules:`, `scrape:`, `prometheus:` and `forward:`: authentication, span rules, scrape "
-        "targets, Prometheus output and [forwarding](forwarding.md); [read again when it changes](security.md#what-holds-there)",
+        "YAML file with `access:`, `rules:`, `scrape:`, `prometheus:` and `forward:` (authentication, span rules, scrape "
+        "targets, Prometheus output, [forwarding](forwarding.md)); [reloaded on change](security.md#what-holds-there)",
         option="--collector-config",
     ),
-    Setting("STAGELENS_COLLECTOR_OPEN", "false", "`true`: accept unauthenticated senders on any bind address"),
-    Setting("STAGELENS_MAX_BODY", "8MiB", "maximum request size, as received"),
-    Setting("STAGELENS_MAX_INFLATED", "32MiB", "maximum request size, inflated"),
-    Setting("STAGELENS_QUEUE_BATCHES", "1000", "maximum number of requests that wait for the store"),
-    Setting("STAGELENS_QUEUE_SIZE", "32MiB", "maximum total size of these requests, inflated"),
+    Setting("STAGELENS_COLLECTOR_OPEN", "false", "`true` accepts unauthenticated senders on any bind address"),
+    Setting("STAGELENS_MAX_BODY", "8MiB", "maximum size of an export, as received"),
+    Setting("STAGELENS_MAX_INFLATED", "32MiB", "maximum size of an export, decompressed"),
+    Setting("STAGELENS_QUEUE_BATCHES", "1000", "maximum number of exports that wait for the store"),
+    Setting("STAGELENS_QUEUE_SIZE", "32MiB", "maximum total size of these exports, decompressed"),
     Setting(
         "STAGELENS_TRACES",
         "tail",
-        "which requests made of [spans of others](traces.md#from-spans-to-requests) are retained as traces: "
-        "`tail` (the slowest, errors, a few others) or `all`",
+        "requests [assembled from spans](traces.md#from-spans-to-requests) that are retained as traces: "
+        "`tail` (slow, failed and a few random requests) or `all`",
     ),
     Setting(
         "STAGELENS_SPANS_WAITING",
@@ -183,80 +188,81 @@ COLLECTOR = (
     Setting(
         "STAGELENS_MAY_CALL",
         "public, private, loopback",
-        "[egress allow-list](security.md#whom-the-server-may-call) (targets, destinations, webhooks, the mail "
-        "server): kinds of addresses, of which there is also `metadata`, networks, names",
+        "[egress allow-list](security.md#whom-the-server-may-call) for scrape targets, destinations, webhooks and the mail "
+        "server: `public`, `private`, `loopback`, `metadata`, networks, host names",
     ),
 )
 
 DASHBOARD = (
-    Setting("STAGELENS_DASHBOARD_HOST", "127.0.0.1", "address of the pages", option="--dashboard-host"),
-    Setting("STAGELENS_DASHBOARD_PORT", "8600", "port of the pages; 0 picks a free port", option="--dashboard-port"),
+    Setting("STAGELENS_DASHBOARD_HOST", "127.0.0.1", "bind address of the dashboard", option="--dashboard-host"),
+    Setting(
+        "STAGELENS_DASHBOARD_PORT", "8600", "port of the dashboard; 0 picks a free port", option="--dashboard-port"
+    ),
     Setting(
         "STAGELENS_DASHBOARD_TOKEN",
         "",
-        "shared secret of all readers; required off loopback, unless "
-        "one of the next three is set: [authentication of readers](security.md)",
+        "shared secret of all readers; required on other addresses than loopback, unless users or a proxy are configured "
+        "([authentication of readers](security.md#who-may-read-the-dashboard))",
     ),
-    Setting("STAGELENS_DASHBOARD_TOKEN_FILE", "", "a file with the secret instead"),
+    Setting("STAGELENS_DASHBOARD_TOKEN_FILE", "", "file with this secret"),
     Setting(
         "STAGELENS_DASHBOARD_USERS",
         "",
-        "a file of names and hashed passwords; `stagelens dashboard --add-user NAME` writes it",
+        "file with user names and password hashes; `stagelens dashboard --add-user NAME` adds a user",
     ),
     Setting(
         "STAGELENS_DASHBOARD_PROXY_HEADER",
         "",
-        "header in which a proxy names the signed-in user, such as `X-Forwarded-User`",
+        "header with the user name from an authenticating proxy, such as `X-Forwarded-User`",
     ),
     Setting(
         "STAGELENS_DASHBOARD_TRUSTED_PROXIES",
         "",
-        "proxies whose header is trusted: addresses and networks, `10.0.0.5,10.1.0.0/16`",
+        "addresses and networks of trusted proxies: `10.0.0.5,10.1.0.0/16`",
     ),
     Setting(
         "STAGELENS_DASHBOARD_BEHIND_PROXY",
         "0",
-        "`1`: disable login; only an authenticating proxy can reach the dashboard",
+        "`1` disables login, for a dashboard that only an authenticating proxy can reach",
     ),
     Setting(
         "STAGELENS_DASHBOARD_HOSTS",
         "",
-        "allowed Host headers, `stagelens.example.com`; others get 421",
+        "allowed Host headers, such as `stagelens.example.com`; others get HTTP 421",
     ),
     Setting(
         "STAGELENS_PRICES",
         "",
-        "a file with the hourly cost of services, [read again when it changes](capacity.md); without "
-        "one no cost is shown",
+        "file with the hourly cost of services, [reloaded on change](capacity.md); without it, no cost is shown",
         option="--prices",
     ),
     Setting(
         "STAGELENS_TRACER_URL",
         "",
-        "the address of a trace in a tracing backend of yours, `https://jaeger.example/trace/{trace_id}`: a button on "
-        "each retained request",
+        "URL of a trace in your tracing backend, such as `https://jaeger.example/trace/{trace_id}`, for a link on each "
+        "retained trace",
         option="--tracer",
     ),
 )
 
 ALERTS = (
-    Setting("STAGELENS_DASHBOARD_URL", "the dashboard's own address", "base URL of links in alerts"),
+    Setting("STAGELENS_DASHBOARD_URL", "the dashboard's own address", "base URL of links in notifications"),
     Setting(
         "STAGELENS_SLO_FILE",
-        "slo.yaml, if there is one",
-        "[objectives](slos.md) and [channels](alerts.md)",
+        "slo.yaml, if it exists",
+        "file with [objectives](slos.md) and [channels](alerts.md)",
         option="--slo",
     ),
-    Setting("STAGELENS_ALERT_INTERVAL", "10s", "interval of the evaluation of objectives"),
+    Setting("STAGELENS_ALERT_INTERVAL", "10s", "evaluation interval of objectives"),
 )
 
 ALERT_METRICS = (
     Setting(
         "STAGELENS_ALERTS_METRICS_PORT",
         "",
-        "port on which the alerts serve [their own metrics](alerts.md#watching-the-alerts), 0 picks a "
-        "free port; `stagelens up` also has them among the collector's",
+        "port of the [alert metrics](alerts.md#watching-the-alerts); 0 picks a free port; `stagelens up` also serves them "
+        "on the collector's port",
         option="--metrics-port",
     ),
-    Setting("STAGELENS_ALERTS_METRICS_HOST", "127.0.0.1", "its address", option="--metrics-host"),
+    Setting("STAGELENS_ALERTS_METRICS_HOST", "127.0.0.1", "bind address of the alert metrics", option="--metrics-host"),
 )
