@@ -1,11 +1,11 @@
 # The images of Stagelens.
 #
 #   docker build -t stagelens .                                              collector, dashboard, alerts: stagelens up|collector|…
-#   docker build -t stagelens-instrumentation --target instrumentation .     what an init container copies into a workload
+#   docker build -t stagelens-instrumentation --target instrumentation .     agent, for an init container of a workload
 #
-# Whoever wants the same image again names what it stands on by digest:
+# For reproducible images, pin the base images by digest:
 #   --build-arg PYTHON_IMAGE=python:3.11-slim-bookworm@sha256:…  --build-arg BUSYBOX_IMAGE=busybox:1.37@sha256:…
-# docs/kubernetes.md says more. Each RUN step of `wheel` and `autoinstrumentation` is run by tests/helm/test_image.py.
+# See docs/kubernetes.md. tests/helm/test_image.py runs each RUN step of `wheel` and `autoinstrumentation`.
 ARG PYTHON_IMAGE=python:3.11-slim-bookworm
 ARG BUSYBOX_IMAGE=busybox:1.37
 
@@ -14,8 +14,8 @@ WORKDIR /src
 COPY . .
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels .
 
-# --- What goes into workloads. The layout is the OpenTelemetry Operator's: it copies /autoinstrumentation (on Alpine
-# --- /autoinstrumentation-musl; it is pure Python, so both are the same), and names this folder in PYTHONPATH.
+# --- Packages for workloads, in the layout of the OpenTelemetry Operator. The operator copies /autoinstrumentation (on Alpine
+# --- /autoinstrumentation-musl) and adds it to PYTHONPATH. Both are equal, because the packages are pure Python.
 FROM ${PYTHON_IMAGE} AS autoinstrumentation
 COPY docker/constraints.txt docker/sitecustomize.py /src/
 COPY --from=wheel /wheels /wheels
@@ -26,7 +26,7 @@ FROM ${BUSYBOX_IMAGE} AS instrumentation
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="stagelens-instrumentation" \
-      org.opencontainers.image.description="What times the requests of a Python workload; copied there by an init container." \
+      org.opencontainers.image.description="Times the requests of a Python workload; an init container copies it there." \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
@@ -43,7 +43,7 @@ RUN python -m venv --without-pip /opt/stagelens \
        "$(ls /wheels/stagelens-*.whl)[server,postgres,clickhouse]" \
     && find /opt/stagelens/lib/python3*/site-packages/numpy /opt/stagelens/lib/python3*/site-packages/pandas \
        -type d -name tests -prune -exec rm -r {} +
-# What is in it, for whoever has to know: docker run --rm --entrypoint cat stagelens /opt/stagelens/sbom.cdx.json
+# Bill of materials: docker run --rm --entrypoint cat stagelens /opt/stagelens/sbom.cdx.json
 ARG CYCLONEDX_VERSION=7.5.0
 RUN python -m venv /opt/sbom \
     && /opt/sbom/bin/pip install --no-cache-dir "cyclonedx-bom==${CYCLONEDX_VERSION}" \
@@ -57,7 +57,7 @@ LABEL org.opencontainers.image.title="stagelens" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-# The group of /data is root's: OpenShift gives a container any user, and always that group.
+# /data belongs to the group root: OpenShift assigns an arbitrary user, but always this group.
 RUN groupadd --gid 10001 stagelens \
     && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /data --shell /usr/sbin/nologin stagelens \
     && install -d -o 10001 -g 0 -m 0770 /data
