@@ -91,7 +91,7 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
     assert done.stderr == ""
     assert done.returncode == 0
-    assert "Where did the time go" in (tmp_path / "index.html").read_text()
+    assert "Get started" in (tmp_path / "index.html").read_text()
 
 
 def test_generated_pages_are_current() -> None:
