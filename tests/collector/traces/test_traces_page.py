@@ -19,8 +19,8 @@ def row(rule: Rule) -> str:
     part_stages = [part.stage for part in rule.parts]
     stages = [*([f"until its first child: {rule.head}"] if rule.head else []), *dict.fromkeys(part_stages)]
     stages += [f"the rest: {rule.stage}" if stages else rule.stage] if rule.stage else []
-    request = {True: "yes", False: "no", None: "by kind and parent"}[rule.request]
-    return f"| {rule.name} | {spans} | {', '.join(stages) or 'none'} | {request} |"
+    request = {True: "yes", False: "no", None: "default"}[rule.request]
+    return f"| {rule.name} | {spans} | {', '.join(stages)} | {request} |"
 
 
 def _spans(when: SpanCondition) -> str:
