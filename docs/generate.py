@@ -52,7 +52,7 @@ _ATTRIBUTES = {
     "tokens_out": "output tokens",
 }
 _UNITS = {server_reports.S: "s", server_reports.MS: "ms", server_reports.NS: "ns"}
-_NO_STAGE = {server_reports.TOTAL: "all of it", server_reports.TO_FIRST: "all of it up to the first token"}
+_NO_STAGE = {server_reports.TOTAL: "total", server_reports.TO_FIRST: "total up to the first token"}
 NOTE = "<!-- Written by docs/generate.py from the module's own declarations. -->"
 
 
@@ -86,13 +86,24 @@ def _setting(setting: Setting) -> str:
 def _spoken(table: re.Match[str]) -> str:
     """Return the table of what servers say of themselves, made anew."""
     rows = map(_dialect, (*server_reports.HEADERS, *server_reports.BODIES))
-    return "\n".join((table[1], "| server | name | where | what |", "|---|---|---|---|", *rows, "", table[2]))
+    return "\n".join(
+        (table[1], "| server | dialect | place | field (unit): stage |", "|---|---|---|---|", *rows, "", table[2])
+    )
 
 
 def _dialect(dialect: server_reports.ReportDialect) -> str:
-    inside = (f"`{'.'.join(place)}`" if place else "itself" for place in dialect.places)
+    inside = (f"`{'.'.join(place)}`" if place else "top level" for place in dialect.places)
     where = f"body, {' or '.join(inside)}" if dialect.places else "headers"
-    return f"| {dialect.title} | `{dialect.name}` | {where} | {'; '.join(map(_field, dialect.fields))} |"
+    if headers := [each for each in server_reports.HEADERS if dialect.places and each.name == dialect.name]:
+        prefix = headers[0].fields[0].name.removesuffix(dialect.fields[0].name)
+        return f"| {dialect.title} | `{dialect.name}` | {where} | as in the headers, without `{prefix}` |"
+    # Fields with the name of their stage share one text.
+    same = [field for field in dialect.fields if field.name == field.stage and field.stage not in _NO_STAGE]
+    named = (
+        [f"{', '.join(f'`{field.name}`' for field in same)} ({_UNITS[same[0].unit_ns]}): that stage"] if same else []
+    )
+    others = [_field(field) for field in dialect.fields if field not in same]
+    return f"| {dialect.title} | `{dialect.name}` | {where} | {'; '.join((*named, *others))} |"
 
 
 def _field(field: server_reports.Field) -> str:

@@ -104,7 +104,7 @@ FIREWORKS: Final = ReportDialect(
 # stages, as written by our ASGI instrumentation, and `total` are read.
 SERVER_TIMING: Final = ReportDialect(
     "server-timing",
-    "any server, `Server-Timing`",
+    "any server with `Server-Timing`",
     "server-timing",
     tuple(
         Field(stage, MS, stage)
@@ -203,7 +203,7 @@ CEREBRAS: Final = ReportDialect(
 
 FIREWORKS_BODY: Final = ReportDialect(
     "fireworks",
-    "Fireworks, `perf_metrics_in_response`",
+    "Fireworks with `perf_metrics_in_response`",
     "server-processing-time",
     _FIREWORKS,
     (("perf_metrics",),),
