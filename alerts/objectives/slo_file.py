@@ -221,7 +221,7 @@ def _definitions(
         slos=tuple(_with_calendar(slo, entry.name, planned) for _, entry in slos for slo in entry.slos),
         channels=tuple(each for each in entries if each),
         dashboard_url=top.dashboard_url.rstrip("/") if top else "",
-        regressions=top.regressions if top else ALL_SERVICES,
+        regressions=top.regressions if top else None,
     )
 
 

@@ -78,6 +78,13 @@ def test_unsupported_openslo_fields_are_reported_with_their_line() -> None:
     ]
 
 
+def test_a_file_of_openslo_documents_leaves_the_regression_search_off(slo_yaml: Path) -> None:
+    """It is off by default, and only the SLO file switches it on."""
+    slo_yaml.write_text(LATENCY)
+
+    assert read_slo_file(slo_yaml, {}).regressions is None
+
+
 def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -> None:
     """The value of an objective is a latency in seconds."""
     slo_yaml.write_text(LATENCY, encoding="utf-8")
