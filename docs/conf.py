@@ -38,7 +38,8 @@ _LINK = re.compile(r"^(?:- |\|).*?\]\(([\w/.-]+)\.md\)", re.MULTILINE)
 
 def toctree(links: list[str], caption: str = "") -> str:
     """Return a hidden table of contents, which Sphinx needs for its sidebar."""
-    return "\n".join(("", "```{toctree}", ":hidden:", f":caption: {caption}", "", *dict.fromkeys(links), "```", ""))
+    options = (":hidden:", f":caption: {caption}") if caption else (":hidden:",)
+    return "\n".join(("", "```{toctree}", *options, "", *dict.fromkeys(links), "```", ""))
 
 
 def read_source(_: object, page: str, source: list[str]) -> None:
