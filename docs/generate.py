@@ -73,7 +73,7 @@ def pages() -> dict[str, str]:
 def _filled(table: re.Match[str]) -> str:
     """Return the table between two marks of a page, made anew."""
     rows = (_setting(setting) for setting in SETTINGS[table[2]])
-    return "\n".join((table[1], "| variable | option | default | |", "|---|---|---|---|", *rows, "", table[3]))
+    return "\n".join((table[1], "| variable | option | default | meaning |", "|---|---|---|---|", *rows, "", table[3]))
 
 
 def _setting(setting: Setting) -> str:
