@@ -12,7 +12,7 @@ CUDA graph; and ONNX Runtime with an `IOBinding`, where its CUDA provider is ins
 Each is the median of runs that take turns. Goals: every stage within 2 % of the truth, at most 3 us added to a forward.
 
 Without a CUDA device it says so and exits with 3; `--device cpu` only tries the program itself: there are no copies there.
-`docs/gpu.md` has its results on an NVIDIA H200.
+`docs/gpu.md` and `docs/design/gpu.md` have its results on one NVIDIA H200.
 """
 
 from __future__ import annotations

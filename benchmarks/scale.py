@@ -8,7 +8,7 @@ share the replicas evenly; each reads its bodies as the server does and commits 
 store of its own over the same database, run one after the other in one process: what is measured is the CPU time of all
 of it together, the database included, and what is written.
 
-Not in it: HTTP (about 0.2 ms a request, STORE of `docs/storage.md`), the network, and waiting for turns.
+Not included: HTTP, the network, and waiting for other collectors. `docs/design/storage.md` has the results.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Outcome:
     refused: Counter[str] = field(default_factory=Counter[str])
 
     def __str__(self) -> str:
-        """Return it as a row of docs/reliability.md."""
+        """Return it as a row of docs/design/reliability.md."""
         slowest = [f"{max(each, default=0):.2f} s" for each in (self.pages, self.probes)]
         counts = ", ".join(f"{status or 'none'}: {number:,}" for status, number in sorted(self.answers.items()))
         return f"| {self.name} | {counts} | {' | '.join(slowest)} | {self.refused.total()} |"

@@ -15,7 +15,7 @@ from tests.chaos.flood import Collector, flood, honest
 
 pytestmark = pytest.mark.soak
 
-# Twice what all floods together took, each for a minute, with the default settings (docs/reliability.md).
+# Twice what all floods together took, each for a minute, with the default settings (docs/design/reliability.md).
 CEILING_BYTES = 512 * 1024**2
 
 
