@@ -112,7 +112,7 @@ def test_every_attack_names_a_test_that_tries_it() -> None:
     """A row of the table in docs/security.md leads to code; `…::` is another test of the file before it."""
     text = (ROOT / "docs" / "security.md").read_text()
     path, missing = "", list[str]()
-    for named in re.findall(r"`((?:[\w/]+\.py|…)(?:::\w+)?)`", text[text.index("## Attacks that were tried") :]):
+    for named in re.findall(r"`((?:[\w/]+\.py|…)(?:::\w+)?)`", text[text.index("## Tested attacks") :]):
         file, _, test = named.partition("::")
         path = path if file == "…" else file
         if f"def {test}" not in (ROOT / "tests" / path).read_text():

@@ -159,14 +159,14 @@ COLLECTOR = (
         "STAGELENS_COLLECTOR_TOKEN",
         "",
         "shared secret of all senders; required on other addresses than loopback, unless the collector file has "
-        "`access:` ([authentication of senders](security.md#who-may-send-to-the-collector))",
+        "`access:` ([authentication of senders](security.md#collector-access))",
     ),
     Setting("STAGELENS_COLLECTOR_TOKEN_FILE", "", "file with this secret"),
     Setting(
         "STAGELENS_COLLECTOR_CONFIG",
         "",
         "YAML file with `access:`, `rules:`, `scrape:`, `prometheus:` and `forward:` (authentication, span rules, scrape "
-        "targets, Prometheus output, [forwarding](forwarding.md)); [reloaded on change](security.md#what-holds-there)",
+        "targets, Prometheus output, [forwarding](forwarding.md)); [reloaded on change](security.md#collector-protections)",
         option="--collector-config",
     ),
     Setting("STAGELENS_COLLECTOR_OPEN", "false", "`true` accepts unauthenticated senders on any bind address"),
@@ -188,7 +188,7 @@ COLLECTOR = (
     Setting(
         "STAGELENS_MAY_CALL",
         "public, private, loopback",
-        "[egress allow-list](security.md#whom-the-server-may-call) for scrape targets, destinations, webhooks and the mail "
+        "[egress allow-list](security.md#egress-allow-list) for scrape targets, destinations, webhooks and the mail "
         "server: `public`, `private`, `loopback`, `metadata`, networks, host names",
     ),
 )
@@ -202,7 +202,7 @@ DASHBOARD = (
         "STAGELENS_DASHBOARD_TOKEN",
         "",
         "shared secret of all readers; required on other addresses than loopback, unless users or a proxy are configured "
-        "([authentication of readers](security.md#who-may-read-the-dashboard))",
+        "([authentication of readers](security.md#dashboard-access))",
     ),
     Setting("STAGELENS_DASHBOARD_TOKEN_FILE", "", "file with this secret"),
     Setting(
