@@ -6,8 +6,9 @@ import importlib.util
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,66 @@ def test_links_between_pages_lead_somewhere(page: str) -> None:
     targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
 
     assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+def test_links_to_headings_name_a_heading() -> None:
+    """Each `PAGE.md#anchor` in the documentation and in product code names a heading of that page."""
+    pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")]
+    pages += sorted((ROOT / "docs").rglob("*.md"))
+    code = [
+        path
+        for part in (*PARTS, "cli", "helm", "examples")
+        for path in sorted((ROOT / part).rglob("*"))
+        if path.suffix in {".md", ".py", ".tpl", ".txt", ".yaml", ".yml"}
+    ]
+    links = [
+        (path, target, anchor)
+        for path in (*pages, *code)
+        for target, anchor in re.findall(r"([^\s\"'`(<>]*\.md|(?<=\]\())#([\w-]+)", path.read_text())
+        if "://" not in target
+    ]
+    missing = [
+        f"{path.relative_to(ROOT)}: {target}#{anchor}"
+        for path, target, anchor in links
+        if not any(anchor in _anchors(page) for page in _candidates(path, target))
+    ]
+
+    assert len(links) > 50
+    assert missing == []
+
+
+def test_anchors_follow_the_rules_of_github(tmp_path: Path) -> None:
+    """Lower case, hyphens for spaces, no punctuation; repeated headings are numbered; comments in blocks do not count."""
+    page = tmp_path / "page.md"
+    page.write_text("# A `b_c`, d-e\n## [Link](x.md) & more\n```sh\n# comment\n```\n## Same\n### Same\n")
+
+    assert _anchors(page) == {"a-b_c-d-e", "link--more", "same", "same-1"}
+
+
+def _candidates(path: Path, target: str) -> list[Path]:
+    """Return the pages that *target* in the file *path* can mean: code names them from the root or from `docs/`."""
+    if not target:
+        return [path]
+    folders = (path.parent,) if path.suffix == ".md" else (ROOT, ROOT / "docs")
+    return [page for folder in folders if (page := folder / target).exists()]
+
+
+def _anchors(page: Path) -> set[str]:
+    """Return the anchors of all headings of a page, as GitHub names them."""
+    text = re.sub(r"^ *(```|~~~).*?^ *\1", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    anchors = set[str]()
+    for heading in re.findall(r"^#{1,6} +(.+?) *$", text, re.MULTILINE):
+        words = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading).lower()
+        slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
+        anchors.add(next(name for name in _numbered(slug) if name not in anchors))
+    return anchors
+
+
+def _numbered(slug: str) -> Iterator[str]:
+    """Yield `slug`, `slug-1`, `slug-2`, …."""
+    yield slug
+    for number in count(1):
+        yield f"{slug}-{number}"
 
 
 @pytest.mark.stacks
