@@ -73,6 +73,7 @@ def test_the_default_that_is_documented_is_the_one_that_holds(
         "README.md",
         "CONTRIBUTING.md",
         "SECURITY.md",
+        "CHANGELOG.md",
         *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
     ],
 )
