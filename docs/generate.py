@@ -212,11 +212,11 @@ _SECTION = re.compile(r"^(Args|Returns|Example):\n((?:(?: {4}.*)?\n)*)", re.MULT
 
 
 def _summary(function: Callable[..., Any]) -> str:
-    return inspect.getdoc(function).partition("\n")[0]
+    return (inspect.getdoc(function) or "").partition("\n")[0]
 
 
 def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
-    text = inspect.getdoc(function) + "\n"
+    text = (inspect.getdoc(function) or "") + "\n"
     sections = {found[1]: textwrap.dedent(found[2]).strip() for found in _SECTION.finditer(text)}
     yield f"## `{name}`"
     yield ""
