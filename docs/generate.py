@@ -1,8 +1,9 @@
-"""Write the generated pages: `docs/libraries/`, `python-api.md`, `compatibility.md`, and tables of other pages.
+"""Write the generated pages: `docs/libraries/`, `python-api.md`, `compatibility.md`, and parts of other pages.
 
     python docs/generate.py    (or: make docs)
 
-The texts come from docstrings and declarations. tests/test_docs.py fails if a page is not current.
+The texts come from docstrings and declarations. A file between `<!-- file: PATH -->` and `<!-- end of file -->` is copied
+unchanged. tests/test_docs.py fails if a page is not current.
 """
 
 from __future__ import annotations
@@ -51,6 +52,9 @@ _ATTRIBUTES = {
     "tokens_in": "input tokens",
     "tokens_out": "output tokens",
 }
+_FILE = re.compile(r"(<!-- file: (\S+) -->\n).*?(<!-- end of file -->)", re.DOTALL)
+# Language of a code block by the name of its file; `text` for others.
+_LANGUAGES = {".py": "python", ".yaml": "yaml", ".json": "json", "Dockerfile": "dockerfile"}
 _UNITS = {server_reports.S: "s", server_reports.MS: "ms", server_reports.NS: "ns"}
 _NO_STAGE = {server_reports.TOTAL: "total", server_reports.TO_FIRST: "total up to the first token"}
 NOTE = "<!-- Written by docs/generate.py from the module's own declarations. -->"
@@ -62,12 +66,24 @@ def pages() -> dict[str, str]:
     known = sorted(classes.items(), key=lambda item: item[1].title.lower())
     texts = {f"libraries/{module}.md": "\n".join(_page(cls)) + "\n" for module, cls in known}
     return {
+        **{f"start/{path.name}": embed_files(path.read_text()) for path in sorted((HERE / "start").glob("*.md"))},
         "configuration.md": _TABLE.sub(_filled, (HERE / "configuration.md").read_text()),
         "reported.md": _DIALECTS.sub(_spoken, (HERE / "reported.md").read_text()),
         "libraries/README.md": "\n".join(_index(known)) + "\n",
         **texts,
         **_reference_pages(known),
     }
+
+
+def embed_files(text: str) -> str:
+    """Return a page with the current content of each file that it shows."""
+    return _FILE.sub(_file, text)
+
+
+def _file(place: re.Match[str]) -> str:
+    path = HERE.parent / place[2]
+    language = _LANGUAGES.get(path.suffix or path.name, "text")
+    return f"{place[1]}```{language}\n{path.read_text()}```\n{place[3]}"
 
 
 def _filled(table: re.Match[str]) -> str:

@@ -75,6 +75,7 @@ def test_the_default_that_is_documented_is_the_one_that_holds(
         "SECURITY.md",
         "CHANGELOG.md",
         *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
+        *(f"docs/start/{page.name}" for page in sorted((ROOT / "docs" / "start").glob("*.md"))),
     ],
 )
 def test_links_between_pages_lead_somewhere(page: str) -> None:
@@ -166,8 +167,21 @@ def test_generated_pages_are_current() -> None:
     there = {f"libraries/{path.name}": path.read_text() for path in (ROOT / "docs" / "libraries").glob("*.md")}
     whole = ("configuration.md", "reported.md", "python-api.md", "compatibility.md", "glossary.md")
     there |= {page: (ROOT / "docs" / page).read_text() for page in whole}
+    there |= {f"start/{path.name}": path.read_text() for path in (ROOT / "docs" / "start").glob("*.md")}
 
     assert there == generate.pages()
+
+
+def test_start_pages_show_each_file_of_their_example() -> None:
+    """Pages are complete on GitHub, where the directives of Sphinx are not executed."""
+    for page in sorted((ROOT / "docs" / "start").glob("*.md")):
+        text = page.read_text()
+        folder = ROOT / "examples" / "start" / page.stem
+        files = [path for path in folder.rglob("*") if path.is_file() and not {"__pycache__", "venv"} & {*path.parts}]
+        hidden = [path.relative_to(ROOT) for path in files if f"<!-- file: {path.relative_to(ROOT)} -->" not in text]
+
+        assert hidden == [], page.name
+        assert "```{" not in text, page.name
 
 
 def test_every_attack_names_a_test_that_tries_it() -> None:

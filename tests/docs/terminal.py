@@ -22,6 +22,8 @@ READY = (8000, 8600)
 MAX_TAIL_CHARS = 8000
 # Instead of the hundreds that a percentile needs.
 REQUESTS = 40
+# Commands that change the shell: its directory, its variables, its virtual environment.
+_CHANGES_SHELL = re.compile(r"(?:^|&& )(?:cd|export|\.) ")
 
 
 def is_open(port: int) -> bool:
@@ -31,7 +33,7 @@ def is_open(port: int) -> bool:
 
 
 class Terminal:
-    """A shell in *folder*; a context manager that ends what still runs in it.
+    """A shell in *folder*; a context manager that ends the processes that still run in it.
 
     Args:
         folder: Where commands run.
@@ -43,10 +45,13 @@ class Terminal:
         self.folder = folder
         self._ports = ports
         self._environment = {**os.environ, **environment}
+        self._directory = folder
         path = os.pathsep.join((str(HERE / "shims"), str(Path(sys.executable).parent), os.environ.get("PATH", "")))
         self._environment["PATH"] = f"{environment['PATH']}{os.pathsep}{path}" if "PATH" in environment else path
+        self._new = self._environment
         self._running: list[subprocess.Popen[bytes]] = []
-        self._printed: list[Path] = []
+        self._servers: list[Path] = []
+        self.printed: list[Path] = []
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +65,11 @@ class Terminal:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+    def open_window(self) -> None:
+        """Continue in *folder* with the first environment, as in a new window; servers keep running."""
+        self._directory, self._environment = self.folder, self._new
+        self.printed = []
 
     def rewrite(self, text: str) -> str:
         """Return *text* with our ports for those that are written there, and with fewer requests: how many shows no more."""
@@ -76,12 +86,16 @@ class Terminal:
         Raises:
             AssertionError: It ended with an error, or did neither.
         """
+        if _CHANGES_SHELL.search(command):
+            self._change_shell(command)
+            return ""
         closed = [port for written, port in self._ports.items() if written in READY and not is_open(port)]
         printed = self.folder / f".printed-{len(list(self.folder.glob('.printed-*')))}"
+        self.printed.append(printed)
         with printed.open("wb") as output:
             process = subprocess.Popen(
                 ["bash", "-c", self.rewrite(command)],
-                cwd=self.folder,
+                cwd=self._directory,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -92,7 +106,7 @@ class Terminal:
         while process.poll() is None:
             if any(is_open(port) for port in closed):
                 self._running.append(process)
-                self._printed.append(printed)
+                self._servers.append(printed)
                 return printed.read_text()
             if time.monotonic() > deadline:
                 self._running.append(process)
@@ -101,10 +115,28 @@ class Terminal:
         text = printed.read_text()
 
         # A command often fails because a server that was started before it has failed.
-        servers = [each.read_text()[-MAX_TAIL_CHARS:] for each in self._printed]
+        servers = [each.read_text()[-MAX_TAIL_CHARS:] for each in self._servers]
 
         assert process.returncode == 0, "\n".join(
             (f"$ {command}", text, f"(ended with {process.returncode}; what its servers printed follows)", *servers)
         )
 
         return text
+
+    def _change_shell(self, command: str) -> None:
+        """Run *command*, and keep the directory and the environment that it leaves."""
+        done = subprocess.run(
+            ["bash", "-c", f"set -e; {command}; pwd; env -0"],
+            cwd=self._directory,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
+
+        directory, _, variables = done.stdout.partition("\n")
+        self._directory = Path(directory)
+        self._environment = dict(line.split("=", 1) for line in variables.split("\0") if line)
