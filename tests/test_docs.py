@@ -177,8 +177,8 @@ def test_start_pages_show_each_file_of_their_example() -> None:
     for page in sorted((ROOT / "docs" / "start").glob("*.md")):
         text = page.read_text()
         folder = ROOT / "examples" / "start" / page.stem
-        files = [path for path in folder.rglob("*") if path.is_file() and not {"__pycache__", "venv"} & {*path.parts}]
-        hidden = [path.relative_to(ROOT) for path in files if f"<!-- file: {path.relative_to(ROOT)} -->" not in text]
+        names = [str(path.relative_to(ROOT)) for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+        hidden = [name for name in names if "/." not in name and f"<!-- file: {name} -->" not in text]
 
         assert hidden == [], page.name
         assert "```{" not in text, page.name

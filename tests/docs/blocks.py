@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -88,6 +89,36 @@ def blocks(page: Path) -> Iterator[Block]:
             "\n".join(line[indent:] for line in found["text"].splitlines()),
             before["words"] if before else "",
         )
+
+
+def expected_output(of_page: Sequence[Block]) -> dict[Block, list[str]]:
+    """Return for each block of commands the normalized lines of the `text` block that follows it as its output.
+
+    A block that shows a file of the repository is no output.
+    """
+    return {
+        block: [normalized(line) for line in after.text.splitlines() if line.strip()]
+        for block, after in pairwise(of_page)
+        if block.language == "sh" and after.language == "text" and not after.mark.startswith("file: ")
+    }
+
+
+def normalized(line: str) -> str:
+    """Return *line* without what differs from run to run: numbers are 0, white space is one space.
+
+    >>> normalized("OTLP/HTTP  http://127.0.0.1:4318")
+    'OTLP/HTTP http://0:0'
+    """
+    return re.sub(r"\d+(?:[.,]\d+)*", "0", " ".join(line.split()))
+
+
+def matches(expected: str, printed: str) -> bool:
+    """Return whether the normalized line *printed* is *expected*, in which `…` stands for any text.
+
+    >>> matches("alerts no SLO is evaluated: …", "alerts no SLO is evaluated: there is no slo.yaml")
+    True
+    """
+    return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), printed) is not None
 
 
 def unfenced(page: Path) -> Iterator[str]:

@@ -126,7 +126,7 @@ class Terminal:
     def _change_shell(self, command: str) -> None:
         """Run *command*, and keep the directory and the environment that it leaves."""
         done = subprocess.run(
-            ["bash", "-c", f"set -e; {command}; pwd; env -0"],
+            ["bash", "-c", f"set -ea; {command}; pwd; env -0"],
             cwd=self._directory,
             env=self._environment,
             stdin=subprocess.DEVNULL,

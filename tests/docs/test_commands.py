@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +15,18 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from tests.docs.blocks import REASONS, ROOT, Block, blocks, distinguishing, pages, unfenced
+from tests.docs.blocks import (
+    REASONS,
+    ROOT,
+    Block,
+    blocks,
+    distinguishing,
+    expected_output,
+    matches,
+    normalized,
+    pages,
+    unfenced,
+)
 from tests.docs.terminal import TIMEOUT_SECONDS, Terminal
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.ports import free_port
@@ -23,19 +34,31 @@ from tests.support.ports import free_port
 pytestmark = pytest.mark.stacks
 
 EXAMPLES = ROOT / "examples"
+HERE = Path(__file__).parent
 START = EXAMPLES / "start"
 BLOCKS = [block for page in pages() for block in blocks(page)]
 OURS: dict[str, list[Block]] = {}
 for _block in BLOCKS:
     if _block.is_ours:
         OURS.setdefault(_block.page, []).append(_block)
+EXPECTED = {
+    block: lines
+    for page in (ROOT / "docs" / "start").glob("*.md")
+    for block, lines in expected_output(list(blocks(page))).items()
+}
 # What pages say by themselves, and what servers take if nobody says.
 SERVERS = (4317, 4318, 8600)
 SERVICE = (8000, 8001, 8002)
 # Stacks that do not get along with what the tests have installed; `make` puts each into a folder of its own.
-BESIDE = {f"docs/start/{name}.md": name for name in ("kserve", "bentoml", "triton", "vllm")}
+BESIDE = {f"docs/start/{name}.md": name for name in ("kserve", "bentoml", "litserve", "triton", "vllm")}
+BESIDE["docs/start/ray-serve.md"] = "ray"
+# The only page about a service that the reader has already; its folders are in the reader's home.
+YOUR_SERVICE = "docs/start/your-service.md"
+# Pages without a program.
+TEXTS = {"index", Path(YOUR_SERVICE).stem}
 # Pages that are followed at once: half of the time is spent waiting for what is counted.
 READERS = 4
+POLL_SECONDS = 0.5
 TAKING_IN = threading.Lock()
 
 
@@ -46,11 +69,13 @@ class World(NamedTuple):
         ports: Where its parts listen, by the ports they have otherwise.
         config: Its file, which it reads again by itself.
         environment: What leads a service, an exporter, a command to it.
+        printed: What it prints.
     """
 
     ports: dict[int, int]
     config: Path
     environment: dict[str, str]
+    printed: Path
 
     def take_in(self, config: str) -> None:
         """Add the content of a page's collector.yaml."""
@@ -77,7 +102,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
         "STAGELENS_COLLECTOR_GRPC_PORT": str(ports[4317]),
         "STAGELENS_COLLECTOR_PORT": str(ports[4318]),
         "STAGELENS_DASHBOARD_PORT": str(ports[8600]),
-        "STAGELENS_DATABASE": f"sqlite:///{folder}/stagelens.db",
         "STAGELENS_EXPORT_INTERVAL": "1s",
         "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{ports[4318]}",
         "OTEL_BSP_SCHEDULE_DELAY": "500",
@@ -88,7 +112,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
     }
     with Terminal(folder, {8600: ports[8600]}, environment) as terminal:
         terminal.type("python -m stagelens up")
-        yield World(ports, config, environment)
+        # Commands that read the database do so from other folders.
+        environment |= {"STAGELENS_DATABASE": f"sqlite:///{folder}/stagelens.db"}
+        yield World(ports, config, environment, terminal.printed[0])
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=str)
@@ -122,16 +148,23 @@ def test_unrun_commands_have_a_reason_or_another_test(block: Block) -> None:
 
 def test_every_start_has_a_program_and_vice_versa() -> None:
     """Each page is about the folder of its name."""
-    starts = {page.stem for page in (ROOT / "docs" / "start").glob("*.md")} - {"index"}
+    starts = {page.stem for page in (ROOT / "docs" / "start").glob("*.md")} - TEXTS
 
     assert starts == {folder.name for folder in START.iterdir()}
 
 
 @pytest.fixture(scope="module")
-def followed(world: World, tmp_path_factory: pytest.TempPathFactory) -> Generator[dict[str, Future[None]]]:
-    """Results of the commands of each page."""
+def followed(
+    world: World, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Generator[dict[str, Future[None]]]:
+    """Results of the commands of each page that is selected."""
+    selected = {item.name for item in request.session.items}
     with ThreadPoolExecutor(READERS) as readers:
-        yield {page: readers.submit(_follow, page, world, tmp_path_factory.mktemp("reader")) for page in OURS}
+        yield {
+            page: readers.submit(_follow, page, world, tmp_path_factory.mktemp("reader"))
+            for page in OURS
+            if f"{test_the_commands_of_a_page_work.__name__}[{page}]" in selected
+        }
 
 
 # vLLM alone takes a minute to start where nothing else runs.
@@ -152,17 +185,35 @@ def _follow(page: str, world: World, folder: Path) -> None:
         "TRITON_GRPC_PORT": str(ports[8001]),
         "TRITON_METRICS_PORT": str(ports[8002]),
     }
+    if page == YOUR_SERVICE:
+        environment |= {"HOME": str(folder)}
+        folder /= "stagelens"
     with Terminal(folder, world.ports | ports, environment) as terminal:
-        for source in _furniture(page):
-            _furnish(terminal, source)
-        if page.startswith("docs/start/") and (config := folder / "collector.yaml").exists():
-            world.take_in(config.read_text())
+        for source, target in _furniture(page, folder):
+            _furnish(terminal, source, target)
+        if page.startswith("docs/start/"):
+            for config in (folder / "examples").rglob("collector.yaml"):
+                world.take_in(config.read_text())
         for block in OURS[page]:
+            terminal.open_window()
             for command in block.commands:
                 if "/api/v1/" in command:
-                    _poll_output(terminal, command, _stages(page))
+                    _poll_output(terminal, command, _stages(block))
                 else:
                     terminal.type(command)
+            _check_output(block, [*terminal.printed, world.printed])
+
+
+def _check_output(block: Block, printed: Sequence[Path]) -> None:
+    """Wait until the *printed* files have every line that the page shows as the output of *block*."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while True:
+        lines = [normalized(line) for path in printed for line in path.read_text().splitlines()]
+        missing = [line for line in EXPECTED.get(block, ()) if not any(matches(line, other) for other in lines)]
+        if not missing:
+            return
+        assert time.monotonic() < deadline, f"{block}: {missing} is not among\n" + "\n".join(lines)
+        time.sleep(POLL_SECONDS)
 
 
 def _poll_output(terminal: Terminal, command: str, expected: set[str]) -> None:
@@ -177,29 +228,41 @@ def _poll_output(terminal: Terminal, command: str, expected: set[str]) -> None:
         except AssertionError:
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.5)
+            time.sleep(POLL_SECONDS)
         else:
             return
 
 
-def _stages(page: str) -> set[str]:
-    """Return the stages that the page's table of what it saw has a column for."""
-    head = re.search(r"^\| percentile \|.*", (ROOT / page).read_text(), re.MULTILINE)
-    return set(re.findall(r"`(\w+)`", head[0])) if head else set()
+def _stages(block: Block) -> set[str]:
+    """Return the stages that the next table of results after *block* has a column for."""
+    after = (ROOT / block.page).read_text().splitlines()[block.line :]
+    head = next((line for line in after if line.startswith("| percentile |")), "")
+    return set(re.findall(r"`(\w+)`", head))
 
 
-def _furniture(page: str) -> tuple[Path, ...]:
-    """Return the directories with the files of *page*."""
+def _furniture(page: str, folder: Path) -> list[tuple[Path, Path]]:
+    """Return the directories with the files of *page*, each with where the reader has them."""
+    if page == YOUR_SERVICE:
+        return [(START / "fastapi-torch", folder.parent / "my-service")]
     if page.startswith("docs/start/"):
-        return (START / Path(page).stem,)
-    return EXAMPLES, START / "opentelemetry", Path(__file__).parent / "reader"
+        name = Path(page).stem
+        return [(START / name, folder / "examples" / "start" / name)]
+    return [(source, folder) for source in (EXAMPLES, START / "opentelemetry", HERE / "reader")]
 
 
-def _furnish(terminal: Terminal, source: Path) -> None:
-    """Create the files of the page in the directory of the reader."""
+def _furnish(terminal: Terminal, source: Path, target: Path) -> None:
+    """Create the files of the page in the directory of the reader, which is a clone."""
+    terminal.folder.mkdir(exist_ok=True)
+    shutil.copy(ROOT / "pyproject.toml", terminal.folder)
+    # The virtual environments that the page expects: activating one changes nothing, as with tests/docs/shims/python3.
+    for place in {terminal.folder, target} - {terminal.folder / "examples" / "start" / target.name}:
+        (place / ".venv" / "bin").mkdir(parents=True, exist_ok=True)
+        (place / ".venv" / "bin" / "activate").touch()
+    if not source.exists():
+        return
     others = shutil.ignore_patterns("__pycache__", "start", "demo", "ci")
-    shutil.copytree(source, terminal.folder, dirs_exist_ok=True, ignore=others)
-    for path in terminal.folder.rglob("*"):
+    shutil.copytree(source, target, dirs_exist_ok=True, ignore=others)
+    for path in target.rglob("*"):
         if path.is_file():
             path.write_text(terminal.rewrite(path.read_text()))
 
