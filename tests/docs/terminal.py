@@ -46,8 +46,8 @@ class Terminal:
         self._ports = ports
         self._environment = {**os.environ, **environment}
         self._directory = folder
-        path = os.pathsep.join((str(HERE / "shims"), str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-        self._environment["PATH"] = f"{environment['PATH']}{os.pathsep}{path}" if "PATH" in environment else path
+        first = (str(HERE / "shims"), environment.get("PATH", ""), str(Path(sys.executable).parent))
+        self._environment["PATH"] = os.pathsep.join(filter(None, (*first, os.environ.get("PATH", ""))))
         self._new = self._environment
         self._running: list[subprocess.Popen[bytes]] = []
         self._servers: list[Path] = []

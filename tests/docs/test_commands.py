@@ -109,6 +109,11 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Generator[World]:
         "HF_HUB_OFFLINE": "1",
         "BENTOML_HOME": str(folder / "bentoml"),
         "BENTOML_DO_NOT_TRACK": "True",
+        "RAY_AUTH_MODE": "disabled",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        # Of 5 s and 10 s: on a busy machine the proxy is killed for being late.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
+        "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
     }
     with Terminal(folder, {8600: ports[8600]}, environment) as terminal:
         terminal.type("python -m stagelens up")
@@ -184,6 +189,7 @@ def _follow(page: str, world: World, folder: Path) -> None:
         "TRITON_HTTP_PORT": str(ports[8000]),
         "TRITON_GRPC_PORT": str(ports[8001]),
         "TRITON_METRICS_PORT": str(ports[8002]),
+        "RAY_SERVE_PORT": str(ports[8000]),
     }
     if page == YOUR_SERVICE:
         environment |= {"HOME": str(folder)}

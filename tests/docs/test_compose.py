@@ -17,7 +17,7 @@ import urllib.request
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import jsonschema
 import pytest
@@ -35,7 +35,7 @@ SERVER, SERVICE = COMPOSE["services"]["stagelens"], COMPOSE["services"]["texts"]
 # schema/compose-spec.json of https://github.com/compose-spec/compose-spec, 170098ba, Apache-2.0.
 SCHEMA = json.loads((Path(__file__).parent / "compose-spec.json").read_text())
 # What the page shows, word by word. The containers are started where it says `docker compose`.
-MAKE_TOKEN = 'echo "STAGELENS_DASHBOARD_TOKEN=$(openssl rand -hex 32)" > .env'
+WRITE_DOTENV = 'echo "STAGELENS_DASHBOARD_TOKEN=$(openssl rand -hex 32)" > .env'
 START = "docker compose up --build --detach --wait"
 REQUESTS = "curl -sf -o /dev/null 'http://127.0.0.1:8000/texts/[1-300]'"
 BREAKDOWN = (
@@ -43,7 +43,7 @@ BREAKDOWN = (
     " 'http://127.0.0.1:8600/api/v1/query/breakdown?service=texts&p=50,90'"
 )
 ADDRESS = 'echo "http://127.0.0.1:8600/s/texts?token=$STAGELENS_DASHBOARD_TOKEN"'
-COMMANDS = ["cd examples/start/docker-compose", MAKE_TOKEN, START, REQUESTS, ". ./.env", BREAKDOWN, ADDRESS]
+COMMANDS = ["cd examples/start/docker-compose", WRITE_DOTENV, START, REQUESTS, ". ./.env", BREAKDOWN, ADDRESS]
 STAGES = {"forward", "serialize", "network", "queue"}
 PORTS = (4317, 4318, 8000, 8600, 9464)
 HADOLINT = Path(sys.executable).parent / "hadolint"
@@ -75,7 +75,7 @@ class Containers:
         self._ports = ports
         self._stack = ExitStack()
 
-    def __enter__(self) -> Containers:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -214,7 +214,7 @@ def test_the_commands_of_the_page_work(
     assert shown == COMMANDS
 
     with Terminal(clone, ports, {}) as terminal:
-        for command in (COMMANDS[0], MAKE_TOKEN):
+        for command in (COMMANDS[0], WRITE_DOTENV):
             terminal.type(command)
         line = (clone / "examples" / "start" / "docker-compose" / ".env").read_text().strip()
         containers.up(dict([line.split("=", 1)]))
