@@ -68,7 +68,7 @@ def load_figure(
             shapes.append(
                 vertical_line(side.capacity.rate, 0, threshold_seconds, _INK if present else _GREY, "3px,3px")
             )
-            notes.append(_capacity_note(side, present=present))
+            notes.append(_capacity_note(side, present=present, left=side.capacity.rate - low > 0.8 * (high - low)))
     if now.curve is not None and now.curve.knee_is_sure and low < now.curve.knee < high:
         data.append(_knee(now.curve))
     layout = {
@@ -169,11 +169,12 @@ def _curve(side: VersionLoad, low: float, high: float, top: float, *, present: b
     return traces
 
 
-def _capacity_note(side: VersionLoad, *, present: bool) -> Annotation:
+def _capacity_note(side: VersionLoad, *, present: bool, left: bool) -> Annotation:
     rate = f"{count(side.capacity.rate if side.capacity else None)}/s"
     text = f"<b>{rate}</b> {safe(side.name)}" if present else f"{rate} {safe(side.name)}"
     style: Annotation = {"font": {"size": 11.5, "color": _INK if present else "$muted"}, "bgcolor": "$surface@.8"}
-    beside: Annotation = {"xanchor": "left", "xshift": 4} if present else {"xanchor": "right", "xshift": -4}
+    left = left or not present
+    beside: Annotation = {"xanchor": "right", "xshift": -4} if left else {"xanchor": "left", "xshift": 4}
     return note(text, side.capacity.rate if side.capacity else 0, 0, yanchor="bottom", yshift=4, **style, **beside)
 
 

@@ -87,6 +87,18 @@ def test_the_capacity_of_each_version_matches_its_queueing(store: Store, tmp_pat
         assert load.capacity.rate == pytest.approx(rho * saturation, rel=0.1)
 
 
+def test_the_capacity_label_stays_inside_the_chart(store: Store, tmp_path: Path) -> None:
+    """Near the right edge the label is left of its line."""
+    drawn = next(each for each in charts(rendered(source_of(store, tmp_path))) if each.name == "load")
+    low, high = drawn.figure["layout"]["xaxis"]["range"]
+    labels = [each for each in drawn.figure["layout"]["annotations"] if each["text"].startswith("<b>")]
+
+    assert [each["xanchor"] for each in labels] == [
+        "right" if each["x"] - low > 0.8 * (high - low) else "left" for each in labels
+    ]
+    assert labels
+
+
 def test_the_page_starts_with_capacity_compared_with_the_previous_version(store: Store, tmp_path: Path) -> None:
     """How much fits, how much of it is used, and what it was before."""
     text = shown(source_of(store, tmp_path))
