@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 from ...collector.server.auth import MAX_SERVICES
 from ...core.stages import OTHER
 from ...store.collectors import SILENT_AFTER, Report, Vitals
-from ..ui.components import Node, card, dot, empty, link, table
+from ..ui.components import Node, card, dot, empty, link, table, with_code
 from ..ui.format import UNKNOWN, count, day, duration, percent, several, size, span, whole
 from .page import Context, Page, panel
 
@@ -164,7 +164,7 @@ def _problems(context: Context, found: Sequence[CollectorStatus]) -> Component:
                 html.Td(
                     [
                         html.Div(trouble.text, className="n"),
-                        html.Div(f"{each.report.name}: {trouble.fix}.", className="s"),
+                        html.Div(with_code(f"{each.report.name}: {trouble.fix}."), className="s"),
                     ],
                     className="wraps",
                 ),

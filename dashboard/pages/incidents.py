@@ -20,8 +20,8 @@ from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident, Transition
 from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
-from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table
-from ..ui.format import percent, several, span, times
+from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table, with_code
+from ..ui.format import UNKNOWN, percent, several, span, times
 from ..view import INCIDENTS_API, SCOPE, SILENCES_API, View, incident_page, service_path
 from .page import Context, Page, empty_page_card, panel
 from .slo_spent import requests_path
@@ -127,7 +127,7 @@ def _row(context: Context, found: Incident) -> Component:
 def _silences(context: Context, found: Sequence[Silence]) -> Component:
     if not found:
         text = "No silences. Add one with the button of an incident or with `stagelens alerts silence`."
-        return card("Silences", html.P(text, className="muted"))
+        return card("Silences", html.P(with_code(text), className="muted"))
     head = (("What", ""), ("By", "hide"), ("Until", "r hide"), ("", "r"))
     rows = [
         html.Tr(
@@ -194,7 +194,7 @@ def _history(context: Context, happened: Sequence[Transition]) -> Component:
                 html.Td(_when(context, each.at), className="muted nowrap"),
                 html.Td(pill(each.event.capitalize(), "out")),
                 html.Td(_notified_channels(each)),
-                html.Td(each.headline, className="hide wrap"),
+                html.Td(each.headline, className="hide wraps"),
             ]
         )
         for each in happened
@@ -205,7 +205,7 @@ def _history(context: Context, happened: Sequence[Transition]) -> Component:
 def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
     if not sent:
         return card("Deliveries", html.P("No notification was sent.", className="muted"))
-    head = (("Channel", ""), ("Message", ""), ("State", ""), ("Tries", "r hide"), ("Time", "r"), ("Answer", "hide"))
+    head = (("Channel", ""), ("Message", ""), ("State", ""), ("Tries", "r hide"), ("Time", "r"), ("Response", "hide"))
     rows = [
         html.Tr(
             [
@@ -214,7 +214,7 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
                 html.Td(pill(_DELIVERY_STATES[each.state], _SHAPES[each.state])),
                 html.Td(str(each.attempts), className="r hide"),
                 html.Td(_when(context, each.at), className="r muted nowrap"),
-                html.Td(each.error, className="hide wrap"),
+                html.Td(each.error, className="hide wraps"),
             ]
         )
         for each in sent
@@ -240,7 +240,7 @@ def _incident_pill(found: Incident) -> Component:
 def _acknowledged_by(found: Incident) -> Node:
     if found.acked_by:
         return found.acked_by
-    return html.Span("nobody" if found.resolved_at is None else "", className="muted")
+    return html.Span(UNKNOWN if found.resolved_at is None else "", className="muted")
 
 
 def _acknowledgement(found: Incident) -> str:
@@ -254,7 +254,7 @@ def _acknowledgement(found: Incident) -> str:
 def _notified_channels(each: Transition) -> str:
     if each.event in ("acknowledged", "accepted"):
         return f"by {each.note}"
-    return each.note or (several(each.told, "channel") if each.told else "nobody")
+    return each.note or (several(each.told, "channel") if each.told else "none")
 
 
 def _matchers(silence: Silence) -> str:

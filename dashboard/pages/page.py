@@ -25,7 +25,7 @@ from ...core.names import STATUS_OK
 from ...store import Selection
 from ..figures.time_axis import TimeAxis, step_for
 from ..source import Source
-from ..ui.components import Node, attributes, card, dominating, empty, link, pill, stage_bar, table
+from ..ui.components import Node, attributes, card, dominating, empty, link, pill, stage_bar, table, with_code
 from ..ui.format import duration, rank, span
 from ..view import SCOPE, View, trace_name, trace_path
 
@@ -378,7 +378,7 @@ def first_run(source: Source) -> Component:
             _code(_BY_HAND),
             html.H2("Or try it with a real model, from a clone of Stagelens"),
             _code(_DEMO),
-            html.P(note, className="x"),
+            html.P(with_code(note), className="x"),
             html.Div(
                 [html.Span(className="pulse"), "Waiting for the first request. It appears within seconds."],
                 className="wait",

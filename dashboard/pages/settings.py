@@ -103,7 +103,7 @@ def _agents(context: Context) -> Component:
 def _objectives(context: Context) -> Component:
     file, source = context.source.slo_file, context.source
     if not source.has_alerts:
-        return card("Objectives", html.P("Alerts do not run beside this dashboard.", className="muted"), size="c6")
+        return card("Objectives", html.P("Alerts do not run with this dashboard.", className="muted"), size="c6")
     if file is None:
         text = "No SLO file: set STAGELENS_SLO_FILE, or write slo.yaml where Stagelens starts."
         return card("Objectives", html.P(text, className="muted"), size="c6")
@@ -154,13 +154,13 @@ def _storage(context: Context) -> Component:
     found = context.source.cached(context.source.read.storage)
     retention, view = context.source.read.retention, context.view
     facts = {
-        "Takes": _budget(found),
+        "Size": _budget(found),
         "Projected size": f"{size(found.settled_bytes)} at this rate",
         "Full": _full(found, view.zone),
         "Traces are retained": f"{span(retention.traces)}, {whole(retention.traces_per_service)} of a service",
     }
     rows = [_tier(each) for each in found.tiers]
-    head = (("Buckets", ""), ("kept", "r"), ("takes", "r"), ("a day", "r"), ("comes to", "r"))
+    head = (("Buckets", ""), ("Retained", "r"), ("Size", "r"), ("Growth a day", "r"), ("Projected size", "r"))
     return card("Storage", [_facts(facts), table(head, rows, "Storage by tier")], size="c6")
 
 

@@ -31,6 +31,7 @@ from ..ui.components import (
     table,
     tile,
     tiles,
+    with_code,
 )
 from ..ui.format import TIMES, attained, axis_duration, count, several, span, target, times
 from ..view import View, slo_path
@@ -312,7 +313,7 @@ def unwatched_line(context: Context) -> Component | None:
         problems = source.slo_problems()
         return _broken_file_line(context, problems) if problems else None
     why, fix = why_unwatched(source.slo_file)
-    message = [html.B("No SLO is evaluated"), f": {why}, so no alert would be sent. ", *_with_code(fix), ". "]
+    message = [html.B("No SLO is evaluated"), f": {why}, so no alert would be sent. ", *with_code(fix), ". "]
     more = link("More", href=context.view.link("/slo"), className="link")
     return html.Div([dot("no_data"), html.Span([*message, more])], className="quiet")
 
@@ -328,21 +329,15 @@ def no_objectives(context: Context) -> Component:
     """Return the content of the page without objectives."""
     if not context.source.has_alerts:
         return empty_page_card(
-            "Alerts do not run beside this dashboard",
+            "Alerts do not run with this dashboard",
             "Start both with `stagelens up` to see objectives here.",
         )
     why, fix = why_unwatched(context.source.slo_file, example="")
     return empty_page_card(
         f"No SLO is evaluated: {why}",
-        html.Span([*_with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")]),
+        html.Span(with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")),
         html.Pre(EXAMPLE.rstrip(), className="code mono", tabIndex=0),
     )
-
-
-def _with_code(text: str) -> Sequence[Node]:
-    """Return *text* with its parts in backquotes formatted as code."""
-    parts = text.split("`")
-    return [html.Code(part, className="mono") if place % 2 else part for place, part in enumerate(parts) if part]
 
 
 def objectives_card(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> Component:

@@ -349,11 +349,17 @@ def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Compon
     return html.Div(
         [
             html.H3(title),
-            *[html.P(each) for each in text],
+            *[html.P(with_code(each) if isinstance(each, str) else each) for each in text],
             html.Div(list(actions), className="acts") if actions else None,
         ],
         className="empty",
     )
+
+
+def with_code(text: str) -> list[Node]:
+    """Return *text* with its parts in backquotes formatted as code."""
+    parts = text.split("`")
+    return [html.Code(part, className="mono") if place % 2 else part for place, part in enumerate(parts) if part]
 
 
 def banner(text: Nodes, kind: str = "warn") -> Component:

@@ -67,6 +67,17 @@ def proof(client: FlaskClient) -> dict[str, str]:
     return {"X-Stagelens-Proof": found[1]}
 
 
+def test_commands_are_formatted_as_code(tmp_path: Path) -> None:
+    """No backquotes are shown, here and in cards without data."""
+    fresh = Store.open(f"sqlite:///{tmp_path / 'fresh.db'}", clock=NOW.timestamp)
+    browser = build(Source(fresh, None, NOW.timestamp), DashboardConfig()).server.test_client()
+    pages = {path: browser.get(path).text for path in ("/incidents", "/slo", "/")}
+    fresh.close()
+
+    assert '<code class="mono">stagelens alerts silence</code>' in pages["/incidents"]
+    assert all('<code class="mono">stagelens up</code>' in pages[path] for path in ("/slo", "/"))
+
+
 def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
     """Open incidents come first, with the reason of a missing notification, and silences with their end."""
     markup = shown(source, "/incidents")

@@ -344,7 +344,7 @@ def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Sto
 
 def test_without_alerts_the_page_explains_how_to_start_them(burning_store: Store) -> None:
     """A dashboard that runs alone has no objectives to show."""
-    assert "Alerts do not run beside this dashboard" in shown(Source(burning_store, None, NOW.timestamp), "/slo")
+    assert "Alerts do not run with this dashboard" in shown(Source(burning_store, None, NOW.timestamp), "/slo")
 
 
 def test_an_invalid_file_is_shown_with_its_line_and_the_objectives_in_force(

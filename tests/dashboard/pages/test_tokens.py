@@ -217,7 +217,7 @@ def test_without_token_counts_the_page_explains_their_source(store: Store) -> No
     assert "Half of the requests wait up to" in text
     assert text.count("No token counts") == 3
     assert "no token counts" in text
-    assert "Agents read token counts from `generate` of transformers" in text
+    assert "Agents read token counts from generate of transformers" in text
 
 
 def test_requests_without_a_first_token_are_counted(store: Store) -> None:
