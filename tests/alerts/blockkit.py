@@ -37,9 +37,11 @@ def check_blocks(blocks: list[dict[str, Any]]) -> None:
         _CHECKS[block["type"]](block)
 
 
-def page(messages: Sequence[tuple[list[dict[str, Any]], bool]], files: Mapping[str, bytes] | None = None) -> str:
-    """Return a page of messages, each with a flag for replies in a thread; *files* are the PNGs by file id."""
-    shown = "".join(_message(blocks, files or {}, reply=reply) for blocks, reply in messages)
+def page(
+    messages: Sequence[tuple[list[dict[str, Any]], bool]], files: Mapping[str, bytes] | None = None, at: str = "03:04"
+) -> str:
+    """Return a page of messages sent *at* a time, each with a flag for replies in a thread; *files* are the PNGs by file id."""
+    shown = "".join(_message(blocks, files or {}, at, reply=reply) for blocks, reply in messages)
     return f'<!doctype html><html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Slack</title><style>{_CSS}</style></head><body><main>{shown}</main></body></html>'
 
 
@@ -86,9 +88,9 @@ _CHECKS = {
 }
 
 
-def _message(blocks: list[dict[str, Any]], files: Mapping[str, bytes], *, reply: bool) -> str:
+def _message(blocks: list[dict[str, Any]], files: Mapping[str, bytes], at: str, *, reply: bool) -> str:
     body = "".join(f'<div class="block">{_block(block, files)}</div>' for block in blocks)
-    name = '<span class="who">Stagelens</span><span class="app">APP</span><span class="at">03:04</span>'
+    name = f'<span class="who">Stagelens</span><span class="app">APP</span><span class="at">{at}</span>'
     return f'<div class="message{" reply" if reply else ""}"><div class="face">S</div><div style="min-width:0">{name}{body}</div></div>'
 
 
