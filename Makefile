@@ -89,6 +89,11 @@ types: $(VENV)/stacks-$(INSTALL) ## pyright, strict
 docs: $(VENV)/dev-$(INSTALL) ## write what docs/ has from the code: its libraries, its settings
 	$(BIN)/python docs/generate.py
 
+.PHONY: pictures
+pictures: $(VENV)/dev-$(INSTALL) chromium ## draw the pictures of docs/ and record their texts, after a page has changed (a minute; needs a browser)
+	$(BIN)/python docs/pictures.py
+	$(BIN)/python -m docs.screenshots
+
 .PHONY: audit
 audit: $(VENV)/bin/python ## look what the images hold up in PyPI's advisories; what is known to be vulnerable fails
 	$(PIP) install pip-audit

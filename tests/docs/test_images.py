@@ -1,0 +1,62 @@
+"""Images of the documentation: each is used, each that is used exists, and none shows a word that we do not use."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from tests.docs.blocks import ROOT
+from tests.test_language import Text, complaints
+
+IMAGES = ROOT / "docs" / "images"
+RECORDED = IMAGES / "pictures.json"
+_IMAGE = re.compile(r"!\[[^\]]*\]\(([^)\s]+)\)|<img[^>]*\bsrc=\"([^\"]+)\"")
+
+
+def _used_images() -> dict[str, set[Path]]:
+    """Return the images of each page, as files."""
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    return {
+        page.relative_to(ROOT).as_posix(): {
+            (page.parent / (markdown or html)).resolve()
+            for markdown, html in _IMAGE.findall(page.read_text(encoding="utf-8"))
+            if "://" not in (markdown or html)
+        }
+        for page in pages
+    }
+
+
+def test_every_image_of_a_page_exists() -> None:
+    """A page names files of the repository."""
+    missing = [f"{page}: {path.name}" for page, used in _used_images().items() for path in used if not path.exists()]
+
+    assert missing == []
+
+
+def test_every_image_is_on_a_page() -> None:
+    """A picture that no page shows is removed from docs/screenshots.py or docs/pictures.py."""
+    used = {path for paths in _used_images().values() for path in paths}
+    unused = [path.name for path in sorted(IMAGES.iterdir()) if path != RECORDED and path.resolve() not in used]
+
+    assert unused == []
+
+
+def test_every_picture_has_its_text_recorded() -> None:
+    """`make pictures` writes both."""
+    drawn = {path.stem for path in IMAGES.glob("*.png")}
+
+    assert drawn == set(json.loads(RECORDED.read_text(encoding="utf-8")))
+
+
+def test_pictures_use_the_words_of_the_field() -> None:
+    """A word that we do not use is on the page, in the message or in the data of the picture."""
+    recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
+    found = [
+        line
+        for name, texts in recorded.items()
+        for number, text in enumerate(texts, 1)
+        for line in complaints(Text(f"docs/images/{name}.png", number, "message", text))
+    ]
+
+    assert found == [], "\n".join(found)
