@@ -28,8 +28,8 @@ _CAPS = {
     "model_version": "model versions of a service",
     "route": "routes of a service",
     "device": "devices of a service",
-    "custom_stages": "stages of its own in a service",
-    "series": "combinations of them in a service",
+    "custom_stages": "custom stages of a service",
+    "series": "combinations of these values in a service",
 }
 
 
