@@ -27,6 +27,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page, ViewportSize, sync_playwright
 from rich.console import Console
 
+from stagelens import __version__
 from stagelens.cli.run_output import print_summary, summarize_run
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
@@ -45,8 +46,9 @@ RECORDED = IMAGES / "pictures.json"
 SIZE: ViewportSize = {"width": 1440, "height": 900}
 SCALE = 1.25
 COLOURS, _FREQUENT = 256, 96
-# Of the file system of this machine, on the page of the settings.
+# Values on the settings page that differ between releases and file systems.
 _VOLATILE = (
+    (re.compile(rf"(?<=Dashboard Version ){re.escape(__version__)}\b"), "…"),
     (re.compile(r"\d[\d.]* [KMG]iB"), "… MiB"),
     (re.compile(r"\d+(?:\.\d+)?k? rows"), "… rows"),
 )
