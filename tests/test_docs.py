@@ -15,7 +15,9 @@ import pytest
 from packaging.version import Version
 
 from stagelens.alerts.config import AlertsConfig
+from stagelens.alerts.delivery.outbox import GIVE_UP_SECONDS
 from stagelens.collector.config import CollectorConfig
+from stagelens.core.histogram import MAX_RELATIVE_ERROR
 from stagelens.core.settings import schema
 from stagelens.core.settings.schema import Setting
 from stagelens.core.stages import BY_KEY
@@ -74,14 +76,14 @@ def test_the_default_that_is_documented_is_the_one_that_holds(
         "CONTRIBUTING.md",
         "SECURITY.md",
         "CHANGELOG.md",
-        *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md"))),
-        *(f"docs/start/{page.name}" for page in sorted((ROOT / "docs" / "start").glob("*.md"))),
+        *(str(page.relative_to(ROOT)) for page in sorted((ROOT / "docs").rglob("*.md"))),
     ],
 )
 def test_links_between_pages_lead_somewhere(page: str) -> None:
     """A link to a file of the repository names one that exists."""
     text = (ROOT / page).read_text()
-    targets = [target for target in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in target]
+    links = [*re.findall(r"\]\(([^)#]+)", text), *re.findall(r"^\[[^\]]+\]: ([^\s#]+)", text, re.MULTILINE)]
+    targets = [target for target in links if "://" not in target]
 
     assert [target for target in targets if not (ROOT / page).parent.joinpath(target).exists()] == []
 
@@ -248,6 +250,29 @@ def _installed(distribution: str) -> str:
     beside = [path.read_text() for path in (ROOT / "tests").rglob(f"{distribution}.txt")]
     pinned = re.findall(rf"^{distribution}==(.+)$", "\n".join(beside), re.MULTILINE)
     return pinned[0] if pinned else version(distribution)
+
+
+def test_the_readme_has_short_lines_and_paragraphs() -> None:
+    """A line has at most 160 characters, a paragraph at most five lines; a table or list is no paragraph."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "README.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    paragraphs = [part.splitlines() for part in text.split("\n\n")]
+
+    assert [line for lines in paragraphs for line in lines if len(line) > 160] == []
+    assert [lines for lines in paragraphs if len(lines) > 5 and not lines[0].startswith(("|", "- ", "["))] == []
+
+
+def test_the_headline_numbers_of_the_readme_are_those_of_the_code() -> None:
+    """Numbers that only a measurement gives are checked by `make gate`."""
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    defaults = {setting.variable: setting.default for setting in (*schema.AGENT, *schema.STORE)}
+    share, time = defaults["STAGELENS_OVERHEAD_BUDGET"].split(",")
+    hours = {severity: round(seconds / 3600) for severity, seconds in GIVE_UP_SECONDS.items()}
+
+    assert f"each quantile is within {100 * MAX_RELATIVE_ERROR:.1f} % of the true value" in readme
+    assert f"exceeds {share[:-1]} % or {time[:-2]} µs" in readme
+    assert f"a budget of {defaults['STAGELENS_STORAGE_BUDGET'].replace('GiB', ' GiB')} by default" in readme
+    assert f"sends them every {AgentConfig().interval_seconds:.0f} s" in readme
+    assert f"retried for {hours['page']} hours, tickets for {hours['ticket']} hours" in readme
 
 
 def test_every_library_is_in_the_readme() -> None:

@@ -78,7 +78,7 @@ class Terminal:
         return re.sub(r"\[1-\d+\]", f"[1-{REQUESTS}]", text)
 
     def type(self, command: str) -> str:
-        """Run *command* until it exits, or until a new port is open: then it is a server and continues.
+        """Run *command* until it exits, or until a new port is open: then it is a server and continues, with `&` or without.
 
         Returns:
             What it has printed.
@@ -94,7 +94,7 @@ class Terminal:
         self.printed.append(printed)
         with printed.open("wb") as output:
             process = subprocess.Popen(
-                ["bash", "-c", self.rewrite(command)],
+                ["bash", "-c", self.rewrite(command).removesuffix(" &")],
                 cwd=self._directory,
                 env=self._environment,
                 stdin=subprocess.DEVNULL,

@@ -43,7 +43,7 @@ for _block in BLOCKS:
         OURS.setdefault(_block.page, []).append(_block)
 EXPECTED = {
     block: lines
-    for page in (ROOT / "docs" / "start").glob("*.md")
+    for page in (ROOT / "README.md", *(ROOT / "docs" / "start").glob("*.md"))
     for block, lines in expected_output(list(blocks(page))).items()
 }
 # What pages say by themselves, and what servers take if nobody says.
@@ -253,7 +253,8 @@ def _furniture(page: str, folder: Path) -> list[tuple[Path, Path]]:
     if page.startswith("docs/start/"):
         name = Path(page).stem
         return [(START / name, folder / "examples" / "start" / name)]
-    return [(source, folder) for source in (EXAMPLES, START / "opentelemetry", HERE / "reader")]
+    first = [(START / "onnxruntime", folder / "examples" / "start" / "onnxruntime")] if page == "README.md" else []
+    return [*first, *((source, folder) for source in (EXAMPLES, START / "opentelemetry", HERE / "reader"))]
 
 
 def _furnish(terminal: Terminal, source: Path, target: Path) -> None:
