@@ -59,6 +59,8 @@ TEXTS = {"index", Path(YOUR_SERVICE).stem}
 # Pages that are followed at once: half of the time is spent waiting for what is counted.
 READERS = 4
 POLL_SECONDS = 0.5
+# A server prints that it has started within seconds after its port is open.
+OUTPUT_SECONDS = 90
 TAKING_IN = threading.Lock()
 
 
@@ -212,7 +214,7 @@ def _follow(page: str, world: World, folder: Path) -> None:
 
 def _check_output(block: Block, printed: Sequence[Path]) -> None:
     """Wait until the *printed* files have every line that the page shows as the output of *block*."""
-    deadline = time.monotonic() + TIMEOUT_SECONDS
+    deadline = time.monotonic() + OUTPUT_SECONDS
     while True:
         lines = [normalized(line) for path in printed for line in path.read_text().splitlines()]
         missing = [line for line in EXPECTED.get(block, ()) if not any(matches(line, other) for other in lines)]
