@@ -6,6 +6,7 @@ Compose file, with free ports for those of the container, and a temporary folder
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -154,6 +155,18 @@ def status(url: str) -> int:
         return 0
 
 
+def wait_for_stages(terminal: Terminal) -> None:
+    """Repeat the query until the result has the stages of the page: counts arrive after the next export."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    printed = ""
+    while not all(f'"{stage}"' in printed for stage in STAGES):
+        assert time.monotonic() < deadline, printed
+        time.sleep(POLL_SECONDS)
+        # Without a request so far there is no such service, and curl fails.
+        with contextlib.suppress(AssertionError):
+            printed = terminal.type(BREAKDOWN)
+
+
 @pytest.fixture
 def ports() -> dict[int, int]:
     """For each port of the containers a free one."""
@@ -221,10 +234,7 @@ def test_the_commands_of_the_page_work(
         containers.up(dict([line.split("=", 1)]))
         terminal.type(REQUESTS)
         terminal.type(COMMANDS[4])
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        while not all(f'"{stage}"' in (printed := terminal.type(BREAKDOWN)) for stage in STAGES):
-            assert time.monotonic() < deadline, printed
-            time.sleep(POLL_SECONDS)
+        wait_for_stages(terminal)
         address = terminal.type(ADDRESS).strip()
 
     assert status(address) == 200
