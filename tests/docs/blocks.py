@@ -118,7 +118,7 @@ def matches(expected: str, printed: str) -> bool:
     >>> matches("alerts no SLO is evaluated: …", "alerts no SLO is evaluated: there is no slo.yaml")
     True
     """
-    return re.fullmatch(".*".join(map(re.escape, expected.split("…"))), printed) is not None
+    return re.fullmatch(".*".join(map(re.escape, re.split(" ?… ?", expected))), printed) is not None
 
 
 def unfenced(page: Path) -> Iterator[str]:

@@ -90,3 +90,30 @@ def test_a_command_in_an_indented_block_is_found(page: Path) -> None:
 def test_the_required_words_of_a_command_exclude_values(command: str, words: set[str]) -> None:
     """The words are the command and its options, without addresses, files and values."""
     assert blocks.distinguishing(command) == words
+
+
+def test_the_output_of_commands_is_the_text_after_them(page: Path) -> None:
+    """A file that the page shows is no output; numbers are not compared."""
+    page.write_text(
+        "```sh\nstagelens up\n```\n\n```text\nstagelens 0.1.0\n  alerts  …\n```\n\n"
+        "```sh\ncat a.txt\n```\n<!-- file: a.txt -->\n```text\nno output\n```\n"
+    )
+    found = list(blocks.blocks(page))
+
+    assert blocks.expected_output(found) == {found[0]: ["stagelens 0", "alerts …"]}
+
+
+@pytest.mark.parametrize(
+    ("printed", "is_expected"),
+    [
+        ("alerts    no SLO is evaluated: there is no slo.yaml", True),
+        ("alerts", True),
+        ("stagelens 12.34.5 (Press CTRL+C to quit)", False),
+        ("stagelens 12.34.5", True),
+    ],
+)
+def test_a_printed_line_matches_whatever_its_numbers(printed: str, is_expected: bool) -> None:
+    """White space does not count, and `…` is any text."""
+    expected = [blocks.normalized(line) for line in ("stagelens 0.1.0", "alerts …")]
+
+    assert any(blocks.matches(line, blocks.normalized(printed)) for line in expected) == is_expected

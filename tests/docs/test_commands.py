@@ -208,7 +208,7 @@ def _follow(page: str, world: World, folder: Path) -> None:
             terminal.open_window()
             for command in block.commands:
                 if "/api/v1/" in command:
-                    _poll_output(terminal, command, _stages(block))
+                    _poll_output(terminal, command, block)
                 else:
                     terminal.type(command)
             _check_output(block, [*terminal.printed, world.printed])
@@ -226,15 +226,15 @@ def _check_output(block: Block, printed: Sequence[Path]) -> None:
         time.sleep(POLL_SECONDS)
 
 
-def _poll_output(terminal: Terminal, command: str, expected: set[str]) -> None:
-    """Repeat *command* until its output has all *expected* texts, because counts arrive later."""
+def _poll_output(terminal: Terminal, command: str, block: Block) -> None:
+    """Repeat *command* until its output has the stages and the lines that follow *block*, because counts arrive later."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
             printed = terminal.type(command)
-            assert all(f'"{stage}"' in printed for stage in expected), (
-                f"$ {command}\n{printed}\nhas not all of {expected}"
-            )
+            missing = [stage for stage in _stages(block) if f'"{stage}"' not in printed]
+            missing += [line for line in EXPECTED.get(block, ()) if not matches(line, normalized(printed))]
+            assert not missing, f"$ {command}\n{printed}\nhas no {missing}"
         except AssertionError:
             if time.monotonic() > deadline:
                 raise
