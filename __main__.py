@@ -225,7 +225,7 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
         # With a timeout: another thread may receive the signal, and only this thread can handle it.
         while not stopped.wait(_LOOK_SECONDS):
             pass
-        output.print_lines("stagelens: stopping, finishing what was accepted")
+        output.print_lines("stagelens: stopping; accepted data is stored first")
     return 0
 
 

@@ -90,7 +90,7 @@ class TaskSupervisor(Generic[Target]):
         try:
             asyncio.run(self._watch())
         except Exception:  # noqa: BLE001 - the end of the thread must be logged
-            _log.exception("the thread %s ended by a fault of its own; restart the collector", self.thread.name)
+            _log.exception("the thread %s stopped with an unexpected error; restart the collector", self.thread.name)
 
     async def _watch(self) -> None:
         self._loop = asyncio.get_running_loop()

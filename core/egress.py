@@ -88,10 +88,10 @@ def call_url(text: str, info: ValidationInfo, example: str) -> httpx.URL:
         policy = policy.with_kind("metadata")
     # The address may contain a secret: no message shows it.
     if not url.host:
-        reject(f"is no address; write one such as {example}")
+        reject(f"is not a URL; write one such as {example}")
     elif policy and (why := policy.denial_reason(url.host)):
         reject(
-            f"is {why}, which is not allowed; {ENV} lists allowed addresses, and `allow_link_local: true` beside it "
+            f"is {why}, which is not allowed; {ENV} lists allowed addresses, and `allow_link_local: true` next to it "
             "allows a metadata service"
         )
     return url
@@ -111,7 +111,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 _KIND_TEXT: dict[Kind, str] = {
     "public": "an address of the public internet",
     "private": "an address of a private network",
-    "loopback": "this machine itself",
+    "loopback": "this machine",
     "metadata": "an address of a cloud metadata service with credentials",
 }
 # Metadata services outside the link-local ranges (RFC 3927, RFC 4291):

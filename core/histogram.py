@@ -113,7 +113,7 @@ class Histogram:
             ValueError: *value* is negative or not a finite number, or *count* is negative.
         """
         if not (0 <= value < math.inf):
-            msg = f"a histogram takes finite values from 0 up, got {value!r}"
+            msg = f"a histogram accepts finite values from 0 up, got {value!r}"
             raise ValueError(msg)
         if count < 0:
             msg = f"a count must not be negative, got {count!r}"

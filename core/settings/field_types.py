@@ -78,7 +78,7 @@ class Secret:
         key, here = next(iter(given.items()))
         named = [source for source, value in given.items() if value is not None and source != key]
         if len(named) + (here is not None) > 1:
-            reject(f"is given twice; keep {named[0]} alone", key=named[1] if len(named) > 1 else named[0])
+            reject(f"is set twice; keep only {named[0]}", key=named[1] if len(named) > 1 else named[0])
         source = named[0] if named else key
         if not _is_text(given[source]):
             reject(f"is {show(given[source])}; write a text", key=source)
@@ -117,7 +117,7 @@ def _secret_in(path: str) -> tuple[str, str]:
     except OSError as error:
         return "", f"cannot be read ({error.strerror})"
     except ValueError:
-        return "", "is no text"
+        return "", "is not text"
     if not text:
         return "", "is empty"
     return (text, "") if text.isprintable() and len(text) <= MAX_FILE_BYTES else ("", "is not one line of text")
@@ -202,7 +202,7 @@ def _duration(value: object) -> timedelta:
     except ConfigError:
         reject_value("write a number and a unit")
     if not length:
-        reject_value("it must be longer than nothing")
+        reject_value("it must be longer than zero")
     return length
 
 

@@ -118,7 +118,7 @@ class LiveFile(Generic[T]):
         """Log the errors of an invalid version, and which content stays in force."""
         for line in self.errors:
             log.error("%s", line)
-        effect = "nothing of it is in force" if self.current is None else "the previous version stays in force"
+        effect = "no setting of it is in effect" if self.current is None else "the previous version stays in effect"
         log.error("%s: %s until it is fixed; it is read again when it changes", self.path, effect)
 
     def _take(self, path: Path, now: datetime) -> Sequence[Path]:

@@ -207,7 +207,7 @@ def _text(model: type[BaseModel], place: Place, error: ErrorDetails) -> tuple[Pl
             at = (*at[:-1], context["key"]) if context["key"] else at
         case "extra_forbidden":
             known = [each for key, info in _keys(owner).items() for each in (key, *_sources(key, info))]
-            text = "is not known" + (meant(str(loc[-1]), known) or f"; known are {', '.join(known)}")
+            text = "is not known" + (meant(str(loc[-1]), known) or f"; known keys are {', '.join(known)}")
         case "form":
             text = f"is {show(given)}{context['why']}; {context['fix']}{such_as}"
         case "literal_error":
@@ -269,7 +269,7 @@ def _limit_text(error: ErrorDetails, field: FieldInfo | None, such_as: str) -> s
     """Return the message about a value outside of the limits of *field*, or of another type."""
     given, metadata = error["input"], field.metadata if field else []
     if error["type"] == "string_too_long":
-        return f"has {len(given)} characters; {error.get('ctx', {})['max_length']} are the most"
+        return f"has {len(given)} characters; use at most {error.get('ctx', {})['max_length']}"
     low, high = (
         [each.ge for each in metadata if isinstance(each, Ge)],
         [each.le for each in metadata if isinstance(each, Le)],

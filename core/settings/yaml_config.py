@@ -80,10 +80,10 @@ def parse_all(text: str) -> list[Document]:
     except yaml.YAMLError as error:
         document.problems.append(_syntax(error))
     except _TooManyError:
-        text = f"its aliases make more than {MAX_PLACES:,} values of it; write plain lists and keys"
+        text = f"its aliases expand to more than {MAX_PLACES:,} values; write plain lists and keys"
         document.problems.append(Problem(1, text))
     except RecursionError:
-        document.problems.append(Problem(1, "it is nested without end; write plain lists and keys"))
+        document.problems.append(Problem(1, "it is nested too deeply, or contains itself; write plain lists and keys"))
     except ValueError as error:  # a date that is none, such as 2026-99-99
         document.problems.append(Problem(1, f"a value is ambiguous: {error}; put quotes around it"))
     return made or [document]
@@ -129,7 +129,7 @@ def _note_mapping(node: yaml.MappingNode, place: Place, document: Document) -> N
 def _syntax(error: yaml.YAMLError) -> Problem:
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
         what = error.problem or error.context or "it cannot be read"
-        return Problem(error.problem_mark.line + 1, f"this is not YAML: {what}; look at this line and the one above")
+        return Problem(error.problem_mark.line + 1, f"this is not YAML: {what}; check this line and the line above")
     return Problem(1, f"this is not YAML: {error}")
 
 

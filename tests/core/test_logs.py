@@ -175,7 +175,7 @@ def test_a_command_writes_only_json_lines(tmp_path: Path) -> None:
 
     assert code == 0
     assert [json.loads(line)["level"] for line in lines] == ["info"] * len(lines)
-    assert json.loads(lines[-1])["message"] == "stagelens: stopping, finishing what was accepted"
+    assert json.loads(lines[-1])["message"] == "stagelens: stopping; accepted data is stored first"
 
 
 def test_a_fatal_error_is_json(tmp_path: Path) -> None:

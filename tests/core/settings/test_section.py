@@ -103,7 +103,7 @@ def test_values_of_all_types_are_parsed() -> None:
         ("{name: [x]}", "it.name is a list; write a text, such as checkout"),
         ("{name: x, from: true}", "it.from is True; write a text, such as a@b.example"),
         ("{name: x, window: 3}", "it.window is 3; write a number and a unit, such as 30d"),
-        ("{name: x, window: 0d}", "it.window is '0d'; it must be longer than nothing, such as 30d"),
+        ("{name: x, window: 0d}", "it.window is '0d'; it must be longer than zero, such as 30d"),
         ("{name: x, window: 100d}", "it.window is longer than 90d"),
         ("{name: x, kind: latenc}", "it.kind is 'latenc'; write one of latency, availability; did you mean latency?"),
         ("{name: x, objective: 99.9}", "it.objective is 99.9; write a ratio between 0 and 1, such as 0.999"),
@@ -127,7 +127,7 @@ def test_values_of_all_types_are_parsed() -> None:
         ("{name: x, token_env: [B]}", "it.token is a list; write a text"),
         ("{name: x, weights: [3]}", "it.weights is a list; write keys and values, such as `checkout: 3`"),
         ("{name: x, weights: {1: 0, 2: }}", "it.weights.1 is 0; write a number above 0, such as 3"),
-        ("{name: x, token: a, token_env: B}", "it.token is given twice; keep token_env alone"),
+        ("{name: x, token: a, token_env: B}", "it.token is set twice; keep only token_env"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_fix(entry: str, expected: str | None) -> None:
@@ -143,7 +143,7 @@ def test_all_errors_of_a_file_are_reported_with_their_lines() -> None:
         (3, "limits[0].window is 1; write a number and a unit, such as 30d"),
         (4, "limits[1].name is missing; add `name: checkout`"),
         (6, "limits[2].window is longer than 90d"),
-        (8, "other is not known; known are limits"),
+        (8, "other is not known; known keys are limits"),
     ]
 
 

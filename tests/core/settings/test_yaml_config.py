@@ -19,7 +19,7 @@ def test_nested_aliases_are_refused(bomb: str) -> None:
     document = parse(bomb)
 
     assert [problem.text for problem in document.problems] == [
-        "its aliases make more than 100,000 values of it; write plain lists and keys"
+        "its aliases expand to more than 100,000 values; write plain lists and keys"
     ]
     assert document.value is None
 
