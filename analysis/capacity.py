@@ -132,10 +132,10 @@ def fit_curve(rate: Floats, latency: Floats) -> Curve | Refusal:
         The curve, or the reason for its absence: too few steps, too similar rates, or a fit no better than a constant.
     """
     if len(rate) < MIN_STEPS:
-        return Refusal(f"{len(rate)} steps of time have data, and a curve needs {MIN_STEPS}")
+        return Refusal(f"a curve needs {MIN_STEPS} time steps with data, this window has {len(rate)}")
     low, high = float(rate.min()), float(rate.max())
     if low <= 0 or high < MIN_RATE_RANGE * low:
-        return Refusal(f"the rate hardly changed: the highest is {high / max(low, 1e-12):.2f} times the lowest, and a curve needs {MIN_RATE_RANGE:g} times")  # fmt: skip
+        return Refusal(f"the rate hardly changed: the highest is {high / max(low, 1e-12):.2f} times the lowest, a curve needs {MIN_RATE_RANGE:g} times")  # fmt: skip
     once = np.ones((1, len(rate)))
     found, error, constant = _best_fit(rate, latency, once)
     n = len(rate)

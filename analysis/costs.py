@@ -226,7 +226,7 @@ class _PriceFile(Section):
             if first is not None:
                 where = f" in {price.environment}" if price.environment else ""
                 text = (
-                    f"prices {price.service}{where}, which prices[{first}] does; "
-                    "keep one, or give each an `environment` of its own"
+                    f"prices {price.service}{where}, like prices[{first}]; "
+                    "keep one, or give each a different `environment`"
                 )
                 yield Fault(("prices", position), text)

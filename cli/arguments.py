@@ -8,45 +8,45 @@ from typing import Any
 
 from ..core.settings.schema import ALERT_METRICS, ALERTS, COLLECTOR, DASHBOARD, LOGS, STORE, Setting
 
-DESCRIPTION = "Stagelens shows where the time of inference requests goes, and why p99 is not p50."
+DESCRIPTION = "Stagelens shows where inference requests spend their time, and why p99 is higher than p50."
 
 EPILOG = """\
 first steps:
   stagelens up                        collector, dashboard and alerts on one SQLite file
-  stagelens run -- python serve.py    your own service, timed by stage, with its code unchanged
+  stagelens run -- python serve.py    time each request of your service by stage; its code stays unchanged
 
-`stagelens COMMAND --help` names the options of a command; each can be an environment variable as well.
+`stagelens COMMAND --help` lists the options of a command. [STAGELENS_…] is the environment variable of an option.
 """
 
 SERVERS: dict[str, tuple[str, tuple[Setting, ...]]] = {
-    "up": ("collector, alerts and dashboard in one process", (*STORE, *COLLECTOR, *DASHBOARD, *ALERTS)),
+    "up": ("run collector, alerts and dashboard in one process", (*STORE, *COLLECTOR, *DASHBOARD, *ALERTS)),
     "collector": ("receive OTLP and store it", (*STORE, *COLLECTOR)),
     "alerts": (
-        "evaluate the objectives and deliver alerts; `alerts list`, `show`, `ack`, `silence`… manage incidents",
+        "evaluate objectives and send notifications; `alerts list`, `show`, `ack`, `silence`… manage incidents",
         (*STORE, *ALERTS, *ALERT_METRICS),
     ),
-    "dashboard": ("serve the pages", (*STORE, *DASHBOARD, *ALERTS)),
+    "dashboard": ("serve the dashboard", (*STORE, *DASHBOARD, *ALERTS)),
 }
 
-CHECK = "validate the settings and the file, and exit"
-ADD_USER = "add user NAME to the file STAGELENS_DASHBOARD_USERS, ask for the password, and exit"
+CHECK = "validate settings and collector file, show their effect, and exit"
+ADD_USER = "add user NAME to the file STAGELENS_DASHBOARD_USERS, prompt for the password, and exit"
 
 # Arguments of the commands that work on the store, in addition to the store settings: name, whether required, help.
 TOOLS: dict[str, tuple[str, tuple[tuple[str, bool, str], ...]]] = {
     "storage": (
         "show the size of the store by tier and table, with a projection; delete services",
-        (("what", False, "delete services and all their data; `*` in a name is any letters"),),
+        (("what", False, "delete services and all their data; `*` matches any characters"),),
     ),
     "backup": (
-        "copy the store into one file, while it is used",
-        (("file", True, "a new file; `stagelens dashboard --database sqlite:///FILE` shows what is in it"),),
+        "copy the store into one file; other processes may use the store meanwhile",
+        (("file", True, "new file; to view it: `stagelens dashboard --database sqlite:///FILE`"),),
     ),
     "restore": ("copy a backup into an empty database", (("file", True, "the backup"),)),
     "migrate": (
-        "copy the store into another, empty database of any kind; continues after an interruption",
+        "copy the store into an empty database of any kind; a repeated call continues an interrupted copy",
         (
-            ("--to", True, "the new database: sqlite:///path or postgresql://user:password@host/database"),
-            ("--to-points", False, "a ClickHouse for the histograms: clickhousedb://… (default none)"),
+            ("--to", True, "URL of the new database: sqlite:///path or postgresql://user:password@host/database"),
+            ("--to-points", False, "URL of a ClickHouse database for the histograms: clickhousedb://… (default none)"),
         ),
     ),
 }
@@ -65,19 +65,15 @@ def parser(version: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("stagelens", description=DESCRIPTION, epilog=EPILOG, formatter_class=_layout)
     made.add_argument("--version", action="version", version=f"stagelens {version}")
     commands = made.add_subparsers(title="commands", dest="command", required=True, metavar="COMMAND")
-    commands.add_parser("run", help="start your own program with every request timed")
+    commands.add_parser("run", help="start your program and time every request")
     commands.add_parser("doctor", help="check what would be instrumented and suggest fixes")
     commands.add_parser("bench", help="measure the overhead of `run` on your program")
-    commands.add_parser("check", help="validate an SLO file: file, line, key, value, fix")
+    commands.add_parser("check", help="validate an SLO file; errors show line, key, value and fix")
     commands.add_parser(
         "import", help="import requests from files: OTLP JSON, Triton, vLLM, ONNX Runtime and torch profiles"
     )
-    commands.add_parser(
-        "compare", help="compare two saved runs, versions or windows: which is slower, and by which stage"
-    )
-    commands.add_parser(
-        "export", help="rules for Prometheus, from an SLO file or about Stagelens itself, and a dashboard for Grafana"
-    )
+    commands.add_parser("compare", help="compare two saved runs, versions or windows, stage by stage")
+    commands.add_parser("export", help="write Prometheus rules for your SLOs or for Stagelens, or a Grafana dashboard")
     _add_event(commands)
     for name, (meaning, options) in SERVERS.items():
         command = _add_command(commands, name, meaning, (*options, *LOGS))
@@ -112,7 +108,7 @@ def _add_command(commands: Any, name: str, meaning: str, settings: Sequence[Sett
 
 def _add_event(commands: Any) -> None:
     meaning = "report an event to the collector, such as a deployment; charts show a marker"
-    sentence = f"{meaning[0].upper()}{meaning[1:]}. It is sent to OTEL_EXPORTER_OTLP_ENDPOINT, like the data of agents."
+    sentence = f"{meaning[0].upper()}{meaning[1:]}. The collector address is OTEL_EXPORTER_OTLP_ENDPOINT."
     command = commands.add_parser("event", help=meaning, description=sentence, formatter_class=_layout)
     command.add_argument("text", metavar="TEXT", help="short description of the event")
     for option, value, text in EVENT:

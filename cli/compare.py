@@ -90,7 +90,7 @@ def sides_from_versions(
         seen = of_service[of_service["version"] == version]
         if seen.empty:
             there = ", ".join(str(each) for each in of_service["version"]) or "none"
-            msg = f"{service} has no version {version!r}; there are {there}"
+            msg = f"{service} has no version {version!r}; known versions: {there}"
             raise ConfigError(msg)
         first, last = seen["first_seen"].min().to_pydatetime(), seen["last_seen"].max().to_pydatetime()
         lives.append(ServingPeriod(first, last + _BUCKET))
@@ -140,7 +140,7 @@ def _parse_window(text: str) -> tuple[datetime, datetime]:
         raise ConfigError(msg) from None
     start, end = (at if at.tzinfo else at.replace(tzinfo=UTC) for at in (start, end))
     if start >= end:
-        msg = f"--windows {text!r}: ends before it begins"
+        msg = f"--windows {text!r}: the end is not after the start"
         raise ConfigError(msg)
     return start, end
 
@@ -158,10 +158,10 @@ def _choose_service(known: Sequence[str], name: str | None, where: str) -> str:
         return name or ""
     there = ", ".join(known)
     if not known:
-        msg = f"{where} holds no request"
+        msg = f"{where} contains no request"
         raise NoRequestsError(msg)
     if name is not None:
-        msg = f"{where} has no service {name!r}; there are {there}"
+        msg = f"{where} has no service {name!r}; known services: {there}"
         raise ConfigError(msg)
     if len(known) > 1:
         msg = f"{where} has several services ({there}); choose one with --service"
@@ -183,7 +183,7 @@ EXIT_PASSED, EXIT_FAILED, EXIT_USAGE, EXIT_UNKNOWN, EXIT_INTERRUPTED = 0, 1, 2, 
 _EXIT_CODES = {"passed": EXIT_PASSED, "failed": EXIT_FAILED, "unknown": EXIT_UNKNOWN}
 _STDOUT = "-"
 _EPILOG = """\
-exit codes: 0 no threshold is broken, 1 one is, 2 wrong usage or a file that cannot be read, 3 too few requests,
+exit codes: 0 no threshold is exceeded, 1 a threshold is exceeded, 2 wrong usage or an unreadable file, 3 too few requests,
 130 interrupted
 
   stagelens compare base.json head.json --fail-on p99:+10%,stage:queue:+5ms --min-requests 1000
@@ -214,7 +214,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--windows", nargs=2, metavar="FROM/TO", help="two time windows of a service in the store, ISO 8601"
     )
-    made.add_argument("--service", metavar="NAME", help="service, if there are several")
+    made.add_argument("--service", metavar="NAME", help="service; required if there are several")
     made.add_argument("--environment", metavar="NAME", help="environment in the store")
     made.add_argument("--route", metavar="ROUTE", help="only requests of this route")
     made.add_argument(
@@ -227,7 +227,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="LIMITS",
-        help="such as p99:+10%%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%%",
+        help="thresholds for exit code 1, such as p99:+10%%,stage:queue:+5ms,ttft:p50:+20ms,errors:+1%%",
     )
     made.add_argument(
         "--min-requests",
@@ -295,7 +295,7 @@ def _compare(options: argparse.Namespace, environment: Mapping[str, str]) -> int
 def _open_sides(options: argparse.Namespace, environment: Mapping[str, str]) -> Generator[tuple[Reader, Side, Side]]:
     ways = [bool(options.files), options.versions is not None, options.windows is not None]
     if sum(ways) != 1 or len(options.files) not in (0, 2):
-        msg = "name two files, or two --versions, or two --windows; `stagelens compare --help` has examples"
+        msg = "give two files, two --versions or two --windows; see the examples in `stagelens compare --help`"
         raise ConfigError(msg)
     selection = all_time_selection(options.service, options.environment, options.route)
     if options.files:
@@ -321,9 +321,7 @@ def _check_stages(thresholds: Sequence[Threshold], found: RunComparison) -> None
     seen = {each.stage for each in found.stages}
     for each in thresholds:
         if each.stage and each.stage not in seen and each.stage not in BY_KEY:
-            msg = (
-                f"--fail-on {each.text!r}: no request has the stage {each.stage!r}; there are {', '.join(sorted(seen))}"
-            )
+            msg = f"--fail-on {each.text!r}: no request has the stage {each.stage!r}; known stages: {', '.join(sorted(seen))}"
             raise ConfigError(msg)
 
 
@@ -345,6 +343,6 @@ def _write(target: str | None, text: str) -> None:
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
-        msg = f"{text!r} is no number of requests, such as 1000"
+        msg = f"{text!r} is not a number of requests; write one such as 1000"
         raise argparse.ArgumentTypeError(msg)
     return int(text)

@@ -52,7 +52,7 @@ def token_rows(comparison: RunComparison) -> list[tuple[tuple[str, ...], Quantil
 def stage_head(comparison: RunComparison) -> tuple[str, ...]:
     """Return the column titles of `stage_row`."""
     at = percentile(comparison.quantile)
-    return (f"Stages in {at}", "A", "B", "more", "of the change", f"its own {at}: slower by", "99 % interval")
+    return (f"Stages in {at}", "A", "B", "B - A", "of the change", f"{at} of the stage: B - A", "99 % interval")
 
 
 def stage_row(comparison: RunComparison, found: StageChange) -> tuple[str, ...]:
@@ -74,15 +74,15 @@ def interval_text(found: QuantileComparison) -> str:
     if math.isinf(found.low) and math.isinf(found.high):
         return f"needs {ordinary_spaces(whole(requests_needed(found.quantile)))} requests"
     if math.isinf(found.high):
-        return f"{low} and more"
-    return f"{high} and less" if math.isinf(found.low) else f"{low} and {high}"
+        return f"{low} or more"
+    return f"{high} or less" if math.isinf(found.low) else f"{low} and {high}"
 
 
 def verdict(comparison: RunComparison) -> str:
     """Return a sentence on whether B is slower and because of which stage, or which limits B exceeds."""
     at, where = comparison.at, percentile(comparison.quantile)
     if at.kind == "not_enough":
-        return f"Too few requests to compare {where}: it takes {ordinary_spaces(whole(samples_needed(comparison.quantile)))} on both sides."
+        return f"Too few requests to compare {where}: both sides need at least {ordinary_spaces(whole(samples_needed(comparison.quantile)))}."
     if at.kind == "same":
         exceeded = ", ".join(_exceeded_text(each) for each in comparison.threshold_results if each.outcome == "failed")
         name = f"No difference of {MIN_CHANGE:.0%} or more" if at.is_certain else "No significant difference"
@@ -91,7 +91,7 @@ def verdict(comparison: RunComparison) -> str:
     size = ordinary_spaces(f"{duration(abs(at.difference))} ({signed_change(_relative_change(at))})")
     largest = comparison.largest_change
     why = (
-        f"; {ordinary_spaces(portion(largest.share))} of it is {label(largest.stage)}"
+        f"; {ordinary_spaces(portion(largest.share))} of the change is in {label(largest.stage)}"
         if largest and largest.share > 0
         else ""
     )
@@ -131,10 +131,10 @@ def _exceeded_text(found: ThresholdResult) -> str:
 
 def warnings(comparison: RunComparison) -> Sequence[str]:
     """Return warnings about anything that makes the comparison unreliable."""
-    lines = [f"B fails more: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
+    lines = [f"B has more errors: {_failure_text(comparison.failures)}."] if comparison.failures.are_more else []
     lines += [
         ordinary_spaces(
-            f"The requests themselves differ: {dimension} {value or 'none'} is {percent(a)} of A and {percent(b)} of B."
+            f"The mix of requests differs: {dimension} {value or 'none'} is {percent(a)} of A and {percent(b)} of B."
         )
         for dimension, value, a, b in comparison.mixes
         if not (lines and dimension == "status")
@@ -142,7 +142,7 @@ def warnings(comparison: RunComparison) -> Sequence[str]:
     lines += [_excluded_text(each) for each in comparison.token_times.values() if any(each.excluded)]
     if comparison.too_few:
         wanted = ordinary_spaces(whole(comparison.min_requests))
-        lines.append(f"A side has fewer than {wanted} requests: nothing is evaluated.")
+        lines.append(f"One side has fewer than {wanted} requests: no threshold is evaluated.")
     return lines
 
 
@@ -165,7 +165,7 @@ def _utc_text(at: datetime) -> str:
 def _failure_text(found: FailureDifference) -> str:
     shares = (percent(share, 2) for share in (found.a, found.b))
     return ordinary_spaces(
-        "{} of A, {} of B, between {:+.2f} and {:+.2f} points".format(*shares, found.low * 100, found.high * 100)
+        "{} of A, {} of B: {:+.2f} to {:+.2f} percentage points".format(*shares, found.low * 100, found.high * 100)
     )
 
 
@@ -173,11 +173,11 @@ def _excluded_text(found: TokenTimes) -> str:
     """Return the note on requests that are excluded because they were measured by another definition."""
     of_a, of_b = (ordinary_spaces(several(each, "request")) for each in found.excluded)
     compared = (
-        f"is compared as measured {DEFINITIONS.get(found.definition, found.definition)}"
+        f"is compared only for requests measured {DEFINITIONS.get(found.definition, found.definition)}"
         if found.definition
         else "is not compared"
     )
-    return f"{found.measure.upper()} {compared}: that of {of_a} of A and {of_b} of B was measured differently."
+    return f"{found.measure.upper()} {compared}: {of_a} of A and {of_b} of B have another definition."
 
 
 def _difference_cells(found: QuantileComparison) -> tuple[str, ...]:
@@ -192,7 +192,7 @@ def _relative_change(found: QuantileComparison) -> float | None:
 
 
 def _requests_needed_text(found: QuantileComparison) -> str:
-    return f"it takes {ordinary_spaces(whole(requests_needed(found.quantile)))} requests on both sides"
+    return f"both sides need {ordinary_spaces(whole(requests_needed(found.quantile)))} requests"
 
 
 _OUTCOME_STYLES = {"passed": "green", "failed": "bold red", "unknown": "yellow"}

@@ -103,7 +103,7 @@ def read_percentile(text: str) -> float:
     """
     found = _PERCENTILE.fullmatch(text.strip())
     if found is None or not 0 < float(found[1]) < 100:  # noqa: PLR2004 - per cent
-        msg = f"{text!r} is no percentile between p0 and p100"
+        msg = f"{text!r} is not a percentile between p0 and p100"
         raise ConfigError(msg)
     return float(found[1]) / 100
 
@@ -116,14 +116,14 @@ def _threshold(text: str) -> Threshold:
     if about[:1] == ["stage"]:
         stage, about = (about[1].strip() if len(about) > 1 else ""), about[2:]
         if not stage:
-            raise _threshold_error(text, "it names no stage")
+            raise _threshold_error(text, "it has no stage")
     elif about and about[0].strip() in MEASURES:
         measure, about = about[0].strip(), about[1:]
     if len(about) > 1 or not (about or stage or measure):
-        raise _threshold_error(text, "it names no measure" if not about else f"{':'.join(about)!r} is no percentile")
+        raise _threshold_error(text, f"{':'.join(about)!r} is not a percentile" if about else "it has no measure")
     found = _LIMIT.fullmatch(limit.strip())
     if found is None:
-        raise _threshold_error(text, f"{limit!r} is no limit: it begins with + and ends with %, us, ms or s")
+        raise _threshold_error(text, f"{limit!r} is not a limit such as +10%, +500us, +5ms or +1s")
     number, unit = float(found[1]), found[2]
     limit_seconds = number / 100 if unit == "%" else number * _SECONDS[unit]
     return Threshold(text, stage, measure, _quantile(text, about), limit_seconds, unit == "%")
@@ -132,7 +132,7 @@ def _threshold(text: str) -> Threshold:
 def _error_threshold(text: str, limit: str) -> Threshold:
     found = _LIMIT.fullmatch(limit.strip())
     if found is None or found[2] != "%":
-        raise _threshold_error(text, f"{limit!r} is no share of all requests: it begins with + and ends with %")
+        raise _threshold_error(text, f"{limit!r} is not a share of requests such as +1%")
     return Threshold(text, "", _ERRORS, _DEFAULT_QUANTILE, float(found[1]) / 100, is_relative=False)
 
 
@@ -144,7 +144,7 @@ def _quantile(text: str, about: list[str]) -> float:
 
 
 def _threshold_error(text: str, why: str) -> ConfigError:
-    return ConfigError(f"--fail-on {text!r}: {why}; write thresholds such as {_EXAMPLES}, with commas between them")
+    return ConfigError(f"--fail-on {text!r}: {why}; write thresholds such as {_EXAMPLES}, separated by commas")
 
 
 Outcome: TypeAlias = Literal["passed", "failed", "unknown"]

@@ -194,7 +194,7 @@ _OVERRIDDEN_VARIABLES = {
 # Export interval of the agents: within this time, processes left running by the command have sent data. [seconds]
 _CHILDREN_SECONDS = 10.0
 _STDERR = 2
-_WAITING_FOR_CHILDREN = f"waiting {_CHILDREN_SECONDS:g} s at most for processes left running by the command"
+_WAITING_FOR_CHILDREN = f"waiting at most {_CHILDREN_SECONDS:g} s for processes left running by the command"
 
 
 def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
@@ -212,7 +212,7 @@ def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
             check_writable(path, option)
     if not outputs.requested:
         _print_status(
-            f"nothing listens on {DEFAULT_ENDPOINT}: this run is summarized when it ends, and sent when a collector listens"
+            f"no collector at {DEFAULT_ENDPOINT}: the run is summarized at its end, and also sent if a collector starts meanwhile"
         )
     _open_closed_streams()
     child = Child(lambda endpoint: become(command, _child_environment(endpoint, env)))

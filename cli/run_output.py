@@ -226,12 +226,12 @@ _MAX_COLUMNS = 100
 # Width of the bar of the longest stage. [columns]
 _BAR_COLUMNS = 28
 _NO_REQUESTS_HELP = """
-A request is one HTTP request of a web framework, or in a script the outermost call of
-a library that runs models.
- - Did it receive requests? Send some, then stop it with Ctrl-C.
- - Does it use one of the supported libraries? Otherwise define a request in its
+Stagelens counts each HTTP request of a web framework. In a script, it counts the
+outermost call of a library that runs models.
+ - Did the command receive requests? Send some, then stop the command with Ctrl-C.
+ - Does the command use a supported library? Otherwise define a request in the
    code:  with stagelens.request("name"): ...
- - Did it end by SIGKILL or os._exit? Its counts were not sent."""
+ - Did the command end by SIGKILL or os._exit? Then its counts were not sent."""
 
 
 def print_summary(found: RunSummary, run: Run, console: Console | None = None) -> None:
@@ -247,7 +247,7 @@ def _summary_parts(found: RunSummary, run: Run) -> Iterator[RenderableType]:
     length = run.end - run.start
     ran = span(length) if length >= timedelta(minutes=1) else duration(length.total_seconds())
     if not found.services:
-        yield Text.assemble(styled(f"No request was seen in {ran}.", "bold"), _NO_REQUESTS_HELP)
+        yield Text.assemble(styled(f"No request was recorded in {ran}.", "bold"), _NO_REQUESTS_HELP)
     for service in found.services:
         yield _service_heading(service.whole, ran)
         yield _latency_table(service)
@@ -255,7 +255,7 @@ def _summary_parts(found: RunSummary, run: Run) -> Iterator[RenderableType]:
         if service.slowest is not None:
             yield waterfall_table(service.slowest)
     if found.dropped:
-        yield styled(f"{several(found.dropped, 'request')} more could not be counted.", "bold red")
+        yield styled(f"{several(found.dropped, 'request')} could not be counted and are not included.", "bold red")
 
 
 def _service_heading(line: RequestStats, ran: str) -> Text:
@@ -319,12 +319,12 @@ def blame_text(typical: StageTimes, tail: StageTimes) -> str:
     """Return the stage that accounts for most of the additional latency of the tail, with its share.
 
     >>> blame_text(StageTimes(0.5, {"forward": 1.0, "queue": 0.5}), StageTimes(0.99, {"forward": 1.0, "queue": 2.0}))
-    'all of it is Queue'
+    'all of the increase is in Queue'
     """
     more = {stage: seconds - typical.stages.get(stage, 0.0) for stage, seconds in tail.stages.items()}
     stage = max(more, key=lambda each: more[each])
     added = tail.seconds - typical.seconds
-    return f"{portion(more[stage] / added)} of it is {label(stage)}" if added > 0 else ""
+    return f"{portion(more[stage] / added)} of the increase is in {label(stage)}" if added > 0 else ""
 
 
 _log = logging.getLogger(__name__)
@@ -344,7 +344,7 @@ def write_run_outputs(here: TemporaryCollector, run: Run, outputs: RunOutputs) -
     if made or found.services:
         made &= _run_step(lambda: print_summary(found, run))
     if here.send_on():
-        print(f"stagelens run: all of it was sent to the collector on {DEFAULT_ENDPOINT}", file=sys.stderr)
+        print(f"stagelens run: the run was sent to the collector at {DEFAULT_ENDPOINT}", file=sys.stderr)
     for path, write in ((outputs.report, write_page), (outputs.save, save_run)):
         if path is not None:
             made &= _run_step(lambda path=path, write=write: write(here.store, path, run), f"wrote {path}")
@@ -372,7 +372,7 @@ def _run_step(make: Callable[[], None], done: str = "") -> bool:
     except StagelensError as error:
         return _report_failure(str(error))
     except Exception:  # noqa: BLE001 - as above
-        _log.exception("stagelens run: a fault of its own")
+        _log.exception("stagelens run: internal error")
         return False
     if done:
         print(f"stagelens run: {done}", file=sys.stderr)

@@ -126,7 +126,7 @@ def test_too_few_steps_are_refused_with_a_reason() -> None:
     rate, latency = made(0.05, 0.03, 100.0)
     found = fit_curve(rate[: MIN_STEPS - 1], latency[: MIN_STEPS - 1])
 
-    assert found == Refusal("19 steps of time have data, and a curve needs 20")
+    assert found == Refusal("a curve needs 20 time steps with data, this window has 19")
 
 
 def test_equal_rates_are_refused_with_a_reason() -> None:

@@ -91,7 +91,7 @@ def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None
         ),
         (
             'currency: "$"\nprices:\n  - {service: a, per_hour: 1}\n  - {service: a, environment: prod, per_hour: 2}\n',
-            "4: prices[1] prices a in prod, which prices[0] does; keep one",
+            "4: prices[1] prices a in prod, like prices[0]; keep one",
         ),
         ("", "1: the file is empty; write, for example:"),
         ("a: [", "this is not YAML"),

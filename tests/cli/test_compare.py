@@ -103,7 +103,7 @@ def test_a_slower_run_breaks_the_thresholds_and_its_stage_is_named(
 
     assert code == 1
     (verdict,) = [line for line in output.splitlines() if line.startswith("B is slower at p90 by")]
-    assert verdict.endswith("of it is Queue.")
+    assert verdict.endswith("of the change is in Queue.")
     assert output.count("FAILED") == 2
     assert output.count("500 requests of shop") == 2
 
@@ -124,7 +124,7 @@ def test_an_equal_run_passes(runs: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert compare(runs / "base.json", runs / "same.json", *LIMITS) == 0
     output = capsys.readouterr().out
     assert "No significant difference at p90." in output
-    assert "of it is" not in output
+    assert "of the change is in" not in output
     assert output.count("passed") == 2
 
 
@@ -161,7 +161,9 @@ def test_a_fast_run_of_failures_does_not_pass(tmp_path: Path, capsys: pytest.Cap
     where = tmp_path / "found.json", tmp_path / "junit.xml"
 
     assert compare(sound, failing, "--fail-on", "p50:+10%") == 0
-    assert "B fails more: 1.00 % of A, 20.00 % of B, between +14.37 and +24.03 points." in capsys.readouterr().out
+    assert (
+        "B has more errors: 1.00 % of A, 20.00 % of B: +14.37 to +24.03 percentage points." in capsys.readouterr().out
+    )
     assert compare(sound, failing, "--fail-on", "p50:+10%,errors:+1%", "--json", where[0], "--junit", where[1]) == 1
     assert "FAILED      errors:+1%  1.00 % of A, 20.00 % of B" in capsys.readouterr().out
     assert json.loads(where[0].read_text())["failures"]["b_share"] == 0.2
@@ -218,7 +220,7 @@ def test_a_stage_missing_on_one_side_counts_as_no_time(
     assert compare(runs / "slow.json", without, *limit) == 0
     assert compare(runs / "base.json", runs / "slow.json", "--fail-on", "stage:decode:p50:+1ms") == 0
     assert compare(runs / "base.json", runs / "slow.json", "--fail-on", "stage:quue:+1ms") == 2
-    assert "no request has the stage 'quue'; there are forward, queue" in capsys.readouterr().err
+    assert "no request has the stage 'quue'; known stages: forward, queue" in capsys.readouterr().err
 
 
 def test_a_changed_traffic_mix_is_reported(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +228,7 @@ def test_a_changed_traffic_mix_is_reported(runs: Path, tmp_path: Path, capsys: p
     other = run_file(tmp_path / "b.json", route="/large")
 
     assert compare(runs / "base.json", other) == 0
-    assert "The requests themselves differ: route / is 100 % of A and 0 % of B." in capsys.readouterr().out
+    assert "The mix of requests differs: route / is 100 % of A and 0 % of B." in capsys.readouterr().out
     assert compare(runs / "base.json", other, "--route", "/") == 3
     assert "b.json has no request of route '/' of shop: nothing to compare" in capsys.readouterr().err
 
@@ -281,18 +283,18 @@ def test_a_dash_writes_to_stdout_instead_of_the_table(runs: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        ((), "name two files"),
-        (("base.json",), "name two files"),
-        (("base.json", "slow.json", "same.json"), "name two files"),
-        (("base.json", "slow.json", "--versions", "1", "2"), "name two files"),
+        ((), "give two files"),
+        (("base.json",), "give two files"),
+        (("base.json", "slow.json", "same.json"), "give two files"),
+        (("base.json", "slow.json", "--versions", "1", "2"), "give two files"),
         (("base.json", "missing.json"), "missing.json: cannot be read"),
         (("base.json", "slow.json", "--fail-on", "p99"), "--fail-on 'p99'"),
         (("base.json", "slow.json", "--fail-on", ""), "--fail-on '': it is empty"),
         (("base.json", "slow.json", "--fail-on", " , "), "--fail-on ' , ': it is empty"),
-        (("base.json", "slow.json", "--percentile", "99"), "--percentile: '99' is no percentile"),
-        (("base.json", "slow.json", "--percentile", "stage:queue"), "--percentile: 'stage:queue' is no percentile"),
-        (("base.json", "slow.json", "--percentile", ""), "--percentile: '' is no percentile"),
-        (("base.json", "slow.json", "--service", "other"), "has no service 'other'; there are shop"),
+        (("base.json", "slow.json", "--percentile", "99"), "--percentile: '99' is not a percentile"),
+        (("base.json", "slow.json", "--percentile", "stage:queue"), "--percentile: 'stage:queue' is not a percentile"),
+        (("base.json", "slow.json", "--percentile", ""), "--percentile: '' is not a percentile"),
+        (("base.json", "slow.json", "--service", "other"), "has no service 'other'; known services: shop"),
         (("base.json", "slow.json", "--environment", "prod"), "--environment applies to stores"),
         (("base.json", "slow.json", "--json", "nowhere/x.json"), "--json nowhere/x.json cannot be written"),
         (("--versions", "1", "2", "--database", "sqlite:///none.db"), "there is no store"),
@@ -410,7 +412,7 @@ def test_times_by_different_definitions_are_never_mixed(tmp_path: Path, capsys: 
     assert compare("--windows", *windows, "--fail-on", "ttft:p50:+10%", STAGELENS_DATABASE=url) == 1
     output = " ".join(capsys.readouterr().out.split())
     assert "TTFT p50 +99.6 ms" in output
-    assert "that of 0 requests of A and 500 requests of B was measured differently" in output
+    assert "0 requests of A and 500 requests of B have another definition" in output
 
 
 @pytest.fixture
@@ -439,7 +441,7 @@ def test_versions_are_compared_over_their_last_requests(store: str, capsys: pyte
     assert capsys.readouterr().out.count("600 requests of shop") == 2
     assert compare(*where, "--versions", "1.1", "1.0", "--fail-on", "p99:+50%") == 0
     assert compare(*where, "--versions", "1.0", "2.0") == 2
-    assert "shop has no version '2.0'; there are 1.0, 1.1" in capsys.readouterr().err
+    assert "shop has no version '2.0'; known versions: 1.0, 1.1" in capsys.readouterr().err
 
 
 def test_overlapping_versions_are_compared_over_the_common_time(
@@ -486,6 +488,6 @@ def test_windows_are_compared_and_a_wrong_one_is_explained(store: str, capsys: p
     assert capsys.readouterr().out.count("200 requests of shop") == 2
     assert compare("--windows", old, window(now - 60, now), STAGELENS_DATABASE=store) == 3
     assert compare("--windows", old, window(now, now - 60), STAGELENS_DATABASE=store) == 2
-    assert "ends before it begins" in capsys.readouterr().err
+    assert "the end is not after the start" in capsys.readouterr().err
     assert compare("--windows", old, "yesterday", STAGELENS_DATABASE=store) == 2
     assert "write FROM/TO" in capsys.readouterr().err

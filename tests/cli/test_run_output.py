@@ -123,7 +123,7 @@ def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: C
 
     assert queue[1:5] == ["0", "ms", "100", "ms"]
     assert queue[-1] == "▒" * 28
-    assert line(lines, "Together").rstrip().endswith("of it is Queue")
+    assert line(lines, "Together").rstrip().endswith("of the increase is in Queue")
     assert "█" in line(lines, "Forward")
 
 
@@ -151,7 +151,7 @@ def test_errors_routes_and_losses_are_reported(store: Store, summary_lines: Call
     assert "15 errors, 2.63 %" in text
     assert re.findall(r"^(/\d)", text, re.MULTILINE) == [f"/{number}" for number in range(8)]
     assert "and 2 routes more" in text
-    assert "4 requests more could not be counted" in text
+    assert "4 requests could not be counted" in text
 
 
 def test_the_slowest_request_is_a_waterfall(store: Store, summary_lines: Callable[[], list[str]]) -> None:
@@ -171,7 +171,7 @@ def test_a_run_without_requests_is_explained(summary_lines: Callable[[], list[st
     """Why that may be, and what to do."""
     text = "\n".join(summary_lines())
 
-    assert "No request was seen in 1 m 15 s" in text
+    assert "No request was recorded in 1 m 15 s" in text
     assert 'with stagelens.request("name")' in text
 
 
@@ -198,5 +198,5 @@ def test_a_page_without_requests_has_a_notice(store: Store, tmp_path: Path) -> N
     write_page(store, tmp_path / "run.html", run)
     text = (tmp_path / "run.html").read_text()
 
-    assert "No request was seen" in text
+    assert "No request was recorded" in text
     assert "python &#x27;&lt;script&gt;&#x27; ended with exit code 3" in text.replace("'", "&#x27;")
