@@ -29,7 +29,7 @@ from .objectives.slo_file import Definitions, read_slo_file
 LOOK_BACK = timedelta(days=30)
 # Number of incidents shown, the worst first.
 _SHOWN = 5
-DEFAULT_STORE = "the database in STAGELENS_DATABASE, or stagelens.db here, if there is one"
+DEFAULT_STORE = "STAGELENS_DATABASE, or stagelens.db in this directory if it exists"
 
 
 class Seen:
@@ -56,7 +56,7 @@ def preview(seen: Seen, slo: Slo, policy: BurnRatePolicy, now: datetime) -> Iter
     """
     if slo.service not in seen.services:
         fix = meant(slo.service, seen.services) or f"; known services: {', '.join(seen.services) or 'none yet'}"
-        yield f"The store has never seen a service {slo.service!r}{fix}"
+        yield f"The store has no data of service {slo.service!r}{fix}"
         return
     yield from _preview_lines(backtest(seen.read, slo, policy, now, LOOK_BACK), slo)
     yield from _definitions(seen.read, slo, now)
@@ -69,13 +69,13 @@ def _preview_lines(found: Preview, slo: Slo) -> Iterator[str]:
     since = max(found.since, found.seen_from)
     span = formatting.duration(found.until - since)
     known = f"the last {span}" if since == found.since else f"the {span} of available data"
-    left = "" if found.budget_left is None else f"; {formatting.percent(found.budget_left)} of the budget is left"
-    yield f"Over {known} this would have {_count_incidents(found.incidents)}{left}."
+    left = "" if found.budget_left is None else f"; {formatting.percent(found.budget_left)} of the budget remains"
+    yield f"In {known} this SLO would have {_count_incidents(found.incidents)}{left}."
     worst = sorted(found.incidents, key=lambda each: (each.severity != "page", -each.spent))[:_SHOWN]
     for each in sorted(worst, key=lambda each: each.opened_at):
         yield f"  {_incident(each, found.until)}"
     if len(found.incidents) > _SHOWN:
-        yield f"  and {len(found.incidents) - _SHOWN} more that spent less of the budget"
+        yield f"  and {len(found.incidents) - _SHOWN} more that used less of the budget"
     if found.coarse_until is not None:
         yield f"  Before {_format_time(found.coarse_until)} only hourly data is retained: shorter incidents may be missed."
 
@@ -122,7 +122,7 @@ def main(argv: Sequence[str]) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="stagelens check",
-        description="Validate an SLO file: exit 0 with its objectives, or 1 with every error in it. "
+        description="Validate an SLO file. Print its objectives and exit 0, or print all errors and exit 1. "
         "With a store, also list the alerts of the last 30 days.",
     )
     parser.add_argument("file", nargs="?", type=Path, default=DEFAULT_FILE, help="the SLO file (default: %(default)s)")
@@ -190,12 +190,12 @@ def summary(
             yield from (f"  {line}" for line in lines)
     yield ""
     if isinstance(store, str) and store:
-        yield f"Past alerts were not evaluated: {store}"
+        yield f"Past alerts are not shown: {store}"
     if not channels:
         yield "No channels: incidents are shown on the dashboard only; no notifications are sent."
     for entry in channels:
         waiting = f" (deliveries are paused: {entry.lacking} is not set)" if entry.lacking else ""
-        yield f"Messages go to {entry.name}{'' if entry.name == entry.kind else f' ({entry.kind})'}{waiting}"
+        yield f"Notifications go to {entry.name}{'' if entry.name == entry.kind else f' ({entry.kind})'}{waiting}"
 
 
 def _describe_slo(slo: Slo) -> Iterator[str]:
@@ -222,11 +222,11 @@ def _budget(slo: Slo) -> str:
         return f"The budget is {budget} of the time of requests."
     if slo.kind == "freshness":
         return f"The budget is {budget} of the time: {formatting.duration(slo.budget * slo.window)} of {_span(slo.window)}."
-    return f"The budget is {budget} of requests: {formatting.count(1e6 * slo.budget)} in a million."
+    return f"The budget is {budget} of requests: {formatting.count(1e6 * slo.budget)} per million."
 
 
 def _tier(tier: AlertTier, slo: Slo) -> str:
-    rule = f"{tier.severity:<6} when the budget burns {formatting.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
+    rule = f"{tier.severity:<6} if the burn rate is at least {formatting.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
     if not is_reachable(tier, slo.objective):
         highest = formatting.times(1 / slo.budget)
         return f"{rule}: skipped, the burn rate cannot exceed {highest} at this objective"

@@ -47,7 +47,7 @@ def format_incidents(found: Sequence[Incident], *, everything: bool) -> str:
         (each.id, each.state, each.severity, _format_time(each.opened_at), _incident_owner(each), each.headline)
         for each in found
     ]
-    return "\n".join(format_table(("id", "state", "severity", "opened (UTC)", "who", "what"), rows))
+    return "\n".join(format_table(("id", "state", "severity", "opened (UTC)", "owner", "incident"), rows))
 
 
 def format_incident(found: Incident) -> str:
@@ -59,7 +59,7 @@ def format_incident(found: Incident) -> str:
         ("impact", found.impact),
         ("acknowledged by", _acknowledgement(found)),
         ("notified", f"no: {found.muted}" if found.muted else "yes"),
-        ("see", found.link),
+        ("dashboard", found.link),
     ]
     happened = [(_format_time(each.at), each.event, _notified(each), each.headline) for each in found.transitions]
     sent = [
@@ -78,11 +78,11 @@ def format_incident(found: Incident) -> str:
 def format_silences(found: Sequence[Silence], now: datetime) -> str:
     """Return one line of text per silence."""
     if not found:
-        return "Nothing is silenced."
+        return "No silence is active or planned."
     rows = [
         (
             each.id,
-            "over" if each.ends_at <= now else "in force" if each.holds(now) else "to come",
+            "ended" if each.ends_at <= now else "active" if each.holds(now) else "future",
             _format_time(each.starts_at),
             _format_time(each.ends_at),
             each.author,
@@ -91,7 +91,7 @@ def format_silences(found: Sequence[Silence], now: datetime) -> str:
         )
         for each in found
     ]
-    return "\n".join(format_table(("id", "state", "from (UTC)", "until (UTC)", "by", "what", "why"), rows))
+    return "\n".join(format_table(("id", "state", "from (UTC)", "until (UTC)", "by", "matches", "reason"), rows))
 
 
 def format_matchers(silence: Silence) -> str:
@@ -110,7 +110,7 @@ def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator
 def _incident_owner(found: Incident) -> str:
     if found.muted and found.state == "open":
         return "muted"
-    return found.acked_by or ("nobody" if found.state == "open" else "")
+    return found.acked_by or ("none" if found.state == "open" else "")
 
 
 def _incident_state(found: Incident) -> str:
@@ -122,19 +122,19 @@ def _incident_state(found: Incident) -> str:
 
 def _acknowledgement(found: Incident) -> str:
     if found.acked_at is None or found.ending == "accepted":
-        return "nobody" if found.state == "open" else ""
+        return "none" if found.state == "open" else ""
     return f"{found.acked_by}, since {formatting.moment(found.acked_at)}"
 
 
 def _notified(each: Transition) -> str:
     if each.event in ("acknowledged", "accepted"):
         return f"by {each.note}"
-    return each.note or (f"{each.told} channel{'s' if each.told != 1 else ''}" if each.told else "nobody")
+    return each.note or (f"{each.told} channel{'s' if each.told != 1 else ''}" if each.told else "none")
 
 
 def _delivery_error(each: Delivery) -> str:
     if each.next_attempt is not None and each.attempts:
-        again = f"again at {each.next_attempt:%H:%M:%S}"
+        again = f"next attempt at {each.next_attempt:%H:%M:%S}"
         return f"{each.error}; {again}" if each.error else again
     return each.error or ("accepted" if each.state == "sent" else "")
 
@@ -174,10 +174,10 @@ def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | N
 def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("stagelens alerts", description="List, acknowledge and silence incidents.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    listed = _add_command(commands, "list", "open incidents, newest first", _list_incidents)
+    listed = _add_command(commands, "list", "list open incidents, newest first", _list_incidents)
     listed.add_argument("--all", action="store_true", help="include resolved incidents")
-    listed.add_argument("--limit", type=int, default=_LIMIT, help="how many at most (default %(default)s)")
-    shown = _add_command(commands, "show", "one incident, with its history and deliveries", _show_incident)
+    listed.add_argument("--limit", type=int, default=_LIMIT, help="maximum number (default %(default)s)")
+    shown = _add_command(commands, "show", "show one incident with its history and deliveries", _show_incident)
     shown.add_argument("id", metavar="ID")
     acked = _add_command(commands, "ack", "acknowledge an incident and notify its channels", _acknowledge_incident)
     acked.add_argument("id", metavar="ID")
@@ -188,7 +188,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     accepted.add_argument("--why", metavar="TEXT", default="", help="reason, sent to the channels")
     _add_author_option(accepted, environment)
     _add_silence_options(_add_command(commands, "silence", "silence matching incidents", _create_silence), environment)
-    every = _add_command(commands, "silences", "active and future silences", _list_silences)
+    every = _add_command(commands, "silences", "list active and future silences", _list_silences)
     every.add_argument("--all", action="store_true", help="include ended silences")
     _add_command(commands, "unsilence", "end a silence now", _end_silence).add_argument("id", metavar="ID")
     tested = commands.add_parser(
@@ -217,7 +217,7 @@ def _add_command(
 
 def _add_silence_options(command: argparse.ArgumentParser, environment: Mapping[str, str]) -> None:
     for key, meaning in MATCHERS.items():
-        command.add_argument(f"--{key}", metavar="X", default="", help=f"{meaning}, or * for any (default any)")
+        command.add_argument(f"--{key}", metavar="X", default="", help=f"{meaning}, or * for any (the default)")
     length = f"duration, such as 30m (default {_LENGTH})"
     command.add_argument("--for", dest="length", metavar="TIME", default=_LENGTH, help=length)
     command.add_argument("--from", dest="start", metavar="TIME", help="start, as ISO 8601 (default now)")
@@ -236,7 +236,7 @@ def _test_channel(name: str, config: AlertsConfig) -> int:
         raise ConfigError(msg)
     entries = {entry.name: entry for entry in read_slo_file(config.slo_file, config.env).channels}
     if name not in entries:
-        msg = f"{config.slo_file} has no channel {name!r}; it has {', '.join(entries) or 'none'}"
+        msg = f"{config.slo_file} has no channel {name!r}; known channels: {', '.join(entries) or 'none'}"
         raise ConfigError(msg)
     line = ""
     for line in check_channel(entries[name]):
@@ -346,7 +346,7 @@ def check_channel(
     The last line begins with `ok` if everything was accepted, else with `failed`.
     """
     if entry.lacking:
-        yield f"failed: {entry.lacking} is not there, so {entry.name} can send nothing; add it and try again"
+        yield f"failed: {entry.lacking} is not set, so {entry.name} cannot send; set it and try again"
         return
     if entry.heartbeat is not None:
         yield from _check_heartbeat(entry, entry.heartbeat)
@@ -400,9 +400,7 @@ def _send_opened_and_resolved(
     yield f"resolved: {_describe_outcome(again, worse)}"
     trouble = trouble or worse
     yield (
-        _describe_failure(entry, trouble)
-        if trouble
-        else f"ok: {entry.name} accepted both; check there how they are displayed"
+        _describe_failure(entry, trouble) if trouble else f"ok: {entry.name} accepted both; check how it displays them"
     )
 
 
@@ -419,7 +417,7 @@ def _describe_outcome(reference: str, trouble: ChannelError | None) -> str:
         return f"accepted{f' as {reference}' if reference else ''}"
     if isinstance(trouble, OutcomeUnknownError):
         return f"unknown: {trouble}"
-    again = "it would not be retried" if trouble.permanent else "it would be retried"
+    again = "would not be retried" if trouble.permanent else "would be retried"
     return f"not accepted ({again}): {trouble}"
 
 
@@ -430,7 +428,7 @@ def _check_heartbeat(entry: ChannelEntry, heartbeat: HeartbeatReceiver) -> Itera
     except ChannelError as error:
         yield _describe_failure(entry, error)
         return
-    yield f"ok: {entry.name} accepted it"
+    yield f"ok: {entry.name} accepted the ping"
 
 
 def _describe_failure(entry: ChannelEntry, trouble: ChannelError) -> str:

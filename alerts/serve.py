@@ -335,8 +335,8 @@ class Alerts:
                 self._stop_channel(name)
         for entry in definitions.channels:
             if entry.lacking:
-                fix = "a file is read again when it changes, a variable when alerts start again"
-                log.error("alerts: channel %s sends nothing: %s has no secret; %s", entry.name, entry.lacking, fix)
+                fix = "set the variable and restart the alerts, or write the secret into its file"
+                log.error("alerts: channel %s cannot send: %s has no secret; %s", entry.name, entry.lacking, fix)
             elif entry.name not in self._channel_threads:
                 self._channel_threads[entry.name] = (entry, self._start_threads(entry))
         with self._store.transaction() as connection:

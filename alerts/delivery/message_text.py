@@ -16,7 +16,7 @@ from .. import formatting
 from ..formatting import sparkline
 from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, Trend
 
-TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was gone"
+TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was missing"
 # Onsets are accurate to about a minute; larger errors are shown. [seconds]
 _SURE_SECONDS = 120
 _ICONS = {"page": "🔴", "ticket": "🟠"}
@@ -44,26 +44,26 @@ def regression_change(shift: LatencyRegression) -> str:
     """Return the change of a latency regression as text: the reference, the latency before and the latency after.
 
     >>> regression_change(LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
-    'slower than on the days before: 252 ms → 312 ms (+24 %)'
+    'slower than on previous days: 252 ms → 312 ms (+24 %)'
     """
     before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
-    than = f" than that of version {shift.against}" if shift.against else " than on the days before"
+    than = f" than version {shift.against}" if shift.against else " than on previous days"
     return f"slower{than}: {before} → {after} ({_growth(shift.ratio)})"
 
 
 def regression_basis(shift: LatencyRegression) -> str:
     """Return text that names the two groups of requests whose stages are compared, for a latency regression."""
     if shift.against:
-        return f"a request against one of version {shift.against}, on average"
-    which = "a request" if shift.at == "mean" else "a request of the slowest 5 %"
-    return f"{which} against one of the days before, on average"
+        return f"mean of requests, compared with version {shift.against}"
+    which = "requests" if shift.at == "mean" else "the slowest 5 % of requests"
+    return f"mean of {which}, compared with previous days"
 
 
 def regression_impact(shift: LatencyRegression) -> str:
     """Return the error bounds of a latency regression and its number of requests as text."""
     span = formatting.duration(timedelta(seconds=shift.window_seconds))
-    sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, from {formatting.count(shift.requests)} requests in {span}."
-    return f"{sure} But the traffic changed too: {shift.mix}." if shift.mix else sure
+    sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, based on {formatting.count(shift.requests)} requests in {span}."
+    return f"{sure} The traffic also changed: {shift.mix}." if shift.mix else sure
 
 
 def regression_facts(shift: LatencyRegression) -> list[tuple[str, str]]:
@@ -71,7 +71,7 @@ def regression_facts(shift: LatencyRegression) -> list[tuple[str, str]]:
     before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
     return [
         (regression_subject(shift), f"{before} → {after} ({_growth(shift.ratio)})"),
-        ("How unusual", f"{shift.z:.1f} times the usual variation"),
+        ("Deviation", f"{shift.z:.1f} times the usual variation"),
     ]
 
 
@@ -101,10 +101,10 @@ _KIND_TEXTS = {
     "latency": _KindText("latency", "were too slow or failed"),
     "availability": _KindText("availability", "failed"),
     "ttft": _KindText("TTFT", "waited too long for their first token"),
-    "tpot": _KindText("TPOT", "were too slow from token to token"),
+    "tpot": _KindText("TPOT", "took too long per token"),
     "stage": _KindText("stage", "spent too long in the stage"),
-    "coverage": _KindText("coverage", "was explained by no stage", "", "time passes outside of every stage"),
-    "freshness": _KindText("freshness", "had no fresh data", "minutes", "data come late, or not at all"),
+    "coverage": _KindText("coverage", "was in no stage", "", "requests spend time outside all stages"),
+    "freshness": _KindText("freshness", "had no fresh data", "minutes", "data is late or missing"),
 }
 
 
@@ -148,7 +148,7 @@ def format_recent(seconds: float) -> str:
 def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
     """Return the burn rate as a pair of name and value."""
     if over:
-        return "Burn rate at its worst", formatting.times(burn.rate)
+        return "Highest burn rate", formatting.times(burn.rate)
     return (
         "Burn rate",
         f"{formatting.times(burn.rate)} in the {format_recent(burn.short_seconds)} (alerts from {formatting.times(burn.threshold)})",
@@ -159,12 +159,12 @@ def budget_facts(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
     """Return the remaining budget and the time until it is spent, as pairs of name and value."""
     window = formatting.duration(timedelta(seconds=burn.window_seconds))
     left = (f"Error budget left of {window}", _budget_left(burn, _kind_text(kind).unit))
-    return [left] if over else [left, ("At this pace", _budget_pace(burn))]
+    return [left] if over else [left, ("At this rate", _budget_pace(burn))]
 
 
 def _budget_left(burn: Burn, unit: str) -> str:
     if burn.budget_left <= 0:
-        return f"none; {formatting.count(-burn.bad_left)} {unit} over" if unit else "none"
+        return f"none; {formatting.count(-burn.bad_left)} {unit} too many" if unit else "none"
     remaining = f", enough for {formatting.count(burn.bad_left)} more bad {unit}" if unit else ""
     return f"{formatting.percent(burn.budget_left)}{remaining}"
 
@@ -173,7 +173,7 @@ def _budget_pace(burn: Burn) -> str:
     left = burn.exhausted_in_seconds
     if left is None:
         return "the budget lasts"
-    return f"the budget is gone in {formatting.duration(timedelta(seconds=left))}" if left else "the budget is gone"
+    return f"the budget is spent in {formatting.duration(timedelta(seconds=left))}" if left else "the budget is spent"
 
 
 def _kind_text(kind: str) -> _KindText:
@@ -189,11 +189,11 @@ def absence_impact(absence: MissingTraffic) -> str:
     """Return the impact of missing traffic as a sentence, with the usual number of requests.
 
     >>> absence_impact(MissingTraffic(usual=1240, before_seconds=86400, window_seconds=900))
-    'No request in 15 minutes; 1,240 arrived in the same period 1 day before. Nothing else about the service can be evaluated.'
+    'No request in 15 minutes; 1,240 arrived in the same period 1 day before. Other objectives of the service cannot be evaluated.'
     """
     missed, before = _format_seconds(absence.window_seconds), _format_seconds(absence.before_seconds)
     there = f"{formatting.count(absence.usual)} arrived in the same period {before} before"
-    return f"No request in {missed}; {there}. Nothing else about the service can be evaluated."
+    return f"No request in {missed}; {there}. Other objectives of the service cannot be evaluated."
 
 
 def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
@@ -225,14 +225,14 @@ def title(message: Message) -> str:
     finding = message.finding
     what = f"{finding.service}: {_subject_of(finding)}"
     if message.ending in _UNKNOWN_ENDINGS:
-        return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed, its outcome is unknown"
+        return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed with unknown outcome"
     if message.ending == "accepted":
         return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} accepted it as the new baseline"
     lasted = formatting.duration(timedelta(seconds=max(60.0, message.at - finding.since)))
     if message.resolved and message.first:
         return f"{what} {_past_state(finding)} for {lasted} and recovered"
     if message.resolved:
-        return f"{what} is fine again after {lasted}"
+        return f"{what} recovered after {lasted}"
     if message.transition == "acknowledged":
         return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} acknowledged it"
     again = " again" if message.transition == "reopened" else ""
@@ -250,7 +250,7 @@ def cause_text(message: Message) -> str:
         return f"{known}{since}"
     blamed = finding.blamed
     if blamed is None:
-        return f"no stage {'stood' if over else 'stands'} out{since}"
+        return f"no dominant stage{since}"
     amount = f"{formatting.latency(blamed.seconds, signed=True)} ({of_the_excess(blamed)})"
     if finding.shift is not None:
         return f"{stage_name(blamed.stage)} {'had grown' if over else 'grew'} {amount}{since}"
@@ -269,15 +269,15 @@ def worst_impact(finding: Finding, peak: float) -> str:
     if finding.absence is not None:
         return f"{TRAFFIC_SUBJECT} {TRAFFIC_WAS_GONE}"
     if finding.burn is not None:
-        return f"burned {formatting.times(peak)} at its worst"
-    return f"{regression_subject(_regression(finding))} was {formatting.percent(peak - 1)} slower at its worst"
+        return f"burned at up to {formatting.times(peak)}"
+    return f"{regression_subject(_regression(finding))} was up to {formatting.percent(peak - 1)} slower"
 
 
 def comparison_basis(finding: Finding) -> str:
     """Return text that names the two groups of requests whose stages are compared."""
     if finding.shift is not None:
         return regression_basis(finding.shift)
-    return "a bad request against a good one, on average"
+    return "mean of bad requests, compared with good requests"
 
 
 def message_facts(message: Message) -> list[tuple[str, str]]:
@@ -296,7 +296,7 @@ def _overruns(finding: Finding) -> list[tuple[str, str]]:
         f"{stage_name(each.stage)} {formatting.latency(each.seconds)} of {formatting.latency(each.budget_seconds)}"
         for each in finding.overruns
     ]
-    return [("Stage budgets broken", ", ".join(broken))] if broken else []
+    return [("Exceeded stage budgets", ", ".join(broken))] if broken else []
 
 
 def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
@@ -313,10 +313,10 @@ def of_the_excess(grown: StageGrowth) -> str:
     >>> of_the_excess(StageGrowth("queue", 0.3, 0.92))
     '92 % of the excess'
     >>> of_the_excess(StageGrowth("queue", 0.424, 1.02)), of_the_excess(StageGrowth("queue", 0.424, 1.25))
-    ('all of the excess', 'all of the excess, others shrank')
+    ('all of the excess', 'all of the excess, other stages shrank')
     """
     part = f"{formatting.share_text(grown.share)} of the excess"
-    return f"{part}, others shrank" if grown.share > _ALL else part
+    return f"{part}, other stages shrank" if grown.share > _ALL else part
 
 
 def slow_requests(finding: Finding) -> list[tuple[str, str]]:
@@ -345,7 +345,7 @@ def chart_in_words(finding: Finding) -> str:
         return ""
     shown = _trend_text(finding, trend, trend.highest)
     limit = f"; alerts from {formatting.times(finding.burn.threshold)}" if finding.burn else ""
-    usual = f"; {formatting.latency(finding.shift.before_seconds)} is usual" if finding.shift else ""
+    usual = f"; usually {formatting.latency(finding.shift.before_seconds)}" if finding.shift else ""
     return f"Chart: {shown}{limit}{usual}; the problem began at {formatting.moment_of(finding.since)}"
 
 

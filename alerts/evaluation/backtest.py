@@ -226,5 +226,5 @@ def _missed_record(
         link=dashboard_link(dashboard_url, slo, began, ended),
         where=filters_of(slo),
     )
-    why = f"found later: no evaluation ran from {formatting.moment(since)} to {formatting.moment(now)}"
+    why = f"detected late: no evaluation ran from {formatting.moment(since)} to {formatting.moment(now)}"
     return replace(record, cause=cause_of_slo(slo), finding=finding, muted=why, story=record.id)

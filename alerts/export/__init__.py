@@ -33,9 +33,7 @@ def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
         for rule in group["rules"]:
             rule["annotations"]["runbook_url"] = f"{runbook}#{rule['alert'].lower()}"
     dumped = yaml.safe_dump(rules, sort_keys=False, allow_unicode=True, width=10_000)
-    return (
-        f"# Made by `stagelens export itself`: alerts about Stagelens itself, over the /metrics of its parts.\n{dumped}"
-    )
+    return f"# Made by `stagelens export itself`: alerts about Stagelens, based on the /metrics of its processes.\n{dumped}"
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -66,11 +64,11 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         description="Write rules for Prometheus or a Grafana dashboard, based on the collector's /metrics.",
     )
     kinds = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
-    made = kinds.add_parser("rules", help="recording and alerting rules made from an SLO file")
+    made = kinds.add_parser("rules", help="recording and alerting rules for the SLOs of a file")
     path = Path(env.get("STAGELENS_SLO_FILE") or DEFAULT_FILE)
     made.add_argument("--slo", type=Path, default=path, metavar="FILE", help="the SLO file (default %(default)s)")
-    dashboard = kinds.add_parser("grafana", help="a dashboard as JSON, for import")
-    about = kinds.add_parser("itself", help="alerting rules about Stagelens itself")
+    dashboard = kinds.add_parser("grafana", help="dashboard as JSON, to import into Grafana")
+    about = kinds.add_parser("itself", help="alerting rules for Stagelens")
     where = "URL of the runbook (default %(default)s)"
     about.add_argument("--runbook", default=RUNBOOK, metavar="URL", help=where)
     for command in kinds.choices.values():

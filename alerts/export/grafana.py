@@ -88,7 +88,7 @@ def _stages(histograms: HistogramExpressions) -> list[Panel]:
     return [
         Panel(
             "Mean request by stage",
-            "The stages of a request add up to it, so this is the mean latency. For slow requests use the pages of Stagelens.",
+            "Stages add up to the mean latency. For slow requests, use the dashboard of Stagelens.",
             {"{{stage}}": f"{spent} / {requests}"},
             "s",
             stacked=True,
@@ -196,7 +196,7 @@ _ITSELF = (
     ),
     Panel(
         "Store",
-        "Its size and its budget.",
+        "Size and budget of the store.",
         {"used": "max(stagelens_collector_store_bytes)", "budget": "max(stagelens_collector_store_budget_bytes) > 0"},
         "bytes",
         width=6,

@@ -174,7 +174,7 @@ def _expressible_slos(slos: Sequence[Slo]) -> list[Slo]:
 
 def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpressions) -> Iterator[str]:
     kind = "native" if histograms.native else "classic"
-    yield f"# Made by `stagelens export rules` for Prometheus 2.42 and later, over the {kind} histograms of the collector's /metrics."
+    yield f"# Made by `stagelens export rules` for Prometheus 2.42 and later, from the {kind} histograms on the collector's /metrics."
     needed = {label: None for slo in _expressible_slos(slos) for label in needed_labels(slo)}
     labels = [label for label in LABELS if label in needed or label in DEFAULT_LABELS]
     buckets = (
@@ -182,17 +182,17 @@ def _head(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpr
     )
     if buckets or set(labels) > set(DEFAULT_LABELS):
         yield "#"
-        yield "# They are right only if the collector's file has had this section for as long as an alert's short window:"
+        yield "# The rules need this section in the collector file, since at least the short window of an alert:"
         yield "# without a label no requests match, and without a bucket every request is bad."
         yield f"#   prometheus: {{labels: [{', '.join(labels)}], buckets: {buckets}}}"
     keep, quiet = formatting.percent(policy.hysteresis.keep), prometheus_duration(policy.hysteresis.quiet)
     yield "#"
     yield "# Features of Stagelens' own alerts that rules do not have:"
-    yield "# - of a service that was seen for less than a tier's short window, the rest of the window counts as good;"
-    yield f"# - an alert keeps firing down to {keep} of its burn rate, and ends after {quiet} of quiet (here: keep_firing_for: {quiet});"
-    yield "# - while the collector does not work, nothing is opened or ended (here: alert on absent(up) of its job);"
-    yield "# - a message names the stage to blame, and the requests that show it;"
-    yield "# - the budget that is left: over 30 days it would need more than Prometheus keeps by default."
+    yield "# - if a service is newer than a tier's short window, the time before counts as good;"
+    yield f"# - an alert fires until its burn rate is below {keep} of the threshold for {quiet} (here: keep_firing_for: {quiet});"
+    yield "# - while the collector fails, no incident is opened or resolved (here: alert on absent(up) of its job);"
+    yield "# - messages name the responsible stage and link to example requests;"
+    yield "# - the remaining error budget: 30 days exceed the default retention of Prometheus."
 
 
 def _comments(slo: Slo, policy: BurnRatePolicy) -> Iterator[str]:

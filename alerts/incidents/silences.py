@@ -157,13 +157,13 @@ def _check_silence(matchers: Mapping[str, str], starts_at: datetime, ends_at: da
         msg = f"a silence has no field {unknown[0]!r}; write one of {', '.join(MATCHERS)}"
         raise IncidentError(msg)
     if not matchers:
-        msg = f"a silence needs at least one of {', '.join(MATCHERS)}; service {ANY} is everything"
+        msg = f"a silence needs at least one of {', '.join(MATCHERS)}; `service: {ANY}` matches every service"
         raise IncidentError(msg)
     if matchers.get("severity", ANY) not in ("page", "ticket", ANY):
         msg = f"severity is {matchers['severity']!r}; write page or ticket"
         raise IncidentError(msg)
     if ends_at - starts_at < timedelta(seconds=1):
-        msg = f"the silence ends {formatting.moment(ends_at)}, which is not after its start; write a later end"
+        msg = f"the silence ends {formatting.moment(ends_at)}, which is not after its start; choose a later end"
         raise IncidentError(msg)
 
 

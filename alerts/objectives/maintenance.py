@@ -180,9 +180,9 @@ class _Maintenance(Section):
         known: Collection[str] = (info.context or {})[info.field_name]
         for name in names:
             if name not in known:
-                what = "service of an SLO" if info.field_name == "services" else "SLO"
+                what = "service" if info.field_name == "services" else "SLO"
                 fix = meant(name, known) or f"; known values: {', '.join(sorted(known))}"
-                reject(f"has {name!r}, which is no {what} in this file{fix}")
+                reject(f"has {name!r}, but this file has no such {what}{fix}")
         return names
 
 
@@ -193,7 +193,7 @@ class _OneTime(_Maintenance):
 
     def faults(self) -> Iterator[Fault]:
         if self.zone is not None:
-            yield Fault("zone", "goes with `every` only; put the zone into the times, such as +01:00")
+            yield Fault("zone", "is valid only with `every`; put the zone into the times, such as +01:00")
         if self.end <= self.start:
             yield Fault("to", "is not after `from`; write a later time")
 
@@ -241,7 +241,7 @@ class _Weekly(_Maintenance):
 
     def faults(self) -> Iterator[Fault]:
         if self.start == self.end:
-            yield Fault("to", "is the same time as `from`; write when it ends")
+            yield Fault("to", "is equal to `from`; write the end time")
 
     @property
     def window(self) -> WeeklyWindow:

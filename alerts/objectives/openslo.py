@@ -43,7 +43,7 @@ _DAYS = {"m": 1 / 1440, "h": 1 / 24, "d": 1, "w": 7, "M": 30, "Q": 90, "Y": 365}
 
 def _supported(version: str) -> str:
     if version != VERSION:
-        reject(f"is {version!r}; only {VERSION} is read")
+        reject(f"is {version!r}; write {VERSION}")
     return version
 
 
@@ -98,7 +98,7 @@ class _RatioMetric(Section):
             if given is not None:
                 yield Fault(key, "is not supported; write good and total")
         if self.raw is None and (self.total is None or (self.good is None) == (self.bad is None)):
-            yield Fault("good", "(or bad, one of them) and total must be given")
+            yield Fault("good", "(or bad) and total are required; write exactly one of good and bad")
 
 
 class _Sli(Section):
@@ -141,7 +141,7 @@ class _TimeWindow(Section):
 
     def faults(self) -> Iterator[Fault]:
         if self.calendar is not None or self.is_rolling is False:
-            text = f"is of a calendar; Stagelens counts the last {self.duration}, rolling"
+            text = f"is a calendar window; Stagelens uses a rolling window of {self.duration}"
             yield Fault("duration", text, is_warning=True)
 
 
@@ -165,7 +165,7 @@ class _Objective(Section):
         if self.target is None and self.percent is None:
             yield Fault("target", "is missing; add `target: 0.99`")
         if self.target is not None and self.percent is not None:
-            yield Fault("target", "is given beside targetPercent; keep one")
+            yield Fault("target", "and targetPercent are both set; keep one")
         if self.percent is not None and self.percent >= 100:  # noqa: PLR2004 - percent
             yield Fault("targetPercent", f"is {self.percent:g}; write less than 100, such as 99.5")
         for key, given in (("timeSliceTarget", self.slice_target), ("timeSliceWindow", self.slice_window)):
@@ -176,12 +176,12 @@ class _Objective(Section):
         """Yield the errors of `op` and `value` for *indicator*."""
         if not indicator.by_value:
             if self.op is not None or self.value is not None:
-                yield Fault("value", "goes with a thresholdMetric only; write `threshold` into its spec")
+                yield Fault("value", "is valid only with a thresholdMetric; write `threshold` into its spec")
             return
         if self.op is None:
             yield Fault("op", "is missing; add `op: lte`")
         elif self.op not in ("lte", "lt"):
-            yield Fault("op", f"is {self.op!r}; less time is good here, write lte")
+            yield Fault("op", f"is {self.op!r}; write lte, because lower values are better")
         if self.value is None:
             yield Fault("value", "is missing; add `value: 0.25, in seconds`")
         else:
@@ -221,7 +221,7 @@ class _SloSpec(Section):
         if len(self.time_window) > 1:
             yield Fault("timeWindow", "has more than one window; keep one")
         if self.method != "Occurrences":
-            text = f"is {self.method}; Stagelens counts requests, as Occurrences does"
+            text = f"is {self.method}; Stagelens evaluates it as Occurrences"
             yield Fault("budgetingMethod", text, is_warning=True)
         if self.alert_policies is not None:
             yield Fault("alertPolicies", f"are not used: {_POLICY}", is_warning=True)
@@ -297,7 +297,7 @@ class _SloReader:
         found = self.known.get(("SLI", reference))
         if found is None:
             fix = meant(reference, [name for kind, name in self.known if kind == "SLI"]) or "; add an SLI of that name"
-            text = f"is {reference!r}, which is no SLI of these files{fix}"
+            text = f"is {reference!r}, which is not an SLI in these files{fix}"
             _report(self.document, ("spec",), [Fault("indicatorRef", text)])
             return None
         sli = read_section(_Sli, found.document, ("spec",), found.top.spec)
@@ -310,7 +310,7 @@ class _SloReader:
             at = (*place, "thresholdMetric", "metricSource")
             slo = self._source(document, at, sli.threshold.source, base, "value")
             if slo and slo.kind not in THRESHOLDS:
-                text = f"is of kind {slo.kind}, which has no value; use a ratioMetric"
+                text = f"is of kind {slo.kind}, which has no threshold; use a ratioMetric"
                 _report(document, at, [Fault("", text)])
                 return None
             return slo and _Indicator(slo, by_value=True)
@@ -323,7 +323,7 @@ class _SloReader:
         if slo is None or among is None:
             return None
         if _filters(slo) != _filters(among):
-            _report(document, at, [Fault("total", "has other filters; use the same filters")])
+            _report(document, at, [Fault("total", "has other filters than good or bad; use the same filters")])
         return _Indicator(slo, by_value=False)
 
     def _source(
@@ -339,7 +339,7 @@ class _SloReader:
         kind = source.type or (str(found.top.spec.get("type", "")) if found else "")
         if kind.lower() != SOURCE:
             what = f"is of type {kind!r}" if kind else "has no type"
-            text = f": it {what}, and only `type: {SOURCE}` is watched; the SLO is left out"
+            text = f": it {what}, but only `type: {SOURCE}` is supported; the SLO is skipped"
             document.warnings.append(Problem(document.line((*place, "type")), spell((*place, "type")) + text))
             return None
         spec = read_section(_SourceSpec, document, (*place, "spec"), source.spec)
@@ -355,7 +355,7 @@ class _SloReader:
 def _threshold_faults(spec: _SourceSpec, role: str) -> Iterator[Fault]:
     needed = THRESHOLDS.get(spec.measured)
     if role == "value" and spec.threshold is not None:
-        yield Fault("threshold", "does not go with a thresholdMetric; the objectives have a `value`")
+        yield Fault("threshold", "is not valid with a thresholdMetric; set `value` in the objectives")
     elif role == "share" and needed and spec.threshold is None:
         yield Fault("threshold", f"is missing; add `threshold: {needed}`")
     elif spec.threshold is not None:

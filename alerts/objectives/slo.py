@@ -128,10 +128,10 @@ class Slo:
             "latency": f"{share} of requests to {whose} succeed within {limit}",
             "availability": f"{share} of requests to {whose} succeed",
             "ttft": f"{share} of requests to {whose} have their first token within {limit}",
-            "tpot": f"{share} of requests to {whose} need at most {limit} a token after the first",
+            "tpot": f"{share} of requests to {whose} need at most {limit} per token after the first",
             "stage": f"{share} of requests to {whose} spend at most {limit} in {self.stage}",
-            "coverage": f"stages explain {share} of the time of requests to {whose}",
-            "freshness": f"{share} of the time, the newest data of {whose} are at most {limit} old",
+            "coverage": f"stages cover {share} of the time of requests to {whose}",
+            "freshness": f"{share} of the time, the newest data of {whose} is at most {limit} old",
         }
         return f"{sentences[self.kind]}, over {duration(self.window)}"
 
@@ -208,13 +208,13 @@ class IndicatorSection(Section):
     def faults(self) -> Iterator[Fault]:
         """Yield the errors of the stage and the definition."""
         if self.stage and self.measured != "stage":
-            yield Fault("stage", f"does not go with kind {self.kind}; write `kind: stage`, or leave it out")
+            yield Fault("stage", f"is not valid with kind {self.kind}; write `kind: stage`, or remove it")
         elif self.stage:
             yield from _typo("stage", self.stage)
         elif self.measured == "stage":
             yield Fault("stage", "is missing; add `stage: queue`")
         if self.definition and self.measured not in ("ttft", "tpot"):
-            yield Fault("definition", "goes with kind ttft and tpot only; leave it out")
+            yield Fault("definition", "is valid only with kind ttft and tpot; remove it")
 
     def slo(self, name: str, service: str, window: timedelta) -> Slo:
         """Return an SLO without an objective."""
@@ -228,7 +228,7 @@ def _typo(key: str | Place, stage: str) -> Iterator[Fault]:
     """Yield a warning if *stage* at *key* is similar to a known stage; custom stages may have any name."""
     question = meant(stage, BY_KEY)
     if stage not in BY_KEY and question:
-        yield Fault(key, f"names {stage!r}, which is none of Stagelens' own{question}", is_warning=True)
+        yield Fault(key, f"names {stage!r}, which is not a built-in stage{question}", is_warning=True)
 
 
 class ThresholdSection(Section):
@@ -297,13 +297,13 @@ class SloSection(IndicatorSection):
     def _thresholds_faults(self, thresholds: Sequence[ThresholdSection]) -> Iterator[Fault]:
         for key in ("threshold", "objective"):
             if getattr(self, key) is not None:
-                yield Fault(key, "is given beside thresholds; write it into each of them")
+                yield Fault(key, "is set next to thresholds; move it into each threshold")
         if not thresholds:
             yield Fault("thresholds", "is empty; write `- {objective: 0.99, threshold: 250ms}`")
         for position, each in enumerate(thresholds):
             yield from self._threshold_faults(("thresholds", position), each.threshold)
             if each.threshold in [other.threshold for other in thresholds[:position]]:
-                text = "is there twice; one objective for each threshold"
+                text = "is listed twice; write one objective for each threshold"
                 yield Fault(("thresholds", position, "threshold"), text)
 
     def _threshold_faults(self, place: Place, threshold: timedelta | None) -> Iterator[Fault]:
@@ -311,13 +311,13 @@ class SloSection(IndicatorSection):
         if threshold is None and example is not None:
             yield Fault(key, f"is missing; add `threshold: {example}`")
         elif threshold is not None and example is None:
-            yield Fault(key, f"does not go with kind {self.measured}; leave it out")
+            yield Fault(key, f"is not valid with kind {self.measured}; remove it")
         elif threshold is not None:
             yield from threshold_faults(key, threshold, self.measured)
 
     def _budget_faults(self) -> Iterator[Fault]:
         if self.budgets and self.measured != "latency":
-            yield Fault("budgets", "goes with kind latency only: the time of a request is what stages share")
+            yield Fault("budgets", "are valid only with kind latency; remove them")
             return
         for stage in self.budgets:
             yield from _typo(("budgets", stage), stage)
@@ -327,20 +327,20 @@ class SloSection(IndicatorSection):
             yield Fault(
                 "budgets",
                 f"add up to {latency(total.total_seconds())}, more than the threshold of "
-                f"{latency(min(thresholds).total_seconds())}; make them smaller, or the threshold longer",
+                f"{latency(min(thresholds).total_seconds())}; reduce them, or raise the threshold",
             )
 
 
 def threshold_faults(key: str | Place, threshold: timedelta, kind: Kind) -> Iterator[Fault]:
     """Yield an error if *threshold* at *key* is implausible for *kind*."""
     if kind == "freshness" and not _MIN_AGE <= threshold <= _MAX_AGE:
-        yield Fault(key, "is not from 1m to 7d; write how old data may be, such as 5m")
+        yield Fault(key, "is not between 1m and 7d; write the maximum age of data, such as 5m")
     if kind != "freshness" and threshold > _HOUR:
-        yield Fault(key, "is over an hour; write the latency of one request")
+        yield Fault(key, "is longer than an hour; write the latency limit of one request")
 
 
 def name_faults(names: Iterable[str]) -> Iterator[Fault]:
     """Yield an error if a name is too long for the cause of an incident."""
     longest = max(map(len, names), default=0)
     if longest > MAX_NAME_CHARS:
-        yield Fault("name", f"has {longest} characters; {MAX_NAME_CHARS} are the most")
+        yield Fault("name", f"has {longest} characters; use at most {MAX_NAME_CHARS}")

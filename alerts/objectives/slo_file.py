@@ -147,7 +147,9 @@ def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | Non
     if not own and not foreign:
         documents[0].problems.append(Problem(1, f"the file is empty; write, for example:\n{EXAMPLE}"))
     for second in own[1:]:
-        second.problems.append(Problem(second.line(()), "slos and channels are in two documents; write them into one"))
+        second.problems.append(
+            Problem(second.line(()), "slos and channels are in two YAML documents; write them in one")
+        )
     included = _included(own[0], path) if own else {}
     foreign += [each for found in included.values() for each in found if openslo.is_openslo(each)]
     entries = openslo.read_openslo(foreign)
@@ -183,9 +185,7 @@ def _included(own: Document, path: Path) -> dict[Path, list[Document]]:
             continue
         for each in found:
             if not openslo.is_openslo(each) and not each.problems:
-                text = (
-                    f"this is no OpenSLO document; write `apiVersion: {openslo.VERSION}`, or keep slos in {path.name}"
-                )
+                text = f"this is not an OpenSLO document; write `apiVersion: {openslo.VERSION}`, or keep slos in {path.name}"
                 each.problems.append(Problem(each.line(()), text))
         read[path.parent / str(name)] = found
     return read
@@ -253,7 +253,7 @@ def _check_unique_names(named: Iterable[_NamedEntry]) -> None:
         first = seen.setdefault(each.name, each)
         if first is each or not each.name:
             continue
-        text = f"{each.where} is called {each.name!r} like {first.where}; give it a name of its own, such as `name: {each.name}-2`"
+        text = f"{each.where} has the same name {each.name!r} as {first.where}; use a unique name, such as `name: {each.name}-2`"
         each.document.problems.append(Problem(each.document.line((*each.place, "name")), text))
 
 
@@ -301,7 +301,7 @@ def why_unwatched(file: LiveSloFile | None, *, example: str = EXAMPLE_SLO) -> tu
             f"{file.path} cannot be read",
             f"`stagelens check {file.path}` shows the errors; the file is read again when it changes",
         )
-    return f"{file.path} has no SLO", f"Add one{such} and it is read again"
+    return f"{file.path} has no SLO", f"Add one{such}; the file is read again when it changes"
 
 
 def unwatched_line(file: LiveSloFile | None) -> str:

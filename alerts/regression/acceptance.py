@@ -141,12 +141,12 @@ def _require_acceptable(found: IncidentRecord) -> None:
     silence = f"silence it (`stagelens alerts silence --service {finding.service} --slo {finding.name} --for 8h`)"
     if finding.burn is not None:
         msg = (
-            f"{found.id} is about the objective {finding.name}, and an objective is "
-            f"not a baseline; write another objective or threshold into the SLO file, or {silence}"
+            f"{found.id} belongs to the objective {finding.name}, which has no baseline; "
+            f"change the objective or threshold in the SLO file, or {silence}"
         )
         raise IncidentError(msg)
     if finding.absence is not None:
-        msg = f"{found.id} is about missing traffic; only latency regressions can be accepted; {silence}"
+        msg = f"{found.id} reports missing traffic; only latency regressions can be accepted; {silence}"
         raise IncidentError(msg)
 
 

@@ -308,7 +308,7 @@ def _finding(
         return None
     quantile = _SHOWN_AT if slower.at == MEAN else float(slower.at)
     about = pseudo_slo(group, quantile)
-    usual = f"with version {against} at the same time" if against else "in the same hours of the days before"
+    usual = f"with version {against} at the same time" if against else "in the same hours of previous days"
     return Finding(
         name="canary" if against else "tail",
         service=group.service,
@@ -348,7 +348,7 @@ def describe_shifts(shifts: Sequence[TrafficShift], mixed: float | None) -> str:
     """Return the traffic changes as text, with the latency change on a common mix.
 
     >>> describe_shifts([TrafficShift("route", "/search", 0.12, 0.41)], 1.02)
-    'route /search has 41 % of requests, had 12 %; with the same mix the change is +2 %'
+    'route /search has 41 % of requests, before 12 %; with the same mix the change is +2 %'
     """
     texts = [_describe_shift(shift) for shift in shifts]
     if shifts and mixed is not None:
@@ -360,9 +360,9 @@ def describe_shifts(shifts: Sequence[TrafficShift], mixed: float | None) -> str:
 def _describe_shift(shift: TrafficShift) -> str:
     if shift.dimension == "load":
         limit = "up to" if shift.after > shift.before else "at least"
-        return f"{formatting.count(shift.after)} requests a minute, usual is {limit} {formatting.count(shift.before)}"
+        return f"{formatting.count(shift.after)} requests a minute, usually {limit} {formatting.count(shift.before)}"
     now, was = formatting.percent(formatting.whole(shift.after)), formatting.percent(formatting.whole(shift.before))
-    return f"{shift.dimension} {shift.value} has {now} of requests, had {was}"
+    return f"{shift.dimension} {shift.value} has {now} of requests, before {was}"
 
 
 def _statistic_name(slower: Slower) -> str:

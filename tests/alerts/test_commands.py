@@ -55,8 +55,8 @@ def test_open_incidents_are_listed(run_command: Ask) -> None:
     """An incident is one line with id, severity, opening time, owner and headline."""
     head, line = run_command("list").splitlines()
 
-    assert head.split() == ["id", "state", "severity", "opened", "(UTC)", "who", "what"]
-    assert line.split()[:7] == [NAME, "open", "page", "2026-11-20", "03:04:00", "nobody", "magika-demo:"]
+    assert head.split() == ["id", "state", "severity", "opened", "(UTC)", "owner", "incident"]
+    assert line.split()[:7] == [NAME, "open", "page", "2026-11-20", "03:04:00", "none", "magika-demo:"]
     assert json.loads(run_command("list", "--json"))[0]["id"] == NAME
 
 
@@ -65,7 +65,7 @@ def test_show_prints_a_complete_incident(run_command: Ask) -> None:
     text = run_command("show", NAME)
 
     assert text.splitlines()[0].startswith(f"{NAME}: magika-demo: latency SLO burning 31")
-    assert "  acknowledged by nobody" in text
+    assert "  acknowledged by none" in text
     assert "2026-11-20 03:04:00   opened   1 channel" in text
     assert "slack     opened    waiting   0       2026-11-20 03:04:00" in text
     assert json.loads(run_command("show", NAME, "--json"))["deliveries"][0]["channel"] == "slack"
@@ -103,7 +103,7 @@ def test_a_latency_regression_is_accepted(database: str, run_command: Ask, findi
     assert f"  {'state':<16}accepted by ann at 03:05 UTC on 20 November\n" in shown
     assert re.search(r"accepted +by ann: the new model", shown)
     assert name not in run_command("list")
-    with pytest.raises(IncidentError, match="write another objective or threshold"):
+    with pytest.raises(IncidentError, match="change the objective or threshold"):
         run_command("accept", NAME)
 
 
@@ -119,10 +119,10 @@ def test_a_silence_is_created_listed_and_ended(run_command: Ask) -> None:
     assert made == (
         f"{name}: service=magika-demo, severity=ticket is silenced by ann until 04:35 UTC on 20 November: moving disks\n"
     )
-    assert line.split()[:3] == [name, "in", "force"]
+    assert line.split()[:3] == [name, "active", "2026-11-20"]
     assert ended == f"{name} has ended: notifications for service=magika-demo, severity=ticket resume\n"
-    assert run_command("silences", later=timedelta(minutes=3)) == "Nothing is silenced.\n"
-    assert "over" in run_command("silences", "--all", later=timedelta(minutes=3))
+    assert run_command("silences", later=timedelta(minutes=3)) == "No silence is active or planned.\n"
+    assert "ended" in run_command("silences", "--all", later=timedelta(minutes=3))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_silence_is_created_listed_and_ended(run_command: Ask) -> None:
         (("ack", "sl-1"), "there is no incident 'sl-1'; `stagelens alerts list` lists open incidents"),
         (("silence",), "a silence needs at least one of service, slo, environment"),
         (("silence", "--service", "x", "--for", "soon"), "--for is 'soon'; write a number and a unit"),
-        (("silence", "--service", "x", "--for", "0s"), "which is not after its start; write a later end"),
+        (("silence", "--service", "x", "--for", "0s"), "which is not after its start; choose a later end"),
         (("silence", "--service", "x", "--for", "1000d"), "--for is '1000d'; the longest silence is 395d"),
         (("silence", "--severity", "loud"), "severity is 'loud'; write page or ticket"),
         (("silence", "--service", "x", "--from", "monday"), "--from is 'monday'; write a time such as"),
@@ -160,7 +160,7 @@ def test_a_missing_store_is_not_created(tmp_path: Path, capsys: pytest.CaptureFi
     code = main(["alerts", "list", "--database", f"sqlite:///{tmp_path / 'none.db'}"])
 
     assert code == 1
-    assert "name the right one with --database or STAGELENS_DATABASE" in capsys.readouterr().err
+    assert "set the right one with --database or STAGELENS_DATABASE" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
 
@@ -179,5 +179,5 @@ def test_a_channel_is_tested(
     mistaken = main(["alerts", "test", "slac"])
 
     assert (tried, mistaken) == (1, 1)
-    assert output.startswith("failed: NO_SUCH_URL is not there")
-    assert "has no channel 'slac'; it has slack" in capsys.readouterr().err
+    assert output.startswith("failed: NO_SUCH_URL is not set")
+    assert "has no channel 'slac'; known channels: slack" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_a_sample_is_opened_and_resolved(open_one: Open) -> None:
     assert output[1:] == [
         "opened: accepted",
         "resolved: accepted",
-        "ok: pagerduty accepted both; check there how they are displayed",
+        "ok: pagerduty accepted both; check how it displays them",
     ]
     assert list(service.created.values()) == list(service.resolved.values()) == [1]
 
@@ -71,7 +71,7 @@ def test_a_common_error_is_printed_with_its_fix(open_one: Open) -> None:
     output = lines("slack", SlackBot("slack", TOKEN, CHANNEL, base_url=f"{workspace.url}/api"))
 
     assert output[1:] == [
-        "opened: not accepted (it would not be retried): Slack responded not_in_channel to chat.postMessage",
+        "opened: not accepted (would not be retried): Slack responded not_in_channel to chat.postMessage",
         "failed: The bot is not in the channel: write /invite @<its name> there.",
     ]
 
@@ -107,4 +107,4 @@ def test_a_missing_secret_is_printed_with_its_variable() -> None:
     """A missing secret is printed with its variable, and nothing is sent."""
     output = list(check_channel(ChannelEntry("slack", "slack", None, lacking="SLACK_WEBHOOK_URL")))
 
-    assert output == ["failed: SLACK_WEBHOOK_URL is not there, so slack can send nothing; add it and try again"]
+    assert output == ["failed: SLACK_WEBHOOK_URL is not set, so slack cannot send; set it and try again"]

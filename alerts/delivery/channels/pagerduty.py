@@ -100,9 +100,9 @@ class ReleaseNotice:
         """Return the notice as a sentence.
 
         >>> ReleaseNotice("shop", "2", "1", 0.0).in_words()
-        'shop: version 2 began to serve, after 1'
+        'shop: version 2 started serving (before: 1)'
         """
-        return f"{self.service}: version {self.version} began to serve, after {self.before}"
+        return f"{self.service}: version {self.version} started serving (before: {self.before})"
 
 
 class ReleaseChannel(Protocol):
@@ -236,7 +236,7 @@ class PagerDutyChannel:
         url = f"{self.base_url.rstrip('/')}{path}"
         response = post_json(url, _encoded(event), {}, receiver="PagerDuty", secrets=[self.routing_key])
         if response.status != ACCEPTED:
-            msg = f"PagerDuty responded {response.status} and not {ACCEPTED}; check the URL"
+            msg = f"PagerDuty responded {response.status} instead of {ACCEPTED}; check the URL"
             raise ChannelError(msg, permanent=False)
 
 

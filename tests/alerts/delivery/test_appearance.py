@@ -29,7 +29,7 @@ def pages(message: Message, finding: Finding) -> dict[str, str]:
     held = replace(opened, sequence=2, transition="acknowledged", acked_by="Ana", also=("shop: p99 is slower",))
     over = replace(opened, sequence=3, transition="resolved", ending="recovered", at=message.at + 840, first=False)
     shift = LatencyRegression(
-        0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %"
+        0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, before 12 %"
     )
     slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift, service=LONG))
     turns = [(blocks.incident_blocks(each, buttons=True, file="F000000000"), False) for each in (opened, held, over)]

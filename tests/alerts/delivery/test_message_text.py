@@ -92,7 +92,7 @@ def test_no_stage_is_named_when_the_excess_is_spread(message: Message, finding: 
     spread = tuple(StageGrowth(stage, 0.01, 1 / 3) for stage in ("queue", "forward", "network"))
     message = replace(message, finding=replace(finding, growth=spread, version=""))
 
-    assert headline(message).endswith("no stage stands out")
+    assert headline(message).endswith("no dominant stage")
 
 
 def test_an_availability_slo_names_failures(message: Message, finding: Finding) -> None:
@@ -116,7 +116,7 @@ def test_an_unknown_end_is_not_called_recovered(message: Message, ending: Any) -
     """An incident that ended without data is not called recovered."""
     over = replace(resolved(message), ending=ending)
 
-    assert "its outcome is unknown" in headline(over)
+    assert "unknown outcome" in headline(over)
     assert slack.webhook_payload(over)["text"].startswith("⚪")
 
 
@@ -126,8 +126,8 @@ def test_a_spent_budget_is_counted_in_requests(message: Message, finding: Findin
     spent = replace(finding.burn, budget_left=-0.2, bad_left=-1200.0, exhausted_in_seconds=0.0)
     rows = dict(message_facts(replace(message, finding=replace(finding, burn=spent))))
 
-    assert rows["Error budget left of 30 days"] == "none; 1,200 requests over"
-    assert rows["At this pace"] == "the budget is gone"
+    assert rows["Error budget left of 30 days"] == "none; 1,200 requests too many"
+    assert rows["At this rate"] == "the budget is spent"
 
 
 def test_slack_text_is_escaped(message: Message, finding: Finding) -> None:
@@ -247,7 +247,7 @@ def test_a_finding_round_trips_through_the_database(message: Message) -> None:
     [
         (0.92, "92 % of the excess", "92 %"),
         (1.02, "all of the excess", "all"),
-        (1.3, "all of the excess, others shrank", "all"),
+        (1.3, "all of the excess, other stages shrank", "all"),
     ],
 )
 def test_the_share_of_a_stage_is_at_most_all_of_the_excess(
@@ -268,7 +268,7 @@ def test_an_accepted_incident_names_the_person_and_is_not_called_recovered(messa
     over = replace(message, transition="resolved", ending="accepted", acked_by="ann", finding=slower)
 
     assert headline(over) == (
-        "magika-demo: p99 is slower than on the days before: 252 ms → 312 ms (+24 %), ann accepted it as the new baseline"
+        "magika-demo: p99 is slower than on previous days: 252 ms → 312 ms (+24 %), ann accepted it as the new baseline"
         " — preprocess grew +180 ms (92 % of the excess) since version 2"
     )
     assert icon(over) == "⚪"
@@ -280,18 +280,18 @@ def test_an_accepted_incident_names_the_person_and_is_not_called_recovered(messa
 def test_a_latency_regression_names_values_before_and_after(message: Message, finding: Finding) -> None:
     """A latency regression names percentile, values before and after, error bounds, stage and traffic changes."""
     shift = LatencyRegression(
-        0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, had 12 %"
+        0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3, "route /search has 41 % of requests, before 12 %"
     )
     slower = replace(message, finding=replace(finding, kind="tail", burn=None, shift=shift))
 
     assert headline(slower) == (
-        "magika-demo: p99 is slower than on the days before: 252 ms → 312 ms (+24 %) — preprocess grew +180 ms (92 % of the excess) since version 2"
+        "magika-demo: p99 is slower than on previous days: 252 ms → 312 ms (+24 %) — preprocess grew +180 ms (92 % of the excess) since version 2"
     )
     assert impact_text(slower.finding) == (
-        "+18 % to +31 % is likely, from 48,210 requests in 30 minutes. "
-        "But the traffic changed too: route /search has 41 % of requests, had 12 %."
+        "+18 % to +31 % is likely, based on 48,210 requests in 30 minutes. "
+        "The traffic also changed: route /search has 41 % of requests, before 12 %."
     )
-    assert dict(message_facts(slower))["How unusual"] == "9.3 times the usual variation"
+    assert dict(message_facts(slower))["Deviation"] == "9.3 times the usual variation"
     assert Message.from_json(slower.to_json()) == slower
     for render in RENDERERS.values():
         assert "252 ms → 312 ms" in json.dumps(render(slower), ensure_ascii=False)

@@ -169,5 +169,5 @@ def test_ended_incidents_of_a_gap_are_not_notified(watch: Watch, hook: SignedHoo
         "past": ("resolved", ["opened", "resolved"], 0),
         "still": ("open", ["opened"], 1),
     }
-    assert found["past"].muted.startswith("found later: no evaluation ran from")
+    assert found["past"].muted.startswith("detected late: no evaluation ran from")
     assert hook.accepted == [f"{found['still'].id}:1"]

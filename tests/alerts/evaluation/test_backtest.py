@@ -254,9 +254,9 @@ def test_check_lists_past_alerts_of_the_store(
     monkeypatch.setattr("stagelens.alerts.check._now", lambda: now)
     text = "\n".join(check.summary(path, read_slo_file(path, {}), store))
 
-    assert "Over the 3 hours of available data this would have paged once; 97.7 % of the budget is left." in text
+    assert "In the 3 hours of available data this SLO would have paged once; 97.7 % of the budget remains." in text
     assert "page   20 Nov 02:" in text
-    assert "The store has never seen a service 'magika-dmo'; did you mean magika-demo?" in text
+    assert "The store has no data of service 'magika-dmo'; did you mean magika-demo?" in text
 
 
 def test_check_prints_progress(slo_yaml: Path, store: Store) -> None:
@@ -266,9 +266,9 @@ def test_check_prints_progress(slo_yaml: Path, store: Store) -> None:
     lines.extend(check.summary(slo_yaml, read_slo_file(slo_yaml, {}), store, lines.append))
     note = lines.index("  replaying the last 30 days …")
 
-    assert lines[note - 1].startswith("  ticket when the budget burns")
+    assert lines[note - 1].startswith("  ticket if the burn rate is at least")
     assert lines[note + 1] == ""
-    assert lines[note + 2].startswith("  The store has never seen a service 'shop'")
+    assert lines[note + 2].startswith("  The store has no data of service 'shop'")
 
 
 def test_check_without_a_store_explains_the_missing_preview(
@@ -284,4 +284,4 @@ def test_check_without_a_store_explains_the_missing_preview(
         check.main(["--store", "sqlite:///none.db"])
 
     assert status == 0
-    assert "Past alerts were not evaluated: there is no store in" in capsys.readouterr().out
+    assert "Past alerts are not shown: there is no store in" in capsys.readouterr().out

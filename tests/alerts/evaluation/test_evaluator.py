@@ -188,7 +188,7 @@ def test_an_slo_that_was_removed_leaves_no_open_incident(
     found = read(store)[0]
 
     assert (events, found.state) == (["resolved"], "resolved")
-    assert "its SLO was removed; closed, its outcome is unknown" in found.headline
+    assert "its SLO was removed; closed with unknown outcome" in found.headline
 
 
 def test_old_incidents_are_deleted(store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime) -> None:

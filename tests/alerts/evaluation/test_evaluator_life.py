@@ -196,7 +196,7 @@ def test_an_incident_within_an_evaluation_gap_is_recorded_only(
     assert now + HOUR <= found[0].opened_at <= now + HOUR + 10 * MINUTE
     assert found[0].resolved_at is not None
     assert found[0].resolved_at <= now + 3 * HOUR
-    assert found[0].muted.startswith("found later: no evaluation ran from 03:04 UTC")
+    assert found[0].muted.startswith("detected late: no evaluation ran from 03:04 UTC")
 
 
 def test_an_incident_continuing_after_a_gap_is_opened_once(

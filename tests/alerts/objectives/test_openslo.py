@@ -66,10 +66,10 @@ def test_unsupported_openslo_fields_are_reported_with_their_line() -> None:
     warnings = [line.removeprefix(f"{DOCUMENTS}:") for line in read_slo_file(DOCUMENTS, {}).warnings]
 
     own_policy = "pages and tickets follow Stagelens' own burn-rate policy, which `stagelens check` shows"
-    left_out = "it is of type 'Prometheus', and only `type: stagelens` is watched; the SLO is left out"
+    left_out = "it is of type 'Prometheus', but only `type: stagelens` is supported; the SLO is skipped"
     assert warnings == [
-        "66: spec.timeWindow[0].duration is of a calendar; Stagelens counts the last 1M, rolling",
-        "68: spec.budgetingMethod is Timeslices; Stagelens counts requests, as Occurrences does",
+        "66: spec.timeWindow[0].duration is a calendar window; Stagelens uses a rolling window of 1M",
+        "68: spec.budgetingMethod is Timeslices; Stagelens evaluates it as Occurrences",
         "70: spec.objectives[0].timeSliceTarget is not used: Stagelens counts requests, not slices of time",
         "70: spec.objectives[0].timeSliceWindow is not used: Stagelens counts requests, not slices of time",
         f"71: spec.alertPolicies are not used: {own_policy}",
@@ -121,7 +121,7 @@ maintenance:
 @pytest.mark.parametrize(
     ("old", "new", "complaint"),
     [
-        ("openslo/v1", "openslo/v2", "1: apiVersion is 'openslo/v2'; only openslo/v1 is read"),
+        ("openslo/v1", "openslo/v2", "1: apiVersion is 'openslo/v2'; write openslo/v1"),
         ("kind: SLO", "kind: SLOO", "2: kind is 'SLOO'; write one of SLO, SLI, Service, DataSource, AlertPolicy"),
         ("name: checkout-latency", "nme: x", "3: metadata.nme is not known; did you mean name?"),
         ("  service: checkout\n", "", "4: spec.service is missing; add `service: checkout`"),
@@ -129,7 +129,7 @@ maintenance:
         (
             "route: /pay",
             "kind: coverage",
-            "10: spec.indicator.spec.thresholdMetric.metricSource is of kind coverage, which has no value",
+            "10: spec.indicator.spec.thresholdMetric.metricSource is of kind coverage, which has no threshold",
         ),
         (
             "duration: 30d",
@@ -137,9 +137,9 @@ maintenance:
             "13: spec.timeWindow[0].duration is '1Y'; write a window from 7d to 90d, such as 30d or 4w",
         ),
         ("Occurrences", "Often", "14: spec.budgetingMethod is 'Often'; write one of Occurrences, Timeslices"),
-        ("op: lte", "op: gte", "16: spec.objectives[0].op is 'gte'; less time is good here, write lte"),
+        ("op: lte", "op: gte", "16: spec.objectives[0].op is 'gte'; write lte, because lower values are better"),
         ("value: 0.25, ", "", "16: spec.objectives[0].value is missing; add `value: 0.25, in seconds`"),
-        ("value: 0.25", "value: 7200", "16: spec.objectives[0].value is over an hour"),
+        ("value: 0.25", "value: 7200", "16: spec.objectives[0].value is longer than an hour"),
         ("target: 0.99", "targetPercent: 100", "16: spec.objectives[0].targetPercent is 100; write less than 100"),
         (
             "target: 0.99",
@@ -162,7 +162,7 @@ def test_an_undefined_reference_is_an_error(problems: Problems) -> None:
     text = LATENCY[:start] + "  indicatorRef: nothing\n" + LATENCY[end:]
 
     assert problems(text) == [
-        "slo.yaml:6: spec.indicatorRef is 'nothing', which is no SLI of these files; add an SLI of that name"
+        "slo.yaml:6: spec.indicatorRef is 'nothing', which is not an SLI in these files; add an SLI of that name"
     ]
 
 
@@ -175,7 +175,7 @@ def test_an_undefined_reference_is_an_error(problems: Problems) -> None:
         ),
         (
             "{good: {metricSource: {type: stagelens}}}",
-            "spec.indicator.spec.ratioMetric.good (or bad, one of them) and total must be given",
+            "spec.indicator.spec.ratioMetric.good (or bad) and total are required; write exactly one of good and bad",
         ),
         (
             "{good: {metricSource: {type: stagelens, spec: {kind: latency}}}, total: {metricSource: {type: stagelens}}}",
@@ -183,7 +183,7 @@ def test_an_undefined_reference_is_an_error(problems: Problems) -> None:
         ),
         (
             "{good: {metricSource: {type: stagelens, spec: {route: /a}}}, total: {metricSource: {type: stagelens}}}",
-            "spec.indicator.spec.ratioMetric.total has other filters; use the same filters",
+            "spec.indicator.spec.ratioMetric.total has other filters than good or bad; use the same filters",
         ),
     ],
 )
@@ -260,5 +260,5 @@ def test_only_openslo_can_be_included(problems: Problems, tmp_path: Path) -> Non
 
     assert reported == [
         "slo.yaml:1: include: none.yaml cannot be read: No such file or directory; give the path of a file of OpenSLO documents",
-        "other.yaml:1: this is no OpenSLO document; write `apiVersion: openslo/v1`, or keep slos in slo.yaml",
+        "other.yaml:1: this is not an OpenSLO document; write `apiVersion: openslo/v1`, or keep slos in slo.yaml",
     ]

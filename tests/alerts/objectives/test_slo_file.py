@@ -79,12 +79,12 @@ dashbord_url: http://127.0.0.1:8600
         "slo.yaml:5: slos[0].objective is 99.9; write a ratio between 0 and 1, such as 0.999",
         "slo.yaml:6: slos[0].threshold is 250; write a number and a unit, such as 250ms",
         "slo.yaml:7: slos[0].window is 3d; write a window from 7d to 90d, such as 30d",
-        "slo.yaml:8: slos[1] is called 'checkout' like slos[0]; give it a name of its own, such as `name: checkout-2`",
+        "slo.yaml:8: slos[1] has the same name 'checkout' as slos[0]; use a unique name, such as `name: checkout-2`",
         "slo.yaml:10: slos[1].objective is 'high'; write a ratio between 0 and 1, such as 0.99",
         "slo.yaml:12: slos[1].runbook is not a web address; it starts with https://",
         f"slo.yaml:14: channels[0].kind is 'slak'; write one of {', '.join(KINDS)}; did you mean slack?",
         "slo.yaml:15: channels[1].webhook_url_env is missing; add `webhook_url_env: SLACK_WEBHOOK_URL`",
-        "slo.yaml:18: channels[2].routing_key is given twice; keep routing_key_env alone",
+        "slo.yaml:18: channels[2].routing_key is set twice; keep only routing_key_env",
         "slo.yaml:19: dashbord_url is not known; did you mean dashboard_url?",
     ]
 
@@ -95,7 +95,7 @@ dashbord_url: http://127.0.0.1:8600
         ("", "slo.yaml:1: the file is empty; write, for example:"),
         ("[1, 2]", "slo.yaml:1: the file is a list; write keys and values, such as `name: checkout-latency`"),
         ("slos: []", "slo.yaml:1: slos is empty; write at least one, such as `- name: checkout-latency`"),
-        ("slos: &a [*a]", "slo.yaml:1: it is nested without end; write plain lists and keys"),
+        ("slos: &a [*a]", "slo.yaml:1: it is nested too deeply, or contains itself; write plain lists and keys"),
         (
             "slos: 2026-99-99",
             "slo.yaml:1: a value is ambiguous: month must be in 1..12; put quotes around it",
@@ -104,16 +104,16 @@ dashbord_url: http://127.0.0.1:8600
         ("slos:\n  - 7\n", "slo.yaml:2: slos[0] is 7; write keys and values, such as `name: checkout-latency`"),
         (
             "slos:\n - a: b: c\n",
-            "slo.yaml:2: this is not YAML: mapping values are not allowed here; look at this line and the one above",
+            "slo.yaml:2: this is not YAML: mapping values are not allowed here; check this line and the line above",
         ),
         (GOOD + "    objective: 0.9\n", "slo.yaml:7: slos[0].objective is written twice, first on line 4; keep one"),
         (
             GOOD.replace("250ms", "0ms"),
-            "slo.yaml:5: slos[0].threshold is '0ms'; it must be longer than nothing, such as 250ms",
+            "slo.yaml:5: slos[0].threshold is '0ms'; it must be longer than zero, such as 250ms",
         ),
         (
             GOOD.replace("250ms", "2h"),
-            "slo.yaml:5: slos[0].threshold is over an hour; write the latency of one request",
+            "slo.yaml:5: slos[0].threshold is longer than an hour; write the latency limit of one request",
         ),
         (
             GOOD.replace("0.99", '"99.5 %"'),
@@ -175,7 +175,7 @@ def test_check_prints_each_slo_and_its_channels(slo_yaml: Path, capsys: pytest.C
     assert status == 0
     assert "magika-latency: 99 % of requests to magika-demo succeed within 250 ms, over 30 days" in output
     assert "skipped, the burn rate cannot exceed 10" in output
-    assert "Messages go to slack (deliveries are paused: NOT_SET_ANYWHERE is not set)" in output
+    assert "Notifications go to slack (deliveries are paused: NOT_SET_ANYWHERE is not set)" in output
 
 
 def test_check_exits_1_with_every_problem(slo_yaml: Path, capsys: pytest.CaptureFixture[str]) -> None:

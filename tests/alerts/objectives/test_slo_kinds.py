@@ -40,18 +40,18 @@ Problems = Callable[[str], list[str]]
         (
             "{kind: tpot, threshold: 50ms, definition: first_chunk, model: llama}",
             Indicator("tpot", 0.05, "first_chunk"),
-            "99 % of requests to chat, model llama, definition first_chunk need at most 50 ms a token after the first, over 30 days",
+            "99 % of requests to chat, model llama, definition first_chunk need at most 50 ms per token after the first, over 30 days",
         ),
         (
             "{stage: queue, threshold: 50ms}",
             Indicator("stage", 0.05, "queue"),
             "99 % of requests to chat spend at most 50 ms in queue, over 30 days",
         ),
-        ("kind: coverage", Indicator("coverage"), "stages explain 99 % of the time of requests to chat, over 30 days"),
+        ("kind: coverage", Indicator("coverage"), "stages cover 99 % of the time of requests to chat, over 30 days"),
         (
             "{kind: freshness, threshold: 5m}",
             Indicator("freshness", 300.0),
-            "99 % of the time, the newest data of chat are at most 5 minutes old, over 30 days",
+            "99 % of the time, the newest data of chat is at most 5 minutes old, over 30 days",
         ),
     ],
 )
@@ -101,23 +101,23 @@ def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
         ("kind: stage", "2: slos[0].stage is missing; add `stage: queue`"),
         (
             "kind: coverage\n    threshold: 1s",
-            "7: slos[0].threshold does not go with kind coverage; leave it out",
+            "7: slos[0].threshold is not valid with kind coverage; remove it",
         ),
         (
             "kind: ttft\n    stage: queue\n    threshold: 1s",
-            "7: slos[0].stage does not go with kind ttft; write `kind: stage`, or leave it out",
+            "7: slos[0].stage is not valid with kind ttft; write `kind: stage`, or remove it",
         ),
         (
             "threshold: 1s\n    definition: generate",
-            "7: slos[0].definition goes with kind ttft and tpot only; leave it out",
+            "7: slos[0].definition is valid only with kind ttft and tpot; remove it",
         ),
         (
             "kind: freshness\n    threshold: 30s",
-            "7: slos[0].threshold is not from 1m to 7d; write how old data may be, such as 5m",
+            "7: slos[0].threshold is not between 1m and 7d; write the maximum age of data, such as 5m",
         ),
         (
             "threshold: 500ms\n    budgets: {queue: 300ms, forward: 300ms}",
-            "7: slos[0].budgets add up to 600 ms, more than the threshold of 500 ms; make them smaller, or the threshold longer",
+            "7: slos[0].budgets add up to 600 ms, more than the threshold of 500 ms; reduce them, or raise the threshold",
         ),
         (
             "threshold: 500ms\n    budgets: {queue: lots}",
@@ -125,15 +125,15 @@ def test_a_budget_is_split_among_stages(slo_yaml: Path) -> None:
         ),
         (
             "budgets: {queue: 300ms}",
-            "6: slos[0].budgets goes with kind latency only: the time of a request is what stages share",
+            "6: slos[0].budgets are valid only with kind latency; remove them",
         ),
         (
             "budgets: {queue: 300ms}\n    kind: coverage",
-            "6: slos[0].budgets goes with kind latency only: the time of a request is what stages share",
+            "6: slos[0].budgets are valid only with kind latency; remove them",
         ),
         (
             "thresholds: [{objective: 0.9, threshold: 1s}]",
-            "4: slos[0].objective is given beside thresholds; write it into each of them",
+            "4: slos[0].objective is set next to thresholds; move it into each threshold",
         ),
         (
             "reset: 2026-11-01",
@@ -156,7 +156,7 @@ def test_duplicate_thresholds_are_errors(problems: Problems) -> None:
     twice = bare + "    thresholds: [{objective: 0.9, threshold: 1s}, {objective: 0.99, threshold: 1s}]\n"
 
     assert problems(twice)[0].endswith(
-        "slos[0].thresholds[1].threshold is there twice; one objective for each threshold"
+        "slos[0].thresholds[1].threshold is listed twice; write one objective for each threshold"
     )
     assert problems(bare + "    thresholds: []\n") == [
         "slo.yaml:5: slos[0].thresholds is empty; write `- {objective: 0.99, threshold: 250ms}`"
@@ -170,7 +170,7 @@ def test_a_stage_similar_to_a_known_one_gets_a_warning(slo_yaml: Path) -> None:
 
     assert found.slos[0].stage == "queu"
     assert found.warnings == (
-        f"{slo_yaml}:6: slos[0].stage names 'queu', which is none of Stagelens' own; did you mean queue?",
+        f"{slo_yaml}:6: slos[0].stage names 'queu', which is not a built-in stage; did you mean queue?",
     )
 
 
@@ -228,11 +228,11 @@ maintenance:
         ),
         (
             '{every: sunday, from: "02:00", to: "02:00", zone: UTC}',
-            "maintenance[0].to is the same time as `from`; write when it ends",
+            "maintenance[0].to is equal to `from`; write the end time",
         ),
         (
             '{every: sunday, from: "02:00", to: "03:00", zone: UTC, services: chatt}',
-            "maintenance[0].services has 'chatt', which is no service of an SLO in this file; did you mean chat?",
+            "maintenance[0].services has 'chatt', but this file has no such service; did you mean chat?",
         ),
     ],
 )

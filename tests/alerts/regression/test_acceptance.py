@@ -218,7 +218,7 @@ def test_accepting_other_incidents_is_refused_with_a_fix(store: Store, finding: 
     opened(store, "burns", finding)
     opened(store, "silent", replace(finding, burn=None, absence=MissingTraffic(30, 86_400.0, 900.0)))
     before = endings(store)
-    with pytest.raises(IncidentError, match=r"the objective magika-latency, .*; write another objective or threshold"):
+    with pytest.raises(IncidentError, match=r"the objective magika-latency, .*; change the objective or threshold"):
         accept_regression(store, "burns", "ann", now)
     with pytest.raises(IncidentError, match=r"missing traffic; .*; silence it \(`stagelens alerts silence "):
         accept_regression(store, "silent", "ann", now)

@@ -96,7 +96,7 @@ def test_a_slower_stage_and_its_end_are_notified_once(world: Simulation) -> None
     assert "preprocess grew +" in headline(opened)
     assert "is likely, from" in impact_text(finding)
     assert headline(resolved).startswith("shop: p")
-    assert headline(resolved).split(" — ")[0].endswith("recovered") or " is fine again after " in headline(resolved)
+    assert headline(resolved).split(" — ")[0].endswith("recovered") or " recovered after " in headline(resolved)
 
 
 def test_a_regression_that_ended_in_a_gap_is_not_notified(world: Simulation) -> None:

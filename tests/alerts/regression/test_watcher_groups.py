@@ -46,8 +46,8 @@ def test_a_route_and_a_model_are_named(world: Simulation) -> None:
 
     assert set(found) >= {("/rare",), ("large",)}
     assert not set(found) & {("/fast",), ("small",)}
-    assert " of route /rare is slower than on the days before: " in headline(found["/rare",])
-    assert " of model large is slower than on the days before: " in headline(found["large",])
+    assert " of route /rare is slower than on previous days: " in headline(found["/rare",])
+    assert " of model large is slower than on previous days: " in headline(found["large",])
     assert "&r=/rare&" in found["/rare",].finding.link
     assert "&m=large&" in found["large",].finding.link
     assert all("preprocess grew +" in headline(each) for each in found.values())
@@ -62,11 +62,11 @@ def test_a_slower_mean_is_reported_with_the_stages_of_all_requests(world: Simula
     assert finding.shift is not None
     assert finding.blamed is not None
 
-    assert headline(opening).startswith("shop: mean latency is slower than on the days before: ")
+    assert headline(opening).startswith("shop: mean latency is slower than on previous days: ")
     assert finding.shift.at == "mean"
-    assert finding.promise.startswith("in the same hours of the days before, the mean was ")
-    assert comparison_basis(finding) == "a request against one of the days before, on average"
-    assert worst_impact(finding, 1.2) == "mean latency was 20 % slower at its worst"
+    assert finding.promise.startswith("in the same hours of previous days, the mean was ")
+    assert comparison_basis(finding) == "mean of requests, compared with previous days"
+    assert worst_impact(finding, 1.2) == "mean latency was up to 20 % slower"
     assert finding.blamed.stage == "forward"
     assert finding.blamed.seconds == pytest.approx(finding.shift.after_seconds - finding.shift.before_seconds, rel=0.3)
 
@@ -87,7 +87,7 @@ def test_environments_are_evaluated_separately(tmp_path: Path) -> None:
     assert (quiet, [message.transition for message in sent]) == ([], ["opened"])
     assert finding.where == {"environment": "prod"}
     assert headline(sent[0]).startswith("shop: p")
-    assert " in prod is slower than on the days before: " in headline(sent[0])
+    assert " in prod is slower than on previous days: " in headline(sent[0])
     assert "&env=prod&" in finding.link
     assert finding.shift is not None
     assert finding.shift.mix == ""

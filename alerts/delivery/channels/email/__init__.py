@@ -66,7 +66,7 @@ def mail_text(message: Message) -> str:
         parts.append(["Also:", *(f"  {_line(each)}" for each in message.also)])
     if finding.growth and not message.resolved:
         rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in stage_table(finding)]
-        parts.append([f"Stages that grew, {_line(comparison_basis(finding))}:", *rows])
+        parts.append([f"Stages that grew ({_line(comparison_basis(finding))}):", *rows])
     if finding.exemplars and not message.resolved:
         rows = [f"  {_line(what)} {link}".rstrip() for what, link in slow_requests(finding)]
         parts.append(["Slow requests:", *rows])

@@ -178,7 +178,7 @@ def _stage_table(message: Message) -> str:
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     lines = [f"{stage:<{widths[0]}}  {growth:>{widths[1]}}  {share:>{widths[2]}}" for stage, growth, share in rows]
     body = cut(escape_entities("\n".join(lines)).replace("`", "'"), MAX_SECTION_CHARS // 2)
-    return f"Stages that grew, {escape_mrkdwn(comparison_basis(message.finding))}:\n```{body}```"
+    return f"Stages that grew ({escape_mrkdwn(comparison_basis(message.finding))}):\n```{body}```"
 
 
 def _examples(message: Message) -> str:

@@ -219,7 +219,7 @@ def test_a_mail_server_denied_by_the_egress_policy_is_not_called(
     with pytest.raises(ChannelError, match=r"not contacted: 169\.254\.169\.254 is an address"):
         replace(one, host="169.254.169.254").send(message)
     monkeypatch.setenv(ENV, "public, mx.example")
-    with pytest.raises(ChannelError, match=r"localhost \(.*\) is this machine itself, which is not allowed"):
+    with pytest.raises(ChannelError, match=r"localhost \(.*\) is this machine, which is not allowed"):
         one.send(message)
 
     assert not refused.value.permanent

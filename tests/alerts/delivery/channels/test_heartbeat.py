@@ -230,7 +230,7 @@ def test_pagerduty_gets_a_change_event() -> None:
     service.close()
 
     assert service.violations == []
-    assert service.changes[0]["payload"]["summary"] == "shop: version 2 began to serve, after 1"
+    assert service.changes[0]["payload"]["summary"] == "shop: version 2 started serving (before: 1)"
 
 
 def incident(message: Message) -> dict[str, Any]:

@@ -167,7 +167,7 @@ def test_only_a_202_is_a_delivery_to_pagerduty(receiver_response: FakeResponse, 
 
     assert (error.permanent, str(error)) == (
         False,
-        "PagerDuty responded 200 and not 202; check the URL",
+        "PagerDuty responded 200 instead of 202; check the URL",
     )
 
 

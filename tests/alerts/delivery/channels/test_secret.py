@@ -74,7 +74,7 @@ def test_a_secret_that_appears_later_ends_the_wait(live: LiveSloFile, token: Pat
         (None, "cannot be read (No such file or directory)"),
         (b"", "is empty"),
         (b" \n", "is empty"),
-        (b"\xff\xfe", "is no text"),
+        (b"\xff\xfe", "is not text"),
         (b"xoxb-1\nxoxb-2", "is not one line of text"),
         (b"x" * 20_000, "is not one line of text"),
     ],
