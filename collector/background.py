@@ -218,7 +218,7 @@ class StatusReporter(PeriodicThread):
             with self._store.transaction() as connection:
                 remove_collector(connection, self._id)
         except StoreError as error:
-            _log.warning("the collector is shown as silent from now on, its row could not be taken away: %s", error)
+            _log.warning("the status of the collector could not be deleted, so pages show it as Silent: %s", error)
 
     def report(self) -> None:
         """Write the status.

@@ -68,15 +68,15 @@ def _noted(found_problems: list[str]) -> Generator[None]:
 def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:
     """Yield a description of a collector with *config* and *file*, without secrets."""
     scheme = "https" if file.access.tls else "http"
-    grpc = "no gRPC" if config.grpc_port is None else f"gRPC on port {config.grpc_port or 'that is free'}"
+    grpc = "no gRPC" if config.grpc_port is None else f"gRPC on port {config.grpc_port or '(any port)'}"
     yield f"listens    {scheme}://{config.host}:{config.port or '(any port)'}, {grpc}"
-    yield from _column("admits", _admitted(file.access, is_open=config.is_open))
+    yield from _column("accepts", _admitted(file.access, is_open=config.is_open))
     yield from store_locations(config)
-    yield f"rules      {len(file.rules)} of your own, before {len(built_in())} that are built in"
+    yield f"rules      {len(file.rules)} custom, then {len(built_in())} built-in"
     yield from _column("scrapes", [_scraped(target) for target in file.scrape] or ["nothing"])
-    yield f"tells      {file.prometheus.in_words()}"
+    yield f"/metrics   {file.prometheus.in_words()}"
     if file.forward:
-        yield from _column("sends on", [_sent_on(destination) for destination in file.forward])
+        yield from _column("forwards", [_sent_on(destination) for destination in file.forward])
 
 
 def _column(name: str, lines: list[str]) -> Iterator[str]:
@@ -85,15 +85,15 @@ def _column(name: str, lines: list[str]) -> Iterator[str]:
 
 
 def _admitted(access: Access, *, is_open: bool) -> list[str]:
-    everybody = f"everybody{_limited(None, access.anonymous)}"
+    others = f"all senders{_limited(None, access.anonymous)}"
     lines = [f"{token.name}{_limited(token.environment, token.limits)}, with its token" for token in access.tokens]
     if access.tls and access.tls.client_ca:
-        signed = f"by a certificate that {access.tls.client_ca} signed"
+        signed = f"with a certificate signed by {access.tls.client_ca}"
         named = [f"{each.common_name}{_limited(each.environment, each.limits)}" for each in access.certificates]
-        lines += [f"{name}, {signed}" for name in named or ["all admitted senders"]]
+        lines += [f"{name}, {signed}" for name in named or ["all senders"]]
     if access.requires_credentials:
-        return [*lines, f"{everybody} all others, as STAGELENS_COLLECTOR_OPEN is true"] if is_open else lines
-    return [f"{everybody}: senders are not authenticated"]
+        return [*lines, f"{others} without credentials (STAGELENS_COLLECTOR_OPEN is true)"] if is_open else lines
+    return [f"{others}, without authentication"]
 
 
 def _limited(environment: str | None, limits: RateLimits) -> str:
@@ -114,10 +114,10 @@ def _scraped(target: ScrapeTarget) -> str:
 
 def _sent_on(destination: Destination) -> str:
     most = format_size(destination.most_waiting)
-    then = "senders must retry later" if destination.when_full == "refuse" else "the oldest is dropped"
+    then = "senders get an error and retry" if destination.when_full == "refuse" else "the oldest data is dropped"
     what = ", ".join(destination.signals)
     where = f"{destination.place}, gRPC" if destination.protocol == "grpc" else destination.place
-    return f"{what} to {destination.name} ({where}); while {most} wait for it, {then}"
+    return f"{what} to {destination.name} ({where}); above {most} of waiting data, {then}"
 
 
 def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
@@ -186,11 +186,9 @@ def _check_file(file: Path) -> None:
     """Raise an error if the database *file* cannot be written, without opening it, which would create side files."""
     folder = file.absolute().parent
     if not folder.is_dir():
-        msg = f"the database {file} has no folder {folder}; make it, or name another file in STAGELENS_DATABASE"
+        msg = f"the database {file} needs the folder {folder}; create it, or set another file in STAGELENS_DATABASE"
         raise StoreError(msg)
     for place in (file if file.exists() else folder, folder):
         if not os.access(place, os.W_OK):
-            msg = (
-                f"{place} cannot be written by this user; change its owner, or name another file in STAGELENS_DATABASE"
-            )
+            msg = f"{place} is not writable for this user; change its owner, or set another file in STAGELENS_DATABASE"
             raise StoreError(msg)

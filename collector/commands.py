@@ -93,14 +93,12 @@ def _forget(config: CollectorConfig, word: str, patterns: Sequence[str]) -> None
         by_pattern = {pattern: _matching(known, pattern) for pattern in patterns}
         for pattern, found in by_pattern.items():
             if not found:
-                msg = f"no service is called {pattern}; nothing was deleted. The overview lists their names"
+                msg = f"there is no service {pattern}; nothing was deleted. The dashboard lists all services"
                 raise StoreError(msg)
         named = sorted({name for found in by_pattern.values() for name in found})
         store.forget(named)
     more = f" and {len(named) - _SHOWN} more" if len(named) > _SHOWN else ""
-    print(
-        f"Forgot {', '.join(named[:_SHOWN])}{more}: their data is deleted. New data of these services is counted again."
-    )
+    print(f"Deleted all data of {', '.join(named[:_SHOWN])}{more}. New data of these services will be stored.")
 
 
 def _matching(names: Sequence[str], pattern: str) -> list[str]:
@@ -131,7 +129,7 @@ def _described(where: str, storage: Storage) -> Iterator[str]:
         )
         for tier in storage.tiers
     ]
-    yield from _table([("tier", "rows", "size", "since (UTC)", "retained for", "grows by", "settles at"), *tiers])
+    yield from _table([("tier", "rows", "size", "since (UTC)", "retained for", "growth", "final size"), *tiers])
     yield ""
     large = {name: size for name, size in storage.tables.items() if size > storage.used_bytes * _SMALL_SHARE}
     tables = [*large.items(), ("all others", sum(storage.tables.values()) - sum(large.values()))]
@@ -139,9 +137,9 @@ def _described(where: str, storage: Storage) -> Iterator[str]:
     yield ""
     empty = [_TIERS[tier.seconds] for tier in storage.tiers if not tier.rows]
     if empty:
-        yield f"The projected size is not known yet: no data has reached the tier of {' and '.join(empty)} yet."
+        yield f"The projected size is not known yet: the tier {' and '.join(empty)} has no data yet."
     else:
-        yield f"At this rate everything settles at {format_size(storage.settled_bytes)}{_until(storage)}."
+        yield f"At this rate the store levels off at {format_size(storage.settled_bytes)}{_until(storage)}."
 
 
 def _until(storage: Storage) -> str:
@@ -190,13 +188,13 @@ def _backup(config: CollectorConfig, file: Path) -> None:
 def _check_room(needed_bytes: int, file: Path) -> None:
     folder = file.absolute().parent
     if not folder.is_dir():
-        msg = f"there is no folder {folder}; make it, or name another file"
+        msg = f"there is no folder {folder}; create it, or choose another file"
         raise StoreError(msg)
     free = shutil.disk_usage(folder).free
     if needed_bytes > free:
         msg = (
             f"the backup needs about {format_size(needed_bytes)}, and the disk of {folder} has {format_size(free)} left; "
-            "free some space, or name a file on another disk"
+            "free some space, or choose a file on another disk"
         )
         raise StoreError(msg)
 
@@ -217,7 +215,7 @@ def _restore(config: CollectorConfig, file: Path) -> None:
 
 def _check_name(file: Path) -> None:
     if "?" in str(file):
-        msg = f"{file} has a question mark in it, after which a database's address has settings; give another name"
+        msg = f"{file} contains a question mark, which starts the parameters of a database URL; rename the file"
         raise StoreError(msg)
 
 
@@ -234,7 +232,7 @@ def _check_tables(file: Path) -> None:
     ):
         found = connection.execute(query).fetchone()
         if found is not None:
-            msg = f"{file} is no backup of Stagelens: {found[0]} in it is no table; restore a file that `stagelens backup` wrote"
+            msg = f"{file} is not a backup of Stagelens: it contains {found[0]}, which is not a table; restore a file that `stagelens backup` wrote"
             raise StoreError(msg)
 
 

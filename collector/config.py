@@ -177,7 +177,7 @@ class _File(LiveFile[CollectorFile]):
 
     def accepted(self, found: CollectorFile) -> None:
         counts = len(found.access.tokens), len(found.rules), len(found.scrape), len(found.forward)
-        _log.info("%s is in force: %d tokens, %d rules, %d targets, %d destinations", self.path, *counts)
+        _log.info("%s is in effect: %d tokens, %d rules, %d targets, %d destinations", self.path, *counts)
         for line in found.warnings:
             _log.warning("%s", line)
 

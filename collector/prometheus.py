@@ -110,14 +110,10 @@ class PrometheusSettings(Section):
         """Return a one-line description of the settings for `--check`.
 
         >>> PrometheusSettings().in_words()
-        'Prometheus of service, status, version, environment, in 1000 histograms at most'
+        'at most 1000 histograms, by service, status, version, environment'
         """
         labels = ", ".join(("service", "status", *self.labels))
-        return (
-            f"Prometheus of {labels}, in {self.histograms} histograms at most"
-            if self.histograms
-            else "Prometheus nothing"
-        )
+        return f"at most {self.histograms} histograms, by {labels}" if self.histograms else "no histograms"
 
 
 def read_prometheus(document: Document, place: Place, value: Any) -> PrometheusSettings:

@@ -117,7 +117,7 @@ class SelfMetrics:
         )
         self._receiving = gauge("receiving_bytes", "Bodies that are received or wait to be parsed.")
         self._queued = gauge("queue_batches", "Batches that wait to be committed.")
-        self._queued_bytes = gauge("queue_bytes", "Their inflated size.")
+        self._queued_bytes = gauge("queue_bytes", "Size of these batches, decompressed.")
         self._used = gauge("store_bytes", "Size of the store.")
         self._budget = gauge(
             "store_budget_bytes", "Maximum size of the store before the oldest detail is deleted; 0 for no limit."

@@ -55,17 +55,17 @@ PATHS: dict[str, Endpoint] = {
 }
 PROBES = ("/livez", "/readyz", "/healthz")
 WELCOME_TEXT = """\
-This is a Stagelens collector. It receives OpenTelemetry metrics and traces of inference services over OTLP/HTTP
-here and OTLP/gRPC at a separate port:
+This is a Stagelens collector. It receives OpenTelemetry metrics and traces of inference services: over OTLP/HTTP on
+this port, and over OTLP/gRPC on another port.
 
-  POST /v1/metrics, /v1/traces   protobuf or JSON, gzip, zstd or neither
-  POST /v1/events                what happened: {{"text": "v1.2 is out", "service": "shop", "kind": "deploy", "key": "v1.2"}}
-  POST /v1/logs                  is accepted, and stores nothing
-  GET  /readyz                   whether it can commit what it is sent, and why not; /healthz is the same
-  GET  /livez                    whether its threads live, or it should be restarted
-  GET  /metrics                  its own metrics, for Prometheus
+  POST /v1/metrics, /v1/traces   OTLP as protobuf or JSON; gzip, zstd or uncompressed
+  POST /v1/events                an event, such as {{"text": "v1.2 is out", "service": "shop", "kind": "deploy", "key": "v1.2"}}
+  POST /v1/logs                  accepted, but logs are not stored
+  GET  /readyz                   200 if it can store data, else 503 with the reason; /healthz is the same
+  GET  /livez                    200 if its threads run, else restart it
+  GET  /metrics                  metrics of requests and of the collector, for Prometheus
 
-There is nothing to see here. The dashboard is at {dashboard_url}
+The dashboard is at {dashboard_url}
 """
 
 
@@ -76,12 +76,12 @@ async def http_error(request: Request, error: Exception) -> Response:
     headers: dict[str, str] = {}
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         wanted = "POST" if path in PATHS else "GET"
-        message = f"{path} takes {wanted}, not {request.method}"
+        message = f"{path} accepts {wanted}, not {request.method}"
         headers = {"Allow": wanted}
     else:
         message = (
-            f"there is nothing at {path}; OTLP goes to /v1/metrics and /v1/traces (give exporters the address without a path), "
-            "events to /v1/events"
+            f"there is no {path}; send OTLP to /v1/metrics and /v1/traces (set the endpoint of exporters without a path), "
+            "and events to /v1/events"
         )
     return http_response(failure_response(media_type_of(request), status, message, headers))
 

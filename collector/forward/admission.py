@@ -62,7 +62,7 @@ class ForwardQueue:
             return ""
         hops = via.split(",")
         if self.identity in hops or len(hops) >= _MAX_HOPS:
-            msg = "this body was forwarded from here and came back; change one of the forward: sections on its route"
+            msg = "forwarding loop: this collector has already forwarded this body; fix a forward: section on the route"
             raise LoopError(msg)
         return via
 
@@ -84,7 +84,7 @@ class ForwardQueue:
                 if destination is None or destination.when_full == "drop_oldest":
                     continue
                 if waiting and waiting + size > self.most_bytes(destination):
-                    msg = f"{format_size(waiting)} wait to be forwarded to {name}, which does not accept them"
+                    msg = f"{format_size(waiting)} wait for delivery to {name}, which does not accept them"
                     raise UncommittedError(msg)
             for counts in (self._waiting, self._unwritten, self._unseen):
                 counts.update(sizes)

@@ -75,7 +75,7 @@ class HeaderSecret(Section):
     def faults(self) -> Iterator[Fault]:
         """Report a missing and a second source."""
         if self.env and self.file:
-            yield Fault("file", "is given beside env; keep env or file alone")
+            yield Fault("file", "and env are both set; keep one")
         elif not self.env and not self.file:
             yield Fault("", "needs `env:` with the name of a variable, or `file:` with a path")
 
@@ -88,11 +88,11 @@ class HeaderSecret(Section):
         try:
             value = env.get(self.env, "") if self.file is None else self.file.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
-            msg = f"{self.file}, which the header {header} is to be in, cannot be read ({error})"
+            msg = f"the file {self.file} of the header {header} cannot be read ({error})"
             raise SecretError(msg) from error
         value = value.strip()
         if not (value and value.isascii() and value.isprintable()):
-            msg = f"{self.file or self.env} does not hold the one line of plain letters that the header {header} needs"
+            msg = f"{self.file or self.env} must contain one line of ASCII characters for the header {header}"
             raise SecretError(msg)
         return value
 
@@ -154,11 +154,11 @@ class Destination(CallSection):
         protocol = info.data.get("protocol", "http")
         url = call_url(value, info, _EXAMPLES[protocol])
         if url.userinfo or url.query or url.fragment:
-            reject("has a user or a query in it; send secrets as headers: instead")
+            reject("contains a user or a query; put secrets into headers:")
         if protocol == "grpc" and url.path.strip("/"):
-            reject(f"has a path, and gRPC has none; write it as in {_EXAMPLES[protocol]}")
+            reject(f"has a path, which gRPC does not support; write a URL such as {_EXAMPLES[protocol]}")
         if url.path.rstrip("/").endswith(tuple(f"/v1/{signal}" for signal in SIGNALS)):
-            reject("ends in the path of one signal; write the address up to there, the paths of the signals are added")
+            reject("ends with the path of one signal; remove this path, Stagelens adds it")
         return str(url).rstrip("/")
 
     @field_validator("most_waiting")
@@ -173,9 +173,9 @@ class Destination(CallSection):
         if not self.endpoint:
             yield Fault("endpoint", f"is missing; add `endpoint: {_EXAMPLES[self.protocol]}`")
         if len(self.name) > _MAX_NAME_CHARS or not self.name.isprintable():
-            yield Fault("name", f"is too long; {_MAX_NAME_CHARS} plain characters are the most")
+            yield Fault("name", f"is not a valid name; use at most {_MAX_NAME_CHARS} printable characters")
         if self.protocol == "grpc" and self.compression == "zstd":
-            yield Fault("compression", "is zstd, which gRPC does not know; write gzip or none")
+            yield Fault("compression", "is zstd, which gRPC does not support; write gzip or none")
         if not timedelta(seconds=1) <= self.timeout <= _MAX_TIMEOUT:
             limits = f"1s to {_MAX_TIMEOUT.total_seconds():g}s"
             yield Fault("timeout", f"is {self.timeout.total_seconds():g}s; write {limits}, such as 10s")
@@ -183,9 +183,9 @@ class Destination(CallSection):
             if name.lower() in _SET_BY_US:
                 yield Fault(("headers", name), "is set by Stagelens; remove it")
             elif not is_header(name, value if isinstance(value, str) else ""):
-                yield Fault(("headers", name), "is no header; write plain letters")
+                yield Fault(("headers", name), "is not a valid header; use ASCII characters")
             elif self.protocol == "grpc" and not _IS_METADATA.fullmatch(name.lower()):
-                text = "is no metadata of gRPC; write letters, digits, -, _ and . in its name"
+                text = "is not valid gRPC metadata; use letters, digits, -, _ and . in the name"
                 yield Fault(("headers", name), text)
 
     def current_headers(self, env: Mapping[str, str]) -> dict[str, str]:
@@ -220,7 +220,7 @@ class _Forwarding(Section):
         names = [destination.name for destination in self.destinations]
         for position, name in enumerate(names):
             if name in names[:position]:
-                text = f"is {name!r}, which is a destination already; give each a name of its own"
+                text = f"is {name!r}, the name of another destination; use unique names"
                 yield Fault(("destinations", position, "name"), text)
 
 

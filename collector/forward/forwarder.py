@@ -119,7 +119,7 @@ class DestinationStates(Collector):
             ),
         )
         if rejected and not before.rejected:
-            _log.warning("%s accepts data only in part: %d refused, %s", name, rejected, reason or "no reason")
+            _log.warning("%s accepted only a part: %d items refused, %s", name, rejected, reason or "no reason")
 
     def lost(self, name: str, why: Lost, bodies: int, reason: str) -> None:
         """Record *bodies* that will never be sent to destination *name*."""
@@ -128,7 +128,7 @@ class DestinationStates(Collector):
         at, untold = self._said.get((name, why), (float("-inf"), 0))
         untold += bodies
         if now - at >= _SAY_EVERY:
-            _log.warning("%s will not receive %d bodies: %s", name, untold, reason)
+            _log.warning("%s did not accept %d bodies, which were dropped: %s", name, untold, reason)
             at, untold = now, 0
         self._said[name, why] = at, untold
 
@@ -436,7 +436,7 @@ class Forwarder:
             with self._store.transaction() as connection:
                 release_destinations(connection, self._holder)
         except StagelensError:
-            _log.warning("the destinations could not be handed back; other collectors take over later")
+            _log.warning("the destinations could not be released; other collectors take over later")
 
     async def _send(self, destination: Destination) -> None:
         line = self._lines[destination.name] = DestinationSender(

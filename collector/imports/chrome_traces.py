@@ -156,8 +156,8 @@ def read_kineto(source: ImportFile, service: str | None) -> Iterator[tuple[str, 
     if not requests:
         broken = f"{source.diagnostics.broken[0]}; the rest " if source.diagnostics.broken else ""
         msg = (
-            f"{source.path}: {broken}has no ranges that could be requests; call `profiler.step()` after each, with a schedule, or "
-            'write `with torch.profiler.record_function("request"):` around it'
+            f"{source.path}: {broken}has no ranges of requests; call `profiler.step()` after each request, with a schedule, or "
+            'write `with torch.profiler.record_function("request"):` around each request'
         )
         raise ImportFileError(msg)
     offset = _unix_offset(source, trace.ended)
@@ -171,9 +171,7 @@ def _read_trace(source: ImportFile) -> _KinetoTrace:
         trace.ended = max(trace.ended, event.end)
         _take(trace, event, item)
         if trace.events > MAX_EVENTS:
-            msg = (
-                f"{source.path}: has more than {MAX_EVENTS} events that matter; profile fewer steps, or without stacks"
-            )
+            msg = f"{source.path}: has more than {MAX_EVENTS} relevant events; profile fewer steps, or without stacks"
             raise ImportFileError(msg)
     return trace
 

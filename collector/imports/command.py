@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
     read = "\n".join(f"  {each.title}" for each in FORMATS)
     made = argparse.ArgumentParser(
         "stagelens import",
-        description="Import the requests of files, each file once. gzip is supported.",
+        description="Import the requests of files. A file that is imported again is not counted again. gzip is supported.",
         epilog=f"formats, detected from the content of the file:\n{read}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -102,15 +102,15 @@ def _summary(found: ImportResult, config: CollectorConfig, now: int) -> Iterator
     if found.dropped:
         yield f"  {found.dropped:,} more requests were not counted, as reported by their agents"
     if found.known:
-        yield f"  {found.known:,} requests were imported before, from this file or a similar one: they count once"
+        yield f"  {found.known:,} requests were imported before, from this file or a similar one: not counted again"
     if not found.requests and not found.known:
-        yield "  no request was found in it: nothing was counted"
+        yield "  the file contains no request: nothing was counted"
     for note in (*found.notes, *_retention_notes(found, config, now)):
         yield f"  note: {note}"
     for each in found.broken:
         yield f"  skipped: {each}"
     if found.broken_count > len(found.broken):
-        yield f"  skipped: {found.broken_count:,} records in all"
+        yield f"  skipped: {found.broken_count:,} records in total"
 
 
 def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> Iterator[str]:
@@ -120,7 +120,7 @@ def _retention_notes(found: ImportResult, config: CollectorConfig, now: int) -> 
     for what, retention, lost in (
         ("buckets of 10 s", config.retention.seconds_10, "it is stored by the minute"),
         ("buckets of a minute", config.retention.minutes, "it is stored by the hour"),
-        ("traces", config.retention.traces, "those stored here are deleted again"),
+        ("traces", config.retention.traces, "they are deleted soon"),
     ):
         if found.first < now - retention.total_seconds():
             yield f"some data is older than the retention of {what} ({retention.days} days): {lost}"
@@ -130,7 +130,7 @@ def _next_steps(imported: Sequence[ImportResult], given: Mapping[str, str]) -> I
     if any(each.requests or each.known for each in imported):
         options = {"STAGELENS_DATABASE": "--database", "STAGELENS_POINTS": "--points"}
         words = [word for key, option in options.items() if key in given for word in (option, given[key])]
-        yield f"see it: {shlex.join(['stagelens', 'dashboard', *words])}, and choose the time above"
+        yield f"view the data: {shlex.join(['stagelens', 'dashboard', *words])}, and select the time above"
 
 
 def _utc(seconds: int) -> str:

@@ -113,13 +113,13 @@ def _read_lines(source: ImportFile) -> Iterator[tuple[str, str, Any]]:
         try:
             root = json.loads(line)
             if not isinstance(root, dict):
-                source.diagnostics.skip(f"line {number}", "is no object")
+                source.diagnostics.skip(f"line {number}", "is not an object")
                 continue
             found = [(key, item) for key in OTLP_KEYS for item in objects(root, key)]
         except RecursionError:
             source.diagnostics.skip(f"line {number}", "is nested too deeply")
         except (ValueError, WireError) as error:
-            source.diagnostics.skip(f"line {number}", f"is no OTLP ({error})")
+            source.diagnostics.skip(f"line {number}", f"is not OTLP ({error})")
         else:
             yield from ((f"line {number}", key, item) for key, item in found)
 
@@ -175,14 +175,14 @@ def format_of(source: ImportFile) -> Format:
                 return found
             names.append(name)
         why = (
-            f"its names begin with {', '.join(map(repr, names[:5]))}"
+            f"its first names are {', '.join(map(repr, names[:5]))}"
             if names
             else "it has no names to detect the format"
         )
     except ImportFileError as error:
         why = str(error)
     read = "".join(f"\n  {each.title}" for each in FORMATS)
-    msg = f"{source.path}: has no supported format: {why}. They are{read}"
+    msg = f"{source.path}: has no supported format: {why}. Supported formats:{read}"
     raise ImportFileError(msg)
 
 
@@ -346,7 +346,7 @@ class _Importer:
         if tally.rejected[Reason.TIME]:
             self._source.diagnostics.note("data older than the retention, or more than a day in the future, is skipped")
         if tally.ignored:
-            self._source.diagnostics.note("metrics with other names than Stagelens's are ignored")
+            self._source.diagnostics.note("metrics that Stagelens does not use are ignored")
 
     def _fold(self, *, end: bool = False) -> None:
         """Assemble requests from the spans that have waited for two rounds, or from all spans at the *end*."""
@@ -378,9 +378,9 @@ class _Importer:
         self._imported.spans += outcome.folded + outcome.late + outcome.repeated + outcome.orphaned + outcome.outside
         lost = {
             "have no root in the file": outcome.orphaned,
-            "are of no request": outcome.outside,
-            "are too far behind their request in the file": outcome.late,
-            "are there twice": outcome.repeated,
+            "belong to no request": outcome.outside,
+            "come too late after their request in the file": outcome.late,
+            "are duplicates": outcome.repeated,
         }
         for why, count in lost.items():
             if count:

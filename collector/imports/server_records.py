@@ -108,7 +108,7 @@ def _traces(source: ImportFile) -> Iterator[tuple[int, _Trace, int]]:
     growing: OrderedDict[int, _Trace] = OrderedDict()
     for place, record in enumerate(source.items("item"), 1):
         if not _is_sound(record):
-            source.diagnostics.skip(f"record {place}", "is no record of a Triton trace")
+            source.diagnostics.skip(f"record {place}", "is not a record of a Triton trace")
             continue
         trace = growing.setdefault(record["id"], _Trace())
         growing.move_to_end(record["id"])
@@ -200,7 +200,7 @@ def _requests(source: ImportFile, count: int) -> Iterator[ImportedRequest]:
         if error:
             failed += 1
         elif not _is_time(first) or not isinstance(gaps or [], list) or not all(map(_is_time, gaps or [])):
-            source.diagnostics.skip(f"request {number}", "has times that are none")
+            source.diagnostics.skip(f"request {number}", "has invalid times")
         else:
             yield _request(start, first, gaps or [], known | _tokens(taken, given))
     if failed:

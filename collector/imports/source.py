@@ -243,7 +243,7 @@ class ImportFile:
             self.diagnostics.skip(f"after {size} bytes inflated", broken)
             digest.update(b"cut off")
         if most > _DEEPEST and self._is_deep():
-            msg = f"{self.path}: is nested more than {_DEEPEST} deep, as no format that is read is"
+            msg = f"{self.path}: is nested more than {_DEEPEST} levels deep; no supported format is"
             raise ImportFileError(msg)
         return digest.hexdigest(), size
 
@@ -265,18 +265,18 @@ class ImportFile:
             if len(text) <= _MOST_LOOKED_AT_BYTES:
                 json.loads(text)
         except json.JSONDecodeError as found:
-            return f"line {found.lineno} column {found.colno} is no JSON ({found.msg})"
+            return f"line {found.lineno} column {found.colno} is not JSON ({found.msg})"
         except RecursionError:
             return "it is nested too deeply"
         except ValueError as found:
-            return f"it is no JSON ({_short(found)})"
-        return f"it is no JSON ({_short(error)})"
+            return f"it is not JSON ({_short(found)})"
+        return f"it is not JSON ({_short(error)})"
 
 
 def _modified(path: Path) -> float:
     found = path.stat()
     if not stat.S_ISREG(found.st_mode) and not stat.S_ISDIR(found.st_mode):
-        msg = f"{path}: is a pipe or a device, which cannot be read twice; write it to a file first"
+        msg = f"{path}: is a pipe or a device, which cannot be read twice; save the data to a file first"
         raise ImportFileError(msg)
     return found.st_mtime
 

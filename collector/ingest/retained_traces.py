@@ -85,7 +85,7 @@ class RetainedTraceReader:
             raise RejectedError(Reason.STAGE, msg)
         duration = span.end_ns - span.start_ns
         if type(spent) is not int or not 0 <= spent <= duration:
-            msg = f"{names.LOAD_OWN} must be whole nanoseconds from 0 to the {duration} it took"
+            msg = f"{names.LOAD_OWN} must be whole nanoseconds from 0 to its duration, {duration}"
             raise RejectedError(Reason.DURATION, msg)
         service, version, environment = reader.process
         return StoredLoad(
@@ -174,7 +174,7 @@ def _root_of(span: RetainedSpan, by_id: dict[str, RetainedSpan], home: dict[str,
     at = span.span_id
     while at not in home:
         if at in way or at not in by_id:
-            msg = f"span {span.span_id} leads to no root with {names.KEPT_BECAUSE}; send a trace in one export"
+            msg = f"span {span.span_id} has no root with {names.KEPT_BECAUSE}; send a trace in one export"
             raise RejectedError(Reason.PARENT, msg)
         way[at] = None
         at = by_id[at].parent_id

@@ -233,12 +233,12 @@ def _check_counts(point: HistogramPoint) -> None:
         msg = f"it has {len(point.counts)} buckets, more than {MAX_BUCKETS}; send a coarser scale"
         raise RejectedError(Reason.BUCKETS, msg)
     if point.negative:
-        raise RejectedError(Reason.NEGATIVE, "it holds negative values; a duration is never below zero")
+        raise RejectedError(Reason.NEGATIVE, "it contains negative values; a duration must not be negative")
     if min(point.count, point.zero) < 0 or min(point.counts, default=0) < 0:
         raise RejectedError(Reason.NEGATIVE, "counts must not be negative")
     held = sum(point.counts) + point.zero
     if held != point.count:
-        msg = f"count is {point.count}, but its buckets and zeroCount hold {held}"
+        msg = f"count is {point.count}, but its buckets and zeroCount contain {held}"
         raise RejectedError(Reason.COUNT, msg)
     if point.count > MAX_COUNT:
         msg = f"count must not be above 2**44, got {point.count}"

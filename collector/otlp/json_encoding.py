@@ -173,7 +173,7 @@ def identifier(node: Object, key: str) -> str:
 
 
 def _refuse_constant(constant: str) -> NoReturn:
-    msg = f"{constant} is no JSON number"
+    msg = f"{constant} is not a JSON number"
     raise ValueError(msg)
 
 

@@ -250,7 +250,7 @@ def _parse(message: _Read, body: bytes) -> _Read:
     try:
         message.ParseFromString(body)
     except DecodeError as error:
-        msg = f"the body is not a valid ExportMetricsServiceRequest; it holds {len(body)} bytes"
+        msg = f"the body is not a valid ExportMetricsServiceRequest; it has {len(body)} bytes"
         raise WireError(msg) from error
     return message
 

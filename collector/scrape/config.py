@@ -124,7 +124,7 @@ class Engine(Section):
             if kind not in _TOKENS:
                 yield Fault("tokens", f"has {kind!r}; write one of {', '.join(_TOKENS)}")
         if not self.model_fields_set & _READS:
-            yield Fault("", "reads nothing; add `request: my_request_duration_seconds`, or `stages:`")
+            yield Fault("", "selects no metric; add `request: my_request_duration_seconds`, or `stages:`")
 
     def all_sources(self) -> Iterator[SourceMetric]:
         """Yield every metric that the rules read."""
@@ -216,14 +216,14 @@ class ScrapeTarget(CallSection):
     def _callable(cls, value: str, info: ValidationInfo) -> str:
         url = call_url(value, info, "http://llm:8000/metrics")
         if url.userinfo:
-            reject("has a user in it; use bearer_token_file or bearer_token_env")
+            reject("contains a user; use bearer_token_file or bearer_token_env")
         return str(url)
 
     def faults(self) -> Iterator[Fault]:
         """Report an unknown engine, rules of another engine, an interval outside of the limits, and invalid headers."""
         allowed = (AUTO, GENERIC, *engines())
         if self.rules and self.engine not in (AUTO, GENERIC):
-            yield Fault("rules", f"go with `engine: {GENERIC}`, not with {self.engine!r}")
+            yield Fault("rules", f"are valid with `engine: {GENERIC}`, not with {self.engine!r}")
         elif self.engine == GENERIC and not self.rules:
             yield Fault("rules", "is missing; add `rules: {request: my_request_duration_seconds}`")
         elif self.engine not in allowed:
@@ -234,7 +234,7 @@ class ScrapeTarget(CallSection):
             yield Fault("every", f"is {self.every.total_seconds():g}s; write {limits}, such as 10s")
         for name, value in self.headers.items():
             if not is_header(name, value):
-                yield Fault(("headers", name), "is no header; write plain letters")
+                yield Fault(("headers", name), "is not a valid header; use ASCII characters")
 
     @property
     def engine_rules(self) -> Engine | None:
@@ -251,7 +251,7 @@ class _Scraping(Section):
         urls = [target.url for target in self.targets]
         for position, url in enumerate(urls):
             if url in urls[:position]:
-                yield Fault(("targets", position, "url"), f"is {url}, which is a target already; name each once")
+                yield Fault(("targets", position, "url"), f"is {url}, which is another target too; list each URL once")
 
 
 def read_targets(document: Document, place: Place, value: Any, egress_policy: EgressPolicy) -> tuple[ScrapeTarget, ...]:

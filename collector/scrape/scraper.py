@@ -233,7 +233,7 @@ async def _read_response(client: httpx.AsyncClient, request: httpx.Request) -> T
         # The body was read up to the limit only: it exceeds the limit after inflating, or is truncated.
         text = inflate(bytes(body), response.headers.get("content-encoding", ""), MAX_BYTES).decode()
     except BodyTooLargeError as error:
-        msg = f"its response is larger than {MAX_BYTES // 1024**2} MiB; drop metrics or labels there"
+        msg = f"its response is larger than {MAX_BYTES // 1024**2} MiB; drop metrics or labels at the target"
         raise FetchError(msg) from error
     except (WireError, UnicodeDecodeError) as error:
         msg = f"its response cannot be parsed ({error})"
@@ -430,7 +430,7 @@ def _understood(target: ScrapeTarget, response: TargetResponse) -> tuple[Samples
         msg = f"it has metrics of {' and '.join(engine.name for engine in found.values())}; write {known}"
         raise ExpositionError(msg)
     if not found:
-        msg = "it has no metrics of a known engine yet; write `engine:`, or `rules:` for metrics of your own"
+        msg = "it has no metrics of a known engine yet; write `engine:`, or `rules:` for custom metrics"
         raise ExpositionError(msg)
     return samples, next(iter(found.values()))
 

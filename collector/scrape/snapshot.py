@@ -80,10 +80,10 @@ def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit:
         more = next(samples, None)
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, OverflowError) as error:
         shown = lines.last.strip()[:_SHOWN_CHARS]
-        msg = f"line {lines.number} is not what Prometheus' text format allows: {shown!r} ({error or type(error).__name__})"
+        msg = f"line {lines.number} is not valid in the Prometheus text format: {shown!r} ({error or type(error).__name__})"
         raise ExpositionError(msg) from error
     if more is not None:
-        msg = f"it has more than {limit} samples of the metrics that are read; drop labels there"
+        msg = f"it has more than {limit} samples of the scraped metrics; drop labels at the target"
         raise ExpositionError(msg)
     return found
 
@@ -350,7 +350,7 @@ def read_triton_statistics(text: str) -> dict[MetricStream, StreamCounts]:
 def _bounded_int(value: Any, least: int = 0) -> int:
     number = int(value)
     if not least <= number <= MAX_COUNT * int(_NANOSECONDS):
-        msg = f"{number} is no number of it"
+        msg = f"{number} is out of range"
         raise ValueError(msg)
     return number
 

@@ -132,16 +132,16 @@ ENV_TOKEN = "STAGELENS_COLLECTOR_TOKEN"  # noqa: S105 - the name of the setting
 ENV_TOKEN_FILE = "STAGELENS_COLLECTOR_TOKEN_FILE"  # noqa: S105
 # 128 bits, the output of `openssl rand -hex 16`.
 MIN_TOKEN_CHARS = 32
-MAKE_ONE = "make one: openssl rand -hex 32"
+MAKE_ONE = "create one: openssl rand -hex 32"
 _SHA256 = re.compile(r"[0-9a-fA-F]{64}")
 
 
 def _strong(token: Secret) -> Secret:
     if token.is_inline:
         fix = "put it into a file and write token_file: with its path, or write sha256: with its hash"
-        reject(f"is in this file, where others can read it; {fix}")
+        reject(f"is written in this file, which others can read; {fix}")
     if token.lacking:
-        reject(f"is not there: {token.lacking} holds nothing; {MAKE_ONE}")
+        reject(f"is missing: {token.lacking} is empty or not set; {MAKE_ONE}")
     if trouble := _token_fault(token.value):
         reject(f"{trouble}; {MAKE_ONE}")
     return token
@@ -150,7 +150,7 @@ def _strong(token: Secret) -> Secret:
 def _digits(text: str) -> str:
     if not _SHA256.fullmatch(text):
         # The value may be the token itself, so the message does not repeat it.
-        reject("is no SHA-256; write 64 hexadecimal digits, such as `printf %s <token> | sha256sum` prints")
+        reject("is not a SHA-256 hash; write the 64 hexadecimal digits of `printf %s <token> | sha256sum`")
     return text
 
 
@@ -175,7 +175,7 @@ class _TokenSection(_LimitsSection):
 
     def faults(self) -> Iterator[Fault]:
         if self.token.value and self.sha256:
-            yield Fault("sha256", "is given beside a token; keep one of them")
+            yield Fault("sha256", "and a token are both set; keep one")
         elif not self.token.value and not self.sha256:
             yield Fault("token_env", "is missing; add `token_env: TEAM_A_TOKEN`")
 
@@ -205,11 +205,11 @@ class AccessSection(Section):
         """Report certificates that nothing verifies, and names and tokens that are given twice."""
         if self.certificates and not (self.tls and self.tls.client_ca):
             fix = "set the CA under tls:, such as client_ca: /etc/stagelens/clients.crt"
-            yield Fault("certificates", f"requires certificates that are not verified; {fix}")
-        yield from _duplicates("tokens", [each.name for each in self.tokens], "is called {!r} like")
+            yield Fault("certificates", f"has names, but no CA verifies certificates; {fix}")
+        yield from _duplicates("tokens", [each.name for each in self.tokens], "has the same name {!r} as")
         yield from _duplicates("tokens", [each.digest for each in self.tokens], "has the same token as")
         common_names = [each.common_name for each in self.certificates]
-        yield from _duplicates("certificates", common_names, "is called {!r} like")
+        yield from _duplicates("certificates", common_names, "has the same name {!r} as")
 
     @property
     def access(self) -> Access:
@@ -230,7 +230,7 @@ class AccessSection(Section):
 def _duplicates(key: str, values: Sequence[str | bytes], text: str) -> Iterator[Fault]:
     for position, value in enumerate(values):
         if (first := values.index(value)) < position:
-            yield Fault((key, position), f"{text.format(value)} {key}[{first}]; give each its own")
+            yield Fault((key, position), f"{text.format(value)} {key}[{first}]; make each unique")
 
 
 def read_access(
@@ -257,8 +257,8 @@ def tokens_from_env(env: Mapping[str, str]) -> tuple[Token, ...]:
 
 def _token_fault(text: str) -> str:
     if len(text) < MIN_TOKEN_CHARS:
-        return f"has {len(text)} characters, which can be guessed; it needs at least {MIN_TOKEN_CHARS}"
-    return "" if text.isascii() and text.isprintable() and " " not in text else "is not one word of plain characters"
+        return f"has {len(text)} characters, which is too short; it needs at least {MIN_TOKEN_CHARS}"
+    return "" if text.isascii() and text.isprintable() and " " not in text else "must be one word of ASCII characters"
 
 
 def _digest(text: str) -> bytes:
@@ -281,7 +281,7 @@ def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
     msg = (
         f"the collector would listen on {host}, where others can reach it, without authentication.\n"
         "    Set STAGELENS_COLLECTOR_TOKEN to a long secret that agents share (openssl rand -hex 32),\n"
-        "    or name tokens or a client_ca under access: in the file STAGELENS_COLLECTOR_CONFIG names,\n"
+        "    or add tokens or a client_ca under access: in the file STAGELENS_COLLECTOR_CONFIG,\n"
         "    or set STAGELENS_COLLECTOR_OPEN=true if only permitted senders can reach it,\n"
         "    or listen on 127.0.0.1."
     )
@@ -391,9 +391,9 @@ class _ReloadedFiles(Generic[T]):
             self._current = self._make(self._files)
         except ConfigError as error:
             # Certificate and key do not match while the files are replaced one after the other.
-            _log.error("%s; the certificate read before is used on", error)
+            _log.error("%s; the previous certificate stays in use", error)
         else:
-            _log.info("%s was read again", self._files.certificate)
+            _log.info("%s was reloaded", self._files.certificate)
 
 
 def _stamps(files: ServerTlsFiles) -> list[tuple[int, int, int] | None]:

@@ -228,7 +228,7 @@ _CERTIFICATE_REQUIRED = (
     "OTEL_EXPORTER_OTLP_CLIENT_KEY in the sending process"
 )
 _NOT_KNOWN = "this token is not known to the collector: compare it with the one in its configuration"
-_NOT_BEARER = "the Authorization header must say `Bearer <token>`"
+_NOT_BEARER = "the Authorization header must be `Bearer <token>`"
 
 
 class RefusedError(StagelensError):

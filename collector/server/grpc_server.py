@@ -155,7 +155,7 @@ class GrpcServer(grpc.GenericRpcHandler):
         async def read() -> bytes:
             message = await context.read()
             if not isinstance(message, bytes):  # grpc.aio.EOF
-                msg = f"there is no message, or one larger than {self._max_body_bytes} bytes; send smaller batches"
+                msg = f"the message is missing, or larger than {self._max_body_bytes} bytes; send smaller batches"
                 raise BodyTooLargeError(msg)
             return message
 

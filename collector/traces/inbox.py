@@ -421,7 +421,7 @@ def _may_be_due(parcel: Parcel, delivery: AggregationInput, limits: InboxLimits)
 
 
 def _log_unreadable(parcel: Parcel, error: StoreError) -> Parcel:
-    _log.error("parcel %d of the inbox cannot be read: %s", parcel.id, error)
+    _log.error("batch %d of the waiting spans cannot be read: %s", parcel.id, error)
     return parcel
 
 
@@ -440,7 +440,7 @@ def _checked(parcel: Parcel) -> Spans:
         and bool((np.diff(spans.streams["row"].astype(np.int64)) > 0).all())
     )
     if not fits:
-        msg = "stored spans are damaged (a row names a source or label that is not there); check the disk"
+        msg = "stored spans are damaged (a row refers to a missing source or label); check the disk"
         raise StoreError(msg)
     return spans
 

@@ -114,8 +114,8 @@ def _kinds(value: Any) -> tuple[str, ...]:
 def _stage(value: Any, info: ValidationInfo) -> str:
     text = as_text(value)
     if info.context and text not in (allowed := info.context["stages"]):
-        fix = meant(text, allowed) or "; name a stage of your own in `stages` first"
-        reject(f"is {text!r}, which is no stage{fix}")
+        fix = meant(text, allowed) or "; add a custom stage to `stages` first"
+        reject(f"is {text!r}, which is not a stage{fix}")
     return text
 
 
@@ -123,7 +123,7 @@ def _sources(value: Any) -> tuple[str, ...]:
     found = as_texts(value)
     for name in (name for source in found for name in template_attributes(source)):
         if holds_content(name):
-            reject(f"has {name}, which may contain user content; Stagelens never stores user content: leave it out")
+            reject(f"has {name}, which may contain user content; Stagelens never stores user content: remove it")
     return found
 
 
@@ -164,7 +164,7 @@ class SpanCondition(Section):
     def faults(self) -> Iterator[Fault]:
         """Report a condition without properties, and texts that look like a set."""
         if not self.model_fields_set:
-            yield Fault("", "matches nothing; write a condition, such as `span: rerank`")
+            yield Fault("", "has no condition; write one, such as `span: rerank`")
         texts: dict[Place, tuple[str, ...]] = {("scope",): self.scope, ("span",): self.span}
         texts |= {("attributes", name): globs for name, globs in self.attributes.items()}
         texts |= {("resource", name): globs for name, globs in self.resource.items()}
@@ -385,10 +385,10 @@ class _RuleFile(Section):
         assert info.context is not None  # noqa: S101 - see `read_rules`
         info.context["stages"] += value
         if len(value) > stages.MAX_CUSTOM_STAGES:
-            reject(f"has {len(value)} stages; a chart stays readable with {stages.MAX_CUSTOM_STAGES}")
+            reject(f"has {len(value)} stages; use at most {stages.MAX_CUSTOM_STAGES}")
         for stage in value:
             if stage in stages.BY_KEY:
-                reject(f"has {stage!r}, which is there already; leave it out")
+                reject(f"has {stage!r}, which is a built-in stage; remove it")
             if len(stage) > MAX_STAGE_CHARS or not stage.isprintable() or stage == stages.OTHER:
                 reject(f"has {stage[:40]!r}; write 1 to {MAX_STAGE_CHARS} printable characters")
         return value
@@ -397,7 +397,7 @@ class _RuleFile(Section):
     @classmethod
     def _limited(cls, value: Any) -> Any:
         if isinstance(value, list) and len(value) > MAX_RULES:
-            reject(f"has {len(value)} rules; {MAX_RULES} are read, write wider ones")
+            reject(f"has {len(value)} rules; use at most {MAX_RULES}, with wildcards")
         return value
 
 
@@ -431,7 +431,7 @@ def _check_names(document: Document, rules: Iterable[tuple[int, Rule]]) -> None:
     seen: dict[str, int] = {}
     for line, rule in rules:
         if rule.name in seen:
-            text = f"two rules are called {rule.name!r}, the first on line {seen[rule.name]}; give each its own name"
+            text = f"the rule on line {seen[rule.name]} has the same name {rule.name!r}; use unique names"
             document.problems.append(Problem(line, text))
         seen.setdefault(rule.name, line)
 
@@ -442,7 +442,7 @@ def _never(rules: list[tuple[int, Rule]]) -> Iterable[Problem]:
             if rule.when and all(any(wide.covers(when) for wide in earlier.when) for when in rule.when):
                 yield Problem(
                     line,
-                    f"the rule {rule.name!r} never holds: {earlier.name!r} on line {first_line} takes all its spans; "
-                    "put it above that one, or leave it out",
+                    f"the rule {rule.name!r} never matches: {earlier.name!r} on line {first_line} matches all its spans; "
+                    "move it above that rule, or remove it",
                 )
                 break

@@ -178,7 +178,7 @@ def decode_protobuf(
                     read.sources.append(source)
                     read.counts.append(len(read.spans) - before)
     except (DecodeError, UnicodeDecodeError) as error:
-        msg = f"the body is not a valid ExportTraceServiceRequest ({error}); it holds {len(body)} bytes"
+        msg = f"the body is not a valid ExportTraceServiceRequest ({error}); it has {len(body)} bytes"
         raise WireError(msg) from error
     return read, retained
 
@@ -193,7 +193,7 @@ def _parsed(body: bytes) -> tuple[Any, Any]:
     items = request.resource_spans
     count = len(items) + sum(len(scope.spans) + 1 for item in items for scope in item.scope_spans)
     if count > MAX_OBJECTS:
-        msg = f"the body has {count} spans and what holds them, more than {MAX_OBJECTS}; send smaller batches"
+        msg = f"the body has {count} spans, scopes and resources, more than {MAX_OBJECTS}; send smaller batches"
         raise BodyTooLargeError(msg)
     return request, request
 
@@ -209,7 +209,7 @@ def _chunks(found: Any, kind: Any) -> Iterator[Sequence[Any]]:
         else:
             for span in some:
                 if len(span) > _BYTES_AT_ONCE:
-                    msg = f"a span has {len(span)} bytes, more than {_BYTES_AT_ONCE}; send less with each"
+                    msg = f"a span has {len(span)} bytes, more than {_BYTES_AT_ONCE}; send fewer attributes per span"
                     raise BodyTooLargeError(msg)
                 yield [kind.FromString(span)]
 

@@ -271,9 +271,7 @@ def validate_spans(read: DecodedSpans, window: TimeWindow, tally: IngestResult) 
     judging.refuse(
         rows["label"] >= MAX_LABELS,
         Reason.SIZE,
-        lambda _: (
-            f"the export has more than {MAX_LABELS} kinds of spans; show fewer attributes, or send smaller batches"
-        ),
+        lambda _: f"the export has more than {MAX_LABELS} kinds of spans; send fewer attributes or smaller batches",
     )
     rows["start"], rows["end"] = starts.view(np.int64), ends.view(np.int64)
     rows["source"] = np.minimum(of_source, MAX_SOURCES)

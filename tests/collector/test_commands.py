@@ -158,7 +158,7 @@ def test_storage_prints_no_early_forecast(tmp_path: Path) -> None:
     young.close()
     result = stagelens(tmp_path, "storage")
 
-    assert "projected size is not known yet: no data has reached the tier of 1 min and 1 h yet" in result.stdout
+    assert "projected size is not known yet: the tier 1 min and 1 h has no data yet" in result.stdout
     assert "never reached" not in result.stdout
 
 
@@ -188,7 +188,7 @@ def test_storage_creates_no_store(tmp_path: Path) -> None:
     result = stagelens(tmp_path, "storage")
 
     assert result.returncode == 1
-    assert "there is no store in stagelens.db; name the right one with --database" in result.stderr
+    assert "there is no store in stagelens.db; set the right one with --database" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -296,7 +296,7 @@ def test_a_name_that_would_be_read_as_settings_is_refused(tmp_path: Path, comman
     result = stagelens(tmp_path, command, "q?timeout=5")
 
     assert result.returncode == 1
-    assert "q?timeout=5 has a question mark in it" in result.stderr
+    assert "q?timeout=5 contains a question mark" in result.stderr
 
 
 def test_a_backup_needs_an_existing_directory(tmp_path: Path, store: Store) -> None:
@@ -406,5 +406,5 @@ def test_a_killed_migration_continues(tmp_path: Path, store: Store) -> None:
     assert server.returncode == 1
     assert "was interrupted; repeat the `stagelens migrate`" in server.stderr
     assert again.returncode == 0
-    assert "going on with the copy" in again.stderr
+    assert "continuing the interrupted copy" in again.stderr
     assert counted_at(f"sqlite:///{tmp_path}/target.db") == counted(store)

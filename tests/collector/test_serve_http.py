@@ -243,7 +243,7 @@ def test_invalid_logs_are_refused(shared: Any, body: bytes) -> None:
     [
         ("GET", "/v1/logs", 405, "takes POST"),
         ("POST", "/livez", 405, "takes GET"),
-        ("POST", "/v1/metrics/v1/metrics", 404, "give exporters the address without a path"),
+        ("POST", "/v1/metrics/v1/metrics", 404, "set the endpoint of exporters without a path"),
         ("POST", "/", 405, "takes GET"),
         ("GET", "/v1/metrics", 405, "takes POST"),
         ("PUT", "/v1/traces", 405, "takes POST"),

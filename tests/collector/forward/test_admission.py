@@ -43,7 +43,7 @@ def test_bodies_are_admitted_while_there_is_capacity() -> None:
     """A body is admitted for all destinations or none; sent bodies free capacity."""
     queue = ForwardQueue(lambda: (A, B), US, None)
     admit(queue, body("a", 9 * MIB), body("b", 99 * MIB))
-    with pytest.raises(UncommittedError, match="9 MiB wait to be forwarded to a"):
+    with pytest.raises(UncommittedError, match="9 MiB wait for delivery to a"):
         admit(queue, body("b", 1), body("a", 2 * MIB))
     admit(queue, body("b", 99 * MIB))
     queue.freed("a", 2 * MIB)
@@ -93,5 +93,5 @@ def test_a_valid_path_header_is_preserved(via: str, expected: str) -> None:
 def test_a_path_through_this_collector_is_a_loop() -> None:
     """A path that contains this collector at any position is a loop."""
     for via in (US, f"{OTHERS},{US}", f"{US},{OTHERS}"):
-        with pytest.raises(LoopError, match="forwarded from here and came back"):
+        with pytest.raises(LoopError, match="has already forwarded this body"):
             ForwardQueue(lambda: (), US, None).check_via(via)

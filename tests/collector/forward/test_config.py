@@ -74,10 +74,10 @@ def test_every_setting_is_parsed(tmp_path: Path) -> None:
         ("{endpoint: 'http://a'}", "destinations[0].name is missing; add `name: tempo`"),
         ("{name: a}", "endpoint is missing; add `endpoint: http://tempo:4318`"),
         ("{name: a, endpoint: 'grpc://a:4317'}", "endpoint is not a web address"),
-        ("{name: a, endpoint: 'http://'}", "endpoint is no address; write one such as http://tempo:4318"),
-        ("{name: a, endpoint: 'http://u:p@a'}", "endpoint has a user or a query in it; send secrets as headers:"),
-        ("{name: a, endpoint: 'http://a?key=s3cret'}", "endpoint has a user or a query in it"),
-        ("{name: a, endpoint: 'http://a/v1/traces'}", "endpoint ends in the path of one signal; write the address up"),
+        ("{name: a, endpoint: 'http://'}", "endpoint is not a URL; write one such as http://tempo:4318"),
+        ("{name: a, endpoint: 'http://u:p@a'}", "endpoint contains a user or a query; put secrets into headers:"),
+        ("{name: a, endpoint: 'http://a?key=s3cret'}", "endpoint contains a user or a query"),
+        ("{name: a, endpoint: 'http://a/v1/traces'}", "endpoint ends with the path of one signal; remove this path"),
         ("{name: a, protocol: grpc}", "endpoint is missing; add `endpoint: http://tempo:4317`"),
         (
             "{name: a, endpoint: 'http://a', protocol: grcp}",
@@ -89,19 +89,19 @@ def test_every_setting_is_parsed(tmp_path: Path) -> None:
         ),
         (
             "{name: a, endpoint: 'http://a/otlp', protocol: grpc}",
-            "endpoint has a path, and gRPC has none; write it as in http://tempo:4317",
+            "endpoint has a path, which gRPC does not support; write a URL such as http://tempo:4317",
         ),
         (
             "{name: a, endpoint: 'http://a', protocol: grpc, compression: zstd}",
-            "compression is zstd, which gRPC does not know; write gzip or none",
+            "compression is zstd, which gRPC does not support; write gzip or none",
         ),
         (
             "{name: a, endpoint: 'http://a', protocol: grpc, headers: {grpc-timeout: 1S}}",
-            "is no metadata of gRPC; write letters",
+            "is not valid gRPC metadata; use letters",
         ),
         (
             "{name: a, endpoint: 'http://a', protocol: grpc, headers: {Trace-Bin: x}}",
-            "is no metadata of gRPC; write letters",
+            "is not valid gRPC metadata; use letters",
         ),
         (
             "{name: a, endpoint: 'http://169.254.169.254', protocol: grpc}",
@@ -127,7 +127,7 @@ def test_every_setting_is_parsed(tmp_path: Path) -> None:
             "{name: a, endpoint: 'http://a', headers: {Key: {file: /nowhere}}}",
             "file is '/nowhere', which is not a file",
         ),
-        ("{name: a, endpoint: 'http://a', headers: {'a b': c}}", "is no header; write plain letters"),
+        ("{name: a, endpoint: 'http://a', headers: {'a b': c}}", "is not a valid header; use ASCII characters"),
         (
             "{name: a, endpoint: 'http://a', headers: {Content-Type: x}}",
             "Content-Type is set by Stagelens; remove it",
@@ -172,9 +172,7 @@ def test_destination_names_are_unique() -> None:
     destinations, problems = read("  - {name: a, endpoint: 'http://a'}\n  - {name: a, endpoint: 'http://b'}\n")
 
     assert destinations == ()
-    assert problems == [
-        "4: forward.destinations[1].name is 'a', which is a destination already; give each a name of its own"
-    ]
+    assert problems == ["4: forward.destinations[1].name is 'a', the name of another destination; use unique names"]
 
 
 def test_a_metadata_address_can_be_permitted() -> None:

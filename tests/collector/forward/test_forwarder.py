@@ -157,8 +157,8 @@ def test_a_refused_body_is_dropped_counted_and_logged(
         assert post(collector, "/v1/metrics", body).status_code == 200
     until(lambda: metric_value(collector, "dropped_total", reason="refused") == 3 and destination.bodies() == {good})
 
-    lines = [record.getMessage() for record in caplog.records if "will not receive" in record.getMessage()]
-    assert lines == ["backend will not receive 1 bodies: it returns 400: no histograms for …"]
+    lines = [record.getMessage() for record in caplog.records if "did not accept" in record.getMessage()]
+    assert lines == ["backend did not accept 1 bodies, which were dropped: it returns 400: no histograms for …"]
     assert {each["api-key"] for each in destination.asked} == {"key-0123456789"}
     assert "key-0123456789" not in caplog.text
 
@@ -177,7 +177,7 @@ def test_a_partial_success_of_a_destination_is_final(
     until(lambda: metric_value(collector, "rejected_total") == 4)
 
     assert sum(destination.taken.values()) == 2
-    assert caplog.text.count("accepts data only in part: 2 refused, too old") == 1
+    assert caplog.text.count("accepted only a part: 2 items refused, too old") == 1
 
 
 def test_a_full_store_of_waiting_bodies_delays_senders_and_loses_nothing(
@@ -192,7 +192,7 @@ def test_a_full_store_of_waiting_bodies_delays_senders_and_loses_nothing(
 
     assert {response.status_code for response in refused} == {503}
     assert all(int(response.headers["retry-after"]) > 0 for response in refused)
-    assert b"wait to be forwarded to backend, which does not accept them" in refused[0].content
+    assert b"wait for delivery to backend, which does not accept them" in refused[0].content
     assert 0 < waiting(store).size_bytes <= 1024**2
     with listening(free_port, away):
         until(lambda: away.bodies("/v1/logs") == taken)

@@ -49,9 +49,9 @@ def test_losses_are_added_up_and_logged_once_a_minute(caplog: pytest.LogCaptureF
 
     lines = [record.getMessage() for record in caplog.records]
     assert lines == [
-        "tempo will not receive 10 bodies: no at 0",
-        "tempo will not receive 30 bodies: no at 61",
-        "tempo will not receive 1 bodies: too much",
+        "tempo did not accept 10 bodies, which were dropped: no at 0",
+        "tempo did not accept 30 bodies, which were dropped: no at 61",
+        "tempo did not accept 1 bodies, which were dropped: too much",
     ]
     (state,) = states.all()
     assert (state.lost, state.lost_bodies) == ({"refused": 40, "full": 1}, 41)

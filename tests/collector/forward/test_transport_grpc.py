@@ -132,8 +132,10 @@ def test_a_permanent_grpc_refusal_drops_counts_and_logs_the_body(
             )
         )
 
-    lines = [record.getMessage() for record in caplog.records if "will not receive" in record.getMessage()]
-    assert lines == ["backend will not receive 1 bodies: the call ends with INVALID_ARGUMENT: none for …"]
+    lines = [record.getMessage() for record in caplog.records if "did not accept" in record.getMessage()]
+    assert lines == [
+        "backend did not accept 1 bodies, which were dropped: the call ends with INVALID_ARGUMENT: none for …"
+    ]
     assert "key-0123456789" not in caplog.text
 
 

@@ -154,7 +154,7 @@ def test_a_truncated_trace_is_reported_with_its_position(taking: Taking, tmp_pat
     """A trace that ends early or contains NaN is an error with its position."""
     broken = event("user_annotation", "predict", 0, float("nan"))
 
-    with pytest.raises(ImportFileError, match=r"is no JSON.*the rest has no ranges"):
+    with pytest.raises(ImportFileError, match=r"is not JSON.*the rest has no ranges"):
         taking(written(tmp_path, broken, event("user_annotation", "predict", 0, 1000)))
 
 

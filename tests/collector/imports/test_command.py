@@ -38,7 +38,7 @@ def test_the_output_lists_requests_and_the_next_command(database: str, capsys: p
     assert "a Triton JSON trace" in output
     assert "10 requests, from 84 spans; 10 retained as traces" in output
     assert "services  triton-inference-server 10" in output
-    assert f"see it: stagelens dashboard --database {database}" in output
+    assert f"view the data: stagelens dashboard --database {database}" in output
 
 
 def test_options_set_service_and_environment(database: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,7 +105,7 @@ def test_endless_nesting_is_refused(
     (tmp_path / "deep.json").write_text(text)
 
     assert run(database, "deep.json") == 1
-    assert "deep.json: is nested more than 1000 deep" in capsys.readouterr().err
+    assert "deep.json: is nested more than 1000 levels deep" in capsys.readouterr().err
 
 
 def test_brackets_in_strings_are_not_nesting(database: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,8 +141,8 @@ def test_omitted_requests_are_reported(database: str, tmp_path: Path, capsys: py
 
     assert run(database, broken) == 1
     output = capsys.readouterr().out
-    assert "skipped: record 1: is no record of a Triton trace" in output
-    assert "skipped: 9 records in all" in output
+    assert "skipped: record 1: is not a record of a Triton trace" in output
+    assert "skipped: 9 records in total" in output
 
 
 def test_old_data_are_imported_into_the_tiers_that_retain_them(
@@ -170,8 +170,8 @@ def test_a_file_without_requests_is_reported(database: str, tmp_path: Path, caps
 
     assert run(database, file) == 0
     output = capsys.readouterr().out
-    assert "no request was found in it" in output
-    assert "metrics with other names" in output
+    assert "the file contains no request" in output
+    assert "metrics that Stagelens does not use" in output
     assert "logs" in output
 
 
@@ -192,7 +192,7 @@ def test_custom_rules_apply_to_imports(database: str, tmp_path: Path, capsys: py
     rules.write_text("rules: {spans: [{name: our request, when: {span: ours}, request: true}]}")
 
     assert run(database, file) == 0
-    assert "no request was found" in capsys.readouterr().out
+    assert "contains no request" in capsys.readouterr().out
     assert run(database, "--collector-config", rules, file) == 0
     assert "1 requests" in capsys.readouterr().out
     rules.write_text("rules: {spans: [{nme: our request}]}")

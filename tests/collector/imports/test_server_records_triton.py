@@ -68,7 +68,7 @@ def test_an_invalid_record_is_named_and_skipped_alone(taking: Taking, tmp_path: 
     imported = taking(file)
 
     assert imported.requests == 10
-    assert imported.broken == ["record 4: is no record of a Triton trace"]
+    assert imported.broken == ["record 4: is not a record of a Triton trace"]
 
 
 def test_an_unfinished_request_is_omitted_and_named(taking: Taking, tmp_path: Path) -> None:

@@ -107,4 +107,4 @@ def test_invalid_durations_are_named(taking: Taking, tmp_path: Path) -> None:
     imported = taking(written(tmp_path, ttfts=[0.01, -1, "x", 1e300], itls=[[], [], [], []]))
 
     assert imported.requests == 1
-    assert imported.broken == [f"request {number}: has times that are none" for number in (2, 3, 4)]
+    assert imported.broken == [f"request {number}: has invalid times" for number in (2, 3, 4)]

@@ -49,7 +49,7 @@ def test_a_gzipped_event_is_stored(served: Any) -> None:
     [
         (b"garbage", {}, 400, "not valid JSON"),
         (b'{"text": ""}', {}, 400, "text is empty"),
-        (gzip.compress(b"[[]," * 100_000), {"content_encoding": "gzip"}, 400, "32768 is the most for an event"),
+        (gzip.compress(b"[[]," * 100_000), {"content_encoding": "gzip"}, 400, "32768 is the limit"),
         (b"{}", {"content_type": "text/plain"}, 415, "send application/json"),
         (b"{}", {"content_encoding": "br"}, 415, "send gzip, zstd or identity"),
         (b" " * 5000, {}, 413, "larger than 4096 bytes"),

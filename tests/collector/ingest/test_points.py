@@ -138,7 +138,7 @@ def test_a_bad_point_is_refused_alone_and_named(bodies: Any) -> None:
 
     assert len(reader.points) == 2
     assert reader.tally.error_message == (
-        "inference.request.duration[1]: count is 5, but its buckets and zeroCount hold 1"
+        "inference.request.duration[1]: count is 5, but its buckets and zeroCount contain 1"
     )
 
 

@@ -146,7 +146,7 @@ def test_an_empty_request_is_valid(empty: str) -> None:
             "key must be",
         ),
         (b'{"resourceMetrics": [{"scopeMetrics": [{"metrics": [{"name": ["x"]}]}]}]}', "name must be a string"),
-        (b'{"resourceMetrics": [NaN]}', "NaN is no JSON number"),
+        (b'{"resourceMetrics": [NaN]}', "NaN is not a JSON number"),
         (b'{"resourceMetrics": "\xff"}', "utf-8"),
         (b'{"resourceMetrics": ' + b"9" * 5000 + b"}", "not valid JSON"),
         (b"[" * 100_000, "nested too deeply"),

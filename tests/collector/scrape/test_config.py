@@ -94,20 +94,20 @@ scrape:
     ("line", "at", "problem"),
     [
         ("url: ftp://llm/metrics", 4, "scrape.targets[0].url is not a web address; it starts with https://"),
-        ("url: http://", 4, "scrape.targets[0].url is no address; write one such as http://llm:8000/metrics"),
+        ("url: http://", 4, "scrape.targets[0].url is not a URL; write one such as http://llm:8000/metrics"),
         (
             "url: 'http://u:p@llm/'",
             4,
-            "scrape.targets[0].url has a user in it; use bearer_token_file or bearer_token_env",
+            "scrape.targets[0].url contains a user; use bearer_token_file or bearer_token_env",
         ),
         ("engine: vlm", 5, "did you mean vllm?"),
         ("every: 10ms", 5, "scrape.targets[0].every is 0.01s; write 1s to 300s, such as 10s"),
         ("bearer_token_file: /none", 5, "scrape.targets[0].bearer_token_file is '/none', which is not a file"),
-        ("headers: {'a b': c}", 5, "scrape.targets[0].headers.a b is no header; write plain letters"),
+        ("headers: {'a b': c}", 5, "scrape.targets[0].headers.a b is not a valid header; use ASCII characters"),
         (
             "rules: {request: a}\n    engine: vllm",
             5,
-            "scrape.targets[0].rules go with `engine: generic`, not with 'vllm'",
+            "scrape.targets[0].rules are valid with `engine: generic`, not with 'vllm'",
         ),
         ("rules: {stages: {queue: 7}}", 5, "scrape.targets[0].rules.stages.queue does not name metrics"),
         ("rules: {request: {names: a, unit: h}}", 5, "scrape.targets[0].rules.request.unit is 'h'; write one of s, ms"),
@@ -119,7 +119,7 @@ scrape:
         (
             "rules: {}",
             5,
-            "scrape.targets[0].rules reads nothing; add `request: my_request_duration_seconds`, or `stages:`",
+            "scrape.targets[0].rules selects no metric; add `request: my_request_duration_seconds`, or `stages:`",
         ),
         (
             "engine: generic",
@@ -145,7 +145,9 @@ def test_a_duplicate_target_is_an_error() -> None:
     targets, problems = read(f"scrape:\n  targets:\n{target}{target}")
 
     assert targets == ()
-    assert problems == ["4: scrape.targets[1].url is http://llm/metrics, which is a target already; name each once"]
+    assert problems == [
+        "4: scrape.targets[1].url is http://llm/metrics, which is another target too; list each URL once"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_a_failed_scrape_is_counted_by_the_next(rig: Rig) -> None:
     last = rig.read()
 
     assert [state.state for state in states] == ["down"] * 4
-    assert "line 1 is not what Prometheus' text format allows" in states[0].error
+    assert "line 1 is not valid in the Prometheus text format" in states[0].error
     assert "it returns 500" in states[1].error
     assert "redirects, which is not followed" in states[2].error
     assert "cannot be parsed" in states[3].error
@@ -249,7 +249,7 @@ def test_scrape_responses_are_bounded(rig: Rig, monkeypatch: pytest.MonkeyPatch)
     rig.served.bodies["/metrics"] = gzip.compress(b"#" * (64 * 1024**2))
     bomb = rig.read()
 
-    assert large.error == bomb.error == "its response is larger than 1 MiB; drop metrics or labels there"
+    assert large.error == bomb.error == "its response is larger than 1 MiB; drop metrics or labels at the target"
 
 
 def test_gzip_responses_are_read(rig: Rig) -> None:

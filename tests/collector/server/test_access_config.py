@@ -66,21 +66,27 @@ anonymous: {{requests_per_second: 0.5}}
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        (f"tokens:\n  - {{name: a, token: {SECRET}}}", "2: tokens[0].token is in this file.*token_file.*sha256"),
+        (
+            f"tokens:\n  - {{name: a, token: {SECRET}}}",
+            "2: tokens[0].token is written in this file.*token_file.*sha256",
+        ),
         ("tokens:\n  - {name: a}", "2: tokens[0].token_env is missing; add `token_env: TEAM_A_TOKEN`"),
-        ("tokens:\n  - {name: a, token_env: NOWHERE}", "2: .*NOWHERE holds nothing; make one: openssl rand"),
-        ("tokens:\n  - {name: a, token_env: EMPTY}", "2: .*EMPTY holds nothing"),
-        ("tokens:\n  - {name: a, token_file: /nowhere}", "2: .*the file /nowhere holds nothing"),
-        ("tokens:\n  - {name: a, token_env: SHORT}", "2: .*has 8 characters, which can be guessed.*openssl rand"),
-        ("tokens:\n  - {name: a, token_env: TWO_LINES}", "2: .*is not one word"),
-        (f"tokens:\n  - {{name: a, sha256: {SECRET}x}}", "2: tokens[0].sha256 is no SHA-256; .*sha256sum"),
-        (f"tokens:\n  - {{name: a, token_env: TEAM_A, sha256: {'f' * 64}}}", "2: .*keep one of them"),
+        ("tokens:\n  - {name: a, token_env: NOWHERE}", "2: .*NOWHERE is empty or not set; create one: openssl rand"),
+        ("tokens:\n  - {name: a, token_env: EMPTY}", "2: .*EMPTY is empty or not set"),
+        ("tokens:\n  - {name: a, token_file: /nowhere}", "2: .*the file /nowhere is empty or not set"),
+        ("tokens:\n  - {name: a, token_env: SHORT}", "2: .*has 8 characters, which is too short.*openssl rand"),
+        ("tokens:\n  - {name: a, token_env: TWO_LINES}", "2: .*must be one word"),
+        (f"tokens:\n  - {{name: a, sha256: {SECRET}x}}", "2: tokens[0].sha256 is not a SHA-256 hash; .*sha256sum"),
+        (f"tokens:\n  - {{name: a, token_env: TEAM_A, sha256: {'f' * 64}}}", "2: .*are both set; keep one"),
         ("tokens:\n  - {token_env: TEAM_A}", "2: tokens[0].name is missing"),
         (
             "tokens:\n  - {name: a, token_env: TEAM_A, enviroment: x}",
             "2: .*enviroment is not known; did you mean environ",
         ),
-        ("tokens:\n  - {name: a, token_env: TEAM_A}\n  - {name: a, token_env: TEAM_B}", "3: .*is called 'a' like"),
+        (
+            "tokens:\n  - {name: a, token_env: TEAM_A}\n  - {name: a, token_env: TEAM_B}",
+            "3: .*has the same name 'a' as",
+        ),
         ("tokens:\n  - {name: a, token_env: TEAM_A}\n  - {name: b, token_env: TEAM_A}", "3: .*the same token as"),
         ("tokens:\n  - {name: a, token_env: TEAM_A, bytes_per_second: much}", "2: .*bytes_per_second is 'much'"),
         ("tokens:\n  - {name: a, token_env: TEAM_A, bytes_per_second: 0MiB}", "2: .*greater than zero"),
@@ -88,7 +94,7 @@ anonymous: {{requests_per_second: 0.5}}
         ("tokens:\n  - team-a", "2: tokens[0] is 'team-a'; write keys"),
         (
             "certificates: [{common_name: a}]",
-            "1: certificates requires certificates that are not verified; .*client_ca",
+            "1: certificates has names, but no CA verifies certificates; .*client_ca",
         ),
         (
             "tls: {certificate: /nowhere.crt, key: /nowhere.key}",

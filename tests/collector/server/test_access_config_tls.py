@@ -159,7 +159,7 @@ def test_an_invalid_file_leaves_the_last_valid_certificate_in_use(
     connect_https(tls, trusted)
 
     assert connected == ("first", "")
-    assert len([line for line in caplog.messages if "the certificate read before is used on" in line]) == 1
+    assert len([line for line in caplog.messages if "the previous certificate stays in use" in line]) == 1
 
     put(authority("renewed").sign("second"), files)
 

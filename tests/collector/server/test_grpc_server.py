@@ -323,7 +323,7 @@ def test_a_call_without_a_message_is_refused(serve: Serve) -> None:
         to.stream_unary(METRICS)(iter(()), timeout=60)
     error: Any = caught.value
 
-    assert (error.code(), "there is no message" in error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
+    assert (error.code(), "the message is missing" in error.details()) == (grpc.StatusCode.INVALID_ARGUMENT, True)
 
 
 def test_stopping_acknowledges_accepted_batches(serve_slow: Serve, slow: Any, metrics: Any) -> None:

@@ -429,4 +429,4 @@ def test_spans_of_pending_traces_are_not_parsed(caplog: pytest.LogCaptureFixture
     assert inbox.process(12).requests == 1
     assert not caplog.records
     inbox.process(20)
-    assert "parcel 2 of the inbox cannot be read" in caplog.text
+    assert "batch 2 of the waiting spans cannot be read" in caplog.text

@@ -115,12 +115,12 @@ spans:
         ("spans: [3]", "1: rules.spans[0] is 3; write keys and values, such as `name: our reranker`"),
         ("spans:\n  - when: {span: a}", "2: rules.spans[0].name is missing; add `name: our reranker`"),
         ("spans:\n  - name: a", "2: rules.spans[0].when is missing; add `when: {span: rerank}`"),
-        ("spans:\n  - name: a\n    when: {}", "3: rules.spans[0].when matches nothing; write a condition, such as"),
+        ("spans:\n  - name: a\n    when: {}", "3: rules.spans[0].when has no condition; write one, such as"),
         ("spans:\n  - name: a\n    when: [{span: b}, 3]", "3: rules.spans[0].when[1] is 3; write keys and values"),
-        (one("stage: prefil"), "4: rules.spans[0].stage is 'prefil', which is no stage; did you mean prefill?"),
+        (one("stage: prefil"), "4: rules.spans[0].stage is 'prefil', which is not a stage; did you mean prefill?"),
         (
             one("head: rerank"),
-            "4: rules.spans[0].head is 'rerank', which is no stage; name a stage of your own in `stages`",
+            "4: rules.spans[0].head is 'rerank', which is not a stage; add a custom stage to `stages`",
         ),
         (one("request: maybe"), "4: rules.spans[0].request is 'maybe'; write true or false"),
         (one("modle: x"), "4: rules.spans[0].modle is not known; did you mean model?"),
@@ -157,11 +157,11 @@ spans:
             "spans:\n  - name: a\n    when: {span: [{b: c}]}",
             "3: rules.spans[0].when.span has {'b': 'c'}; write a text, such as rerank, or \"*\" for any",
         ),
-        ("stages: [a, b, c, d]", "1: rules.stages has 4 stages; a chart stays readable with 3"),
-        ("stages: [queue]", "1: rules.stages has 'queue', which is there already; leave it out"),
+        ("stages: [a, b, c, d]", "1: rules.stages has 4 stages; use at most 3"),
+        ("stages: [queue]", "1: rules.stages has 'queue', which is a built-in stage; remove it"),
         (
             "spans:\n  - {name: a, when: {span: b}}\n  - {name: a, when: {span: c}}",
-            "3: two rules are called 'a', the first on line 2; give each its own name",
+            "3: the rule on line 2 has the same name 'a'; use unique names",
         ),
     ],
 )
@@ -197,7 +197,7 @@ def test_an_unreachable_rule_gets_a_warning(first: str, second: str) -> None:
     assert [(warning.line, warning.text) for warning in document.warnings] == [
         (
             4,
-            "the rule 'narrow' never holds: 'wide' on line 2 takes all its spans; put it above that one, or leave it out",
+            "the rule 'narrow' never matches: 'wide' on line 2 matches all its spans; move it above that rule, or remove it",
         )
     ]
     assert document.problems == []
