@@ -214,7 +214,7 @@ def _begin_copy(target: Store, source: str) -> int:
             return 0
         before = connection.execute(select(_moves)).one()
         if before.source == source:
-            _log.info("going on with the copy that was interrupted")
+            _log.info("continuing the interrupted copy")
             return before.done
         _log.warning("the source changed since the copy was interrupted: starting over")
         for tier in schema.TIERS:
@@ -233,8 +233,8 @@ def _refuse_filled(connection: Connection, target: Store) -> None:
         filled.append("points")
     if filled:
         msg = (
-            f"{database.location(connection.engine.url)} is not empty (there is something in {', '.join(filled)}); "
-            "give a database that holds nothing, or move this one away first"
+            f"{database.location(connection.engine.url)} is not empty (data in {', '.join(filled)}); "
+            "use an empty database"
         )
         raise StoreError(msg)
 
@@ -250,7 +250,7 @@ def _write_stretch(target: Store, rows: list[PointRow], tier: int, number: int) 
             add_to_ledger(connection, added)
             noted = update(_moves).where(_moves.c.done == number).values(done=number + 1)
             if connection.execute(noted).rowcount != 1:
-                msg = f"another process copies into {database.location(target.engine.url)} as well; let one of them finish"
+                msg = f"another process copies into {database.location(target.engine.url)} too; wait until it has finished"
                 raise StoreError(msg)
 
         return PreparedWrite(part, added, finish)
@@ -284,8 +284,8 @@ def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:
         differences = fingerprint_differences(expected, read_fingerprint(StoreSnapshot(connection, target.points)))
         if differences:
             msg = (
-                f"{database.location(target.engine.url)} differs from its source, and stays incomplete: "
-                f"{'; '.join(differences[:5])}. Empty it, and copy again"
+                f"{database.location(target.engine.url)} differs from its source, so the copy is incomplete: "
+                f"{'; '.join(differences[:5])}. Empty the database and repeat the copy"
             )
             raise StoreError(msg)
         _moves.drop(connection)

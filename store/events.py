@@ -131,12 +131,12 @@ def _bump_revision(connection: Connection, service: str) -> None:
 
 def _check_line(name: str, text: str, most: int) -> None:
     if len(text) > most:
-        msg = f"{name} has {len(text)} characters; {most} is the most, put the rest behind a link"
+        msg = f"{name} has {len(text)} characters; use at most {most}, and a link for the rest"
         raise ValueError(msg)
     # Cc: line breaks, tabs, NUL and escapes; Zl, Zp: other line breaks; Cs: unpaired surrogates, which databases reject.
     wrong = next((each for each in text if unicodedata.category(each) in {"Cc", "Zl", "Zp", "Cs"}), None)
     if wrong is not None:
-        msg = f"{name} holds the control character {wrong!a}; write one line of plain text"
+        msg = f"{name} contains the control character {wrong!a}; write one line of plain text"
         raise ValueError(msg)
 
 
@@ -147,7 +147,7 @@ def _is_dashboard_path(link: str) -> bool:
 
 def _parse_body(body: bytes | str) -> Mapping[str, Any]:
     if len(body) > MAX_BODY_BYTES:
-        msg = f"the body has {len(body)} bytes; {MAX_BODY_BYTES} is the most for an event, put the rest behind a link"
+        msg = f"the body has {len(body)} bytes; {MAX_BODY_BYTES} is the limit; use a link for the rest"
         raise ValueError(msg)
     try:
         found = json.loads(body)

@@ -37,7 +37,7 @@ def _without_limit(value: object) -> object:
 
 def _large_enough(size: int | None) -> int | None:
     if size is not None and size < MIN_BUDGET_BYTES:
-        reject_value(f"it must be at least {format_size(MIN_BUDGET_BYTES)}, or none for as large as it gets")
+        reject_value(f"it must be at least {format_size(MIN_BUDGET_BYTES)}, or `none` for no limit")
     return size
 
 
@@ -94,7 +94,7 @@ def open_store(config: StoreConfig) -> Store:
         if backup.is_copy_unfinished(store.engine):
             msg = (
                 f"a copy into {database.location(store.engine.url)} was interrupted; "
-                "repeat the `stagelens migrate` or `stagelens restore` that began it, or give another database"
+                "repeat the `stagelens migrate` or `stagelens restore` that started it, or use another database"
             )
             raise StoreError(msg)
         undo.pop_all()
@@ -118,7 +118,7 @@ def open_existing(config: StoreConfig) -> Store:
     finally:
         engine.dispose()
     if missing:
-        msg = f"there is no store in {where}; name the right one with --database or STAGELENS_DATABASE"
+        msg = f"there is no store in {where}; set the right one with --database or STAGELENS_DATABASE"
         raise StoreError(msg)
     return open_store(config)
 
@@ -146,8 +146,8 @@ def single_instance_lock(config: StoreConfig) -> Generator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             msg = (
-                f"another `stagelens up` runs over {database.location(url)}.\n"
-                "    Stop that one, or give this one a database of its own with --database or STAGELENS_DATABASE."
+                f"another `stagelens up` uses {database.location(url)}.\n"
+                "    Stop it, or use another database with --database or STAGELENS_DATABASE."
             )
             raise StoreError(msg) from None
         except OSError:

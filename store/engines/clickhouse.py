@@ -43,22 +43,22 @@ _CONNECT_SECONDS, _RESPONSE_SECONDS = 10, 60
 
 # Parts of error messages, in lower case, and the fix for each.
 _FIXES = (
-    ("authentication failed", "the server refuses this user or password; check both in STAGELENS_POINTS"),
+    ("authentication failed", "the server rejects this user or password; check both in STAGELENS_POINTS"),
     (
         "not enough privileges",
         "this user lacks a right; grant it CREATE, ALTER, INSERT, SELECT and DELETE on the database",
     ),
-    ("cluster_doesnt_exist", "the server knows no such cluster; correct ?cluster= or the server's remote_servers"),
+    ("cluster_doesnt_exist", "the server has no such cluster; correct ?cluster= or the server's remote_servers"),
     ("without zookeeper", "a replicated table needs Keeper; configure it on the server, or remove ?cluster="),
     ("readonly", "the server rejects writes; check its disks and system.replicas"),
     ("read-only", "the server rejects writes; check its disks and system.replicas"),
-    ("no space", "the server's disk is full; free some space, nothing else has to be done"),
-    ("not_enough_space", "the server's disk is full; free some space, nothing else has to be done"),
+    ("no space", "the server's disk is full; free some space, writing then continues automatically"),
+    ("not_enough_space", "the server's disk is full; free some space, writing then continues automatically"),
     ("memory_limit_exceeded", "the server is out of memory; raise max_memory_usage, or use a shorter time"),
     ("too_many_parts", "the server merges slower than it receives writes; check system.merges and its disks"),
     (
         "chdb engine",
-        "another process has this directory open, or this one has another; chDB serves one directory to one process",
+        "chDB is in use: one directory per process, one process per directory; stop the other process",
     ),
     (
         "connection",
@@ -375,9 +375,9 @@ class ClickHousePoints:
         newest = self.server.rows(sql.select_query("max(part)", self._place.points))[0][0]
         if newest >= part:
             msg = (
-                f"cannot write to {self.server.location()}: the newest write there is number {newest}, the database's next one "
-                f"{part}; it belongs to another database, or this one is an older copy. Name the right one, or an empty one in "
-                f"ClickHouse; or delete the parts that the copy lacks, from {self._place.local} all with part >= {part}"
+                f"cannot write to {self.server.location()}: its last write has number {newest}, but the next number of the database is "
+                f"{part}; it belongs to another database, or the database is an older copy. Use the right or an empty "
+                f"ClickHouse database; or delete the parts that the copy lacks, from {self._place.local} all with part >= {part}"
             )
             raise StoreError(msg)
         self._is_ours = True
@@ -418,7 +418,7 @@ def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
     if comment != f"{sql.COMMENT}{sql.VERSION}":
         msg = (
             f"cannot open {server.location()}: its table {place.local} is not of this version ({comment!r}); upgrade Stagelens, "
-            "or name another database"
+            "or use another database"
         )
         raise StoreError(msg)
     if (ttl not in engine) if ttl else (" TTL " in engine):

@@ -234,7 +234,7 @@ def migrate(engine: Engine, revision: str = "head") -> None:
         if present not in known:
             msg = (
                 f"cannot open {location(engine.url)}: it was written by a newer Stagelens (schema {present}); "
-                "upgrade Stagelens, or give another database"
+                "upgrade Stagelens, or use another database"
             )
             raise StoreError(msg)
         target = {"head": known[-1], "base": None}.get(revision, revision)

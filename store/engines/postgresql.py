@@ -27,14 +27,14 @@ _DAY = 86_400
 FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
 
 FIXES = (
-    ("password authentication failed", "the server refuses this user or password; check both in STAGELENS_DATABASE"),
+    ("password authentication failed", "the server rejects this user or password; check both in STAGELENS_DATABASE"),
     ("no password supplied", "the server requires a password; set one in STAGELENS_DATABASE or PGPASSWORD"),
     ("does not exist", "there is no such database, role or table; create it, or correct STAGELENS_DATABASE"),
     ("permission denied", "this user lacks the right; grant it CREATE on the schema"),
-    ("read-only transaction", "this server is a standby; name the primary in STAGELENS_DATABASE"),
-    ("no space left", "the server's disk is full; free some space, nothing else has to be done"),
+    ("read-only transaction", "this server is a standby; set the primary in STAGELENS_DATABASE"),
+    ("no space left", "the server's disk is full; free some space, writing then continues automatically"),
     ("lock timeout", "another process has been writing for a long time; stop it, or let it finish"),
-    ("too many", "the server has no connection left; raise max_connections, or put a pooler before it"),
+    ("too many", "the server has no connection left; raise max_connections, or use a connection pooler"),
     ("connection", "the server cannot be reached; check that it runs, its address and its port"),
     ("resolve host", "there is no such host; correct STAGELENS_DATABASE"),
 )

@@ -39,10 +39,10 @@ _LOCKED_SECONDS, _PAUSE_SECONDS = 10.0, 0.02
 FIXES = (
     ("readonly", "it is read-only; give this user the right to write to the file and to its folder"),
     ("read-only", "it is read-only; give this user the right to write to the file and to its folder"),
-    ("not a database", "it is not an SQLite database; give another path, or move the file away"),
+    ("not a database", "it is not an SQLite database; use another path, or move the file away"),
     ("malformed", "it is damaged; move the file away, and restore it from a backup"),
     ("unable to open", "the file cannot be opened; check that its folder exists and that this user may write to it"),
-    ("full", "the disk is full, or the file has reached STAGELENS_STORAGE_BUDGET; free some space or allow it more"),
+    ("full", "the disk is full, or the file has reached STAGELENS_STORAGE_BUDGET; free space, or raise the budget"),
     ("locked", "another process is writing to it; stop it, or let it finish"),
     ("disk i/o", "the disk reported an error; check the disk and the space left on it"),
 )

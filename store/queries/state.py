@@ -31,7 +31,7 @@ _DIMENSION_TEXTS = {
     "model_version": "model versions",
     "route": "routes",
     "device": "devices",
-    "custom_stages": "stages of its own",
+    "custom_stages": "custom stages",
     "series": "combinations of model, route and device",
 }
 # Age of merged values beyond which they are not reported. [seconds]

@@ -222,7 +222,7 @@ def test_a_target_with_data_is_refused(file_source: Site, target_site: Callable[
     """A target that contains data is refused with an error that names them, and stays unchanged."""
     target = target_site()
     target.write([Request({"forward": 1_000_000})])
-    with pytest.raises(StoreError, match=r"is not empty \(there is something in .*series.*give a database that holds"):
+    with pytest.raises(StoreError, match=r"is not empty \(data in .*series.*use an empty database"):
         backup.copy_store(file_source.store, target.store, no_progress)
 
     assert target.store.read.latency(target.around()).count == 1

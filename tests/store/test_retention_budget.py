@@ -112,7 +112,7 @@ def test_an_exceeded_budget_recovers_at_the_next_maintenance(sqlite_site: Callab
     one.clock.now += 1800
     one.store.maintain()
 
-    assert re.search("the file has reached STAGELENS_STORAGE_BUDGET; free some space or allow it more", refused)
+    assert re.search("the file has reached STAGELENS_STORAGE_BUDGET; free space, or raise the budget", refused)
     assert before == (step - 1) * 180 * 2
     assert counted_now == [True]
     assert size <= 2 * MB

@@ -474,7 +474,7 @@ def test_a_cluster_has_replicated_and_distributed_tables() -> None:
 def test_an_unknown_cluster_is_an_error(chdb_url: Urls) -> None:
     """An unknown cluster is an error before any table is created."""
     with pytest.raises(
-        StoreError, match=r"cannot make the tables of .*: the server knows no such cluster; correct \?cluster="
+        StoreError, match=r"cannot make the tables of .*: the server has no such cluster; correct \?cluster="
     ):
         ClickHousePoints.open(f"{chdb_url()}&cluster=nowhere", Retention())
 
@@ -487,7 +487,7 @@ def test_the_table_of_a_newer_version_is_refused(chdb_url: Urls) -> None:
     server.command(f"ALTER TABLE {server.place.points} MODIFY COMMENT 'stagelens points 2'")
     server.close()
 
-    with pytest.raises(StoreError, match=r"is not of this version .*upgrade Stagelens, or name another database"):
+    with pytest.raises(StoreError, match=r"is not of this version .*upgrade Stagelens, or use another database"):
         ClickHousePoints.open(url, Retention())
 
 
