@@ -106,7 +106,7 @@ class OverheadBudget:
         return max(self.share * duration_ns, self.absolute_ns)
 
     def __str__(self) -> str:
-        parts = (f"{100 * self.share:.3g} % of its time", f"{self.absolute_ns / 1000:.3g} us")
+        parts = (f"{100 * self.share:.3g} % of the request time", f"{self.absolute_ns / 1000:.3g} us")
         return " or ".join(part for part, wanted in zip(parts, (self.share, self.absolute_ns), strict=True) if wanted)
 
 
@@ -278,7 +278,7 @@ def _url(text: str, key: str) -> str:
     except ValueError:
         valid = False
     if not valid:
-        shown = f"is {text!r}" if "@" not in text else "is no address (it is not shown: it may hold a password)"
+        shown = f"is {text!r}" if "@" not in text else "is not a URL (not shown: it may contain a password)"
         msg = f"{key} {shown}; write an address such as {DEFAULT_ENDPOINT}"
         raise ConfigError(msg)
     return text
@@ -299,7 +299,7 @@ def _pairs_unseen(text: str, key: str) -> dict[str, str]:
         pairs = None
     # A line break in a value would inject further headers.
     if pairs is None or not all(_TOKEN.fullmatch(name) and _LINE.fullmatch(value) for name, value in pairs.items()):
-        msg = f"{key} cannot be read (its value is not shown: it may hold a secret); write pairs such as x-api-key=…"
+        msg = f"{key} cannot be read (its value is not shown: it may contain a secret); write pairs such as x-api-key=…"
         raise ConfigError(msg)
     return pairs
 
@@ -310,7 +310,7 @@ def _sendable(text: str) -> bool:
 
 def _file(text: str, key: str) -> str:
     if not os.path.isfile(text):  # noqa: PTH113 - importing pathlib would cost the host time
-        msg = f"{key} is {text!r}, where there is no file; write the path of a PEM file"
+        msg = f"{key} is {text!r}, which is not a file; write the path of a PEM file"
         raise ConfigError(msg)
     return text
 

@@ -60,4 +60,4 @@ def _reason(body: bytes) -> str:
     try:
         return str(json.loads(body)["message"])
     except (ValueError, KeyError, TypeError):
-        return "no reason given; check that it is a Stagelens collector"
+        return "the response has no reason; check that it is a Stagelens collector"

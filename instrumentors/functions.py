@@ -104,7 +104,7 @@ class FunctionInstrumentor(Instrumentor):
         for module, entries in self._unmatched.items() if recorder.background.started else ():
             for entry in entries:
                 _logger.warning(
-                    "stagelens: --stage %s=%s:%s stayed empty: this process never imported %s; write the name it is imported by",
+                    "stagelens: --stage %s=%s:%s stayed empty: this process never imported %s; write the module name that the program imports",
                     *entry,
                     module,
                 )
@@ -120,7 +120,8 @@ class FunctionInstrumentor(Instrumentor):
             # A callable object (a model, a cached function) has further attributes and methods, and is not replaced.
             if not isinstance(found, (FunctionType, BuiltinFunctionType)):
                 _logger.warning(
-                    "stagelens: --stage %s=%s:%s names no plain function or method; put stagelens.stage() there", *entry
+                    "stagelens: --stage %s=%s:%s is not a plain function or method; use stagelens.stage() in the code",
+                    *entry,
                 )
                 continue
             self.replace(owner, name, stage(entry.stage))

@@ -31,14 +31,14 @@ Start COMMAND and time every request of its Python processes by stage; its code 
   stagelens run --save run.json --report run.html -- python batch.py
 
 options:
-  --stage STAGE=MODULE:FUNCTION  count the time in that function, or MODULE:CLASS.METHOD, as STAGE; may be repeated
+  --stage STAGE=MODULE:FUNCTION  time that function, or MODULE:CLASS.METHOD, as STAGE; can be repeated
                                  [STAGELENS_STAGES, separated by commas]
-  --summary                      keep the run here and sum it up on stderr when COMMAND has ended
-  --report FILE                  the same, and write it as one HTML page, which opens without a network
-  --save FILE                    the same, and write it as OTLP/JSON, for `stagelens import` and `stagelens compare`
+  --summary                      print a summary on stderr when COMMAND exits; the run is not sent
+  --report FILE                  like --summary; also write the run as one self-contained HTML page
+  --save FILE                    like --summary; also write the run as OTLP/JSON, for `stagelens import` and `stagelens compare`
 
-Times go to OTEL_EXPORTER_OTLP_ENDPOINT (default http://127.0.0.1:4318, where `stagelens up` listens), under the name
-OTEL_SERVICE_NAME. In a terminal, where no endpoint is set and nothing listens there, it is as if --summary was given.
+Data is sent to OTEL_EXPORTER_OTLP_ENDPOINT (default http://127.0.0.1:4318, where `stagelens up` listens). The name of
+the service is OTEL_SERVICE_NAME. In a terminal, --summary is implied if no endpoint is set and no collector responds.
 """
 
 # Exit codes as in shells.
@@ -98,7 +98,7 @@ def main(argv: list[str], find_saver: Callable[[], RunSaver] | None = None) -> i
     stages, outputs, rest = split(argv)
     command = rest[1:] if rest[:1] == ["--"] else rest
     if not command or (command is rest and rest[0].startswith("-")):
-        wrong = f"there is no option {rest[0]}" if command else "the command is missing"
+        wrong = f"unknown option {rest[0]}" if command else "the command is missing"
         print(f"stagelens run: {wrong}\n\n{USAGE}", end="", file=sys.stderr)
         return 2
     env = environment(os.environ, stages)

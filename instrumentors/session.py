@@ -140,7 +140,7 @@ class Session:
         """Return an error message with the end of the command's output."""
         self._output.seek(0)
         lines = self._output.read().decode(errors="replace").splitlines()[-_SHOWN_LINES:]
-        what = "the command does not respond" if self.code is None else f"the command has ended with {self.code}"
+        what = "the command does not respond" if self.code is None else f"the command failed with exit code {self.code}"
         return "\n    ".join((what, *lines))
 
     def cpu_seconds(self) -> float | None:

@@ -61,7 +61,7 @@ class BatchRun:
             self.ready()
             known = [mark for triple in self.stage_facts() if {*map(type, triple)} <= _PLAIN for mark in triple]
         except Exception:
-            log_failure("writing down a batch for another process")
+            log_failure("serializing a batch for another process")
             known = []
         return BatchRun, ([CLOSED, self.marks[1], 0, *known], self.ended or clock())
 
@@ -301,7 +301,7 @@ class TicketsById:
         try:
             self._tickets[uid] = ticket
         except Exception:
-            log_failure(f"noting who waits for {self._library}")
+            log_failure(f"recording the requests that wait for {self._library}")
 
     def wrap_queueing(self, original: Any) -> Any:
         """Wrap a coroutine method that queues a request and returns its id first, to add a ticket of the request."""

@@ -339,7 +339,7 @@ class CostController:
             return
         if before == NOTHING:
             if governor.try_again(now):
-                self._apply("the agent checks whether this fits the budget")
+                self._apply("the agent tests whether the cost is within the budget")
             return
         seconds = now - self._sampled_at
         sample = self._sample(now, seconds) if seconds >= SAMPLE_EVERY_SECONDS and self._path.known else None
@@ -420,7 +420,7 @@ class CostController:
             level, recorder.TIMED_AGAIN
         )
         recorder.spare = self._spare
-        logger.warning("stagelens: %s from here on: %s", _LEVEL_TEXTS[level], why)
+        logger.warning("stagelens: from now on %s: %s", _LEVEL_TEXTS[level], why)
 
 
 def _describe_change(sample: CostSample, before: int, level: int, budget: OverheadBudget | None) -> str:
@@ -429,6 +429,6 @@ def _describe_change(sample: CostSample, before: int, level: int, budget: Overhe
         for nanoseconds in (sample.costs_ns[before], sample.costs_ns[level], sample.duration_ns)
     )
     return (
-        f"overhead per request was {cost} and is estimated at {then} now; requests take {mean} and "
+        f"overhead per request was {cost} and is now estimated at {then}; the mean request takes {mean}, "
         f"STAGELENS_OVERHEAD_BUDGET allows {budget}"
     )

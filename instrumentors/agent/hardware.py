@@ -241,7 +241,7 @@ class Gpus:
             self._nvml.nvmlShutdown()
         except Exception as error:
             # NVML was not initialized, or its driver was unloaded.
-            logger.debug("stagelens: NVML does not end: %s", error)
+            logger.debug("stagelens: NVML could not be shut down: %s", error)
 
 
 def visible_devices(nvml: Any, visible: str | None) -> Iterator[Device]:

@@ -25,18 +25,18 @@ INTERRUPTED = 130
 MIN_ROUNDS = 6
 ROUNDS, REQUESTS, CONCURRENCY, WARM_UP, START_TIMEOUT_SECONDS = 12, 200, 4, 50, 300.0
 EPILOG = """\
-A round is a turn without Stagelens and one with it, in random order. Without --url and --load the command is run to its
-end, which is the load. Nothing is sent anywhere.
+A round is one turn without and one turn with Stagelens, in random order. Without --url and --load, a turn is one run of
+the command from start to exit. No data is sent to a collector.
 
   stagelens bench --url http://127.0.0.1:8000/predict -- uvicorn app:app
   stagelens bench --url http://127.0.0.1:{port}/predict --body body.json -- uvicorn app:app --port {port}
   stagelens bench --url http://127.0.0.1:8000/health --load 'hey -n 500 http://127.0.0.1:8000/predict' -- python serve.py
   stagelens bench -- python batch.py
 
-With {port} in it the command is started twice, each with a free port, and both receive requests in turn; else it is started for
-each turn anew, which takes longer.
+If the command contains {port}, it is started once with and once without Stagelens, on two free ports, and both processes
+receive requests alternately. Otherwise it is started again for each turn, which takes longer.
 
-Ctrl-C ends it with the rounds there are. Exit codes: 0 measured, 1 the command or the load failed, 2 wrong usage.
+Ctrl-C prints the result of the completed rounds. Exit codes: 0 measured, 1 command or load failed, 2 wrong usage.
 """
 
 
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "stagelens bench",
         usage="stagelens bench [options] -- COMMAND [ARGUMENT ...]",
-        description="Measure the overhead on COMMAND: without and with `stagelens run`, alternating.",
+        description="Measure the overhead of `stagelens run` on COMMAND.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -58,29 +58,29 @@ def parser() -> argparse.ArgumentParser:
         "--header", action="append", default=[], metavar="'NAME: VALUE'", help="header to send; can be repeated"
     )
     made.add_argument(
-        "--load", default="", metavar="COMMAND", help="shell command that makes the load; its time counts"
+        "--load", default="", metavar="COMMAND", help="shell command that generates the load; its duration is measured"
     )
-    made.add_argument("--requests", type=_count, default=REQUESTS, metavar="N", help=f"a turn (default {REQUESTS})")
+    made.add_argument("--requests", type=_count, default=REQUESTS, metavar="N", help=f"per turn (default {REQUESTS})")
     made.add_argument(
-        "--concurrency", type=_count, default=CONCURRENCY, metavar="N", help=f"at a time (default {CONCURRENCY})"
+        "--concurrency", type=_count, default=CONCURRENCY, metavar="N", help=f"at the same time (default {CONCURRENCY})"
     )
-    made.add_argument("--rounds", type=_count, default=ROUNDS, metavar="N", help=f"how many (default {ROUNDS})")
+    made.add_argument("--rounds", type=_count, default=ROUNDS, metavar="N", help=f"number (default {ROUNDS})")
     made.add_argument(
         "--warm-up",
         type=_number,
         default=WARM_UP,
         metavar="N",
-        help=f"requests before, at each start (default {WARM_UP})",
+        help=f"warm-up requests after each start, not measured (default {WARM_UP})",
     )
     made.add_argument(
         "--patience",
         type=float,
         default=START_TIMEOUT_SECONDS,
         metavar="S",
-        help=f"for a start, seconds (default {START_TIMEOUT_SECONDS:g})",
+        help=f"maximum wait for a start, in seconds (default {START_TIMEOUT_SECONDS:g})",
     )
     made.add_argument(
-        "--stage", action="append", default=[], metavar="STAGE=MODULE:FUNCTION", help="as `stagelens run` takes it"
+        "--stage", action="append", default=[], metavar="STAGE=MODULE:FUNCTION", help="as in `stagelens run`"
     )
     made.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help=argparse.SUPPRESS)
     return made
@@ -121,7 +121,7 @@ def main(words: list[str]) -> int:
     _print_result(plan, changes(measured), len(measured))
     if not sink.exports:
         print(
-            "\nNo request was counted: what differs is the start, and noise.\n"
+            "\nNo request was counted: the difference is startup time and noise.\n"
             f"    stagelens doctor -- {shlex.join(command)}"
         )
     return FINE
@@ -166,17 +166,17 @@ def _request_headers(options: argparse.Namespace, body: bytes | None) -> dict[st
 
 
 def _print_result(plan: Plan, found: Mapping[str, Change], count: int) -> None:
-    of = f" of {plan.requests} requests, {plan.concurrency} at a time" if plan.asking and not plan.load else ""
+    of = f" of {plan.requests} requests, {plan.concurrency} concurrent" if plan.asking and not plan.load else ""
     print(f"{shlex.join(plan.command)}: {count} rounds{of}\n")
     print(f"{'':<16}{'without':>12}{'with':>12}{'change':>11}   95 % CI")
     for name, change in found.items():
-        title = "CPU a request" if name == CPU and of else name
+        title = "CPU per request" if name == CPU and of else name
         without, with_ = (_format_value(name, value) for value in (change.without, change.with_))
         print(f"{title:<16}{without:>12}{with_:>12}{_percent(change.ratio):>11}   {_format_interval(change)}")
     if any(change.low is None for change in found.values()):
         print(f"\nNo significant result with fewer than {MIN_ROUNDS} rounds.")
     elif noise := [name for name, change in found.items() if change.is_noise]:
-        print(f"\nBelow the noise: {', '.join(noise)}. More --rounds or --requests narrow the interval.")
+        print(f"\nBelow the noise: {', '.join(noise)}. Increase --rounds or --requests to narrow the interval.")
 
 
 def _format_interval(change: Change) -> str:

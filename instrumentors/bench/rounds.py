@@ -226,8 +226,8 @@ def _check_free(asking: RequestSpec) -> None:
         taken = tried.connect_ex((parts.hostname or "", parts.port or 80)) == 0
     if taken:
         msg = (
-            f"a process listens at {parts.netloc} already and would be measured instead.\n"
-            f"    End it, or write {PORT} for the port in the command and the address"
+            f"another process already listens on {parts.netloc} and would be measured instead.\n"
+            f"    Stop it, or write {PORT} instead of the port in the command and in --url"
         )
         raise StagelensError(msg)
 
@@ -353,7 +353,7 @@ def run_load(command: str) -> None:
     """
     done = subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # noqa: S602 - the user's own command line
     if done.returncode:
-        msg = f"--load has ended with {done.returncode}: {command}"
+        msg = f"--load failed with exit code {done.returncode}: {command}"
         raise StagelensError(msg)
 
 

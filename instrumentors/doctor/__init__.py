@@ -73,9 +73,9 @@ interpreter is queried, its modules are read, and an empty export is sent to the
   stagelens doctor --stage preprocess=app:resize -- python serve.py
 
 options:
-  --run SECONDS                  then run COMMAND for this time, and list which of its processes would be timed, and their
-                                 imports; its data is discarded
-  --stage, --summary, --report, --save    as `stagelens run` takes them
+  --run SECONDS                  also run COMMAND for this time; list the instrumented processes and their libraries;
+                                 the data is discarded
+  --stage, --summary, --report, --save    as in `stagelens run`
 
 exit codes: 0 no problems, 1 problems found, 2 wrong usage
 """
@@ -104,7 +104,7 @@ def main(words: list[str], find_saver: Callable[[], run.RunSaver] | None = None)
         return _usage_error(str(error))
     command = rest[1:] if rest[:1] == ["--"] else rest
     if not command or (command is rest and rest[0].startswith("-")):
-        return _usage_error(f"there is no option {rest[0]}" if command else "the command is missing")
+        return _usage_error(f"unknown option {rest[0]}" if command else "the command is missing")
     alone = not outputs.requested and find_saver is not None and run.choose_saver(find_saver, outputs) is not None
     inspection = replace(inspect_command(command, env), saved_here=outputs.requested or alone, alone=alone)
     found = list(run_checks(inspection))
@@ -267,7 +267,7 @@ def write_report(
     if hurting:
         _write_findings(page, "Problems:", hurting, RED)
     if rest:
-        _write_findings(page, "Worth knowing:", rest, YELLOW)
+        _write_findings(page, "Hints:", rest, YELLOW)
     page.line()
     if hurting:
         page.line(f"{len(hurting)} problem{'s' * (len(hurting) != 1)} found.", RED, BOLD)

@@ -63,9 +63,9 @@ def check_memory(inspection: Inspection) -> Iterator[DoctorFinding]:
     ).buffer_bytes
     if free is not None and free < OURS_BYTES + buffer:
         yield DoctorFinding(
-            f"The container has {format_size(max(free, 0))} of memory left; each process may take {format_size(OURS_BYTES + buffer)} while "
+            f"The container has {format_size(max(free, 0))} of memory left; each process may need {format_size(OURS_BYTES + buffer)} while "
             "no collector responds.",
-            "STAGELENS_BUFFER_SIZE=1MiB, or a higher limit of memory",
+            "STAGELENS_BUFFER_SIZE=1MiB, or a higher memory limit",
         )
 
 
@@ -98,9 +98,9 @@ def check_program(inspection: Inspection) -> Iterator[DoctorFinding]:
     target = inspection.target
     if target.lost:
         text, _, fix = target.lost.partition("\n")
-        outside = f"stagelens doctor, and stagelens run, inside of what {target.name} starts"
-        known = "It cannot be started" if fix else "The program is not known"
-        yield DoctorFinding(f"{known}: {text}", fix.strip() or (outside if "somewhere" in text else ""))
+        outside = f"run `stagelens doctor` and `stagelens run` inside the command that {target.name} starts"
+        known = "It cannot be started" if fix else "The program could not be determined"
+        yield DoctorFinding(f"{known}: {text}", fix.strip() or (outside if "elsewhere" in text else ""))
     elif inspection.silence:
         yield DoctorFinding(f"{target.interpreter} cannot be queried: {inspection.silence}")
 
@@ -114,18 +114,18 @@ def check_versions(inspection: Inspection) -> Iterator[DoctorFinding]:
     if tuple(found.version[:2]) < OLDEST_PYTHON:
         version = ".".join(map(str, found.version))
         yield DoctorFinding(
-            f"{found.executable} is Python {version}; Stagelens needs {oldest}, and the program runs untimed.",
+            f"{found.executable} is Python {version}; Stagelens needs {oldest}, so the program is not timed.",
             f"send its OpenTelemetry spans to the collector instead, or use Python {oldest}",
         )
     for name in ("opentelemetry-api", "opentelemetry-sdk"):
         if (version := inspection.installed(name)) and _version_numbers(version) < OLDEST_OPENTELEMETRY:
             wanted = f"{name}>={'.'.join(map(str, OLDEST_OPENTELEMETRY))}"
             yield DoctorFinding(
-                f"{name} {version} is too old, and the program runs untimed.",
+                f"{name} {version} is too old, so the program is not timed.",
                 f"{found.executable} -m pip install {shlex.quote(wanted)}",
             )
     if found.implementation != "cpython" or not found.gil:
-        kind = found.implementation if found.implementation != "cpython" else "Python without its lock"
+        kind = found.implementation if found.implementation != "cpython" else "free-threaded Python"
         yield DoctorFinding(f"Stagelens was never tested with {kind}.", hurts=False)
 
 
@@ -141,7 +141,7 @@ def check_autoload(inspection: Inspection) -> Iterator[DoctorFinding]:
         yield DoctorFinding(f"{reason}: nothing is timed.", fix)
     elif error:
         user = (
-            "; packages installed for the user only are ignored (PYTHONNOUSERSITE or -s)" if found.no_user_site else ""
+            "; packages in the user site directory are ignored (PYTHONNOUSERSITE or -s)" if found.no_user_site else ""
         )
         yield DoctorFinding(
             f"{found.executable} cannot load stagelens ({error}){user}: nothing is timed.",
@@ -149,12 +149,12 @@ def check_autoload(inspection: Inspection) -> Iterator[DoctorFinding]:
         )
     elif not ours["loaded"]:
         yield DoctorFinding(
-            f"{found.sitecustomize or 'something'} runs as sitecustomize instead of Stagelens: nothing is timed.",
+            f"another sitecustomize ({found.sitecustomize or 'unknown'}) runs instead of that of Stagelens: nothing is timed.",
             BY_HAND,
         )
     elif ours["version"] != __version__:
         yield DoctorFinding(
-            f"The program would load stagelens {ours['version']} from {ours['file']}; this is {__version__}.",
+            f"The program would load stagelens {ours['version']} from {ours['file']}, not this version {__version__}.",
             hurts=False,
         )
 
@@ -165,8 +165,8 @@ def check_stages(inspection: Inspection) -> Iterator[DoctorFinding]:
     for stage, module, path in named:
         if inspection.sources.defines(module, path) is False:
             yield DoctorFinding(
-                f"--stage {stage}={module}:{path} names nothing in {module}: the stage stays empty.",
-                f"--stage {stage}={module}:FUNCTION, or :CLASS.METHOD, as {module} has it",
+                f"--stage {stage}={module}:{path} does not exist in {module}: the stage stays empty.",
+                f"--stage {stage}={module}:FUNCTION, or :CLASS.METHOD, with a name that {module} defines",
             )
 
 
@@ -185,7 +185,7 @@ def _reason_not_loaded(inspection: Inspection, found: Interpreter) -> tuple[str,
         return "-S makes Python skip sitecustomize, which loads Stagelens", f"remove -S, or {BY_HAND}"
     if str(run.AUTOLOAD) not in found.environment.get("PYTHONPATH", "").split(os.pathsep):
         outer, inner = shlex.join(inspection.target.outer), shlex.join(inspection.target.inner)
-        return "PYTHONPATH, which loads Stagelens, is replaced", f"{outer} stagelens run -- {inner}".strip()
+        return "PYTHONPATH, which loads Stagelens, is overwritten", f"{outer} stagelens run -- {inner}".strip()
     return "", ""
 
 
@@ -209,7 +209,7 @@ def check_settings(inspection: Inspection) -> Iterator[DoctorFinding]:
     named = "service.name=" in inspection.environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
     if inspection.interpreter and not inspection.environment.get("OTEL_SERVICE_NAME") and not named:
         yield DoctorFinding(
-            f"The service has no name; pages will call it {inspection.target.name!r}.",
+            f"OTEL_SERVICE_NAME is not set; the service will have the name {inspection.target.name!r}.",
             "OTEL_SERVICE_NAME=checkout",
             hurts=False,
         )
@@ -220,7 +220,7 @@ def check_collector(inspection: Inspection) -> Iterator[DoctorFinding]:
     config, _ = _read_config(inspection)
     if inspection.alone:
         yield DoctorFinding(
-            "No collector responds: in this terminal, the run is summarized when it ends. A service needs a collector.",
+            "No collector responds: in this terminal, the run is summarized when it ends. For a service, start a collector.",
             "stagelens up",
             hurts=False,
         )
@@ -263,7 +263,7 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
         )
     except http.client.HTTPException:
         host = urlsplit(url).hostname
-        text = f"{place} does not speak HTTP/1; it may be the OTLP/gRPC port. No data arrives."
+        text = f"{place} does not respond with HTTP/1; it may be the OTLP/gRPC port. No data arrives."
         return DoctorFinding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{host}:{HTTP_PORT}")
     except (OSError, ValueError) as error:
         fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
@@ -276,10 +276,10 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
         return DoctorFinding(f"{place} {text} (HTTP {response.status} {explanation(response.body)}).", fix)
     if response.status in OK_STATUSES:
         return _clock_skew(place, response.headers.get("Date") or "")
-    text = "accepts no data now" if response.status in RETRY_STATUSES else "is no OTLP receiver"
+    text = "does not accept data at present" if response.status in RETRY_STATUSES else "is not an OTLP receiver"
     fix = "" if response.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
     return DoctorFinding(
-        f"{place} {text}: POST {urlsplit(url).path} has HTTP {response.status} {explanation(response.body)}.", fix
+        f"{place} {text}: POST {urlsplit(url).path} returned HTTP {response.status} {explanation(response.body)}.", fix
     )
 
 
@@ -299,15 +299,15 @@ def _clock_skew(place: str, date: str) -> DoctorFinding | None:
     if abs(ahead) <= MAX_SKEW_SECONDS:
         return None
     side = "ahead of" if ahead > 0 else "behind"
-    text = f"The clock here is {abs(ahead):,.0f} s {side} that of {place}: requests are shown at a wrong time."
-    return DoctorFinding(text, "timedatectl set-ntp true    # on the host that is wrong")
+    text = f"The clock here is {abs(ahead):,.0f} s {side} that of {place}: requests appear at the wrong time."
+    return DoctorFinding(text, "timedatectl set-ntp true    # on the host with the wrong clock")
 
 
 def _tls_fix(place: str, error: ssl.SSLError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return "OTEL_EXPORTER_OTLP_CERTIFICATE=/path/of/the/authority.pem"
     if "WRONG_VERSION_NUMBER" in str(error):
-        return f"OTEL_EXPORTER_OTLP_ENDPOINT={place.replace('https:', 'http:')}    # it speaks no TLS"
+        return f"OTEL_EXPORTER_OTLP_ENDPOINT={place.replace('https:', 'http:')}    # the collector does not use TLS"
     return "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=cert.pem OTEL_EXPORTER_OTLP_CLIENT_KEY=key.pem"
 
 

@@ -78,8 +78,8 @@ def check_not_python(inspection: Inspection) -> Iterator[DoctorFinding]:
         and inspection.target.name not in ("tritonserver", "uwsgi")
     ):
         yield DoctorFinding(
-            f"{inspection.target.name} is no Python program. Only Python processes that it starts are timed.",
-            "https://opentelemetry.io/docs/languages/    # its spans, or its /metrics: docs/engines.md",
+            f"{inspection.target.name} is not a Python program. Stagelens times only Python processes that it starts.",
+            "https://opentelemetry.io/docs/languages/    # send its spans, or scrape its /metrics: docs/engines.md",
         )
 
 
@@ -87,7 +87,7 @@ def check_multiprocess_metrics(inspection: Inspection) -> Iterator[DoctorFinding
     """Check that prometheus-client sums the counters of several workers."""
     folder = inspection.environment.get(MULTIPROC) or inspection.environment.get(MULTIPROC.lower())
     if folder is not None and not Path(folder).is_dir():
-        yield DoctorFinding(f"{MULTIPROC} is {folder}, which is no folder: counting fails there.", f"mkdir -p {folder}")
+        yield DoctorFinding(f"{MULTIPROC} is {folder}, which is not a folder: counting fails.", f"mkdir -p {folder}")
     workers = inspection.option("-w", "--workers") or inspection.environment.get("WEB_CONCURRENCY") or "1"
     if (
         folder is None
@@ -96,7 +96,7 @@ def check_multiprocess_metrics(inspection: Inspection) -> Iterator[DoctorFinding
         and "prometheus_client" in inspection.sources.imported()
     ):
         yield DoctorFinding(
-            f"{workers} workers count for themselves, and /metrics shows one of them at a time (a guess: prometheus_client is imported).",
+            f"Each of {workers} workers has separate counters; /metrics shows one worker at a time (a guess: prometheus_client is imported).",
             f"mkdir -p /tmp/counters && export {MULTIPROC}=/tmp/counters",
         )
 
@@ -113,7 +113,7 @@ def check_stream_usage(inspection: Inspection) -> Iterator[DoctorFinding]:
             and not {"stream_options", None, "extra_body"} & given.keys()
         ):
             yield DoctorFinding(
-                f"{place} requests a stream without usage: its tokens are not known (a guess).",
+                f"{place} requests a stream without usage: its tokens are not counted (a guess).",
                 'stream_options={"include_usage": True}',
                 hurts=False,
             )
@@ -151,7 +151,7 @@ WAYS = (
         "ray",
         ("serve.batch", "ray.serve.batch"),
         (),
-        "processes requests together, in its own task: stages recorded there belong to no request",
+        "processes a batch of requests in a separate task: stages recorded there belong to no request",
         "await self.batched(x, stagelens.ticket())    # and in batched: with stagelens.batch(tickets):",
     ),
     Way(
@@ -179,7 +179,7 @@ WAYS = (
         "litserve.specs",
         ("OpenAISpec", "ls.OpenAISpec", "litserve.OpenAISpec", "OpenAIEmbeddingSpec", "ls.OpenAIEmbeddingSpec"),
         (),
-        "puts requests into LitServe's queue itself: stages recorded in the worker belong to no request",
+        "bypasses the instrumented queue of LitServe: stages recorded in the worker belong to no request",
         'with stagelens.request("predict"):    # in predict',
     ),
 )
@@ -238,8 +238,8 @@ def check_tracers(inspection: Inspection) -> Iterator[DoctorFinding]:
     for title, wrapper, starts, off in TRACERS:
         if wrapper in inspection.target.seen or called & set(starts) or imported & set(starts):
             yield DoctorFinding(
-                f"{title} times the same calls. Nothing is counted twice, but a request pays for both, and its work is in our stages.",
-                f"{off}    # to see what it takes",
+                f"{title} traces the same calls. No request is counted twice, but both add overhead, and its overhead is in our stages.",
+                f"{off}    # to measure its overhead",
                 hurts=False,
             )
 
@@ -253,7 +253,7 @@ def check_gevent(inspection: Inspection) -> Iterator[DoctorFinding]:
             late = next((name for name in sorted(names) if name.partition(".")[0] in BEFORE_GEVENT), late)
             if late and _patches(node):
                 yield DoctorFinding(
-                    f"{path}:{node.lineno} patches after {late} was imported, whose sockets or locks stay unpatched (a guess).",
+                    f"{path}:{node.lineno} patches after {late} was imported, so its sockets or locks are not patched (a guess).",
                     "from gevent import monkey; monkey.patch_all()    # before all other imports",
                 )
     worker = inspection.option("-k", "--worker-class") or ""

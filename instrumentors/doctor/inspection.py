@@ -155,7 +155,7 @@ def inspect_interpreter(target: CommandTarget, env: Mapping[str, str]) -> tuple[
         return None, f"it did not respond within {RESPONSE_TIMEOUT_SECONDS:g} s"
     reports = [line.removeprefix(probe.MARK) for line in output.splitlines() if line.startswith(probe.MARK)]
     if not reports:
-        return None, problems.strip().splitlines()[-1] if problems.strip() else "it printed nothing"
+        return None, problems.strip().splitlines()[-1] if problems.strip() else "it printed no output"
     facts: dict[str, Any] = json.loads(reports[-1])
     facts["environment"] = {
         **{name: value for name, value in facts["environment"].items() if name not in QUIET},

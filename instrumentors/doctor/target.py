@@ -165,7 +165,7 @@ def find_target(command: Sequence[str], env: Mapping[str, str]) -> CommandTarget
     found, words = CommandTarget(), list(command)
     for _ in range(_MAX_DEPTH):
         if not words or not words[0]:
-            return replace(found, lost="the command ends before it names a program")
+            return replace(found, lost="the command contains no program")
         step = _next_word(found, words, env)
         if isinstance(step, CommandTarget):
             return step
@@ -235,7 +235,7 @@ def _inspect_python(found: CommandTarget, words: list[str]) -> CommandTarget:
         program=program,
         words=tuple(words[place + 1 :]),
         inner=tuple(words),
-        lost="" if program else "Python is started without a program",
+        lost="" if program else "the command starts Python without a program",
     )
 
 
@@ -246,7 +246,7 @@ def _inspect_shell(
     place = _after_options(words, 1, frozenset({"-o", "+o"}))
     options = [word for word in words[1:place] if not word.startswith("--")]
     if place >= len(words):
-        return replace(found, program=words[0], lost="an interactive shell is started")
+        return replace(found, program=words[0], lost="the command starts an interactive shell")
     if any("c" in word for word in options):
         return _inspect_commands(found, words[place], words[place + 1 :])
     path = shutil.which(words[place], path=env.get("PATH")) or words[place]
@@ -268,7 +268,7 @@ def _inspect_commands(
 ) -> CommandTarget | tuple[CommandTarget, list[str]]:
     words = last_program(text, arguments)
     if words is None:
-        return replace(found, program="sh", lost="a shell starts it, with a command that cannot be parsed")
+        return replace(found, program="sh", lost="the program is in a shell command that cannot be parsed")
     return replace(found, seen=(*found.seen, "sh")), words
 
 
@@ -278,7 +278,7 @@ def _inspect_program(
     """Inspect a program whose name is neither that of Python nor of a shell."""
     named = replace(found, program=words[0], words=tuple(words[1:]), inner=tuple(words))
     if named.name in ELSEWHERE:
-        return replace(named, lost=f"{named.name} starts it somewhere else")
+        return replace(named, lost=f"{named.name} starts the program elsewhere (in a container or on another host)")
     path = shutil.which(words[0], path=env.get("PATH"))
     if path is None:
         # After `uv run` and similar, the program may be on a path known only to them; the query of the interpreter will find it.

@@ -308,13 +308,13 @@ class Exporter:
             self._over("denied")
             refused = _refused(response.body)
             if refused:
-                self._warn("partial", f"{origin(batch.url)} refused a part of the data: {refused}")
+                self._warn("partial", f"{origin(batch.url)} rejected a part of the data: {refused}")
         else:
             self._drop(batch, "rejected")
             denied = response.status in DENIED_STATUSES
             self._warn(
                 "denied" if denied else f"status {response.status}",
-                f"{origin(batch.url)} {_DENIED if denied else 'refused a batch for good'}: "
+                f"{origin(batch.url)} {_DENIED if denied else 'rejected a batch, which is dropped'}: "
                 f"HTTP {response.status} {explanation(response.body)}",
             )
         self._over("unreachable", "left")

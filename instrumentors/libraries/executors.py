@@ -99,7 +99,7 @@ def _start(original: Any) -> Any:
                 # Set on the instance, to wrap the `run` of any subclass.
                 attributes["run"] = _carried_run(self.run, attributes, before, marks)
         except Exception:
-            log_failure("carrying a request to a thread")
+            log_failure("passing a request to a thread")
         try:
             original(self)
         except BaseException:

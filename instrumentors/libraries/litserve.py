@@ -170,7 +170,7 @@ def _collate(original: Any) -> Any:
             if taken[0]:
                 _Work(uid for _, uid, _ in taken[0])
         except Exception:
-            log_failure("beginning a batch of LitServe")
+            log_failure("starting a batch of LitServe")
         return taken
 
     return collate

@@ -329,4 +329,4 @@ def _note(binding: Any, name: str, value: Any) -> None:
     try:
         vars(binding).setdefault(INPUTS, {})[name] = Bound(tuple(shape_of(value)))
     except Exception:
-        log_failure("noting the shape of an input of onnxruntime")
+        log_failure("recording the shape of an input of onnxruntime")

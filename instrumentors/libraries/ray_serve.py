@@ -89,7 +89,7 @@ def _proxy(original: Any) -> Any:
             if scope["type"] == "http" and not any(name == ARRIVED for name, _ in scope["headers"]):
                 scope["headers"] = [*scope["headers"], (ARRIVED, b"t=%.6f" % time.time())]
         except Exception:
-            log_failure("noting when a request came")
+            log_failure("recording the arrival of a request")
         return await original(self, scope, receive, send)
 
     return __call__
@@ -102,7 +102,7 @@ def _metadata(original: Any) -> Any:
             marks = current.get()
             vars(metadata)[SENT] = "" if marks is None else traceparent(marks), time.time()
         except Exception:
-            log_failure("sending a request along with a call")
+            log_failure("passing a request with a call")
         return router, metadata
 
     return _init_router_and_get_metadata
@@ -203,7 +203,7 @@ def _put(original: Any) -> Any:
         try:
             _waiting[request.future] = ticket()
         except Exception:
-            log_failure("putting a call into a batch of Ray Serve")
+            log_failure("adding a call to a batch of Ray Serve")
         return original(self, request)
 
     return put
@@ -222,5 +222,5 @@ def _tickets(batch: Any) -> list[Ticket | None]:
         # Cancelled calls are left out, as in Ray.
         return [_waiting.get(job.future) for job in batch if not job.future.cancelled()]
     except Exception:
-        log_failure("beginning a batch of Ray Serve")
+        log_failure("starting a batch of Ray Serve")
         return []

@@ -80,5 +80,5 @@ def test_a_full_disk_loses_the_summary_not_the_run(sink: Sink) -> None:
     assert completed.returncode == 1
     assert "some requests of the run were not counted" in completed.stderr
     assert "the disk is full" in completed.stderr
-    assert "No request was seen" not in completed.stderr
+    assert "No request was recorded" not in completed.stderr
     assert "Traceback" not in completed.stderr

@@ -50,5 +50,5 @@ def _imported(library: str, _: object):
 try:
     _watch()
 except Exception as error:
-    sys.stderr.write("stagelens doctor: it cannot inspect this process (%r).\n" % (error,))
+    sys.stderr.write("stagelens doctor: this process cannot be inspected (%r).\n" % (error,))
 _run_the_next()

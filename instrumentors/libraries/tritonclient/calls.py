@@ -155,7 +155,7 @@ def init(original: Any, protocol: str) -> Any:
             del arguments["self"]
             setattr(self, SERVER, Server(protocol, arguments["url"], arguments))
         except Exception:
-            log_failure("noting the server of a client of tritonclient")
+            log_failure("recording the server of a client of tritonclient")
 
     return __init__
 

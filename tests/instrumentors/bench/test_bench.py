@@ -120,7 +120,7 @@ def test_a_command_that_exits_is_its_own_load(bench: Bench, place: Path) -> None
         (["--url", "http://127.0.0.1:1/", "--header", "a b\nc: d", "--", "sleep", "60"], "the request cannot be sent"),
         (["--body", "nosuchfile", "--", "true"], "--body nosuchfile cannot be read"),
         (["--url", "http://127.0.0.1:{port}/work", "--body", "bad", *UVICORN], "returns HTTP 500"),
-        (["--url", "http://127.0.0.1:{port}/work", "--load", "exit 3", *UVICORN], "--load has ended with 3"),
+        (["--url", "http://127.0.0.1:{port}/work", "--load", "exit 3", *UVICORN], "--load failed with exit code 3"),
     ],
 )
 def test_a_failing_command_is_reported_with_its_last_output(place: Path, words: list[str], why: str) -> None:
@@ -137,7 +137,7 @@ def test_a_port_in_use_by_another_service_is_refused() -> None:
     """Both variants would measure the same service."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
-        with pytest.raises(StagelensError, match="a process listens at"):
+        with pytest.raises(StagelensError, match="another process already listens on"):
             bench_command.main(["--url", url, "--", "true"])
 
 

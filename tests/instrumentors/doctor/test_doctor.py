@@ -130,7 +130,7 @@ def test_the_opentelemetry_launcher_loads_stagelens_unless_disabled(
     monkeypatch.setenv("OTEL_PYTHON_DISABLED_INSTRUMENTATIONS", "*")
     code, output = doctor(*words)
     assert code == 1
-    assert "runs as sitecustomize instead of Stagelens: nothing is timed" in output
+    assert "runs instead of that of Stagelens: nothing is timed" in output
 
 
 @pytest.mark.parametrize(
@@ -220,10 +220,10 @@ def silent_in_http() -> Generator[str]:
         ),
         (
             lambda: answering(404),
-            "is no OTLP receiver: POST /v1/metrics has HTTP 404 because",
+            "is not an OTLP receiver: POST /v1/metrics returned HTTP 404 because",
             "OTEL_EXPORTER_OTLP_ENDPOINT=",
         ),
-        (lambda: answering(503), "accepts no data now: POST /v1/metrics has HTTP 503 because", ""),
+        (lambda: answering(503), "does not accept data at present: POST /v1/metrics returned HTTP 503 because", ""),
         (lambda: answering(200, {"Date": formatdate(time.time() - 7200)}), "7,2", "timedatectl"),
         (silent_in_http, "it may be the OTLP/gRPC port", ":4318"),
     ],
@@ -267,7 +267,7 @@ def test_an_unknown_certificate_authority_is_reported_with_the_setting(
         assert "TLS verification failed" not in doctor("--", "true")[1]
     with answering() as address:
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address.replace("http:", "https:"))
-        assert f"OTEL_EXPORTER_OTLP_ENDPOINT={address} # it speaks no TLS" in doctor("--", "true")[1]
+        assert f"OTEL_EXPORTER_OTLP_ENDPOINT={address} # the collector does not use TLS" in doctor("--", "true")[1]
 
 
 # What no other test runs at the same time.
@@ -315,7 +315,7 @@ def test_a_run_that_exits_is_reported(doctor: Doctor, place: Path) -> None:
     code, output = doctor("--run", "60", "--", sys.executable, "broken.py")
 
     assert code == 1
-    assert "the command has ended with 1: ModuleNotFoundError: No module named 'nosuchmodule'" in output
+    assert "the command failed with exit code 1: ModuleNotFoundError: No module named 'nosuchmodule'" in output
 
 
 def _running(code: str) -> list[str]:
