@@ -1,4 +1,4 @@
-"""Says whether what runs in this container lives: each part that listens here is asked for /livez, and one must."""
+"""Health check of the container: every Stagelens component in it must respond to /livez, and at least one must run."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ _TIMEOUT_SECONDS = 3
 
 
 def main() -> int:
-    """Ask them all.
+    """Check all components, and print the error of each unhealthy one.
 
     Returns:
-        0 when every part that answers is well and there is one, 1 otherwise.
+        0 if at least one component responds and all responding ones are healthy, else 1.
     """
-    asked = [_trouble(os.environ.get(variable) or port) for variable, port in PORTS.items()]
-    said = [trouble for trouble in asked if trouble is not None]
-    for trouble in filter(None, said or ["nothing of Stagelens answers here"]):
+    found = [_trouble(os.environ.get(variable) or port) for variable, port in PORTS.items()]
+    responses = [trouble for trouble in found if trouble is not None]
+    for trouble in filter(None, responses or ["no component of Stagelens responds in this container"]):
         print(trouble)
-    return 0 if said and not any(said) else 1
+    return 0 if responses and not any(responses) else 1
 
 
 def _trouble(port: str) -> str | None:
-    """Return what the part at *port* says is wrong, "" for nothing, None where there is none."""
-    # Its certificate is for its name, not for this address.
+    """Return the error of the component at *port*, "" if it is healthy, None if none listens."""
+    # The certificate is for the host name, not for this address.
     unchecked = ssl.create_default_context()
     unchecked.check_hostname = False
     unchecked.verify_mode = ssl.CERT_NONE
@@ -41,7 +41,7 @@ def _trouble(port: str) -> str | None:
             with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS, context=unchecked):  # noqa: S310
                 return ""
         except urllib.error.HTTPError as error:
-            return error.read(1000).decode(errors="replace").strip() or f"port {port} answered {error.code}"
+            return error.read(1000).decode(errors="replace").strip() or f"port {port} returned HTTP {error.code}"
         except (OSError, http.client.HTTPException):
             continue
     return None

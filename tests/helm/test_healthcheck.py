@@ -48,7 +48,7 @@ def answering(status: int) -> Generator[str]:
         (200, None, 0, ""),
         (None, 200, 0, ""),
         (200, 503, 1, "because"),
-        (None, None, 1, "nothing of Stagelens answers here"),
+        (None, None, 1, "no component of Stagelens responds in this container"),
     ],
 )
 def test_container_health_covers_all_its_processes(

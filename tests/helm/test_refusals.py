@@ -44,7 +44,7 @@ WRONG = [
     pytest.param({"mode": "both"}, "'single', 'split'", id="a mode that is none"),
     pytest.param({"mode": "split"}, "kubectl create secret generic stagelens-store", id="split without a database"),
     pytest.param(
-        {"collector": {"autoscaling": {"enabled": True}}}, "mode: single is one pod", id="one file, many pods"
+        {"collector": {"autoscaling": {"enabled": True}}}, "mode: single runs one pod", id="one file, many pods"
     ),
     pytest.param({"store": {"pointsKey": "points"}}, "store.existingSecret", id="a ClickHouse without its DSN"),
     pytest.param(
