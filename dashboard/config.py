@@ -78,7 +78,7 @@ class DashboardConfig(Settings):
             raise ConfigError(msg)
         if self.token and len(self.token) < MIN_TOKEN_CHARS and not is_loopback(self.host):
             msg = (
-                f"STAGELENS_DASHBOARD_TOKEN has {len(self.token)} characters, too few for a dashboard that others reach on {self.host}.\n"
+                f"STAGELENS_DASHBOARD_TOKEN has {len(self.token)} characters, too few for a dashboard that others can reach on {self.host}.\n"
                 f"    It needs at least {MIN_TOKEN_CHARS}: `openssl rand -hex 32` makes one."
             )
             raise ConfigError(msg)
@@ -87,8 +87,8 @@ class DashboardConfig(Settings):
                 f"the dashboard would listen on {self.host}, where others can reach it, without authentication.\n"
                 "    Set STAGELENS_DASHBOARD_TOKEN to a long secret that all readers share,\n"
                 "    or STAGELENS_DASHBOARD_USERS to a file of names and passwords (stagelens dashboard --add-user NAME),\n"
-                "    or STAGELENS_DASHBOARD_PROXY_HEADER to the header in which a proxy says who has signed in (OIDC),\n"
-                "    or STAGELENS_DASHBOARD_BEHIND_PROXY=1 if only such a proxy can reach it,\n"
+                "    or STAGELENS_DASHBOARD_PROXY_HEADER to the header in which a proxy sends the user name (OIDC),\n"
+                "    or STAGELENS_DASHBOARD_BEHIND_PROXY=1 if only an authenticating proxy can reach it,\n"
                 "    or listen on 127.0.0.1."
             )
             raise ConfigError(msg)

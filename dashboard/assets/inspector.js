@@ -36,7 +36,7 @@
   // The same words as in inspector.py.
   function aside(values, shown) {
     const said = values.held[shown] ? [values.held[shown]] : [];
-    if (values.wide[shown]) said.push(`It lies in ${values.bands[shown].split(",")[0]}: ${values.fixed}.`);
+    if (values.wide[shown]) said.push(`The value is in ${values.bands[shown].split(",")[0]}: ${values.fixed}.`);
     if (values.mixed[shown]) {
       const [first, most, second, less] = values.mixed[shown];
       said.push(`Here ${most}\u202f% of requests are mostly ${values.causes[first]}, ${less}\u202f% mostly ${values.causes[second]}.`);

@@ -142,7 +142,7 @@
       const moves = !/^\d/.test(app.query().get("to") || "");
       const fixed = moves && !(event && event.shiftKey);
       const address = fixed ? app.address({ from: String(start), to: String(end) }) : location.pathname + location.search;
-      const kind = fixed || !moves ? "this window for good" : `always the ${app.windowLabel().toLowerCase()}`;
+      const kind = fixed || !moves ? "fixed window" : `moving window, ${app.windowLabel().toLowerCase()}`;
       copied(location.origin + address, `Link copied: ${kind}`);
     },
     refresh() {

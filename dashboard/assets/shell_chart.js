@@ -21,7 +21,7 @@
       const action = event.target.dataset.export;
       if (!action) return;
       menu.hidePopover();
-      EXPORTS[action](card).catch((error) => app.said(`That did not work: ${error.message}`));
+      EXPORTS[action](card).catch((error) => app.said(`Export failed: ${error.message}`));
     });
     menu.addEventListener("toggle", (event) => opener.setAttribute("aria-expanded", String(event.newState === "open")));
     document.body.append(menu);
@@ -115,7 +115,7 @@
     if (!sheet) {
       sheet = document.createElement("dialog");
       sheet.className = "sheet";
-      sheet.setAttribute("aria-label", "The numbers of the chart");
+      sheet.setAttribute("aria-label", "Chart as a table");
       document.body.append(sheet);
     }
     const foot = document.createElement("div");

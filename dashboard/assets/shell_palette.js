@@ -32,7 +32,7 @@
   // A button of the frame does the same as its line in the palette.
   const buttons = (selector, kind, text) => [...document.querySelectorAll(selector)].map((each) => [text(each), kind, () => each.click()]);
   const SETTINGS = [
-    ["Light or dark theme", "theme"], ["Patterns on stages, for colour blindness", "patterns"], ["Compact or roomy rows", "density"],
+    ["Light or dark theme", "theme"], ["Patterns on stages, for colour blindness", "patterns"], ["Compact or wide rows", "density"],
     ["Copy the link to this view", "copy"], ["Save this view as one file", "save"], ["Refresh on or off", "refresh"], ["Keys and help", "help"],
   ];
 
@@ -81,7 +81,7 @@
   function built() {
     box = document.getElementById("jump");
     box.innerHTML = `<input type="text" role="combobox" aria-expanded="true" aria-controls="found" aria-autocomplete="list" autocomplete="off"
-      spellcheck="false" placeholder="Service, version, page, time or trace id" aria-label="Jump to"><ul id="found" role="listbox" aria-label="Found"></ul><p class="hint"></p>`;
+      spellcheck="false" placeholder="Service, version, page, time or trace id" aria-label="Jump to"><ul id="found" role="listbox" aria-label="Results"></ul><p class="hint"></p>`;
     [field, list] = [box.querySelector("input"), box.querySelector("ul")];
     field.addEventListener("input", listed);
     field.addEventListener("keydown", moved);
@@ -106,7 +106,7 @@
   function listed() {
     found = meant(field.value);
     list.replaceChildren(...found.map(option));
-    box.querySelector("p").textContent = found.length ? (names.missing ? "Services could not be asked for." : "") : "Nothing of that name.";
+    box.querySelector("p").textContent = found.length ? (names.missing ? "The list of services could not be loaded." : "") : "No match.";
     lit(0);
   }
 

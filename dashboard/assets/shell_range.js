@@ -110,10 +110,10 @@
     if (length > LONGEST) return { wrong: "At most 400 days." };
     if (length) return { from: `now-${app.written(length)}`, to: "" };
     const found = cuts(wanted).map(([first, last]) => between(first, last, now, utc)).find((each) => each);
-    if (!found) return { wrong: `Not understood. Write ${EXAMPLES}.` };
+    if (!found) return { wrong: `Invalid time range. Write ${EXAMPLES}.` };
     const [start, end] = found;
-    if (end <= start) return { wrong: "It ends before it begins." };
-    if (start >= now) return { wrong: "That lies in the future." };
+    if (end <= start) return { wrong: "The end is before the start." };
+    if (start >= now) return { wrong: "The start is in the future." };
     if (end - start > LONGEST) return { wrong: "At most 400 days." };
     return { from: String(start), to: end >= now ? "" : String(end) };
   };

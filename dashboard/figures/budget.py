@@ -308,7 +308,7 @@ def _whole_ticks(top: float) -> dict[str, Any]:
 
 
 def _bars(stage: str, x: Any, bad: np.ndarray, width: float, places: list[str]) -> Trace:
-    name = safe(label(stage)) if stage else "no stage stands out"
+    name = safe(label(stage)) if stage else "no dominant stage"
     return {
         "type": "bar",
         "x": x,

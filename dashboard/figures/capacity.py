@@ -181,7 +181,7 @@ def _capacity_note(side: VersionLoad, *, present: bool, left: bool) -> Annotatio
 def _knee(curve: Curve) -> Trace:
     at = curve.knee
     marker = {"symbol": "diamond-open", "size": 11, "color": _INK, "line": {"width": 1.6}}
-    text = f"<b>Knee</b> at {count(at)}/s, {duration(float(curve.at(at)))}<br>beyond it latency grows faster than throughput<extra></extra>"  # fmt: skip
+    text = f"<b>Knee</b> at {count(at)}/s, {duration(float(curve.at(at)))}<br>above it, latency grows faster than throughput<extra></extra>"  # fmt: skip
     trace: Trace = {"type": "scatter", "mode": "markers+text", "x": [at], "y": [float(curve.at(at))], "marker": marker}
     named = {"text": ["knee"], "textposition": "bottom right", "textfont": {"size": 11, "color": "$muted"}}
     return trace | named | {"hovertemplate": text}

@@ -47,7 +47,7 @@ from .spending import mean_stages, spending
 # Title and reason of a finding by its cause.
 _TEXTS: dict[Cause, tuple[str, str]] = {
     "bursts": (
-        "Batch bursts, or add a replica",
+        "Batch requests of a burst, or add a replica",
         "{stage} is {shares}: bursts arrive faster than they are served; between bursts no request waits.",
     ),
     "saturation": (
@@ -57,11 +57,11 @@ _TEXTS: dict[Cause, tuple[str, str]] = {
     "cold_starts": ("Keep the model warm", "{stage} is {shares}: some requests include a cold start, most do not."),
     "repeated_loads": ("Load once, before traffic", "{stage} is {shares}: requests load it repeatedly."),
     "uneven_work": (
-        "Bound what {work} has to do, or give it cores",
-        "{stage} is {shares}: {slowdown} as long, so some inputs are far larger than others, or wait for a core.",
+        "Limit the work in {work}, or add CPU cores",
+        "{stage} is {shares}: some requests take {slowdown} as long, because their inputs are larger or they wait for a core.",
     ),
-    "rare_work": ("Speed up {work}, or need it less often", "{stage} is {shares}: some requests need it, most do not."),
-    "steady_work": ("Speed up {work}", "{stage} is {shares}: it takes about as long for every request."),
+    "rare_work": ("Speed up {work}, or run it less often", "{stage} is {shares}: only some requests have this stage."),
+    "steady_work": ("Speed up {work}", "{stage} is {shares}: it takes about the same time in every request."),
     "slow_decoding": ("Decode faster", "{stage} is {shares}."),
     "long_responses": (
         "Limit response length, or decode faster",
@@ -78,25 +78,25 @@ _TEXTS: dict[Cause, tuple[str, str]] = {
     ),
     "unrecorded_stages": (
         "Let agents record stages again",
-        "{stage} is {shares}: agents reached their budget and recorded no stages of these requests.",
+        "{stage} is {shares}: agents reached their overhead budget and recorded no stages of these requests.",
     ),
     "model_work": ("{model_title}", "{stage} is {shares}{for_some}."),
 }
 _MODEL_TITLES = {
-    "forward": "Make the model itself faster",
+    "forward": "Make the model faster",
     "prefill": "Cache prompt prefixes, and prefill in chunks",
     "h2d": "Copy less to the device, or overlap copies with compute",
     "d2h": "Copy less from the device, or overlap copies with compute",
     "serialize": "Serialize faster, or return smaller responses",
-    "network": "Send fewer bytes, over a shorter route",
+    "network": "Send fewer bytes, or move client and server closer",
 }
 _WORDS = {"dismissed": "Dismissed", "snoozed": "Snoozed", "done": "Done"}
 _MATRIX = (
-    ("gain", "Gain, at best"),
+    ("gain", "Largest gain"),
     ("accuracy", "Accuracy"),
     ("complexity", "Complexity"),
     ("hardware", "Hardware"),
-    ("reversible", "To go back"),
+    ("reversible", "Reversible"),
     ("source", "Source"),
 )
 _NAMES = {"p99": "p99", "p50": "p50", "cost": "Cost"}
@@ -139,7 +139,7 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
             )
         )
     if not found:
-        cards.append(empty_page_card("No change would help by 3 % or more", "Every stage is below that limit."))
+        cards.append(empty_page_card("No change would save 3 % or more", "Every stage is below this limit."))
     return [*above, *cards, _hidden_note(context, found)]
 
 
@@ -147,11 +147,11 @@ def _summary(found: Sequence[Advice], rank: str) -> Component:
     """Return one sentence about the stage with the largest gain."""
     top = found[0]
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
-    rest = f"{len(found)} stages are worth changing" if len(found) > 1 else "no other stage is worth changing"
+    rest = f"{len(found)} stages have advice" if len(found) > 1 else "no other stage has advice"
     if top.is_uneven(rank):
         text = f"{stage} first: {rank} falls by {gain} if no request spends more than the median in it; {rest}."
     else:
-        text = f"{stage} first: at most {gain} of {'the cost' if rank == 'cost' else rank} can be gained there; {rest}."
+        text = f"{stage} first: at most {gain} of {'the cost' if rank == 'cost' else rank} can be saved; {rest}."
     return html.Div(text, className="b")
 
 
@@ -171,12 +171,12 @@ def _of_all(context: Context) -> list[Node]:
         for each in _shown(context, found)
     ]
     if not found:
-        ranked = {"p99": "p99 more than of p50", "p50": "p50", "cost": "the busy time"}[rank]
-        text = f"No stage takes a fifth of {ranked} anywhere. Smaller findings are on the page of each service."
-        cards.append(empty_page_card("Nothing stands out", text))
+        ranked = {"p99": "p99, and more than of p50", "p50": "p50", "cost": "the busy time"}[rank]
+        text = f"No stage takes 20 % of {ranked} in any service. The page of each service lists smaller findings."
+        cards.append(empty_page_card("No large finding", text))
     sub = f"The largest finding of {len(found)} service{'s' * (len(found) != 1)}"
     if candidates > MOST:
-        sub += f", of {candidates} that have one"
+        sub += f", out of {candidates} with findings"
     sub += _left_out(context, rank)
     return [_head(context, sub), *cards, _hidden_note(context, found)]
 
@@ -189,7 +189,7 @@ def _left_out(context: Context, rank: str) -> str:
 
 
 def _head(context: Context, sub: str) -> Component:
-    title = html.Div([html.H1("Advice"), html.P(sub or "Largest gains, at best", className="sub")])
+    title = html.Div([html.H1("Advice"), html.P(sub or "Ordered by largest possible gain", className="sub")])
     return html.Div([title, html.Span(className="grow"), _rank_tabs(context)], className="phead")
 
 
@@ -204,7 +204,7 @@ def _too_few(context: Context, requests: int, quantile: float) -> Component:
     actions = [link("Last 24 h", href=context.view.here(from_="now-24h", to=None), className="btn")]
     if has_enough_samples(requests, 0.5):
         actions.insert(0, link("Rank by p50", href=context.view.here(rank="p50"), className="btn pri"))
-    return empty_page_card(f"Too few requests to advise on {name}", f"{whole(requests)} so far in this window, and {name} needs {whole(samples_needed(quantile))}.", actions=actions)  # fmt: skip
+    return empty_page_card(f"Too few requests to advise on {name}", f"{whole(requests)} in this window; {name} needs {whole(samples_needed(quantile))}.", actions=actions)  # fmt: skip
 
 
 def _shows_all(context: Context) -> bool:
@@ -313,9 +313,9 @@ def _reachable(stage: str, reach: ReachableLatency) -> list[Node]:
     """Return the percentile if the stage never exceeds its median, and the largest possible gain."""
     without = f"if {label(stage)} took no time"
     ceiling = html.Div([html.B(duration(reach.without)), f" at best, {without}"], className="muted")
-    text = f"{MINUS}{percent(reach.gain)} if no request exceeded the median"
+    text = f"{MINUS}{percent(reach.gain)} if no request exceeded the median of the stage"
     if not reach.is_uneven:
-        text, ceiling = f"{MINUS}{percent(reach.ceiling)}: a ceiling, {without}", None
+        text, ceiling = f"{MINUS}{percent(reach.ceiling)}: at most, {without}", None
     to = html.B(duration(reach.after))
     return [
         html.Div(f"{reach.name} could reach" + ("" if reach.is_uneven else ", at best"), className="l"),
@@ -332,7 +332,7 @@ def _cost_numbers(context: Context, advice: Advice) -> list[Node]:
     return [
         html.Div("could save, at best", className="l"),
         html.Div(html.B(saved or percent(share)), className="to num"),
-        html.Div(f"of {money(found.each * MILLION, found.currency)} per 1 M requests, {percent(share)}" if saved and found and found.each else "of the busy time; no price is set", className="muted"),
+        html.Div(f"of {money(found.each * MILLION, found.currency)} per 1 M requests, {percent(share)}" if saved and found and found.each else "of the busy time; no price is configured", className="muted"),
     ]  # fmt: skip
 
 
@@ -371,7 +371,7 @@ def finding_text(finding: StageFinding) -> tuple[str, str]:
         "tokens": f"responses have {count(tokens[0])} tokens at p50 and {count(tokens[1])} at p99" if tokens else "",
         "slow_calls": f": some calls take {slowdown} as long" if ratio else "",
         "failed_calls": f" {count(facts.failed_calls)} calls failed in the window." if facts.failed_calls else "",
-        "for_some": f", {slowdown} as long for some" if ratio else ", similar for every request",
+        "for_some": f", {slowdown} as long for some requests" if ratio else ", similar for every request",
         "model_title": _MODEL_TITLES.get(finding.stage, ""),
     }
     title, reason = _TEXTS[finding.cause]
@@ -453,7 +453,7 @@ def scope_notes(context: Context, stage: str) -> list[str]:
         if alone := slow_alone(seconds):
             slow, next_ = (duration(seconds[value]) for value in alone)
             found.append(
-                f"Only {dimension} {alone[0]}: p99 of {label(stage)} itself is {slow}, against {next_} on {alone[1]}."
+                f"Only in {dimension} {alone[0]}: the p99 of {label(stage)} is {slow}, compared with {next_} in {alone[1]}."
             )
     return found
 

@@ -70,18 +70,18 @@ def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
     """Return one or two sentences about the remaining capacity, or the reason why it is unknown."""
     now, capacity = loads.now, loads.now.capacity
     if capacity is not None and loads.threshold_seconds is not None:
-        inside = f"{now.version} stays inside {axis_duration(loads.threshold_seconds)} at {loads.name}"
+        inside = f"{now.version} keeps {loads.name} within {axis_duration(loads.threshold_seconds)}"
         if capacity.rate <= 0:
-            first = f"{now.version} is above {axis_duration(loads.threshold_seconds)} at {loads.name} at any load."
+            first = f"{now.version} has a {loads.name} above {axis_duration(loads.threshold_seconds)} at any load."
         else:
             first = f"{inside} up to about {count(capacity.rate)}/s ({count(capacity.low)} to {count(capacity.high)}/s at 95 %)."
         return _verdict_banner(first, " ".join(_capacity_details(now, rates)))
     if isinstance(now.curve, Curve):
         return _verdict_banner(
-            "The capacity inside an objective is not known: this service has no latency objective.",
-            f"The curve bends at {count(now.curve.knee)}/s: beyond it latency grows faster than throughput."
+            "The capacity within an objective is unknown: this service has no latency objective.",
+            f"The curve has its knee at {count(now.curve.knee)}/s: above it, latency grows faster than throughput."
             if now.curve.knee_is_sure
-            else "The bend of the curve is not known: no step came near it.",
+            else "The knee of the curve is unknown: the measured load was not near it.",
         )
     return _verdict_banner("Not enough data to estimate capacity.", f"No curve: {why_none(now, loads.quantile)}")
 
@@ -91,7 +91,7 @@ def _scope_note(context: Context) -> Component | None:
     part = scope_text(context.view, ("m", "r"))
     if not part:
         return None
-    return html.Div(f"Only {part}: its other requests keep the replicas busy too.", className="quiet")
+    return html.Div(f"Only {part}. The replicas also serve other requests of the service.", className="quiet")
 
 
 def _capacity_details(load: Load, rates: list[float]) -> list[str]:
@@ -109,8 +109,8 @@ def _headroom_sentence(now: float, capacity: float) -> str:
     if capacity <= 0:
         return ""
     if now > capacity:
-        return f"It serves {count(now)}/s now, {percent(now / capacity - 1)} above its capacity."
-    return f"It serves {count(now)}/s now: {percent(1 - now / capacity)} headroom."
+        return f"The service handles {count(now)}/s now, {percent(now / capacity - 1)} above its capacity."
+    return f"The service handles {count(now)}/s now: {percent(1 - now / capacity)} headroom."
 
 
 def _verdict_banner(first: str, rest: str) -> Component:
@@ -143,7 +143,7 @@ def _since(context: Context) -> str:
 
 
 def _capacity_tile(loads: Loads) -> Component:
-    name, capacity = "Capacity inside SLO", loads.now.capacity
+    name, capacity = "Capacity within SLO", loads.now.capacity
     if capacity is None:
         return tile(name, UNKNOWN, "", "needs an objective" if loads.threshold_seconds is None else "no curve yet")
     before = loads.before.capacity if loads.before else None
@@ -161,7 +161,7 @@ def _capacity_tile(loads: Loads) -> Component:
 def _headroom_tile(loads: Loads, now: float | None) -> Component:
     capacity, name = loads.now.capacity, "Headroom"
     if capacity is None or not now:
-        return tile(name, UNKNOWN, "", "needs the capacity")
+        return tile(name, UNKNOWN, "", "capacity is unknown")
     if capacity.rate <= 0:
         return tile(name, "0", "%", html.Span("over the SLO at any load", className="bad"))
     left = 1 - now / capacity.rate
@@ -180,7 +180,9 @@ def _load_card(context: Context, loads: Loads) -> Component:
     sub = f"{loads.name} of each {span(now.step)}; line = fitted queueing curve"
     if not len(now.steps):
         longer = [link("Last 24 h", href=context.view.here(from_="now-24h", to=None), className="btn")]
-        return card(title, empty("No step of time has data", why_none(now, loads.quantile), actions=longer), size="c8")
+        return card(
+            title, empty("Not enough data for a curve", why_none(now, loads.quantile), actions=longer), size="c8"
+        )
     sides = [_version_load(each) for each in (now, loads.before) if each is not None]
     figure = load_figure(sides[0], sides[1] if len(sides) > 1 else None, loads.threshold_seconds, loads.name)
     curve = now.curve
@@ -188,9 +190,9 @@ def _load_card(context: Context, loads: Loads) -> Component:
     if isinstance(curve, Curve):
         foot = [
             html.Span(["without waiting ", html.B(duration(curve.base))]),
-            html.Span(["full at ", html.B(f"{count(curve.saturation)}/s")]),
-            html.Span(["steps lie ", html.B(percent(curve.residual)), " from the curve"]),
-            html.Span("dotted where no load was measured", className="muted"),
+            html.Span(["saturation at ", html.B(f"{count(curve.saturation)}/s")]),
+            html.Span(["mean error of the curve ", html.B(percent(curve.residual))]),
+            html.Span("dotted: extrapolated", className="muted"),
         ]
     return card(
         title,
@@ -215,9 +217,9 @@ def _versions(loads: Loads) -> Component:
 
 def _load_words(loads: Loads) -> str:
     rate, latency = load_arrays(loads.now)
-    seen = f"{len(rate)} steps of {loads.now.version} between {count(float(rate.min()))} and {count(float(rate.max()))} requests a second"
+    seen = f"{len(rate)} steps of {loads.now.version} between {count(float(rate.min()))} and {count(float(rate.max()))} requests/s"
     capacity = loads.now.capacity
-    fits = f", and {count(capacity.rate)} a second are inside the objective" if capacity else ""
+    fits = f"; up to {count(capacity.rate)}/s are within the objective" if capacity else ""
     return f"{seen}, {loads.name} from {duration(float(latency.min()))} to {duration(float(latency.max()))}{fits}."
 
 
@@ -297,8 +299,8 @@ def why_none(load: Load, quantile: float) -> str:
         return ""
     if len(load.steps) >= MIN_STEPS:
         return f"{load.curve.text}."
-    takes = f"{percentile(quantile)} takes {whole(samples_needed(quantile))} requests, here {span(load.step)}"
-    return f"{load.curve.text}: {takes}. A longer window has more steps."
+    needs = f"each step ({span(load.step)}) needs {whole(samples_needed(quantile))} requests for {percentile(quantile)}"
+    return f"{load.curve.text}: {needs}. A longer window has more steps."
 
 
 def _load(
@@ -402,7 +404,7 @@ def batch_tile(context: Context) -> Component:
 
 def best_batch_tile(context: Context, loads: Loads) -> Component:
     """Return the tile of the batch size with the least model time per request among those within the objective."""
-    name, bands = "Best batch in SLO", bands_of(context)
+    name, bands = "Best batch within SLO", bands_of(context)
     if not bands:
         return tile(name, UNKNOWN, "", "no request reported a size")
     if loads.threshold_seconds is None:
@@ -412,7 +414,7 @@ def best_batch_tile(context: Context, loads: Loads) -> Component:
         return tile(name, UNKNOWN, "", f"{loads.name} needs more requests")
     fitting = [each for each in bands if (slow := value_at(each.runs, loads.quantile)) is not None and slow <= limit]
     if not fitting:
-        return tile(name, UNKNOWN, "", "no measured size")
+        return tile(name, UNKNOWN, "", "no measured size is fast enough")
     best = min(fitting, key=lambda each: each.each_seconds)
     usual = sum(each.runs.sum / each.size for each in bands) / sum(each.runs.count for each in bands)
     saved = 1 - best.each_seconds / usual
@@ -424,18 +426,18 @@ def batch_card(context: Context, size: str) -> Component:
     bands = [each for each in bands_of(context) if each.runs.count >= _MIN_RUNS]
     if not bands:
         why = "Shown when the model reports its batch size."
-        return card("Batch size", empty("No batch size known", why), size=size)
+        return card("Batch size", empty("Batch size unknown", why), size=size)
     hourly, currency = _replica_hour(context)
     run = {each.name: each.mean_seconds for each in bands}
     if hourly is None:
         below = {each.name: each.each_seconds for each in bands}
-        written, name = [duration(each) for each in below.values()], "of it, one request"
+        written, name = [duration(each) for each in below.values()], "time per request"
     else:
         below = {each.name: hourly / HOUR_SECONDS * each.each_seconds * MILLION for each in bands}
-        written, name = [money(each, currency) for each in below.values()], "cost per 1 M, replicas always busy"
+        written, name = [money(each, currency) for each in below.values()], "cost per 1 M requests at full load"
     stage = _larger_model_stage(context)
     figure = batch_figure(run, below, stage, written, name)
-    unit = f"cost per 1 M requests ({currency})" if hourly is not None else "model time of a request (seconds)"
+    unit = f"cost per 1 M requests ({currency})" if hourly is not None else "model time per request (seconds)"
     frame = pd.DataFrame(
         {
             "batch size": [each.name for each in bands],
@@ -444,7 +446,7 @@ def batch_card(context: Context, size: str) -> Component:
             unit: list(below.values()),
         }
     )
-    spoken = f"A batch of {bands[0].name} runs {duration(bands[0].mean_seconds)}, one of {bands[-1].name} {duration(bands[-1].mean_seconds)}; for one request that is {written[0]} and {written[-1]}."
+    spoken = f"A batch of {bands[0].name} takes {duration(bands[0].mean_seconds)}, a batch of {bands[-1].name} {duration(bands[-1].mean_seconds)}; per request {written[0]} and {written[-1]}."
     foot = None if hourly is not None else "Set per_replica_hour and replicas in the price file to see the cost."
     return card(
         "Batch size", chart("batch", figure, spoken, 400, frame=frame), sub=f"{label(stage)} by size", foot=foot and html.Span(foot), size=size

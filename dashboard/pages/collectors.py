@@ -29,11 +29,11 @@ LONG_WAIT = timedelta(minutes=10)
 CLOCK_AHEAD = timedelta(seconds=10)
 # Reasons of rejected requests by HTTP status, with the fix.
 _REFUSALS = {
-    "401": "their token or certificate is missing or wrong: compare the settings of agents and collector",
-    "403": "their certificate is not on the list: add it under access.certificates",
+    "401": "the token or certificate of senders is missing or wrong: compare the settings of agents and collector",
+    "403": "the certificate of senders is not allowed: add its name under access.certificates",
     "429": "a client exceeds its rate, or the queue is full: raise the limit, or start another collector",
-    "503": "the store does not commit in time: check the database; or too much data waits to be forwarded",
-    "508": "forwarded data came back: change one of the forward: sections on its route",
+    "503": "the store does not commit in time: check the database; or too much data waits for forwarding",
+    "508": "forwarding loop: fix a forward: section on the route",
     "413": "requests are too large: send smaller batches, or raise STAGELENS_MAX_BODY",
     "400": "requests cannot be parsed: see the logs of the senders",
 }
@@ -49,29 +49,29 @@ _LOOKS: dict[State, tuple[str, str]] = {
 _MEANINGS = (
     (
         "State",
-        "OK, Degraded (it works, and something must be fixed), Failing, or Silent",
+        "OK, Degraded (the collector works, but a problem needs a fix), Failing, or Silent",
         "Failing or Silent for minutes",
     ),
     (
         "Exports/s",
         "accepted requests with metrics, traces and logs, over the last minute",
-        "none, while agents run",
+        "zero, while agents run",
     ),
     (
         "Refused/s",
         "requests rejected with an error; senders retry where that helps",
-        "it stays above zero",
+        "above zero for minutes",
     ),
-    ("Queue", "received data that waits to be committed", "it grows: the store is slower than the senders"),
-    ("Commit p99", "upper limit for nearly all transactions", "above a second: agents begin to wait"),
-    ("Memory, CPU", "of the process; bounded by STAGELENS_QUEUE_SIZE and a constant", "CPU near one core for long"),
-    ("Targets", "engines whose metrics are scraped: responding, of all", "one is down for minutes"),
+    ("Queue", "received data that waits to be committed", "growing: the store is slower than the senders"),
+    ("Commit p99", "99 % of transactions are faster", "above one second: agents wait"),
+    ("Memory, CPU", "of the process; STAGELENS_QUEUE_SIZE limits the memory", "CPU near one core for minutes"),
+    ("Targets", "number of engines that respond, of all scraped engines", "an engine is down for minutes"),
     (
         "Spans waiting",
-        "of other programs, until their requests are complete; shared by all collectors",
-        "older than minutes",
+        "spans of incomplete requests; shared by all collectors",
+        "older than some minutes",
     ),
-    ("Rejected", "invalid data points and spans since the start, by reason", "a reason that grows"),
+    ("Rejected", "invalid data points and spans since the start, by reason", "a number that grows"),
 )
 
 
@@ -99,7 +99,7 @@ def _head(found: Sequence[CollectorStatus]) -> Component:
         several(len(found), "collector"),
         *(f"{counts[state]} {_LOOKS[state][0].lower()}" for state in ORDER if counts[state]),
     ]
-    sub = " · ".join(parts if found else ["none has reported"])
+    sub = " · ".join(parts if found else ["no collector has reported"])
     return html.Div(html.Div([html.H1("Collectors"), html.P(sub, className="sub")]), className="phead")
 
 
@@ -243,14 +243,14 @@ def collector_status(report: Report, now: datetime) -> CollectorStatus:
     if (now - seen).total_seconds() > SILENT_AFTER:
         text = f"No report for {span(now - seen)}"
         fix = (
-            "it was killed, its machine is gone, or it cannot write to the database; see its log. Agents "
+            "the process was killed, its machine is gone, or it cannot write to the database; see its log. Agents "
             "buffer unsent data and retry"
         )
         return CollectorStatus(report, "silent", (CollectorProblem(text, fix, seen),))
     failing = tuple(
         CollectorProblem(
             f"{part[:1].upper()}{part[1:]} fails{f': {why}' if why else ''}",
-            "it retries; see its log",
+            "the collector retries; see its log",
             _moment(since),
         )
         for part, why, since in report.vitals.failing
@@ -276,10 +276,10 @@ def _find_problems(vitals: Vitals) -> Iterator[CollectorProblem]:
             f"{count(rate)} requests/s are rejected with {code}", _REFUSALS.get(code, _OTHER_REFUSAL)
         )
     if vitals.commit_p99_seconds is not None and vitals.commit_p99_seconds > SLOW_COMMIT_SECONDS:
-        text = f"One transaction in a hundred takes about {vitals.commit_p99_seconds:g} s"
+        text = f"The p99 of transactions is about {vitals.commit_p99_seconds:g} s"
         yield CollectorProblem(text, "check the disk and the load of the database")
     for url, why in vitals.targets_down.items():
-        yield CollectorProblem(f"{url} cannot be scraped{f': {why}' if why else ''}", "its counters are read later")
+        yield CollectorProblem(f"{url} cannot be scraped{f': {why}' if why else ''}", "its counters will be read later")
     for name, why in vitals.destinations_down.items():
         fix = "received data waits for it, up to most_waiting of the collector's file"
         yield CollectorProblem(f"Nothing can be forwarded to {name}: {why}", fix)

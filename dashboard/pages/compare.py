@@ -185,7 +185,7 @@ def _unknown(context: Context) -> Component:
 def _no_requests(context: Context) -> Component:
     view = context.view
     keys = list(view.scope_of_all_versions)
-    text = "Neither side has one. Change or remove the filter."
+    text = "Change or remove the filter."
     return empty_page_card(
         f"No request of {scope_text(view, keys)} in A or B", text, actions=remove_filter_links(view, keys)
     )
@@ -196,7 +196,7 @@ def _no_pair(context: Context) -> Component:
     asked = [each for each in (view.text("a"), view.text("b")) if each]
     unknown = [each for each in asked if selection(context, each) is None]
     newest = view.link("/compare", svc=service, **view.scope_of_all_versions)
-    usual = link("Newest with the one before", href=newest, className="btn pri")
+    usual = link("Newest and previous version", href=newest, className="btn pri")
     if unknown:
         known = "Neither is" if len(unknown) > 1 else f"{unknown[0]} is not"
         text = f"{known} a version of {service} that is retained, or a window such as {EXAMPLE} (start in UTC, length)."
@@ -204,7 +204,7 @@ def _no_pair(context: Context) -> Component:
             "One side is unknown" if len(unknown) == 1 else "Both sides are unknown", text, actions=[usual]
         )
     only = ", ".join(str(each) for each in context.versions["version"] if each) or "no named version"
-    text = f"Seen of {service}: {only}. Without a second version two windows can be compared."
+    text = f"Known versions of {service}: {only}. You can compare two windows instead."
     return empty_page_card("Only one version so far", text, actions=window_links(context))
 
 
@@ -248,7 +248,7 @@ def _service_choice(context: Context, service: str, release: Release | None) -> 
 
 def delta_card(context: Context, pair: Pair) -> Component:
     """Return the card of the latency that B adds to A at each percentile, by stage."""
-    title, sub = "What B adds, by percentile", "B minus A, by stage; the parts add up to the line"
+    title, sub = "What B adds, by percentile", "B minus A, by stage; the stages add up to the line"
     frames = _frames(context, pair)
     if frames is None:
         return card(title, _too_few_requests(context, pair), size="c7")
@@ -260,8 +260,8 @@ def delta_card(context: Context, pair: Pair) -> Component:
     at = percentile(float(b["percentile"].iloc[-1]))
     name_a, name_b = side_names(context, pair)
     spoken = (
-        f"What {name_b} adds to {name_a} at each percentile, split by stage: "
-        f"{duration(total, sign=True)} at {at}" + (f", most of it {causes}." if causes else ".")
+        f"Difference between {name_b} and {name_a} at each percentile, by stage: "
+        f"{duration(total, sign=True)} at {at}" + (f", mostly {causes}." if causes else ".")
     )
     return card(title, chart("delta", delta_figure(a, b), spoken, 330, frame=table), sub=sub, size="c7")
 
@@ -318,9 +318,7 @@ def _frames(context: Context, pair: Pair) -> tuple[pd.DataFrame, pd.DataFrame] |
 
 
 def _too_few_requests(context: Context, pair: Pair) -> Component:
-    text = (
-        f"p50 needs {samples_needed(_MEDIAN)} requests on both sides, one has {whole(fewer_requests(context, pair))}."
-    )
+    text = f"p50 needs {samples_needed(_MEDIAN)} requests on both sides; one side has {whole(fewer_requests(context, pair))}."
     return empty("Too few requests", text)
 
 
@@ -355,7 +353,9 @@ def window_links(context: Context) -> list[Component]:
     start, end = context.axis.start, context.view.end
     middle = start + (end - start) / 2
     earlier, later = window_name(start, middle), window_name(middle, end)
-    halves = link("Later half with the earlier", href=context.view.here(a=earlier, b=later), className="btn pri")
+    halves = link(
+        "Second half and first half of the window", href=context.view.here(a=earlier, b=later), className="btn pri"
+    )
     rest = [link(text, href=href, className="btn") for text, href in _presets_a(context, None, with_requests=True)]
     return [halves, *rest]
 
@@ -408,7 +408,7 @@ def _presets_a(context: Context, pair: Pair | None, *, with_requests: bool = Fal
     later = pair.b if pair else context.selection
     name = pair.b_name if pair else window_name(later.start, later.end)
     lengths = {
-        "Time before, as long": later.end - later.start,
+        "Previous window of equal length": later.end - later.start,
         "Same time yesterday": _DAY,
         "Same time last week": _WEEK,
     }

@@ -25,8 +25,8 @@ from .page import Context, records
 _FEW_ERRORS, _STANDARD_ERRORS = 0.001, 3.0
 _HEAD = (("Signal", ""), ("A", "r"), ("B", "r"), ("Change", "r"))
 _DIMENSIONS = {"route": "Route", "model": "Model", "device": "Device", "batch": "Batch of"}
-_LITTLE = "Requests inside the service at once, on average: their rate times their mean latency (Little's law)."
-_MIXED = "Value with the largest difference in its share of requests."
+_LITTLE = "Mean number of concurrent requests: request rate times mean latency (Little's law)."
+_MIXED = "Value whose share of requests differs most."
 # Quantile by value in the address; p90 is offered only if there are too few requests for higher percentiles.
 QUANTILES = {"50": 0.5, "90": 0.9, "95": 0.95, "99": 0.99, "99.9": 0.999}
 _OFFERED = ("50", "95", "99", "99.9")
@@ -44,9 +44,7 @@ def blame_card(context: Context, comparison: PairComparison) -> Component:
     tools = _tabs(context, comparison)
     if not has_enough_samples(fewer, comparison.quantile):
         at = percentile(comparison.quantile)
-        text = (
-            f"{at} needs {whole(samples_needed(comparison.quantile))} requests on both sides, one has {whole(fewer)}."
-        )
+        text = f"{at} needs {whole(samples_needed(comparison.quantile))} requests on both sides; one side has {whole(fewer)}."
         return card("Blame", empty(f"Too few requests for {at}", text), tools=tools, size="c5")
     frame = comparison.stages
     widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])
@@ -143,7 +141,7 @@ def signals_card(context: Context, pair: Pair) -> Component:
     """Return the card of signals other than the code that could explain a change."""
     rows = [_signal_row(each) for each in signals(context, pair)]
     body = table(_HEAD, rows, "What else changed")
-    return card("What else changed", body, sub="the usual confounders", size="c5", flush=True)
+    return card("What else changed", body, sub="other possible causes of the change", size="c5", flush=True)
 
 
 def signals(context: Context, pair: Pair) -> list[Signal]:

@@ -144,7 +144,7 @@ def compared_times(context: Context, pair: Pair) -> str:
     """Return the compared times as text; "" for two windows, whose names contain their times."""
     times = time_range(pair.a, context.view.zone), time_range(pair.b, context.view.zone)
     if pair.together:
-        return f"Both versions served at the same time. Only that time is compared: {times[0]}."
+        return f"Both versions served at the same time. Only this time is compared: {times[0]}."
     if not {pair.a_name, pair.b_name} & {*lives_of(context)}:
         return ""
     return f"A: {times[0]}. B: {times[1]}."
@@ -189,7 +189,7 @@ def mix_sentence(context: Context, pair: Pair) -> str:
         parts.append(f"median prompt {signed_change(longer)}")
     if not parts:
         return "traffic mix unchanged" if len(frame) else ""
-    return "changed too: " + ", ".join(parts)
+    return "also changed: " + ", ".join(parts)
 
 
 def prompt_growth(context: Context, pair: Pair) -> float | None:

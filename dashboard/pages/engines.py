@@ -30,8 +30,8 @@ _SCRAPE = """scrape:
     - url: http://llm:8000/metrics
       service: chat"""
 _WHY = (
-    "Percentiles are intervals: an engine counts its requests in fixed buckets, and the position inside a bucket is not known. "
-    "Means are exact. For exact percentiles, and the stages of the slowest requests, send the engine's traces or run the agent."
+    "Percentiles are intervals, because an engine counts requests in fixed buckets. "
+    "Means are exact. For exact percentiles, and the stages of the slowest requests, send the traces of the engine, or run the agent."
 )
 
 
@@ -58,9 +58,9 @@ def _head(context: Context, found: Sequence[EngineModel]) -> Component:
 
 def _no_engines() -> Component:
     return empty(
-        "No engine is read in this window",
+        "No engine was scraped in this window",
         "vLLM, Triton, TGI, SGLang, TensorRT-LLM, Dynamo, TorchServe, Ray Serve, KServe and BentoML export metrics on "
-        "/metrics. Add their addresses in the collector's file, STAGELENS_COLLECTOR_CONFIG:",
+        "/metrics. Add their addresses to the collector file (STAGELENS_COLLECTOR_CONFIG):",
         html.Pre(_SCRAPE, className="code mono", tabIndex=0),
     )
 
@@ -116,7 +116,7 @@ def _times(context: Context, name: str, model: EngineModel) -> Component:
     rows += [_time(_model_name("First token", key), each) for key, each in model.first_token.items()]
     rows += [_time(_model_name("Output token", key), each) for key, each in model.output_token.items()]
     rows += [
-        _time(f"Run of {band.replace('-', UNKNOWN)} at once", Distribution(each, each), only_mean=True)
+        _time(f"Run of a batch of {band.replace('-', UNKNOWN)}", Distribution(each, each), only_mean=True)
         for band, each in model.batches.items()
     ]
     counts = [
@@ -125,7 +125,7 @@ def _times(context: Context, name: str, model: EngineModel) -> Component:
         if model.tokens.get(kind)
     ]
     foot = (
-        f"Time that the engine does not split is {label(OVERHEAD)} in the bar above."
+        f"Time that the engine does not report by stage is {label(OVERHEAD)} in the bar above."
         if OVERHEAD in _split(model)
         else None
     )
@@ -158,10 +158,10 @@ def _between(found: Distribution, quantile: float) -> Component:
         return html.Td(UNKNOWN, className="r muted", title="Only count and sum are reported, no distribution")
     low = axis_duration(roundest(interval.low, interval.low * _BUCKET)) if interval.low else ""
     if math.isinf(interval.high):
-        return html.Td(f"above{SPACE}{low}", className="r", title=f"{name} is above {low}, the last bucket's edge")
+        return html.Td(f"above{SPACE}{low}", className="r", title=f"{name} is above the last bucket bound {low}")
     high = axis_duration(roundest(interval.high / _BUCKET, interval.high))
     if not low:
-        return html.Td(f"up{SPACE}to{SPACE}{high}", className="r", title=f"{name} is {high} at most")
+        return html.Td(f"up{SPACE}to{SPACE}{high}", className="r", title=f"{name} is at most {high}")
     return html.Td(f"{low}{UNKNOWN}{high}", className="r nowrap", title=f"{name} is between {low} and {high}")
 
 

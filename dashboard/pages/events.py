@@ -78,7 +78,7 @@ def _days(context: Context, shown: Sequence[TimelineEvent]) -> Component:
     if len(shown) > _MOST:
         cards.append(
             html.P(
-                f"{several(len(shown) - _MOST, 'older event')} left out: choose a shorter window.", className="muted"
+                f"{several(len(shown) - _MOST, 'older event')} not shown: choose a shorter window.", className="muted"
             )
         )
     return html.Div(cards, className="stack")
@@ -92,7 +92,7 @@ def _no_events(context: Context) -> Component:
     )
     longer = link("Last 30 days", href=view.here(from_="now-30d", to=None), className="btn")
     return empty(
-        "Nothing happened in this window",
+        "No event in this window",
         "New versions and alerts appear automatically. Report other events from your pipelines:",
         html.Pre(_TELL, className="code mono", tabIndex=0),
         actions=[*actions, longer],

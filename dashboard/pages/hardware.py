@@ -49,7 +49,7 @@ _TORCH: _Columns = {
 # Measures that may delay requests although the service is idle, with the words before and after their shares.
 _OTHERS = {
     measures.HOST_CPU: ("CPUs of the whole machine", "busy"),
-    measures.THROTTLED: ("Then the container was stopped at its CPU limit in", "of the scheduler's periods"),
+    measures.THROTTLED: ("The container was throttled at its CPU limit in", "of the scheduler periods"),
 }
 
 
@@ -75,7 +75,7 @@ def hardware_card(context: Context) -> Component:
     return card(
         "Hardware",
         body,
-        sub=f"means of each {span(axis.step)}, memory and lag at their most",
+        sub=f"mean per {span(axis.step)}; memory and lag: maximum",
         foot=_footnotes(frame, kind),
     )
 
@@ -84,7 +84,7 @@ def _no_hardware() -> Component:
     return empty(
         "No host metrics in this window",
         "Agents report their process every ten seconds after the first request; older versions "
-        "do not. They report GPUs if nvidia-ml-py is installed next to the service:",
+        "do not. Agents report GPUs if nvidia-ml-py is installed next to the service:",
         html.Pre("pip install 'stagelens[gpu]'", className="code mono", tabIndex=0),
     )
 
@@ -104,19 +104,19 @@ def _tail(context: Context) -> tuple[float, pd.DataFrame]:
 def _finding(frame: pd.DataFrame, kind: str, shares: pd.DataFrame, tail: pd.DataFrame, tail_name: str) -> str:
     """Return whether the machines were busier in the slow steps, as text."""
     if shares.empty:
-        return "GPU utilization is not available: a MIG slice has no utilization of its own."
+        return "GPU utilization is not available: a MIG slice reports no utilization."
     found = compare_slow_steps(shares, tail)
     mean = f"{kind}s busy {percent(float(shares['share'].mean()))} of the time"
     if found is None:
-        return f"{mean}; too few steps of time report {tail_name} to compare them with slow requests."
+        return f"{mean}; not enough data with {tail_name} for a comparison with slow requests."
     when = f"In the slowest tenth of the time ({tail_name} above {duration(found.threshold_seconds)}) {kind}s were"
     return " ".join([f"{when} {_comparison_words(found)}.", *_other_causes(frame, tail)])
 
 
 def _comparison_words(found: SlowComparison) -> str:
     if abs(found.slow - found.other) < _MORE:
-        return f"as busy as otherwise, {percent(found.slow)}: their load does not explain it"
-    return f"{percent(found.slow)} busy, otherwise {percent(found.other)}"
+        return f"{percent(found.slow)} busy, as at other times: their load is not the cause"
+    return f"{percent(found.slow)} busy, at other times {percent(found.other)}"
 
 
 def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
@@ -125,7 +125,7 @@ def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
     for measure, (before, after) in _OTHERS.items():
         found = compare_slow_steps(shares_of_measure(frame, measure.key), tail)
         if found is not None and found.slow - found.other >= _MORE:
-            causes.append(f"{before} {percent(found.slow)} {after}, otherwise {percent(found.other)}.")
+            causes.append(f"{before} {percent(found.slow)} {after}, at other times {percent(found.other)}.")
     return causes
 
 
@@ -145,7 +145,7 @@ def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | Non
     places = sorted({str(each) for each in own["place"]}, key=lambda each: (-float(means.get(each, 0.0)), each))
     head: list[tuple[Node, str]] = [(what, ""), ("", "hide"), *((name, "r") for name, _, _ in shown.values())]
     rows = [_row(own[own["place"] == place], place, first, shown) for place in places[:_MOST_ROWS]]
-    more = f"{len(places) - _MOST_ROWS} less busy ones are omitted." if len(places) > _MOST_ROWS else None
+    more = f"{len(places) - _MOST_ROWS} less busy rows are not shown." if len(places) > _MOST_ROWS else None
     return html.Div([table(head, rows, what), html.P(more, className="muted") if more else None])
 
 
@@ -166,10 +166,10 @@ def _row(own: pd.DataFrame, place: str, first: str, columns: _Columns) -> Compon
 
 def _footnotes(frame: pd.DataFrame, kind: str) -> str:
     host = frame[frame["measure"] == measures.HOST_CPU.key]["mean"]
-    whole = f"All CPUs of the machines, for all processes: {percent(float(host.mean()))} busy. " if len(host) else ""
+    whole = f"All processes of the machines: CPUs {percent(float(host.mean()))} busy. " if len(host) else ""
     if kind == "GPU":
-        return f"{whole}A GPU is busy while a kernel runs on it, however small: busy is not full."
-    return f"{whole}No GPU is reported; pip install 'stagelens[gpu]' next to the service to see its GPUs."
+        return f"{whole}A GPU counts as busy while any kernel runs, so 100 % busy is not full load."
+    return f"{whole}No GPU is reported; run pip install 'stagelens[gpu]' in the environment of the service."
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,9 +35,9 @@ _UNJUDGED: dict[SloState, tuple[str, str, str]] = {
 }
 # States of other rules: word, symbol, reason; a firing rule has the symbol of its severity.
 _RULE_STATES: dict[RuleState, tuple[str, str, str]] = {
-    "too_few": ("Too few", "none", "Both windows exceed it, but too few requests were bad, or the data is too recent"),
+    "too_few": ("Too few", "none", "Both windows exceed it, but bad requests are too few, or the data is too recent"),
     "short_only": ("Pending", "warn", "Only the short window is above its threshold"),
-    "long_only": ("Calming", "none", "Recovering: only the long window is above its threshold"),
+    "long_only": ("Recovering", "none", "Only the long window is above its threshold"),
     "quiet": ("Quiet", "good", ""),
 }
 # End states other than resolved: word, reason.
@@ -175,7 +175,7 @@ def _head(context: Context, found: Incident) -> Component:
     )
     slo = next((each.slo for each in context.slos if each.slo.name == found.name), None)
     path = requests_path(view, slo, found.since, found.resolved_at) if slo else incident_path(view, found)
-    requests = link("See the requests", href=path, className="btn")
+    requests = link("Show the requests", href=path, className="btn")
     quiet = [end_button(silence, _matchers(silence))] if silence else silence_buttons(found)
     done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *quiet]
     return html.Div([title, html.Div([*done, requests], className="acts")], className="phead")
@@ -187,7 +187,7 @@ def _silence_note(context: Context, silence: Silence) -> str:
 
 
 def _history(context: Context, happened: Sequence[Transition]) -> Component:
-    head = (("Time", ""), ("What", ""), ("Notified", ""), ("Message", "hide"))
+    head = (("Time", ""), ("Event", ""), ("Notified", ""), ("Message", "hide"))
     rows = [
         html.Tr(
             [

@@ -144,7 +144,7 @@ def _slo_tile(rows: list[ServiceRow]) -> Component | None:
     if not states:
         return None
     rest = ", ".join(state_counts(states))
-    below = html.Span(rest or "none at risk", className=_TONES.get(most_urgent(states), "muted") if rest else "good")
+    below = html.Span(rest or "no SLO at risk", className=_TONES.get(most_urgent(states), "muted") if rest else "good")
     return tile("Services meeting SLO", str(states.count("healthy")), f"of {len(states)}", below)
 
 
@@ -211,7 +211,7 @@ def findings(context: Context, rows: list[ServiceRow]) -> Component:
         return cards
     more = html.Div([each.build() for each in rest], className="finds")
     left = len(found) - _MOST - len(rest)
-    foot = html.P(f"and {left} more: the table below has all services", className="foot") if left else None
+    foot = html.P(f"and {left} more: see the table of all services below", className="foot") if left else None
     return html.Div([cards, html.Details([html.Summary(f"+{len(found) - _MOST} more", className="link"), more, foot])])
 
 
@@ -221,12 +221,12 @@ def _no_findings(rows: list[ServiceRow]) -> Component:
     if not promised:
         return html.Div([dot("healthy"), "No regression found."], className="quiet")
     if others:
-        text = f"{states.count('healthy')} of {promised} services with an objective are inside it, {others}."
+        text = f"{states.count('healthy')} of {promised} services with an objective meet it; {others}."
         return html.Div([dot(most_urgent(states)), text], className="quiet")
-    who = "The service with an objective is" if promised == 1 else f"All {promised} services with an objective are"
-    all_of_them = f"All {promised} services are" if promised == len(rows) > 1 else who
+    who = "The service with an objective meets" if promised == 1 else f"All {promised} services with an objective meet"
+    all_of_them = f"All {promised} services meet" if promised == len(rows) > 1 else who
     inside = "it" if promised == 1 else "their objectives"
-    return html.Div([dot("healthy"), f"{all_of_them} inside {inside}."], className="quiet")
+    return html.Div([dot("healthy"), f"{all_of_them} {inside}."], className="quiet")
 
 
 def _of_collector(context: Context, rows: list[ServiceRow]) -> FleetFinding | None:
@@ -236,7 +236,7 @@ def _of_collector(context: Context, rows: list[ServiceRow]) -> FleetFinding | No
 
 
 def _collector(context: Context, found: SloStatus, number: int) -> Component:
-    text = f"The collector has not ingested or aggregated data {state_note(found, context.view)}. Until it works again no incident is opened or resolved."
+    text = f"The collector has not ingested or aggregated data {state_note(found, context.view)}. Until the collector works again, no incident is opened or resolved."
     title = "No SLO is evaluated: the collector is not working"
     about = f"{several(number, 'service')} with an objective"
     href = context.view.link("/settings")
@@ -254,7 +254,7 @@ def _of_release(row: ServiceRow) -> FleetFinding | None:
 def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
     found, pair = release.comparison, release.comparison.pair
     blamed = found.growth[0].stage if found.growth else "overhead"
-    causes = [f"{label(each.stage)} explains {portion(each.share)} of it" for each in found.growth[:1]]
+    causes = [f"{label(each.stage)} explains {portion(each.share)} of the increase" for each in found.growth[:1]]
     causes += [f"{label(each.stage)} {percent(each.share)}" for each in found.growth[1:2] if each.share > _NAMED]
     how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose {ratio:.0f}-fold"  # noqa: PLR2004 - wording of common ratios
     from_to = f"{duration(found.verdict.a_value)} → {duration(found.verdict.b_value)}"
@@ -273,7 +273,7 @@ def _of_slo(row: ServiceRow) -> FleetFinding | None:
 
 def _slo(row: ServiceRow, found: SloStatus) -> Component:
     stage, cause = blamed_stage(row.context, found.slo)
-    attained = f"{percent(found.attained, 2)} inside, target {target(found.slo.objective)}." if cause else ""
+    attained = f"{percent(found.attained, 2)} good requests, target {target(found.slo.objective)}." if cause else ""
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
     href = row.context.view.link(slo_path(found.slo.name))
     shown = f"{cause}. {attained}" if cause else f"{found.slo.in_words()}."
@@ -308,7 +308,7 @@ def _time_words(context: Context) -> str:
 
 def _budget_title(found: SloStatus) -> str:
     if found.budget_left is None or found.budget_left > 0:
-        gone = f", budget gone in {span(found.exhausted_in)}" if found.exhausted_in else ""
+        gone = f", budget spent in {span(found.exhausted_in)}" if found.exhausted_in else ""
         return f"Burning {times(found.burn_1h)}{gone}"
     share, word = budget_left_words(found.budget_left)
     over = f"{word} {share}" if word == "spent" else f"overspent by {share}" if found.budget_left else "spent"
@@ -328,7 +328,7 @@ def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:
 def _silence(row: ServiceRow, silence: timedelta) -> Component:
     local = row.seen.last_seen.astimezone(row.context.view.zone)
     title = f"No request for {span(silence)}"
-    text = f"The last request came at {local:%H:%M:%S}; other services still send data. Its process or its agent may be down."
+    text = f"The last request came at {local:%H:%M:%S}; other services still send data. The process or its agent may be down."
     href = row.context.view.link(service_path(row.service))
     return _card(
         pill("Silent", "warn"), f"{row.service} · since {local:%H:%M}", title, text, stage="overhead", href=href

@@ -44,7 +44,7 @@ from .service_status import COLOURS
 
 _MAX_LEGEND = 4
 _MAX_EVENTS = 8
-_BUSY_HINT = "All services together: how many requests are in a stage at a time, on average."
+_BUSY_HINT = "Mean number of concurrent requests in each stage, for all services."
 # Number of services from which the table is grouped and has a filter.
 MANY = 30
 _A_PAGE = 50
@@ -93,7 +93,7 @@ def _columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
         "p50": Column("p50", lambda row: row.now.p50, lambda row: duration(row.now.p50)),
         "p99": Column("p99", lambda row: row.now.p99, _p99, "r"),
         "change": Column(context.view.compared_words or "change", lambda row: row.p99_change, _change),
-        "where": Column("Where p99 goes", _dominant_share, _stage_cell, "barcell"),
+        "where": Column("Stages of p99", _dominant_share, _stage_cell, "barcell"),
         "budget": Column("Budget left", _budget_left, _budget, "hide", rising=True) if promised else None,
         _DEFAULT: Column("Burn 1 h", lambda row: -row.urgency[1], _burn) if promised else None,
         "errors": Column("Errors", lambda row: row.now.error_ratio, _errors),
@@ -311,7 +311,7 @@ def stage_time_card(context: Context, size: str) -> Component:
     axis = context.axis_of(frame)
     busy = busy_seconds(frame.iloc[:-1] if context.unfinished(frame["at"], axis) else frame, axis)
     if not len(busy):
-        return card(title, empty("Not enough data yet", "The first time step is not complete."), size=size)
+        return card(title, empty("Not enough data yet", "The first time step is not complete yet."), size=size)
     spent = {str(stage): float(busy[stage].mean()) for stage in busy.columns.drop("at")}
     heavy = sorted(spent, key=lambda stage: -spent[stage])[:_MAX_LEGEND]
     total = sum(spent.values())

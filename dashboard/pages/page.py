@@ -369,7 +369,7 @@ def first_run(source: Source) -> Component:
         [
             html.H1("No service yet"),
             html.P(
-                "Start a service under Stagelens and send it a request. Its code stays unchanged.",
+                "Start a service with Stagelens and send a request to it. Its code stays unchanged.",
                 className="x",
             ),
             html.H2("In the environment of your service"),
@@ -380,7 +380,7 @@ def first_run(source: Source) -> Component:
             _code(_DEMO),
             html.P(with_code(note), className="x"),
             html.Div(
-                [html.Span(className="pulse"), "Waiting for the first request. It appears within seconds."],
+                [html.Span(className="pulse"), "Waiting for the first request. Requests appear here within seconds."],
                 className="wait",
                 role="status",
             ),

@@ -53,7 +53,7 @@ def render(context: Context) -> Page:
     rest = [each for each in releases if each not in slower and each not in faster]
     body: list[Node] = [_head(context, len(releases), len(slower))]
     if slower:
-        body.append(panel("Open", lambda: _section("Open", "slower with the newest version, worst first", slower)))
+        body.append(panel("Open", lambda: _section("Open", "slower with the newest version, slowest first", slower)))
     if faster:
         body.append(
             panel("Improved", lambda: _section("Improved", "faster with the newest version", faster, "Thanks to"))
@@ -69,12 +69,12 @@ def headline(compared: int, slower: int) -> str:
     """Return the summary sentence of the page.
 
     >>> headline(7, 2)
-    '2 of 7 released services got slower'
+    '2 of 7 released services became slower'
     """
     if not compared:
         return "No service was released in the last 7 days"
     services = f"released service{'s' * (compared != 1)}"
-    return f"{slower} of {compared} {services} got slower" if slower else f"None of {compared} {services} got slower"
+    return f"{slower or 'None'} of {compared} {services} became slower"
 
 
 def _head(context: Context, compared: int, slower: int) -> Component:
@@ -182,7 +182,7 @@ def _no_releases(context: Context) -> Component:
     return empty_page_card(
         "Nothing to evaluate",
         "A service is evaluated for 7 days after the first request of a new version (service.version).",
-        "Two windows of the same version can be compared at any time.",
+        "You can compare two windows of the same version at any time.",
         actions=[link("Compare two windows", href=context.view.link("/compare"), className="btn pri")],
     )
 

@@ -66,7 +66,7 @@ def _body(context: Context) -> list[Node]:
     found = loads_of(context)
     if found.empty:
         text = "An agent reports its process after the first request."
-        return [card(None, empty("No replica has reported its start", text))]
+        return [card(None, empty("No start of a replica was reported", text))]
     return [
         _finding(context),
         panel("Replicas", lambda: _replicas_card(context, replicas(found))),
@@ -144,7 +144,7 @@ def _replica_row(context: Context, found: Replica) -> Component:
 
 def _loads_card(context: Context, found: pd.DataFrame) -> Component:
     if found.empty:
-        return card("What was loaded", empty("No load of a millisecond or more"))
+        return card("What was loaded", empty("No load took 1 ms or longer"))
     head = [("Ended", ""), ("Replica", ""), ("Phase", ""), ("Model", ""), ("Input", "hide"), ("Took", "r")]
     rows = [_load_row(context, each) for each in records(found.head(_MAX_LOADS))]
     sub = f"the last {_MAX_LOADS} of {len(found)}" if len(found) > _MAX_LOADS else None

@@ -65,7 +65,7 @@ def no_matching_request(context: Context, keys: list[str]) -> Component:
         for key, n in found.items()
         if n
     ]
-    text = f"There are {', and '.join(left)}." if left else "Remove these filters to see requests."
+    text = f"There are {', and '.join(left)}." if left else "Remove these filters to show requests."
     return empty_page_card(
         f"No request of {scope_text(view)} in this window", text, actions=remove_filter_links(view, keys)
     )
@@ -176,7 +176,7 @@ def leave_out_cold_link(context: Context) -> Component | None:
     number = _requests(context, ONLY_COLD)
     if not number:
         return None
-    title = f"Loading or warm-up happened in {_several(number)}: show only the others"
+    title = f"Loading or warm-up happened in {_several(number)}: exclude these requests"
     href = context.view.here(cold=WITHOUT_COLD)
     return link(f"Leave out {count(number)} cold", href=href, className="btn", title=title)
 

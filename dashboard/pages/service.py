@@ -161,7 +161,7 @@ def _cost_tile(context: Context, now: Measures, before: Measures) -> Component |
     if each is None:
         return None
     moved = ratio_of(each, cost_of_request(per_hour, context.previous_seconds, before.requests))
-    below = _change_words(context, moved) or f"{money(per_hour, costs.currency)} an hour"
+    below = _change_words(context, moved) or f"{money(per_hour, costs.currency)} per hour"
     return tile("Cost per 1 M", money(each * MILLION, costs.currency), "", below)
 
 
@@ -181,7 +181,7 @@ def _unattributed_note(context: Context, now: Measures) -> Component | None:
     if share <= _LARGE_UNATTRIBUTED_SHARE or not has_enough_samples(now.requests, 0.5):
         return None
     where = link("Ways to fix this →", href=_advice(context), className="link")
-    text = " of the median: time between stages is not instrumented. "
+    text = " of the median: this time is between stages and belongs to no stage. "
     return html.Div([html.Span([html.B(f"{label(OVERHEAD)} is {percent(share)}"), text, where])], className="quiet")
 
 
@@ -203,7 +203,7 @@ def _sparkline(frame: pd.DataFrame, column: str) -> Component | None:
 def _inspector(context: Context) -> Component:
     frame, view = grid_frame(context), context.view
     if not len(frame) or not (frame["percentile"] == 0.5).any():  # noqa: PLR2004 - the median
-        return card("What the tail adds", empty("Too few requests", "p50 needs 20."), size="c4")
+        return card("What the tail adds", empty("Too few requests", "p50 needs 20 requests."), size="c4")
     return inspector(
         frame,
         view.percentile,
@@ -395,7 +395,7 @@ def _percentile_notes(values: Mapping[str, Any], shown: int) -> str:
     """Return notes on the percentile: stalls, error bounds, mixed causes; `inspector.js` has the same logic."""
     notes: list[str] = [values["held"][shown]] if values["held"][shown] else []
     if values["wide"][shown]:
-        notes.append(f"It lies in {values['bands'][shown].split(',')[0]}: {values['fixed']}.")
+        notes.append(f"The value is in {values['bands'][shown].split(',')[0]}: {values['fixed']}.")
     if values["mixed"][shown]:
         first, most, second, less = values["mixed"][shown]
         causes = values["causes"]
@@ -414,7 +414,7 @@ def _stage_row(stage: str, before: float, now: float, widest: float, hidden: Col
         [swatch(stage), label(stage)],
         type="button",
         className="nm lit",
-        title="Hidden in the charts; Alt+click shows it" if off else "Highlights it in the charts; Alt+click hides it",
+        title="Hidden in the charts; Alt+click: show" if off else "Click: highlight in the charts; Alt+click: hide",
         **attributes({"data-lit": safe(label(stage)), "aria-pressed": "false"}),
     )
     return html.Tr(
@@ -442,7 +442,7 @@ def _total_row(before: float, now: float, *, unsure: bool) -> Component:
 
 def _gap_sentence(order: list[str], added: Mapping[str, float], gap: float, named: str) -> list[Node]:
     if gap <= 0 or not order:
-        return ["The tail adds nothing."]
+        return ["The tail adds no time."]
     most = order[0]
     share = portion(added[most] / gap)
     return [html.B(label(most)), " explains ", html.B(share), f" {'of ' if share != 'all' else ''}the p50→{named} gap."]

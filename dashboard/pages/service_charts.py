@@ -32,11 +32,11 @@ _MARKED = ("deploy", "config")
 _MAX_MARKS = 4
 _MAX_MARK_CHARS = 24
 _RULE = (
-    "Each column is the average stage time of the requests at that percentile. It adds up to that percentile's latency.",
-    "It is not the sum of each stage's own p99.",
-    "Point at a percentile to show it in the table; click to keep it.",
-    "A percentile is drawn when at least ten requests are above it. If several causes alternate, the table shows how often each occurs.",
-    "A click on a stage in the table highlights it in all charts, Alt+click hides it.",
+    "Each column shows the mean stage times of the requests at that percentile. The stages add up to its latency.",
+    "A column is not the sum of the p99 of each stage.",
+    "Point at a percentile to show it in the table; click to select it.",
+    "A percentile is drawn when at least ten requests are above it. If slow requests have several causes, the table shows the share of each cause.",
+    "Click a stage in the table to highlight it in all charts; Alt+click hides it.",
 )
 
 
@@ -122,7 +122,7 @@ def _percentile_words(context: Context, frame: pd.DataFrame) -> str:
     objective = _objective(context)
     promise = ""
     if objective is not None and objective.inside is not None:
-        promise = f" {percent(objective.inside, 2)} of requests are inside {duration(objective.threshold_seconds)}."
+        promise = f" {percent(objective.inside, 2)} of requests are within {duration(objective.threshold_seconds)}."
     return (
         f"Stages of the latency by percentile, up to {percentile(float(last['percentile']))}, "
         f"{latency}: {spoken_stages(stages_at(frame, len(frame) - 1))}.{promise}"
@@ -144,7 +144,7 @@ def _objective(context: Context) -> Objective | None:
 
 def _too_few(context: Context) -> Component:
     requests = context.source.cached(context.source.read.latency, context.selection).count
-    text = f"{requests} so far in this window. A percentile is shown when ten requests are above it: p50 needs 20."
+    text = f"{requests} so far in this window. A percentile needs ten requests above it: p50 needs 20 requests."
     return empty("Too few requests for a percentile", text)
 
 

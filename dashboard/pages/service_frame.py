@@ -26,9 +26,9 @@ from .service_status import clock_or_date, status_of
 
 _FULL_LEVEL, *_REDUCED_LEVELS = AGENT_LEVELS
 _MISSING_AT = {
-    "no_traces": "none of them is retained as a trace",
-    "no_facts": "none of them is retained as a trace, and their tokens, batch sizes and failed calls are not counted",
-    "requests_only": f"their stages are not recorded and show as {label(UNTIMED)}, and none of them is retained as a trace",
+    "no_traces": "no traces of them are retained",
+    "no_facts": "no traces of them are retained, and their tokens, batch sizes and failed calls are not counted",
+    "requests_only": f"their stages are not recorded and show as {label(UNTIMED)}, and no traces of them are retained",
 }
 _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
@@ -71,7 +71,7 @@ def _unknown(context: Context) -> Component:
     if len(elsewhere):
         return empty_page_card(
             f"{service} was not seen in {view.text('env')}",
-            "It runs in another environment.",
+            "The service runs in another environment.",
             actions=[link("All environments", href=view.here(env=None), className="btn pri")],
         )
     return empty_page_card(
@@ -216,8 +216,8 @@ def suspect_note(context: Context) -> Component | None:
         f"{dialect} {several(calls[dialect], 'time')}" for dialect in sorted(calls, key=calls.__getitem__)[::-1]
     )
     return html.P(
-        f"Of {several(sum(calls.values()), 'call')} the server timings are invalid ({by_dialect}): "
-        f"each counts as {label('dependency')} as a whole. A proxy or a new version of the server may use another unit.",
+        f"{several(sum(calls.values()), 'call')} with invalid server timings ({by_dialect}): "
+        f"the whole call counts as {label('dependency')}. A proxy or a new version of the server may use another unit.",
         className="sub",
     )
 
@@ -231,9 +231,9 @@ def agent_cost(context: Context) -> Component | None:
         return None
     whole = context.source.cached(context.source.read.latency, _any_model(context))
     spent = sum(each.sum for each in counted) / requests
-    share = f" ({percent(spent * whole.count / whole.sum, 2)} of it)" if whole.sum else ""
+    share = f" ({percent(spent * whole.count / whole.sum, 2)} of its time)" if whole.sum else ""
     behind = sum(each.sum for each in _agent_streams(context, AGENT_BACKGROUND).values()) / requests
-    text = f"Agent overhead per request: {duration(spent)}{share}, and the agent's own threads {duration(behind)} for each."
+    text = f"Agent overhead per request: {duration(spent)}{share}, plus {duration(behind)} in background threads."
     return html.P(text, className="sub")
 
 
@@ -244,8 +244,8 @@ def agent_note(context: Context) -> Component | None:
     if not lines:
         return None
     full = costs.get(_FULL_LEVEL)
-    why = f" With all recorded, a request costs {duration(_mean(full))}." if full else ""
-    head = html.Span([html.B("Agents reached their budget:"), f" less than usual is recorded.{why}"])
+    why = f" At full detail, the overhead of a request is {duration(_mean(full))}." if full else ""
+    head = html.Span([html.B("Agents reached their overhead budget:"), f" they record less detail.{why}"])
     return html.Div([head, *lines], className="quiet stack")
 
 
@@ -257,8 +257,8 @@ def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Co
         )
     requests = sum(each.count for name, each in costs.items() if name != AGENT_LEVELS[-1])
     return html.Span(
-        f"{_level_period(context, level)}: of {count(found.count)} of {count(requests)} requests, {_MISSING_AT[level]}. "
-        f"They cost {duration(_mean(found))} each."
+        f"{_level_period(context, level)}: {count(found.count)} of {count(requests)} requests were recorded with less detail: {_MISSING_AT[level]}. "
+        f"Their mean overhead is {duration(_mean(found))}."
     )
 
 

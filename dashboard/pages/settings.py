@@ -66,7 +66,7 @@ def _dashboard(context: Context) -> Component:
         "Version": __version__,
         "Listens on": f"{config.host}, {port}",
         "Authentication": _readers(config),
-        "Allowed hosts": ", ".join(config.hosts) or "those of this machine",
+        "Allowed hosts": ", ".join(config.hosts) or "names of this machine",
         "Tracing backend": _host(context.source.tracer) if context.source.tracer else "no link",
     }
     return card("Dashboard", _facts(facts), size="c6")
@@ -78,7 +78,7 @@ def _readers(config: DashboardConfig) -> str:
         ("a token", config.token),
         ("names and passwords", config.users),
         (f"users named by a proxy in {config.proxy_header}", config.proxy_header),
-        ("users admitted by the proxy", config.behind_proxy),
+        ("users authenticated by the proxy", config.behind_proxy),
     ]
     return ", or ".join(words for words, on in ways if on) or "all users of this machine"
 
@@ -94,7 +94,7 @@ def _agents(context: Context) -> Component:
     facts = {
         "Sending now": f"{state.instances} process{'es' * (state.instances != 1)}",
         "Last data": f"{span(context.source.now() - last)} ago" if last else "none yet",
-        "Requests they could not count": count(state.dropped),
+        "Requests not counted": count(state.dropped),
         "History starts": day(state.oldest.astimezone(view.zone)) if state.oldest else UNKNOWN,
     }
     return card("Agents", _facts(facts), size="c6")
@@ -121,7 +121,7 @@ def _objectives(context: Context) -> Component:
 def _prices(context: Context) -> Component:
     costs = context.source.costs
     if costs is None:
-        text = "No price is set, so no cost is shown: name a file of prices in STAGELENS_PRICES."
+        text = "No price is set, so no cost is shown: set STAGELENS_PRICES to a price file."
         return card("Prices", html.P(text, className="muted"), size="c6")
     prices = costs.prices
     body: list[Node] = [_errors(costs.file), _facts({**_file(context, costs.file), "Prices": _counted(prices)})]
@@ -131,7 +131,7 @@ def _prices(context: Context) -> Component:
 
 
 def _counted(prices: Prices | None) -> str:
-    return str(prices) if prices else "none is in force"
+    return str(prices) if prices else "none in effect"
 
 
 def _price_table(prices: Prices) -> Component:
@@ -146,7 +146,7 @@ def _price_table(prices: Prices) -> Component:
         )
         for each in prices.entries
     ]
-    head = (("Service", ""), ("Environment", ""), ("Replicas", "r"), ("An hour", "r"))
+    head = (("Service", ""), ("Environment", ""), ("Replicas", "r"), ("Per hour", "r"))
     return table(head, rows, "Prices")
 
 
@@ -157,7 +157,7 @@ def _storage(context: Context) -> Component:
         "Size": _budget(found),
         "Projected size": f"{size(found.settled_bytes)} at this rate",
         "Full": _full(found, view.zone),
-        "Traces are retained": f"{span(retention.traces)}, {whole(retention.traces_per_service)} of a service",
+        "Traces are retained": f"{span(retention.traces)}, at most {whole(retention.traces_per_service)} per service",
     }
     rows = [_tier(each) for each in found.tiers]
     head = (("Buckets", ""), ("Retained", "r"), ("Size", "r"), ("Growth a day", "r"), ("Projected size", "r"))
@@ -188,7 +188,7 @@ def _limits(context: Context) -> Component:
     read = context.source.read
     folds = context.source.cached(read.folds)
     limits: Sequence[Component] = [
-        html.P([pill("Folded", "warn"), f" {each}: the rest counts as other."]) for each in folds
+        html.P([pill("Aggregated", "warn"), f" {each}: further values count as other."]) for each in folds
     ]
     caps = {words: whole(value) for name, value in asdict(read.caps).items() if (words := _CAPS.get(name))}
     body: list[Node] = [*limits, _facts(caps)]
@@ -199,13 +199,13 @@ def _file(context: Context, file: LiveFile[Any]) -> dict[str, str]:
     """Return the path of the file, and the time since which its content is in use."""
     since = file.changed_at
     read = day(since.astimezone(context.view.zone)) if since else "never without errors"
-    return {"File": str(file.path), "In force since": read}
+    return {"File": str(file.path), "In effect since": read}
 
 
 def _errors(file: LiveFile[Any]) -> Node:
     if not file.errors:
         return None
-    effect = "the previous version stays in force" if file.current is not None else "nothing of it is in force"
+    effect = "the previous version stays in effect" if file.current is not None else "no setting of it is in effect"
     lines = [html.Li(each, className="mono") for each in file.errors]
     return html.Div([banner(f"The file has errors; {effect}."), html.Ul(lines, className="wrong")])
 

@@ -111,20 +111,20 @@ def slo_sentence(view: View, found: SloStatus) -> str:
     if found.state == "maintenance":
         return f"{budget}. Maintenance window {state_note(found, view)}: its requests do not count, and notifications are paused."
     if found.state == "no_data":
-        return f"{budget}; no request came in the last hour."
+        return f"{budget}; there was no request in the last hour."
     gone_in = time_to_exhaustion(found)
-    pace = f"; at this pace it is gone in {span(gone_in)}" if gone_in else ""
-    return f"{budget} and burns at {times(found.burn_1h)} the sustainable pace{pace}."
+    pace = f"; at this rate it is spent in {span(gone_in)}" if gone_in else ""
+    return f"{budget} and burns at {times(found.burn_1h)} the sustainable rate{pace}."
 
 
 def _stale_detail(found: SloStatus) -> str:
     """Return the last known status of a stale objective, and the effect on alerts."""
-    held = "Until it works again no incident is opened or resolved."
+    held = "Until the collector works again, no incident is opened or resolved."
     if found.budget_left is None:
         return held
     share, word = budget_left_words(found.budget_left)
-    stood = f"{share} of the error budget was left" if word == "left" else f"the error budget was {word} {share}"
-    return f"Then {stood}. {held}"
+    stood = f"{share} of the error budget left" if word == "left" else f"error budget {word} {share}"
+    return f"Last known state: {stood}. {held}"
 
 
 def _head(found: Sequence[SloStatus], windows: Component | None = None) -> Component:
@@ -137,7 +137,7 @@ def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
     """Return the problems of the SLO file, each with file and line."""
     if not problems:
         return []
-    effect = "The previous version stays in force." if in_force else "Nothing of it is in force."
+    effect = "The previous version stays in effect." if in_force else "None of its objectives is in effect."
     lines = html.Ul([html.Li(each, className="mono") for each in problems])
     return [banner(html.Div([html.B("The SLO file cannot be read. "), effect, lines]), "bad")]
 
@@ -149,9 +149,9 @@ def _unknown_objective(context: Context, name: str) -> Component:
         link("All objectives", href=context.view.link(_PLACE), className="btn pri"),
         link(first, href=context.view.link(slo_path(first)), className="btn"),
     ]
-    text = "The SLO file does not have it."
+    text = "The SLO file does not contain this objective."
     if any(each.name == name for each in context.source.incidents()):
-        text = "It was removed from the SLO file. Its incidents remain."
+        text = "This objective was removed from the SLO file. Its incidents remain."
         actions.insert(1, link("Incidents", href=context.view.link("/incidents"), className="btn"))
     return empty_page_card(f"No objective called {name}", text, actions=actions)
 
@@ -204,7 +204,7 @@ def budget_card(context: Context, found: SloStatus) -> Component:
         }
     )
     history = view.end - since
-    whole = span(slo.window) if history >= slo.window else f"history of {span(history)}, of {span(slo.window)}"
+    whole = span(slo.window) if history >= slo.window else f"{span(history)} of data, out of {span(slo.window)}"
     shown = whole if axis.start <= since else f"last {span(axis.end - axis.start)} of {whole}"
     drawn = chart("budget", figure, spoken, 300, frame=frame)
     return card(title, drawn, sub=_bad_words(found), tools=html.Span(shown, className="muted"))
@@ -261,7 +261,7 @@ def _bad_words(found: SloStatus) -> str:
         "latency": f"requests over {limit} or failed",
         "availability": "failed requests",
         "ttft": f"requests whose first token took over {limit}",
-        "tpot": f"requests that took over {limit} a token",
+        "tpot": f"requests that took over {limit} per token",
         "stage": f"requests that spent over {limit} in {counted.key}",
         "coverage": "unattributed time of requests",
         "freshness": f"minutes with data older than {limit}",
@@ -271,7 +271,7 @@ def _bad_words(found: SloStatus) -> str:
 def _no_requests(found: SloStatus) -> Component:
     return empty(
         f"No request of {found.slo.service} in {span(found.slo.window)}",
-        "The objective is evaluated from the first request on. Check that a service sends data under this name.",
+        "The objective is evaluated after the first request. Check that a service sends data with this name.",
     )
 
 
@@ -319,7 +319,7 @@ def unwatched_line(context: Context) -> Component | None:
 
 
 def _broken_file_line(context: Context, problems: Sequence[str]) -> Component:
-    effect = ". The previous version stays in force. "
+    effect = ". The previous version stays in effect. "
     message = [html.B("The SLO file cannot be read"), ": ", html.Span(problems[0], className="mono"), effect]
     more = link("More", href=context.view.link("/slo"), className="link")
     return html.Div([dot("at_risk"), html.Span([*message, more])], className="quiet")
@@ -370,7 +370,7 @@ def slo_tiles(view: View, found: SloStatus) -> Component:
             tile("Objective", target(slo.objective), _condition(slo, "<"), f"{span(slo.window)} rolling"),
             tile("Attained", attained(found.attained), "", _attainment_words(found)),
             tile("Error budget", *_budget_left_words(found), _requests_left(found)),
-            tile("At this pace", *_exhaustion_tile(view, found)),
+            tile("At this rate", *_exhaustion_tile(view, found)),
         ]
     )
 
@@ -409,8 +409,8 @@ def _budget_left(found: SloStatus, kind: str) -> Node:
 def _condition(slo: Slo, than: str) -> str:
     """Return the condition of the objective as a short text: `< 250 ms`, `Queue < 50 ms`, `succeed`."""
     if slo.threshold is None:
-        return "explained by stages" if slo.kind == "coverage" else "succeed"
-    about = {"ttft": "TTFT ", "tpot": "a token ", "freshness": "data "}.get(slo.kind, "")
+        return "covered by stages" if slo.kind == "coverage" else "succeed"
+    about = {"ttft": "TTFT ", "tpot": "TPOT ", "freshness": "data "}.get(slo.kind, "")
     about = f"{label(slo.stage)} " if slo.stage else about
     return f"{about}{than} {axis_duration(slo.threshold.total_seconds())}"
 
@@ -420,7 +420,7 @@ def _attainment_words(found: SloStatus) -> Node:
         return "no request in its window"
     inside = found.attained >= found.slo.objective
     text, kind = ("on target", "good") if inside else ("below target", "bad")
-    return html.Span(f"{text} then", className="muted") if found.state == "stale" else html.Span(text, className=kind)
+    return html.Span(f"was {text}", className="muted") if found.state == "stale" else html.Span(text, className=kind)
 
 
 def _budget_left_words(found: SloStatus) -> tuple[str, str]:
@@ -444,7 +444,7 @@ def _exhaustion_tile(view: View, found: SloStatus) -> tuple[str, str, Node]:
         return "paused", "", f"maintenance window {maintenance_end(found.work, view)}"
     gone_in = time_to_exhaustion(found)
     if gone_in is None:
-        return "lasts", "", html.Span("the window out", className="good")
+        return "lasts", "", html.Span("for the whole window", className="good")
     if gone_in <= timedelta():
         kind = "bad" if found.burn_1h > 1 else "muted"
         return "spent", "", html.Span(f"burning {times(found.burn_1h)}", className=kind)

@@ -69,16 +69,14 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     """
     slo, source, axis = found.slo, context.source, context.axis
     if slo.stage is not None:
-        text = f"This objective is about {label(slo.stage)}: each bad request spent too long in it"
+        text = f"Each bad request of this objective spent too long in {label(slo.stage)}"
         return card(
             _SPENT_TITLE,
             empty(text, actions=[_dominated_link(context, slo)]),
-            sub=f"an objective about {label(slo.stage)}",
+            sub=f"objective for the stage {label(slo.stage)}",
         )
     if slo.kind not in OF_REQUESTS:
-        return card(
-            _SPENT_TITLE, empty("Stages are blamed for whole requests only"), sub=f"an objective about {slo.kind}"
-        )
+        return card(_SPENT_TITLE, empty("Objectives of this kind have no stages"), sub=f"objective of kind {slo.kind}")
     step = step_for((axis.end - axis.start) * _COARSER)
     chosen = slo.select(axis.start, axis.end)
     frame = source.cached(source.read.bad_over_time, chosen, slo.threshold_seconds, step)
@@ -112,7 +110,7 @@ def spent_card(context: Context, found: SloStatus) -> Component:
 
 def _dominated_link(context: Context, slo: Slo) -> Component:
     href = _traces_path(context, slo, slo.stage or "", context.axis.start, context.axis.end - context.axis.start)
-    return link(f"Requests that {label(slo.stage or '')} dominates", href=href, className="btn")
+    return link(f"Requests dominated by {label(slo.stage or '')}", href=href, className="btn")
 
 
 def _window_words(context: Context) -> str:
@@ -131,7 +129,7 @@ def _traces_path(context: Context, slo: Slo, stage: str, at: datetime, step: tim
 def _spent_words(spent: Mapping[str, float], bad: float) -> str:
     largest = sorted(spent.items(), key=lambda pair: -pair[1])[:3]
     shares = ", ".join(f"{label(stage)} {percent(number / bad)}" for stage, number in largest)
-    return f"{count(bad)} bad requests by the stage that explains them: {shares or 'no stage stands out'}."
+    return f"{count(bad)} bad requests by dominant stage: {shares or 'no dominant stage'}."
 
 
 def _blame_sentence(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
@@ -139,12 +137,12 @@ def _blame_sentence(context: Context, slo: Slo, compared: pd.DataFrame, unexplai
     blamed = dominant_growth(excess_by_stage(compared)) if slo.kind == "latency" else None
     sentences = [f"{bad_sentence(blamed, context.view.window_phrase)}."] if blamed else []
     if unexplained:
-        sentences.append(f"{percent(unexplained)} failed without a stage that stands out.")
-    return html.Span(" ".join(sentences) or "No stage stands out in the requests that broke it.")
+        sentences.append(f"{percent(unexplained)} failed without a dominant stage.")
+    return html.Span(" ".join(sentences) or "No stage dominates the bad requests.")
 
 
 def _spent_table(frame: pd.DataFrame) -> pd.DataFrame:
-    names = {"at": "time (UTC)", "bad": "bad requests", UNEXPLAINED: "no stage stands out"}
+    names = {"at": "time (UTC)", "bad": "bad requests", UNEXPLAINED: "no dominant stage"}
     names |= {stage: f"{label(stage)} (requests)" for stage in spent_stages(frame)}
     return frame[[*SPENT_COLUMNS, *spent_stages(frame)]].rename(columns=names)
 
@@ -224,7 +222,7 @@ def _budget_sentences(split: BudgetSplit, threshold: float) -> list[Node]:
     sentences = _broken_budgets(split.broken) if split.broken else _met_budgets(split.uses)
     left = _unassigned(split, threshold)
     if split.seconds > threshold and split.rest_seconds > left:
-        rest = f"{duration(split.rest_seconds)}, and the budgets leave them {axis_duration(left)}"
+        rest = f"{duration(split.rest_seconds)}; {axis_duration(left)} of the threshold is left for them"
         sentences.append(f". Stages without a budget took {rest}")
     return [*sentences, "."]
 
@@ -240,7 +238,7 @@ def _met_budgets(uses: Sequence[StageUse]) -> list[Node]:
     nearest = max(uses, key=lambda use: use.seconds / use.budget_seconds)
     if len(uses) == 1:
         return [f"{label(nearest.stage)} stayed within its budget: {_use_words(nearest)}"]
-    return [f"Every stage stayed within its budget; {label(nearest.stage)} is nearest to it: {_use_words(nearest)}"]
+    return [f"Every stage stayed within its budget; {label(nearest.stage)} is closest: {_use_words(nearest)}"]
 
 
 def _use_words(use: StageUse) -> str:
@@ -266,7 +264,7 @@ def _budget_table(split: BudgetSplit, threshold: float, at: str) -> Component:
     rows = [_budget_row(use, widest) for use in split.uses]
     rest = (_unassigned(split, threshold), split.rest_seconds, split.rest_mean_seconds)
     foot = [
-        _sum_row("Without a budget", *rest, "The rest of the threshold is theirs"),
+        _sum_row("Without a budget", *rest, "Threshold minus all stage budgets"),
         _sum_row("Whole request", threshold, split.seconds, split.mean_seconds, "The threshold of the objective"),
     ]
     return table(head, rows, _BUDGETS_TITLE, css="insp budgets", foot=foot)
@@ -324,7 +322,7 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
     During an incident the stage is taken from the incident, else from the bad requests of the window.
     """
     if slo.stage is not None:
-        return slo.stage, f"The objective is about {label(slo.stage)}"
+        return slo.stage, f"The objective limits the stage {label(slo.stage)}"
     if slo.kind != "latency":
         return "", ""
     view = context.view
@@ -332,7 +330,7 @@ def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
     growth = incident.stages if incident else excess_by_stage(bad_breakdown(context, slo, view.start, view.end))
     blamed = dominant_growth(growth)
     if blamed is None:
-        return "", "No stage stands out in the requests that broke it"
+        return "", "No stage dominates the bad requests"
     return blamed.stage, bad_sentence(
         blamed, f"since {clock_or_date(incident.since, view)}" if incident else view.window_phrase
     )

@@ -76,10 +76,10 @@ def cost_tile(context: Context) -> Component:
     """Return the tile of the cost of a million requests, and of a million good requests."""
     name, found = "Cost per 1 M", spending(context)
     if found is None:
-        return tile(name, UNKNOWN, "", "a price is of all requests" if context.view.scope else "no price is set")
+        return tile(name, UNKNOWN, "", "unknown with a filter" if context.view.scope else "no price is set")
     if found.each is None:
         return tile(name, UNKNOWN, "", "no request")
-    good = "no good one" if found.good is None else f"{money(found.good * MILLION, found.currency)} good ones"
+    good = "no good requests" if found.good is None else f"{money(found.good * MILLION, found.currency)} per 1 M good"
     return tile(name, money(found.each * MILLION, found.currency), "", good)
 
 
@@ -88,7 +88,7 @@ def cost_card(context: Context, size: str) -> Component:
     found, means = spending(context), mean_stages(context)
     shares = cost_by_stage(1.0, means)
     if not shares:
-        return card("Cost by stage", empty("No stage was busy in this window"), size=size)
+        return card("Cost by stage", empty("No stage with busy time in this window"), size=size)
     whole = found.each * MILLION if found and found.each is not None else None
     rows = [_row(stage, shares, means, whole, found.currency if found else "") for stage in sorted(shares, key=lambda each: -shares[each])]  # fmt: skip
     head: list[tuple[Node, str]] = [("Stage", "w1"), ("mean", "r w2"), ("of busy time", "r w2")]
@@ -99,7 +99,7 @@ def cost_card(context: Context, size: str) -> Component:
     if found is not None and found.each is not None:
         body.append(_idle_cost(context, found.each * MILLION, found.currency))
     waiting = sum(seconds for stage, seconds in means.items() if stage in BY_KEY and BY_KEY[stage].waiting)
-    foot = f"By its share of the mean busy time. Waiting, {duration(waiting)} on average, keeps no machine busy and costs nothing. A saving is a ceiling: it comes only where the freed time is used."
+    foot = f"Cost is split by mean busy time. Waiting ({duration(waiting)} on average) has no cost. The saving is an upper bound: it is reached only if the freed time is used."
     return card("Cost by stage", body, sub=_sub(context, found), foot=html.Span(foot), size=size)
 
 
@@ -111,16 +111,16 @@ def _idle_cost(context: Context, whole: float, currency: str) -> Component | Non
         return None
     kind, _ = utilization(frame)
     worked, idle = (money(part * whole, currency) for part in (share, 1 - share))
-    text = f"{kind}s busy {percent(share)} of the time: of {money(whole, currency)} per 1 M, {worked} paid for work and {idle} for machines that waited."
+    text = f"{kind}s busy {percent(share)} of the time: of {money(whole, currency)} per 1 M, {worked} is for busy and {idle} for idle machines."
     return html.P(text, className="priced muted")
 
 
 def _sub(context: Context, found: Spending | None) -> str:
     if found is None or found.each is None:
-        return "share of the time that keeps a machine busy"
+        return "share of busy time"
     speed = f" under {axis_duration(context.threshold_seconds)}" if context.threshold_seconds is not None else ""
-    bad = f"; {percent(found.bad_share, 2)} of requests are not good (succeeded{speed}) but are paid for"
-    return f"{money(found.per_hour, found.currency)} an hour{bad}"
+    bad = f"; {percent(found.bad_share, 2)} of requests are not good (good: succeeded{speed})"
+    return f"{money(found.per_hour, found.currency)} per hour{bad}"
 
 
 def _row(

@@ -33,9 +33,9 @@ from .tokens_charts import (
 
 _GLOSSARY = {
     "TTFT": "time to first token: from the arrival of a request to its first token.",
-    "TPOT": "time per output token: from the first token to the last, divided by the tokens after the first.",
-    "ITL": "inter-token latency, one single gap; TPOT is its mean over a request.",
-    "Stall": "the longest of those gaps in a request.",
+    "TPOT": "time per output token: from the first to the last token, divided by the number of tokens after the first.",
+    "ITL": "inter-token latency: the gap between two tokens. TPOT is the mean ITL of a request.",
+    "Stall": "the longest gap between two tokens of a request.",
 }
 
 
@@ -69,7 +69,7 @@ def _no_streaming(context: Context) -> Component:
     return empty_page_card(
         "No streamed request in this window",
         "For a streaming service this page shows the time to the first token, the time "
-        "per token, and how both depend on load and on the length of prompt and response.",
+        "per token, by load and by length of prompt and response.",
         "No setting is needed: agents detect streamed "
         "HTTP responses, `generate` of transformers, and Triton's streams.",
         actions=[link("Breakdown", href=_breakdown(context), className="btn pri")],
@@ -96,7 +96,7 @@ def headline(context: Context, measures: TokenMeasures) -> str:
     """Return a sentence about the time to first token and the dominant stage of its tail."""
     usual, slow = value_at(measures.first, 0.5), value_at(measures.first, 0.99)
     if usual is None:
-        return f"{several(measures.first.count, 'first token')}: too few to evaluate the time to the first token"
+        return f"{several(measures.first.count, 'first token')}: too few to evaluate"
     if slow is None:
         return f"Half of the requests wait up to {duration(usual)} for the first token"
     text = f"p99 of the first token is {duration(slow)}, {count(slow / usual)}{TIMES} its median"
@@ -104,7 +104,7 @@ def headline(context: Context, measures: TokenMeasures) -> str:
     if not added:
         return text
     stage = max(added, key=lambda each: added[each])
-    return f"{text}: {label(stage)} is {percent(added[stage] / sum(added.values()))} of what the tail adds"
+    return f"{text}: {label(stage)} explains {percent(added[stage] / sum(added.values()))} of the difference"
 
 
 def _tail_growth(frame: pd.DataFrame) -> dict[str, float]:
@@ -123,7 +123,7 @@ def _evidence(context: Context, measures: TokenMeasures) -> str:
         return f"No first token was timed in {several(requests, 'request')}."
     text = f"Timed {definition_words(measures.definition)}: {whole(measures.timed)} of {several(requests, 'request')}."
     if measures.otherwise:
-        text += f" Omitted, as times of different definitions are not comparable: {whole(measures.otherwise)}."
+        text += f" Not shown, because times of different definitions are not comparable: {whole(measures.otherwise)}."
     others = requests - measures.timed - measures.otherwise
     return f"{text} Without a first token: {whole(others)}." if others > 0 else text
 
@@ -136,7 +136,7 @@ def _tiles(context: Context, now: TokenMeasures) -> Component:
     gap = _metric_over_time(context, STREAM_GAP, now.definition, (0.99,))
     timed = definition_words(now.definition)
     every = f"TTFT {timed}"
-    token = f"TPOT, by the definition {now.definition}"
+    token = f"TPOT, definition {now.definition}"
     return tiles(
         [
             _time(context, "TTFT", every, (now.first, before.first, first), 0.5),
@@ -145,7 +145,7 @@ def _tiles(context: Context, now: TokenMeasures) -> Component:
             _time(context, "TPOT", token, (now.pace, before.pace, pace), 0.99),
             _rate(context, "Output", TOKENS_OUT, now.put_out, before.put_out),
             _rate(context, "Input", TOKENS_IN, now.taken_in, before.taken_in),
-            _time(context, "Stall", f"Stall, by the definition {now.definition}", (now.gap, before.gap, gap), 0.99),
+            _time(context, "Stall", f"Stall, definition {now.definition}", (now.gap, before.gap, gap), 0.99),
         ]
     )
 
@@ -185,7 +185,7 @@ def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histog
     ratio = ratio_of(rate, before.sum / context.previous_seconds if context.previous_seconds else None)
     after = context.view.compared_words
     below = (
-        delta(ratio, worse_up=False, after=after) if ratio is not None else f"{count(now.sum / now.count)} a request"
+        delta(ratio, worse_up=False, after=after) if ratio is not None else f"{count(now.sum / now.count)} per request"
     )
     return tile(name, count(rate), "tok/s", below, spark(shown))
 

@@ -35,7 +35,7 @@ from .service_charts import percentile_table, population
 TIME_COLUMNS = {"n": "requests", "p50_seconds": "p50 (s)", "p99_seconds": "p99 (s)"}
 NO_COUNTS = (
     "Agents read token counts from `generate` of transformers and "
-    "from responses of model servers; inference.tokens over OTLP counts too."
+    "from responses of model servers. You can also send inference.tokens over OTLP."
 )
 # Smallest share that one decimal shows. [ratio]
 _SMALL_SHARE = 0.001
@@ -45,8 +45,8 @@ _MOST_GROUPS, _MOST_MEDIAN_GROUPS = 12, 6
 _LEAST_STEPS, _LEAST_GROUPS = 8, 3
 _SPEED_COLUMNS = {
     "load": "requests decoding together",
-    "low_load": "in the quietest step",
-    "high_load": "in the busiest step",
+    "low_load": "in the step with least load",
+    "high_load": "in the step with most load",
     **{name: f"time per token {text}" for name, text in TIME_COLUMNS.items() if name != "n"},
     "n": "requests",
     "output_per_second": "output (tokens/s)",
@@ -118,13 +118,13 @@ def speed_card(context: Context, measures: TokenMeasures) -> Component:
     shown = _reliable_p99(frame)
     first, last = shown.iloc[0], shown.iloc[-1]
     spoken = (
-        f"With {count(first['load'])} requests decoding together a token takes {duration(first['p50_seconds'])} and "
-        f"{count(first['output_per_second'])} come in a second; with {count(last['load'])}, "
-        f"{duration(last['p50_seconds'])} and {count(last['output_per_second'])}."
+        f"With {count(first['load'])} requests decoding together a token takes {duration(first['p50_seconds'])}, at "
+        f"{count(first['output_per_second'])} tokens/s; with {count(last['load'])}, "
+        f"{duration(last['p50_seconds'])}, at {count(last['output_per_second'])} tokens/s."
     )
     how = (
-        "Little's law: the seconds that requests spend decoding in each second. Steps of "
-        f"{span(context.axis_of(frame).step) if width else 'the window'}, sorted by it, about equally many requests a point."
+        "Mean number of requests in the decode stage (Little's law). Steps of "
+        f"{span(context.axis_of(frame).step) if width else 'the window'}, sorted by load and grouped into points of about equally many requests."
     )
     figure = speed_figure(shown, frame.attrs["newest_load"], "now" if context.view.live else "last step")
     sub = html.Span(f"{count(int(frame['n'].sum()))} requests in {steps} steps", title=how)
@@ -148,13 +148,13 @@ def _reliable_p99(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _too_few_steps(measures: TokenMeasures, steps: int) -> Component:
     if not measures.pace.count:
-        return empty("No time from token to token", NO_COUNTS)
+        return empty("No time per token", NO_COUNTS)
     if not steps:
-        return empty("Nothing decoded", "Load is the time that requests spend in the stage decode; no request had it.")
+        return empty("No decoding", "No request had the stage Decode, which defines the load.")
     return empty(
         "Not enough data to compare",
-        f"{several(measures.pace.count, 'request')} in {several(steps, 'step')}; it takes {_LEAST_GROUPS * _MEDIAN_GROUP} in "
-        f"{_LEAST_STEPS}. A longer window has more.",
+        f"{several(measures.pace.count, 'request')} in {several(steps, 'step')}; the chart needs {_LEAST_GROUPS * _MEDIAN_GROUP} requests in "
+        f"{_LEAST_STEPS} steps. Choose a longer window.",
     )
 
 
@@ -212,7 +212,7 @@ def measures_of_window(context: Context) -> TokenMeasures:
 
 def definition_words(definition: str) -> str:
     """Return how *definition* measures the time to first token, as text."""
-    return DEFINITIONS.get(definition, f"by a definition of its own, {definition}")
+    return DEFINITIONS.get(definition, f"by a custom definition, {definition}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,8 +341,8 @@ def tail_words(measures: TokenMeasures) -> str | None:
     longer, slower = long / usual_length, slow / usual_pace
     cause = "longer responses" if longer > slower else "slower tokens"
     return (
-        f"From p50 to p99 responses get {count(longer)}{TIMES} longer and tokens {count(slower)}{TIMES} slower: "
-        f"the tail is {cause}."
+        f"From p50 to p99, responses are {count(longer)}{TIMES} longer and tokens {count(slower)}{TIMES} slower: "
+        f"the main cause of the tail is {cause}."
     )
 
 

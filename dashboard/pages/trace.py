@@ -33,11 +33,11 @@ from .trace_timeline import (
 # A W3C trace id or at least eight digits of it; or trace id and root span id, for one of several requests in the trace.
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
 _RETAINED_BECAUSE = {
-    "forced": "requested by the client",
+    "forced": "the client requested it",
     "error": "it failed",
     "slow": "it is among the slowest",
     "cold": "it included loading or warm-up",
-    "uniform": "it is part of the uniform sample",
+    "uniform": "it was sampled at random",
 }
 
 
@@ -190,7 +190,7 @@ def _similar_requests(context: Context, found: KeptTrace) -> Component:
         return card(
             "More like this", html.P("No other retained request is dominated by this stage.", className="muted")
         )
-    sub = f"mostly {label(found.dominant)} too"
+    sub = f"also dominated by {label(found.dominant)}"
     return card(
         "More like this",
         traces_table(frame, context.view, "Requests with the same cause"),

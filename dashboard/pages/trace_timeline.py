@@ -113,7 +113,7 @@ def _overlap_note(found: KeptTrace) -> Node:
     total = sum(int(each["duration_ns"]) for each in found.spans if each["stage"])
     if total <= found.duration_ns:
         return None
-    return "Stages overlap: each bar shows its full duration; the shares above count every moment once."
+    return "Stages overlap: each bar shows the full duration of a stage; the shares above do not count time twice."
 
 
 def lanes(found: KeptTrace, tools: Node) -> Component:

@@ -106,11 +106,11 @@ def _context(source: Source, path: str, given: Arguments, service: str | None = 
     if given.get("cold", ONLY_COLD) not in (WITHOUT_COLD, ONLY_COLD):
         msg = f"cold is {given['cold']!r}"
         raise BadRequestError(
-            msg, key="cold", fix="0 leaves out cold requests, 1 takes only those; leave it out for all"
+            msg, key="cold", fix="0 excludes cold requests, 1 selects only cold requests; omit it for all"
         )
     view = parse(path, urlencode(given), source.now())
     if not view.is_as_asked:
-        msg = "the window ends before it begins, or is longer than 400 days"
+        msg = "the window is longer than 400 days, or its end is before its start"
         raise BadRequestError(msg, key="from", fix="use a `from` before `to`, by at most 400 days")
     view = source.whole(view)
     return Context(view, source, service) if service else context_of(view, source)
@@ -135,9 +135,9 @@ def _check_names(context: Context) -> None:
     environment, source = context.view.text("env"), context.source
     known: list[str] = source.cached(source.read.environments)
     if environment and environment not in known:
-        msg = f"no request came from the environment {environment}"
+        msg = f"there is no request of the environment {environment}"
         raise BadRequestError(
-            msg, key="env", fix=", ".join(known) or "omit it: no environment is known", status=NOT_FOUND
+            msg, key="env", fix=", ".join(known) or "omit env: no environment is known", status=NOT_FOUND
         )
     if context.service and context.versions.empty:
         msg = f"no request of {context.service}{f' in {environment}' if environment else ''} is retained"
@@ -169,7 +169,7 @@ def _exported(context: Context, given: Arguments) -> Response:
     if given.get("table"):
         return _table(context, found, given["table"], form)
     if form == "csv":
-        msg = "a whole view is more than one table"
+        msg = "CSV needs one table, and this view has several"
         raise BadRequestError(msg, key="chart", fix=f"add chart= or table=: {_available_exports(found)}")
     return json_response(_view_json(context, page, found))
 
@@ -246,7 +246,7 @@ def _unknown_path(rest: str) -> Response:
         refused = error_response(f"{request.path} does not take {request.method}", "method", f"send a {takes[0]}", 405)
         refused.headers["Allow"] = ", ".join(takes)
         return refused
-    msg = f"there is nothing at {API_PREFIX}{rest}"
+    msg = f"there is no {API_PREFIX}{rest}"
     fix = f"{_V1}/view, {_V1}/services, {_V1}/names, {_V1}/traces/<id>, {_V1}/events, {_V1}/query/<question>"
     raise BadRequestError(msg, key="path", fix=fix, status=NOT_FOUND)
 
@@ -426,7 +426,7 @@ def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
         raise _no_objective(context, name)
     if not slo.budgets:
         msg = f"the objective {name} has no budgets"
-        fix = "write some into the SLO file, such as budgets: {queue: 50ms}"
+        fix = "add budgets to the SLO file, such as budgets: {queue: 50ms}"
         raise BadRequestError(msg, key="name", fix=fix, status=NOT_FOUND)
     split = stage_budget_use(Context(context.view, context.source, slo.service), slo)
     objective = {"objective": slo.objective, "threshold_seconds": slo.threshold_seconds}

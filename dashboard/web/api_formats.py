@@ -58,7 +58,7 @@ def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
             raise BadRequestError(msg, key=key, fix=f"one of {', '.join(known)}")
     for key in ("from", "to"):
         if given.get(key) and not is_moment(given[key]):
-            msg = f"{key} is {given[key]!r}, which is no time"
+            msg = f"{key} is {given[key]!r}, which is not a time"
             raise BadRequestError(
                 msg,
                 key=key,
@@ -82,7 +82,7 @@ def percentiles(text: str) -> tuple[float, ...]:
     if not found or not all(0 <= each < 1 for each in found):
         msg = f"p is {text!r}"
         raise BadRequestError(
-            msg, key="p", fix="percentiles from 0 to below 100 with commas between them, such as 50,90,99"
+            msg, key="p", fix="percentiles from 0 to below 100, separated by commas, such as 50,90,99"
         )
     return found
 

@@ -55,7 +55,7 @@ _INDEX = """<!doctype html>
     <footer>{%config%}{%scripts%}{%renderer%}</footer>
   </body>
 </html>"""
-_PORT_FIX = "Stop the process on that port, or choose another port with STAGELENS_DASHBOARD_PORT (0 takes a free one)."
+_PORT_FIX = "Stop the process on that port, or choose another port with STAGELENS_DASHBOARD_PORT (0 picks a free port)."
 _DRAIN_SECONDS = 10
 # Longer than the keep-alive of proxies: closing a connection while a proxy sends a request would be an error for a reader.
 _KEEP_ALIVE_SECONDS = 75

@@ -344,7 +344,7 @@ class RevokedSessions:
                 lease.hold(connection, name, lease.new_holder(), now, LENGTH_SECONDS)
                 lease.forget(connection, _PREFIX, now)
         except (StoreError, SQLAlchemyError):
-            _log.warning("dashboard: the store cannot be written, so sign-outs are lost when this process ends")
+            _log.warning("dashboard: the store cannot be written, so a restart of the dashboard forgets sign-outs")
 
     def __contains__(self, cookie: str) -> bool:
         """Return whether *cookie* is revoked."""

@@ -102,7 +102,7 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
 
     def check() -> AnyResponse | None:
         if not _is_allowed_host(request.host, config.hosts, is_private=is_private):
-            fix = "" if is_private else " Its names are set with STAGELENS_DASHBOARD_HOSTS."
+            fix = "" if is_private else " Set the allowed names in STAGELENS_DASHBOARD_HOSTS."
             return refused_response(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}")
         # Health probes have no credentials, and their responses contain no data.
         if request.path in wsgi_front.PROBE_PATHS:
@@ -301,7 +301,7 @@ def unauthenticated_response(config: DashboardConfig, authenticator: Authenticat
     wrong = ""
     if "token" in request.args:
         is_cross_site = _is_cross_site()
-        wrong = "Links from other sites cannot sign you in: enter the token here." if is_cross_site else _WRONG_TOKEN
+        wrong = "A link from another site cannot sign you in: enter the token here." if is_cross_site else _WRONG_TOKEN
     return signin_form(config, _local_path(request.full_path.rstrip("?")) if not wrong else "/", wrong, _WRONG)
 
 
@@ -321,7 +321,7 @@ def refused_response(status: int, reason: str) -> Response:
 def too_many_response(error: TooManyAttemptsError) -> Response:
     """Return the response to too many failed logins."""
     seconds = str(int(error.wait_seconds) + 1)
-    response = refused_response(429, f"Too many attempts to sign in. Try again in {seconds} s.")
+    response = refused_response(429, f"Too many failed logins. Try again in {seconds} s.")
     response.headers["Retry-After"] = seconds
     return response
 

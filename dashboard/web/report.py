@@ -147,7 +147,7 @@ def _page_body(source: Source, start: datetime, end: datetime) -> list[Node]:
     found = source.services(start, end).sort_values("requests", ascending=False)
     names = found["service"].tolist()
     if not names:
-        return [empty_page_card("No request was seen", "It received no requests, or none that Stagelens recognizes.")]
+        return [empty_page_card("No request was recorded", "Check that a supported library received requests.")]
     body: list[Node] = [*_page_nodes(source, "/", start, end)] if len(names) > 1 else []
     for number, name in enumerate(names[:_MAX_SERVICES]):
         body += _with_unique_names(_page_nodes(source, service_path(name), start, end), number)

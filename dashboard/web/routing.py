@@ -162,11 +162,11 @@ def add_figure_routes(server: Flask, source: Source) -> None:
     def figure(name: str) -> Response:
         build = CHARTS.get(name)
         if build is None:
-            return _error(f"There is no chart {name} to draw: {', '.join(CHARTS)} are.", 404)
+            return _error(f"There is no chart {name}; choose one of {', '.join(CHARTS)}.", 404)
         view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
         context = context_of(view, source)
         if not (context.service and measure(source, context.selection).requests):
-            return _error(f"{view.path} has no requests in this window, so there is nothing to draw.", 404)
+            return _error(f"{view.path} has no requests in this window, so there is no chart.", 404)
         try:
             made = to_json_plotly(build(context))
         except Exception:  # noqa: BLE001 - on any error the browser leaves the existing chart unchanged

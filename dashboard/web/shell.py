@@ -32,7 +32,7 @@ _KEYS = (
     ("[, ]", "earlier, later by half a window"),
     ("-, 0", "wider, back to now"),
     ("t", "time range"),
-    ("Backspace", "back, as a double click on a chart"),
+    ("Backspace", "back to the previous window, like a double click on a chart"),
     ("/", "filter the table"),
     ("j, k", "next, previous row or trace"),
     ("Enter", "open the row"),
@@ -189,7 +189,7 @@ def stale_banner(context: Context, state: StoreState) -> Node:
     return banner(
         [
             html.B(f"No data for {span(age)}."),
-            f"The last batch came at {last.astimezone(context.view.zone):%-d %b %H:%M:%S}; charts end there. There is no traffic, or the service or the collector is down.",
+            f"The last data came at {last.astimezone(context.view.zone):%-d %b %H:%M:%S}; charts end there. There is no traffic, or the service or the collector is down.",
         ]
     )
 
@@ -287,7 +287,7 @@ def _side_footer(context: Context, state: StoreState) -> Component:
     last = last_data(context, state)
     collectors = {"href": context.view.link("/collectors"), "className": "live", "title": "State of the collectors"}
     if last is None:
-        lines.append(link([dot("no_data"), "Nothing received yet"], **collectors))
+        lines.append(link([dot("no_data"), "No data received yet"], **collectors))
     else:
         age = max(context.source.now() - last, timedelta())
         fresh = age < STALE
@@ -307,7 +307,7 @@ def _side_footer(context: Context, state: StoreState) -> Component:
 def _store_limits(context: Context, state: StoreState) -> list[Node]:
     """Return notes on data that the store dropped because of its size budget or its cardinality limits."""
     texts = [
-        f"{span(timedelta(seconds=width))} detail goes back to {day(since.astimezone(context.view.zone))} only: "
+        f"{span(timedelta(seconds=width))} buckets start at {day(since.astimezone(context.view.zone))}: "
         f"the store is at its budget of {size(state.budget_bytes)}"
         for width, since in state.shortened.items()
     ]

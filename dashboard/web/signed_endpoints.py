@@ -70,7 +70,7 @@ def _respond(
         return _text_response("too long", 413)
     body = request.get_data()
     if not any(is_genuine(secret, body) for secret in source.signing_secrets(kind)):
-        return _text_response(f"no channel of kind {kind} has the secret that this is signed with", 401)
+        return _text_response(f"no channel of kind {kind} has the secret of this signature", 401)
     action = read(body)
     if action is not None:
         try:

@@ -79,7 +79,7 @@ class Users:
         except (OSError, UnicodeDecodeError) as error:
             msg = (
                 f"STAGELENS_DASHBOARD_USERS is {self._path}, which cannot be read: {error}.\n"
-                "    stagelens dashboard --add-user NAME writes it."
+                "    Create the file with stagelens dashboard --add-user NAME."
             )
             raise ConfigError(msg) from error
         self._lines = dict(_entry(self._path, number, line) for number, line in _entries(text))
@@ -93,10 +93,10 @@ def add_user(path: Path, name: str, password: str) -> None:
         ConfigError: The name or the password is invalid.
     """
     if not _NAME.fullmatch(name):
-        msg = f"{name!r} is no name; write up to 64 letters, digits and . @ + - _"
+        msg = f"{name!r} is not a valid name; use up to 64 letters, digits and . @ + - _"
         raise ConfigError(msg)
     if len(password) < _MIN_LETTERS:
-        msg = f"the password has {len(password)} letters; take at least {_MIN_LETTERS}"
+        msg = f"the password has {len(password)} characters; use at least {_MIN_LETTERS}"
         raise ConfigError(msg)
     old = path.read_text(encoding="utf-8") if path.exists() else ""
     other_lines = [line for line in old.splitlines() if not line.startswith(f"{name}:")]
@@ -115,7 +115,7 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, str]:
     name, _, secret = line.partition(":")
     if not _NAME.fullmatch(name) or not _is_valid(secret):
         # The line may contain a password, so the message does not repeat it.
-        msg = f"{path}, line {number}, is not NAME:scrypt:…; stagelens dashboard --add-user NAME writes such lines"
+        msg = f"{path}, line {number}, is not NAME:scrypt:…; add such a line with stagelens dashboard --add-user NAME"
         raise ConfigError(msg)
     return name, secret
 
@@ -159,6 +159,6 @@ def add_user_command(name: str, environment: Mapping[str, str]) -> int:
 def _ask_password(name: str) -> str:
     password = getpass.getpass(f"Password of {name}: ")
     if getpass.getpass("Again: ") != password:
-        msg = "the two passwords differ; nothing was written"
+        msg = "the two passwords differ; the file is unchanged"
         raise ConfigError(msg)
     return password

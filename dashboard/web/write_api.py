@@ -163,11 +163,11 @@ def _json_fields(*fields: str) -> dict[str, str]:
     except (ValueError, RecursionError):
         given = None
     if not isinstance(given, dict):
-        msg = "the body is no JSON object"
+        msg = "the body is not a JSON object"
         raise BadRequestError(msg, fix=f"an object with some of {', '.join(fields)}")
     for key, value in cast("dict[str, object]", given).items():
         if key not in fields or not isinstance(value, str):
-            msg = f"{key[:60]} is no field here, or no text"
+            msg = f"{key[:60]} is not a known field, or its value is not text"
             raise BadRequestError(msg, key=key[:60], fix=f"texts for some of {', '.join(fields)}")
     return cast("dict[str, str]", given)
 

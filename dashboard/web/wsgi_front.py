@@ -214,7 +214,7 @@ async def _read_body(request: Request) -> bytes:
 def _error_response(error: Exception) -> PlainTextResponse:
     headers = {"Connection": "close"}
     if isinstance(error, TooLargeError):
-        text = f"the request body is larger than {MAX_BODY_BYTES} bytes, more than any page of this dashboard sends\n"
+        text = f"the request body is larger than {MAX_BODY_BYTES} bytes\n"
         return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
     text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
     return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)

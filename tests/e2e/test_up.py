@@ -76,8 +76,8 @@ def test_a_second_server_over_the_same_file_is_refused_with_a_fix(tmp_path: Path
         assert third.url("dashboard")
 
     assert second.returncode == 1
-    assert "another `stagelens up` runs over" in second.stderr
-    assert "Stop that one, or give this one a database of its own with --database" in second.stderr
+    assert "another `stagelens up` uses" in second.stderr
+    assert "Stop it, or use another database with --database" in second.stderr
     assert len(second.stderr.splitlines()) == 2
 
 

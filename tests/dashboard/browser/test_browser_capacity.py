@@ -47,7 +47,7 @@ def test_capacity_and_advice_in_both_themes(browser: Browser, address: str, name
 
     expect(page.locator("[data-chart=load] .main-svg").first).to_be_visible()
     expect(page.locator("[data-chart=batch] .main-svg").first).to_be_visible()
-    expect(page.locator(".verdict .big")).to_contain_text("stays inside 250")
+    expect(page.locator(".verdict .big")).to_contain_text("within 250")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     assert serious_violations(page) == []
 

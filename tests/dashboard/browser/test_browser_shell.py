@@ -279,7 +279,7 @@ def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: st
 
     assert copied[0] == (
         f"{base}/slo?from={at('11-20T11:00')}&to={at('11-20T12:00')}",
-        "Link copied: this window for good",
+        "Link copied: fixed window",
     )
     assert copied[1] == (f"{base}/slo?from=now-1h", "Link copied: always the last 1\u202fh")
 

@@ -148,7 +148,7 @@ def test_a_note_has_p99_of_the_stage_in_the_slow_version_or_route(
 ) -> None:
     """The note compares with the next version or route; the versions are not compared if one is selected."""
     notes = scope_notes(context(counted(store), "chat", query), stage)
-    numbers = r"Only (\w+ \S+): p99 of (\w+) itself is (\S+)\sms, against (\S+)\sms on (\S+)\."
+    numbers = r"Only in (\w+ \S+): the p99 of (\w+) is (\S+)\sms, compared with (\S+)\sms in (\S+)\."
     found = [match.groups() for each in notes if (match := re.fullmatch(numbers, each))]
 
     assert len(found) == len(notes)
@@ -172,7 +172,7 @@ def test_a_version_without_requests_in_the_window_is_not_compared(store: Store, 
     source = write(store, traffic, slow, Served("shop", "2", 39, 6, BURSTY), Served("shop", "3", 5, 0, BURSTY))
 
     assert scope_notes(context(source), "queue") == []
-    assert scope_notes(context(source, "shop", "from=now-30m&to=now-6m"), "queue")[0].startswith("Only version 1:")
+    assert scope_notes(context(source, "shop", "from=now-30m&to=now-6m"), "queue")[0].startswith("Only in version 1:")
 
 
 def test_the_three_most_frequent_routes_are_compared(store: Store, traffic: ModuleType) -> None:
@@ -199,21 +199,21 @@ def test_the_reachable_latency_is_that_without_the_queue(store: Store) -> None:
 @pytest.mark.parametrize(
     ("stage", "median", "tail", "more", "title", "reason"),
     [
-        ("queue", 1, 119, {}, "Batch bursts", "Queue is 73 % of p99 (119 ms) and 2 % of p50 (1.00 ms): bursts arrive"),
+        ("queue", 1, 119, {}, "Batch requests of a burst", "Queue is 73 % of p99 (119 ms) and 2 % of p50 (1.00 ms): bursts arrive"),
         ("queue", 30, 119, {}, "Add capacity", ": most requests wait, not only those of a burst."),
         ("load", 0, 300, {}, "Keep the model warm", ": some requests include a cold start, most do not."),
         ("load", 50, 50, {}, "Load once, before traffic", ": requests load it repeatedly."),
-        ("tokenize", 10, 39, {}, "Bound what tokenize has to do, or give it cores", ": 3.9x as long, so some inputs"),
-        ("lookup", 0, 140, {}, "Speed up lookup, or need it less often", ": some requests need it, most do not."),
-        ("lookup", 50, 50, {}, "Speed up lookup", ": it takes about as long for every request."),
+        ("tokenize", 10, 39, {}, "Limit the work in tokenize, or add CPU cores", ": some requests take 3.9x as long, because"),
+        ("lookup", 0, 140, {}, "Speed up lookup, or run it less often", ": only some requests have this stage."),
+        ("lookup", 50, 50, {}, "Speed up lookup", ": it takes about the same time in every request."),
         ("decode", 50, 50, {}, "Decode faster", "and 56 % of p50 (50.0 ms)."),
         ("decode", 50, 200, {"response_tokens": (100, 400)}, "Limit response length", ", and responses have 100 tokens at p50 and 400 at p99: the tail"),
         ("decode", 50, 200, {"response_tokens": (100, 120)}, "Decode faster under load", "but responses have 100 tokens at p50 and 120 at p99: tokens are slower"),
         ("dependency", 6, 50, {}, "Cache, parallelize or retry", ": some calls take 8.3x as long."),
         ("dependency", 50, 50, {"failed_calls": 12}, "Cache, parallelize or retry", "(50.0 ms). 12 calls failed in the window."),
         ("overhead", 50, 50, {}, "Add stages", ": this time is between stages and belongs to no stage."),
-        ("untimed", 50, 50, {}, "Let agents record", ": agents reached their budget and recorded no stages of these requests."),
-        ("forward", 10, 100, {}, "Make the model itself faster", ", 10x as long for some."),
+        ("untimed", 50, 50, {}, "Let agents record", ": agents reached their overhead budget and recorded no stages of these requests."),
+        ("forward", 10, 100, {}, "Make the model faster", ", 10x as long for some requests."),
         ("h2d", 10, 10, {}, "Copy less to the device", ", similar for every request."),
     ],
 )  # fmt: skip
@@ -271,7 +271,7 @@ def test_the_page_names_the_version_a_finding_is_limited_to(source: Source) -> N
     text = shown(source, "/s/shop/advice")
 
     assert "Preprocess first: p99 falls by" in text
-    assert "Only version 2.0: p99 of Preprocess itself is" in text
+    assert "Only in version 2.0: the p99 of Preprocess is" in text
     assert "p99 could reach" in text
     assert "More worker processes" in text
     assert "Accuracy" in text
@@ -284,7 +284,7 @@ def test_the_page_of_all_services_has_the_largest_finding_of_each(source: Source
 
     assert {each.finding.facts.service for each in found} == {"shop", "gap"}
     assert candidates == 2
-    assert "Add stages for the time between stages" in text or "Make the model itself faster" in text
+    assert "Add stages for the time between stages" in text or "Make the model faster" in text
 
 
 @pytest.mark.parametrize("query", ["?rank=cost", "?rank=p50", "?rank=nonsense", "?kind=all", "?v=1.0", "?env=nowhere"])

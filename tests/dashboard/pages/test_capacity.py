@@ -103,7 +103,7 @@ def test_the_page_starts_with_capacity_compared_with_the_previous_version(store:
     """How much fits, how much of it is used, and what it was before."""
     text = shown(source_of(store, tmp_path))
 
-    assert "1.15.0 stays inside 250 ms at p99 up to about" in text
+    assert "1.15.0 keeps p99 within 250 ms up to about" in text
     assert "headroom" in text
     assert "/s on 1.14.2" in text
     assert "The knee of the curve is at" in text
@@ -122,7 +122,7 @@ def test_a_short_window_reports_steps_present_and_required(store: Store, tmp_pat
     text = shown(source_of(store, tmp_path), "/s/ocr-api/capacity?from=now-15m")
 
     assert "Not enough data to estimate capacity" in text
-    assert "and a curve needs 20" in text
+    assert "a curve needs 20 time steps" in text
     assert "could not be rendered" not in text
 
 
@@ -161,7 +161,7 @@ def test_services_without_batches_or_load_have_a_notice(filled: Store, alerts: A
     """A service without batch sizes and with a constant rate has a page."""
     text = shown(Source(filled, alerts, NOW.timestamp), "/s/vision-api/capacity")
 
-    assert "No batch size known" in text
+    assert "Batch size unknown" in text
     assert "no request reported a batch size" in text
     assert "could not be rendered" not in text
 
@@ -178,6 +178,6 @@ def test_settings_show_files_and_limits_and_no_secret(store: Store, tmp_path: Pa
     assert "password@" not in text
     assert "jaeger.example" in text
     assert "a token" in text
-    assert "The file has errors; the previous version stays in force." in text
+    assert "The file has errors; the previous version stays in effect." in text
     assert "ocr-api" in text
     assert "versions of a service" in text

@@ -141,7 +141,7 @@ def test_overlapping_versions_are_compared_over_the_common_time(stored: Stored) 
     assert pair is not None
     assert pair.together
     assert (pair.a.start, pair.a.end) == (pair.b.start, pair.b.end)
-    assert "Only that time is compared: 20 Nov 11:50 – 12:00." in shown(source, "/compare?svc=shop")  # noqa: RUF001 - as shown
+    assert "Only this time is compared: 20 Nov 11:50 – 12:00." in shown(source, "/compare?svc=shop")  # noqa: RUF001 - as shown
 
 
 def test_a_canary_is_compared_over_its_own_time(stored: Stored) -> None:
@@ -350,7 +350,7 @@ def test_one_version_only_offers_windows(source: Source) -> None:
     opened = shown(source, "/compare?svc=chat-llm&a=2026-11-20T11:20/20m&b=2026-11-20T11:40/20m")
 
     assert "Only one version so far" in text
-    assert "Later half with the earlier" in text
+    assert "Second half and first half of the window" in text
     assert "p99 did not change" in opened
 
 

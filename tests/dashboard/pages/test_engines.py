@@ -92,7 +92,7 @@ def test_a_percentile_beyond_the_last_bucket_is_shown_as_above(store: Store) -> 
 def test_sums_without_a_distribution_have_a_mean_and_no_percentile(page: str) -> None:
     """Counters of Triton contain only the total time."""
     assert re.search(r"vision resnet 200 \S+ – – – 20\.0 ms", page)  # noqa: RUF001
-    assert re.search(r"Run of 8–15 at once 50 30\.0 ms – – –", page)  # noqa: RUF001
+    assert re.search(r"Run of a batch of 8–15 50 30\.0 ms – – –", page)  # noqa: RUF001
 
 
 def test_percentiles_need_enough_requests(store: Store) -> None:
@@ -114,8 +114,8 @@ def test_the_mean_is_split_by_stage_to_the_last_bit(store: Store) -> None:
 
 def test_the_page_explains_intervals(page: str) -> None:
     """The page explains why it shows an interval instead of a number."""
-    assert "the position inside a bucket is not known" in page
-    assert "send the engine's traces or run the agent" in page
+    assert "an engine counts requests in fixed buckets" in page
+    assert "send the traces of the engine, or run the agent" in page
 
 
 def test_without_targets_the_page_explains_how_to_add_them(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_without_targets_the_page_explains_how_to_add_them(tmp_path: Path) -> No
     words = shown(Source(opened, None, NOW.timestamp), "/engines")
     opened.close()
 
-    assert "No engine is read in this window" in words
+    assert "No engine was scraped in this window" in words
     assert "url: http://llm:8000/metrics" in words
 
 

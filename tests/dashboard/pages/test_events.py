@@ -124,7 +124,7 @@ def test_an_empty_event_list_explains_what_appears_there(source: Source, search:
     text = shown(source, f"/events?{search}")
 
     assert "Events" in text
-    assert ("Nothing happened in this window" in text) == ("to=" in search)
+    assert ("No event in this window" in text) == ("to=" in search)
 
 
 def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
@@ -134,6 +134,6 @@ def test_an_empty_store_has_a_page(tmp_path: Path) -> None:
     text = shown(source, "/events")
     store.add_event(Event(datetime.fromtimestamp(NOW.timestamp() - 60, NOW.tzinfo), "", "note", "", "first light"))
 
-    assert "Nothing happened in this window" in text
+    assert "No event in this window" in text
     assert [each.title for each in found(source)] == ["first light"]
     store.close()

@@ -138,7 +138,7 @@ def test_the_page_reports_machine_load_during_slow_requests(store: Store, source
 
     assert "In the slowest tenth of the time" in text
     assert "GPUs were 90" in text
-    assert "the container was stopped at its CPU limit in 80" in text
+    assert "The container was throttled at its CPU limit in 80" in text
     assert "CPUs of the whole machine" not in text
     assert "could not be rendered" not in text
 
@@ -148,7 +148,7 @@ def test_an_equally_busy_machine_explains_nothing(store: Store, source: Source) 
     machines(store, gpu=False, explains=False)
     text = shown(source, PAGE)
 
-    assert "CPUs were as busy as otherwise" in text
+    assert "busy, as at other times: their load is not the cause" in text
     assert "pip install 'stagelens[gpu]'" in text
 
 
@@ -157,7 +157,7 @@ def test_request_cost_is_split_by_the_busy_share(store: Store, source: Source) -
     machines(store)
     text = shown(source, PAGE).replace("\u202f", " ")
 
-    assert "GPUs busy 36 % of the time: of $500 per 1 M, $180 paid for work and $320 for machines that waited." in text
+    assert "GPUs busy 36 % of the time: of $500 per 1 M, $180 is for busy and $320 for idle machines." in text
 
 
 def test_without_machine_metrics_the_page_explains_how_to_get_them(source: Source) -> None:

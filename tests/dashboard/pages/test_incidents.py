@@ -157,7 +157,7 @@ def test_a_violated_objective_cannot_be_accepted(source: Source, client: FlaskCl
 
     assert "Accept as baseline" not in shown(source, f"/incidents/{notified_store.OPEN}")
     assert [each.status_code for each in responses] == [409, 409, 404]
-    assert "another objective or threshold" in json.loads(responses[0].text)["cure"]
+    assert "the objective or threshold" in json.loads(responses[0].text)["cure"]
 
 
 def test_a_button_in_slack_accepts(source: Source, client: FlaskClient, slower: str) -> None:
@@ -208,8 +208,8 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
         ("silences", {"service": "x", "for": "soon"}, 400, "for is 'soon'"),
         ("silences", {"service": "x", "for": "4000d"}, 400, "for is '4000d'"),
         ("silences", {"colour": "red"}, 400, "colour is no field here"),
-        ("silences", {"service": 7}, 400, "service is no field here, or no text"),
-        ("silences", [], 400, "the body is no JSON object"),
+        ("silences", {"service": 7}, 400, "service is not a known field, or its value is not text"),
+        ("silences", [], 400, "the body is not a JSON object"),
         ("silences/si-1/end", {}, 404, "there is no silence 'si-1'"),
     ],
 )

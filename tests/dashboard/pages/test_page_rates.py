@@ -69,5 +69,5 @@ def test_the_price_of_a_service_is_not_applied_to_one_version(serve: Serve) -> N
     whole, part = (shown(source, f"/s/old/capacity{query}") for query in ("", "?v=2.0.0"))
 
     assert "Cost per 1 M $" in whole
-    assert f"Cost per 1 M {UNKNOWN} a price is of all requests" in part
+    assert f"Cost per 1 M {UNKNOWN} unknown with a filter" in part
     assert "No price is set" not in part

@@ -77,7 +77,7 @@ def test_the_page_starts_with_the_finding(source: Source) -> None:
     """The finding is followed by open and improved versions; the rest is collapsed."""
     text = shown(source, "/regressions")
 
-    assert text.startswith("1 of 5 released services got slower")
+    assert text.startswith("1 of 5 released services became slower")
     assert text.index("Open slower") < text.index("slower 1 → 2") < text.index("Improved") < text.index("faster 1 → 2")
     assert "No difference, or not evaluated: 3 services" in text
     assert "Queue" in text

@@ -243,8 +243,8 @@ def test_percentiles_of_few_requests_are_greyed(source: Source) -> None:
 
 def test_unattributed_time_above_15_percent_is_named(source: Source) -> None:
     """More than 15 % of it leads to advice; less is not worth a word."""
-    assert "time between stages is not instrumented" in html_of(source, f"/s/unclaimed?{QUARTER}")
-    assert "time between stages is not instrumented" not in html_of(source, f"/s/two-models?{QUARTER}")
+    assert "this time is between stages and belongs to no stage" in html_of(source, f"/s/unclaimed?{QUARTER}")
+    assert "this time is between stages and belongs to no stage" not in html_of(source, f"/s/two-models?{QUARTER}")
 
 
 def test_a_stage_can_be_left_out(source: Source) -> None:

@@ -81,7 +81,7 @@ def test_the_page_starts_with_the_finding(source: Source) -> None:
 
     assert "4 objectives · 2 burning · 1 no data" in text
     assert "of its error budget left and burns at" in text
-    assert "the sustainable pace; at this pace it is gone in" in text
+    assert "the sustainable rate; at this rate it is spent in" in text
 
 
 def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Source) -> None:
@@ -119,8 +119,8 @@ def test_immediate_failures_blame_no_stage(source: Source) -> None:
     found = page(source, "/slo/failing-up?from=now-1h").charts["spent"].frame
     assert found is not None
 
-    assert list(found.columns) == ["time (UTC)", "bad requests", "no stage stands out"]
-    assert "100 % failed without a stage that stands out" in shown(source, "/slo/failing-up?from=now-1h")
+    assert list(found.columns) == ["time (UTC)", "bad requests", "no dominant stage"]
+    assert "100 % failed without a dominant stage" in shown(source, "/slo/failing-up?from=now-1h")
 
 
 @pytest.mark.parametrize("window", ["30d", "7d", "1d", "garbage"])
@@ -165,7 +165,7 @@ def test_a_bar_links_to_the_requests_it_counts() -> None:
 
     assert [(bar["name"], bar["customdata"]) for bar in figure["data"]] == [
         ("Queue", ["/traces?dom=queue&from=1100", ""]),
-        ("no stage stands out", ["", "/traces?dom=&from=1110"]),
+        ("no dominant stage", ["", "/traces?dom=&from=1110"]),
     ]
     assert figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2, 3]
 
@@ -200,7 +200,7 @@ def test_the_rules_show_the_state_of_both_windows(source: Source) -> None:
     )
     rows = page_data([rules_card(replace(slo, rules=rules))]).tables[0].rows
 
-    assert [row[0] for row in rows] == ["Firing", "Pending", "Calming", "Too few", "Quiet"]
+    assert [row[0] for row in rows] == ["Firing", "Pending", "Recovering", "Too few", "Quiet"]
     assert rows[1][1:4] == ["Page at 10\u00d7", "5.0\u00d7 in 1 h", "20\u00d7 in 5 m"]
 
 
@@ -313,7 +313,7 @@ def test_an_objective_within_its_pace_has_no_exhaustion_date(source: Source) -> 
     assert time_to_exhaustion(replace(slow, burn_1h=1.1)) == timedelta(days=34)
     assert time_to_exhaustion(replace(slow, exhausted_in=timedelta())) == timedelta()
     assert "gone in" not in slo_sentence(parse("/slo", "", NOW), slow)
-    assert "lasts the window out" in shown(source, "/slo/calm-latency")
+    assert "lasts for the whole window" in shown(source, "/slo/calm-latency")
 
 
 def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Store) -> None:
@@ -358,7 +358,7 @@ def test_an_invalid_file_is_shown_with_its_line_and_the_objectives_in_force(
     later = Source(burning_store, alerts, (NOW + timedelta(minutes=1)).timestamp)
     text = shown(later, "/slo")
 
-    assert "The previous version stays in force." in text
+    assert "The previous version stays in effect." in text
     assert f"{path}:4" in text
     assert "hot-latency" in text
     overview = shown(later, "/")
@@ -366,7 +366,7 @@ def test_an_invalid_file_is_shown_with_its_line_and_the_objectives_in_force(
     assert f"{path}:4" in overview
 
     never = AlertsReader(burning_store, LiveSloFile(path, ENV))
-    assert "Nothing of it is in force." in shown(Source(burning_store, never, NOW.timestamp), "/slo")
+    assert "None of its objectives is in effect." in shown(Source(burning_store, never, NOW.timestamp), "/slo")
 
 
 @pytest.mark.parametrize("name", ["no-such", "<script>", "%00", "a" * 300])

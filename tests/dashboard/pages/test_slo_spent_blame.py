@@ -61,7 +61,7 @@ def test_card_page_incident_and_link_name_the_stage_of_the_bad_requests(source: 
     assert "Bad requests in the last 1 h spend" in page
     assert "more in Cold start" in page
     assert "Dependency is" not in overview
-    assert "See the requests" in whole
+    assert "Show the requests" in whole
 
 
 def test_the_requests_of_an_incident_violated_its_objective(source: Source) -> None:
@@ -71,7 +71,7 @@ def test_the_requests_of_an_incident_violated_its_objective(source: Source) -> N
         context = context_of(parse(f"/incidents/{incident.id}", "", NOW), source)
         page = page_of(context)
         assert page is not None
-        (href,) = (each.href for each in all_of(page.body, html.A) if each.children == "See the requests")
+        (href,) = (each.href for each in all_of(page.body, html.A) if each.children == "Show the requests")
 
         assert href.startswith(f"/s/{incident.service}/traces?{why}&from=")
 
@@ -83,6 +83,6 @@ def test_a_stage_objective_names_its_stage(source: Source) -> None:
 
     assert "line: queue SLO burning" in incident.headline
     assert "of requests spend too long in queue" in incident.headline
-    assert "The objective is about Queue" in shown(source, "/")
-    assert "This objective is about Queue" in page
+    assert "The objective limits the stage Queue" in shown(source, "/")
+    assert "Each bad request of this objective spent too long in Queue" in page
     assert "Queue under 50 ms" in page

@@ -183,4 +183,4 @@ def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traff
 
     assert "Every stage stayed within its budget; Queue is nearest to it" in text
     assert "Stages without a budget took" in text
-    assert "and the budgets leave them 14 ms." in text
+    assert "14 ms of the threshold is left for them." in text

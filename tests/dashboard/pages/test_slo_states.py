@@ -169,7 +169,7 @@ def test_the_overview_counts_only_healthy_objectives_as_healthy(burning_store: S
     during = page_text_at(source_of(burning_store, tmp_path, SLOS + WORK.replace("hot", "calm")), "/?q=calm")
 
     assert "The service with an objective is inside it." in before
-    assert "0 of 1 services with an objective are inside it, 1 in maintenance." in during
+    assert "0 of 1 services with an objective meet it; 1 in maintenance." in during
 
 
 def test_the_api_returns_state_maintenance_and_start_time(
@@ -272,8 +272,8 @@ def test_an_incident_with_an_unknown_end_is_closed_not_resolved(
     assert row[0] == badge
     assert (over.badge, over.title) == (badge, f"gone: {title}")
     assert over.href.startswith("/incidents/" if ending == "removed" else "/slo/gone")
-    assert "It was removed from the SLO file." in shown(source, "/slo/gone")
-    assert "It was removed from the SLO file" not in shown(source, "/slo/never-was")
+    assert "This objective was removed from the SLO file." in shown(source, "/slo/gone")
+    assert "This objective was removed from the SLO file" not in shown(source, "/slo/never-was")
 
 
 def test_every_state_word_has_a_shape(in_maintenance: Source) -> None:

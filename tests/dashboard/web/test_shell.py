@@ -65,7 +65,7 @@ def test_detail_removed_by_the_storage_budget_is_shown(store: Store) -> None:
     with store.transaction() as connection:
         connection.execute(text("UPDATE rollups SET kept_from = :at WHERE tier = 10"), {"at": kept_from})
 
-    assert "10 s detail goes back to 20 Nov 09:00 only: the store is at its budget of 10 GiB" in foot(store, "/")
+    assert "10 s buckets start at 20 Nov 09:00: the store is at its budget of 10 GiB" in foot(store, "/")
 
 
 def test_values_over_their_cap_are_shown_on_the_affected_pages(store: Store) -> None:
