@@ -103,7 +103,7 @@ def _spoken(table: re.Match[str]) -> str:
     """Return the table of what servers say of themselves, made anew."""
     rows = map(_dialect, (*server_reports.HEADERS, *server_reports.BODIES))
     return "\n".join(
-        (table[1], "| server | dialect | place | field (unit): stage |", "|---|---|---|---|", *rows, "", table[2])
+        (table[1], "| server | dialect | place | field (unit): its stage |", "|---|---|---|---|", *rows, "", table[2])
     )
 
 
@@ -112,11 +112,13 @@ def _dialect(dialect: server_reports.ReportDialect) -> str:
     where = f"body, {' or '.join(inside)}" if dialect.places else "headers"
     if headers := [each for each in server_reports.HEADERS if dialect.places and each.name == dialect.name]:
         prefix = headers[0].fields[0].name.removesuffix(dialect.fields[0].name)
-        return f"| {dialect.title} | `{dialect.name}` | {where} | as in the headers, without `{prefix}` |"
+        return f"| {dialect.title} | `{dialect.name}` | {where} | the header fields without `{prefix}` |"
     # Fields with the name of their stage share one text.
     same = [field for field in dialect.fields if field.name == field.stage and field.stage not in _NO_STAGE]
     named = (
-        [f"{', '.join(f'`{field.name}`' for field in same)} ({_UNITS[same[0].unit_ns]}): that stage"] if same else []
+        [f"{', '.join(f'`{field.name}`' for field in same)} ({_UNITS[same[0].unit_ns]}): stage of that name"]
+        if same
+        else []
     )
     others = [_field(field) for field in dialect.fields if field not in same]
     return f"| {dialect.title} | `{dialect.name}` | {where} | {'; '.join((*named, *others))} |"
@@ -124,7 +126,7 @@ def _dialect(dialect: server_reports.ReportDialect) -> str:
 
 def _field(field: server_reports.Field) -> str:
     stage = _NO_STAGE.get(field.stage) or f"`{field.stage}`"
-    brief = f", `{field.brief}` below {server_reports.BRIEF_NS // server_reports.MS} ms" if field.brief else ""
+    brief = f", or `{field.brief}` below {server_reports.BRIEF_NS // server_reports.MS} ms" if field.brief else ""
     return f"`{field.name}` ({_UNITS[field.unit_ns]}): {stage}{brief}"
 
 

@@ -103,7 +103,7 @@ AGENT = (
     Setting(
         "STAGELENS_SERVER_TIMING",
         "false",
-        "`true` adds a `Server-Timing` header with [stage durations](reported.md#telling-others) to the responses of ASGI services",
+        "`true` adds a `Server-Timing` header with [stage durations](reported.md#report-times-to-callers) to the responses of ASGI services",
     ),
 )
 

@@ -15,10 +15,12 @@ PAGE = (Path(__file__).parents[3] / "docs" / "traces.md").read_text(encoding="ut
 
 def row(rule: Rule) -> str:
     """Return the table row of *rule*."""
-    spans = "; ".join(dict.fromkeys(_spans(when) for when in rule.when))
-    part_stages = [part.stage for part in rule.parts]
-    stages = [*([f"until its first child: {rule.head}"] if rule.head else []), *dict.fromkeys(part_stages)]
-    stages += [f"the rest: {rule.stage}" if stages else rule.stage] if rule.stage else []
+    spans = "; or ".join(dict.fromkeys(_spans(when) for when in rule.when))
+    stages = [
+        *([f"{rule.head} (until its first child span)"] if rule.head else []),
+        *dict.fromkeys(part.stage for part in rule.parts),
+    ]
+    stages += [f"{rule.stage} (rest)" if stages else rule.stage] if rule.stage else []
     request = {True: "yes", False: "no", None: "default"}[rule.request]
     return f"| {rule.name} | {spans} | {', '.join(stages)} | {request} |"
 
@@ -26,15 +28,19 @@ def row(rule: Rule) -> str:
 def _spans(when: SpanCondition) -> str:
     conditions = [
         *(f"scope `{scope}`" for scope in when.scope),
-        _quoted(when.span),
-        " or ".join(when.kind),
-        *(f"`{key}`" + ("" if texts == ("*",) else f" {_quoted(texts)}") for key, texts in when.attributes.items()),
+        f"name {_quoted(when.span)}" if when.span else "",
+        f"kind {' or '.join(when.kind)}" if when.kind else "",
+        *(
+            f"has `{key}`" if texts == ("*",) else f"`{key}` is {_quoted(texts)}"
+            for key, texts in when.attributes.items()
+        ),
     ]
     return ", ".join(filter(None, conditions))
 
 
 def _quoted(texts: Iterable[str]) -> str:
-    return " ".join(f"`{text}`" for text in texts)
+    *first, last = (f"`{text}`" for text in texts)
+    return f"{', '.join(first)} or {last}" if first else last
 
 
 def test_the_table_has_every_built_in_rule() -> None:
