@@ -239,7 +239,7 @@ def _collector(context: Context, found: SloStatus, number: int) -> Component:
     text = f"The collector has not ingested or aggregated data {state_note(found, context.view)}. Until the collector works again, no incident is opened or resolved."
     title = "No SLO is evaluated: the collector is not working"
     about = f"{several(number, 'service')} with an objective"
-    href = context.view.link("/settings")
+    href = context.view.link("/collectors")
     return _card(pill("Stale", "stale"), about, title, text, stage="overhead", href=href)
 
 
