@@ -226,7 +226,7 @@ def _budget(slo: Slo) -> str:
 
 
 def _tier(tier: AlertTier, slo: Slo) -> str:
-    rule = f"{tier.severity:<6} if the burn rate is at least {formatting.times(tier.burn)} over {_span(tier.long)} and {_span(tier.short)}"
+    rule = f"{tier.severity:<6} if the burn rate is at least {formatting.times(tier.burn)} over {_span(tier.long)} and also over {_span(tier.short)}"
     if not is_reachable(tier, slo.objective):
         highest = formatting.times(1 / slo.budget)
         return f"{rule}: skipped, the burn rate cannot exceed {highest} at this objective"
