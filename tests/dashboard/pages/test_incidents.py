@@ -207,7 +207,7 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
         ("silences", {}, 400, "a silence needs at least one of"),
         ("silences", {"service": "x", "for": "soon"}, 400, "for is 'soon'"),
         ("silences", {"service": "x", "for": "4000d"}, 400, "for is '4000d'"),
-        ("silences", {"colour": "red"}, 400, "colour is no field here"),
+        ("silences", {"colour": "red"}, 400, "colour is not a known field"),
         ("silences", {"service": 7}, 400, "service is not a known field, or its value is not text"),
         ("silences", [], 400, "the body is not a JSON object"),
         ("silences/si-1/end", {}, 404, "there is no silence 'si-1'"),

@@ -181,6 +181,6 @@ def test_stages_without_a_budget_are_blamed_when_they_exceed_the_threshold(traff
     text = page_text_at(source, "/slo/hot-latency?from=now-15m")
     store.close()
 
-    assert "Every stage stayed within its budget; Queue is nearest to it" in text
+    assert "Every stage stayed within its budget; Queue is closest" in text
     assert "Stages without a budget took" in text
     assert "14 ms of the threshold is left for them." in text

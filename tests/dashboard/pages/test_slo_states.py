@@ -85,7 +85,7 @@ def test_a_dead_collector_is_shown_on_every_page(stale: Source) -> None:
     pages = {path: page_text_at(stale, path) for path in ("/slo/calm-latency", "/", "/s/calm")}
 
     assert (
-        "calm-latency is not evaluated: the collector has not ingested or aggregated data since 12:00. Then 100 %"
+        "calm-latency is not evaluated: the collector has not ingested or aggregated data since 12:00. Last known state: 100 %"
         in (pages["/slo/calm-latency"])
     )
     assert "2 objectives · 2 stale" in pages["/slo/calm-latency"]
@@ -168,7 +168,7 @@ def test_the_overview_counts_only_healthy_objectives_as_healthy(burning_store: S
     before = page_text_at(source_of(burning_store, tmp_path, SLOS), "/?q=calm")
     during = page_text_at(source_of(burning_store, tmp_path, SLOS + WORK.replace("hot", "calm")), "/?q=calm")
 
-    assert "The service with an objective is inside it." in before
+    assert "The service with an objective meets it." in before
     assert "0 of 1 services with an objective meet it; 1 in maintenance." in during
 
 
