@@ -112,7 +112,7 @@ def test_a_replaced_pythonpath_is_reported_with_the_fix(doctor: Doctor) -> None:
     code, output = doctor("--", "env", "PYTHONPATH=.", sys.executable, "serve.py")
 
     assert code == 1
-    assert "PYTHONPATH, which loads Stagelens, is replaced: nothing is timed." in output
+    assert "PYTHONPATH, which loads Stagelens, is overwritten: nothing is timed." in output
     fix = f"env PYTHONPATH=. stagelens run -- {shlex.quote(sys.executable)} serve.py"
     assert fix in output
     # Where we are installed, that is.
