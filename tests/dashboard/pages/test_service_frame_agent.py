@@ -70,8 +70,8 @@ def test_a_service_that_records_everything_shows_only_the_cost(source: Source) -
 
     assert "Agent overhead per request: 14" in page
     assert "(0.14" in page
-    assert "own threads 7" in page
-    assert "reached their budget" not in page
+    assert "plus 7" in page
+    assert "reached their overhead budget" not in page
 
 
 @pytest.mark.parametrize("tab", ["", "/traces", "/capacity", "/advice"])
@@ -80,16 +80,16 @@ def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> N
     page = page_text(source, f"/s/less{tab}?from=now-15m")
 
     assert "At full detail, the overhead of a request is 150" in page
-    assert "Since 11:59: of 100 of 200 requests, their stages are not recorded and show as Not timed" in page
+    assert "Since 11:59: 100 of 200 requests were recorded with less detail: their stages are not recorded and show as Not timed" in page
 
 
 def test_past_reduced_recording_is_shown_with_its_end(source: Source) -> None:
     """And no more, in a window that has nothing of it."""
     page = page_text(source, "/s/back?from=now-15m")
 
-    assert "From 11:48 to 11:49: of 200 of 300 requests" in page
+    assert "From 11:48 to 11:49: 200 of 300 requests" in page
     assert "tokens, batch sizes and failed calls are not counted" in page
-    assert "reached their budget" not in page_text(source, "/s/back?from=now-5m")
+    assert "reached their overhead budget" not in page_text(source, "/s/back?from=now-5m")
 
 
 def test_a_window_without_recorded_requests_is_explained(source: Source) -> None:
