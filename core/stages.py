@@ -29,20 +29,20 @@ class Stage:
 
 STAGES: tuple[Stage, ...] = (
     Stage("forward", "Forward", "the model runs (not autoregressive)"),
-    Stage("prefill", "Prefill", "the model runs, to the first token"),
+    Stage("prefill", "Prefill", "the model runs, until the first token"),
     Stage("decode", "Decode", "the model runs, after the first token"),
-    Stage("h2d", "Transfer H→D", "copies from host to device"),
-    Stage("d2h", "Transfer D→H", "copies from device to host"),
-    Stage("preprocess", "Preprocess", "decode, resize, normalise, feature engineering"),
-    Stage("tokenize", "Tokenize", "text to ids"),
-    Stage("postprocess", "Postprocess", "NMS, label map, detokenise, sampling glue"),
+    Stage("h2d", "Transfer H→D", "copying data from host to device"),
+    Stage("d2h", "Transfer D→H", "copying data from device to host"),
+    Stage("preprocess", "Preprocess", "preparing the input: decoding, resizing, normalising, feature engineering"),
+    Stage("tokenize", "Tokenize", "converting text to token ids"),
+    Stage("postprocess", "Postprocess", "processing the output: NMS, labels, detokenising, sampling"),
     Stage("serialize", "Serialize", "parsing the request body, building the response"),
     Stage("dependency", "Dependency", "a call to another service inside the request", waiting=True),
     Stage("network", "Network", "bytes on the wire: reading the body, sending the response", waiting=True),
     Stage("queue", "Queue", "waiting before work: proxy, thread pool, executor, batch, scheduler", waiting=True),
-    Stage("load", "Cold start", "weights, session creation, compile, first-call warm-up", waiting=True),
-    Stage("untimed", "Not timed", "requests of which the agent recorded no stages, to keep within its budget"),
-    Stage("overhead", "Unattributed", "end to end minus all stages: time that no stage covers"),
+    Stage("load", "Cold start", "loading weights, creating sessions, compiling, warm-up in first call", waiting=True),
+    Stage("untimed", "Not timed", "time of requests that the agent recorded without stages to reduce its cost"),
+    Stage("overhead", "Unattributed", "time of the request that no stage covers"),
 )
 
 OVERHEAD = "overhead"

@@ -135,7 +135,7 @@ def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield "# Libraries"
     yield ""
     yield "Stagelens times these libraries automatically. Start your service with `stagelens run -- …` or"
-    yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` first. For other code, add a line such as"
+    yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` first. To time other code, add a line such as"
     yield '`with stagelens.stage("preprocess"):`. [Compatibility](../compatibility.md) lists the tested versions.'
     yield ""
     yield "| library | stages |"
@@ -149,8 +149,8 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
     yield NOTE
     yield f"# {cls.title}"
     yield ""
-    # The heading has the name of the library, which the docstring repeats.
-    yield re.sub(r"\A[^:\n]+: (\w)", lambda found: found[1].upper(), inspect.cleandoc(module.__doc__ or ""))
+    # The heading has the name of the library, with which the docstring starts.
+    yield re.sub(r"\A[^:\n]+: (?=\w)", "Stagelens ", inspect.cleandoc(module.__doc__ or ""))
     if cls.stages:
         yield ""
         yield "| stage | measured time |"
@@ -159,18 +159,18 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
             yield f"| `{stage}` {label(stage)} | {cls.stages[stage]} |"
     if cls.facts:
         yield ""
-        yield f"Recorded attributes: {_listed(cls.facts)}."
+        yield f"Stagelens also records: {_listed(cls.facts)}."
     if cls.not_timed:
         yield ""
-        yield "Not timed:"
+        yield "Stagelens does not time:"
         yield ""
         for item in cls.not_timed:
             yield f"- {item}"
     yield ""
     yield (
-        f"Tested with {_tested(cls)}."
+        f"Stagelens is tested with {_tested(cls)}."
         if cls.tested
-        else "Part of Python: tested with each supported version of Python."
+        else "This module is part of Python. Stagelens tests it with each supported version of Python."
     )
 
 
@@ -207,7 +207,7 @@ def _python_api() -> Iterator[str]:
     yield "# Python API"
     yield ""
     yield "These functions are the public Python API of the agent. Import them with `import stagelens`."
-    yield "You need none of them for [supported libraries](libraries/README.md): `stagelens run -- …` times those automatically."
+    yield "You do not need them for [supported libraries](libraries/README.md), which `stagelens run -- …` times automatically."
     yield ""
     yield "| function | use |"
     yield "|---|---|"
@@ -219,9 +219,9 @@ def _python_api() -> Iterator[str]:
     yield ""
     yield "## Limits"
     yield ""
-    yield "- All other names of the package are internal and can change in any version."
-    yield "- The functions never raise into your code. If no collector is reachable, your code runs unchanged."
-    yield "- [Batches](batches.md) has complete examples of tickets in threads and processes."
+    yield "- All other functions and classes of the package are internal and can change in any version."
+    yield "- The functions never raise an exception in your code. If no collector is reachable, your code runs unchanged."
+    yield "- See [Batches](batches.md) for complete examples of tickets in threads and processes."
 
 
 # In the order in which a reader needs them.
@@ -251,7 +251,7 @@ def _function(name: str, function: Callable[..., Any]) -> Iterator[str]:
             yield f"| `{found[1]}` | {' '.join(found[2].split())} |"
     if "Returns" in sections:
         yield ""
-        yield f"Returns: {sections['Returns']}"
+        yield f"Return value: {sections['Returns']}"
     if "Example" in sections:
         yield ""
         yield "```python"

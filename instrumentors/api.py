@@ -93,11 +93,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def stage(name: str) -> StageTimer:
     """Time one stage of the current request, as a context manager or a decorator.
 
-    A stage outside of any request is not recorded. A decorated generator is timed step by step.
+    A stage outside of any request is not recorded. In a decorated generator, only the steps are timed, not the pauses between them.
 
     Args:
         name: Key of a stage, such as "preprocess", or the name of a custom stage. A series reports its first three custom
-            stages by name. All further ones are reported together as "__other__".
+            stages by name. It reports all further custom stages together as "__other__".
 
     Example:
         with stagelens.stage("preprocess"):
@@ -118,16 +118,16 @@ def request(
 ) -> Request:
     """Count and time one request, as a context manager or a decorator.
 
-    Web servers need no call: their requests are counted automatically. A request inside a running request is not counted
-    again; it adds its arguments to the running one. For a generator, use the decorator and not `with` around a `yield`.
+    Requests to a supported web server are counted automatically. A `request` inside a running request is not counted
+    again: it adds its arguments to the running request. For a generator, use the decorator, not `with` around a `yield`.
 
     Args:
-        name: Name of the request, reported in place of a route. Use a fixed name, not one per call.
+        name: Name of the request, reported in place of a route. Use a fixed name, not a new name for each call.
         model: Name of the model that serves the request.
         model_version: Version of the model.
         device: Device of the model, such as "cpu" or "cuda:0".
-        batch: Number of items in the request; 0 for unknown. [count]
-        traceparent: W3C header of the incoming message; a retained trace continues the trace of the caller.
+        batch: Number of items in the request; 0 if the number is unknown. [count]
+        traceparent: W3C `traceparent` header of the incoming message. A retained trace then continues the trace of the caller.
 
     Example:
         with stagelens.request("classify", model="resnet50"):

@@ -161,9 +161,9 @@ class Tickets:
 
 
 def ticket() -> Ticket:
-    """Return a ticket for a job of the running request; pass it to `batch` in the worker.
+    """Return a ticket for a job of the running request. Pass the ticket to `batch` in the worker.
 
-    Call this function when the job enters a queue: the `queue` stage starts here. Tickets can be pickled.
+    Call this function when the job enters a queue, because the `queue` stage starts here. You can pickle tickets.
 
     Example:
         jobs.put_nowait((image, future, stagelens.ticket()))
@@ -220,14 +220,14 @@ class BatchScope:
 
 
 def batch(tickets: Iterable[Any]) -> BatchScope:
-    """Return a context manager for work on the jobs of *tickets*; its stages count for each of their requests.
+    """Return a context manager for work on the jobs of *tickets*. The stages in it count for each of their requests.
 
     Args:
-        tickets: Tickets from `ticket`; other objects are ignored.
+        tickets: Tickets from `ticket`. Other objects in the sequence are ignored.
 
     Returns:
-        A context manager for `with` and `async with`. Its value can be pickled. To use it in the process of the request, call
-        `done(value)` of the ticket there.
+        A context manager for `with` and `async with`. If the worker is another process, return the value `run` of
+        `with stagelens.batch(…) as run` to the process of the request, and call `ticket.done(run)` there.
 
     Example:
         with stagelens.batch(tickets):

@@ -1,7 +1,7 @@
 """aiohttp server: counts requests, and times `serialize`, `network` and `queue`.
 
-- A request is the handler with all its middlewares, and the sending of the response.
-- The route is the path template of the resource, with the prefixes of its parent applications.
+- The time of a request includes the handler, all its middlewares, and the sending of the response.
+- The route is the path template of the resource, including the prefixes of its parent applications.
 """
 
 from __future__ import annotations
@@ -121,14 +121,14 @@ class AioHttpServerInstrumentor(Instrumentor):
         {
             "network": "waiting for the request body, and writing the response",
             "queue": "the wait at a proxy that sets `X-Request-Start`",
-            "serialize": "`Request.json`, `Request.post`, `json_response` and building a `Response`",
+            "serialize": "`Request.json`, `Request.post`, `json_response`, and building a `Response`",
         }
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
-        "websockets; they are not counted as requests",
-        "invalid HTTP requests; they are not counted",
-        "the callbacks of `on_response_prepare`",
+        "websockets, which do not count as requests",
+        "invalid HTTP requests, which do not count as requests",
+        "the callbacks of the signal `on_response_prepare`",
     )
     tested = MappingProxyType({"aiohttp": "3.14.5"})
 

@@ -1,8 +1,8 @@
 """Starlette and FastAPI: counts requests, and times `serialize`, `network` and `queue`.
 
-- A request is one call of the outermost application. Mounted applications belong to the same request.
-- The route is the path template, with the prefixes of mounts and included routers.
-- A plain `def` handler runs in AnyIO's pool of 40 threads. If all threads are busy, the request waits in `queue`.
+- One call of the outermost application is one request. Calls of mounted applications belong to the same request.
+- The route is the path template, including the prefixes of mounts and included routers.
+- A handler without `async` runs in AnyIO's pool of 40 threads. If all threads are busy, the wait for a thread is `queue`.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class AsgiInstrumentor(Instrumentor):
         {
             "network": "reading the body, and sending the response",
             "queue": "the wait at a proxy that sets `X-Request-Start`; the wait for a thread of AnyIO's pool; "
-            "and the wait for the event loop when the thread is done",
+            "and the wait for the event loop after the thread is done",
             "serialize": "`Request.json`, `Request.form`, FastAPI's validation of body and response, and "
             "building a `Response`",
         }
@@ -331,7 +331,7 @@ class AsgiInstrumentor(Instrumentor):
     not_timed = (
         "websockets",
         "background tasks",
-        "pure ASGI middleware outside the application",
+        "ASGI middleware that wraps the application from outside",
     )
     tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})
 

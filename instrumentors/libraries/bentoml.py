@@ -1,6 +1,6 @@
 """BentoML: times the wait of a request for its batch, and attributes the stages of the batch to all its requests.
 
-This applies to APIs with `batchable=True`. Web requests are counted by [Starlette and FastAPI](asgi.md).
+These times exist for APIs with `batchable=True`. [Starlette and FastAPI](asgi.md) counts the web requests.
 """
 # The dispatcher processes all batches in tasks that run in the context of the first request. So each call creates a ticket
 # (`tickets.py`), stored with the future that it waits for. Both parts of a split call share its ticket.
@@ -25,12 +25,12 @@ class BentoMLInstrumentor(Instrumentor):
     title = "BentoML"
     stages = MappingProxyType(
         {
-            "queue": "from the call of a batchable API until its batch starts; also for calls that BentoML cancels",
+            "queue": "from the call of a batchable API until its batch starts, or until BentoML cancels the call",
         }
     )
     facts = ("batch",)
     not_timed = (
-        'the body of the batchable method, except for supported libraries in it; wrap the body in `stagelens.stage("forward")`',
+        'the body of the batchable method, except for supported libraries in it. To time the body, wrap it in `stagelens.stage("forward")`.',
     )
     tested = MappingProxyType({"bentoml": "1.4.39"})
 

@@ -1,7 +1,7 @@
 """Django: counts requests under WSGI and ASGI, and times `serialize`, `network` and `queue`.
 
-- A request is one call of the handler that `get_wsgi_application` or `get_asgi_application` returns.
-- The route is the URL pattern, with the patterns of its `include`s and a leading slash.
+- One request is one call of the handler that `get_wsgi_application` or `get_asgi_application` returns.
+- The route is the URL pattern, including the patterns of its `include`s and a leading slash.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class DjangoInstrumentor(Instrumentor):
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets",
-        "templates and database queries; wrap them in `stagelens.stage(…)`",
-        '`json.loads(request.body)` in a view; wrap it in `stagelens.stage("serialize")`',
-        'parsers and renderers of Django REST framework; wrap them in `stagelens.stage("serialize")`',
+        "templates and database queries. To time them, wrap them in `stagelens.stage(…)`.",
+        '`json.loads(request.body)` in a view. To time the call, wrap it in `stagelens.stage("serialize")`.',
+        'parsers and renderers of Django REST framework. To time them, wrap them in `stagelens.stage("serialize")`.',
     )
     tested = MappingProxyType({"django": "5.2.19", "gunicorn": "27.0.1", "uvicorn": "0.54.0"})
 

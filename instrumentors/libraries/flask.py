@@ -1,7 +1,7 @@
 """Flask: counts requests, and times `serialize`, `network` and `queue`.
 
-- A request is one call of the outermost application, until the last part of the response body.
-- The route is the URL rule, with the prefix of its blueprint. A prefix from `DispatcherMiddleware` is not part of the route.
+- One call of the outermost application is one request. The request ends with the last part of the response body.
+- The route is the URL rule, including the prefix of its blueprint. A prefix from `DispatcherMiddleware` is not part of the route.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class FlaskInstrumentor(Instrumentor):
         {
             "network": "reading the body, and sending the response",
             "queue": "the wait at a proxy that sets `X-Request-Start`, and the wait for a thread of gunicorn's pool",
-            "serialize": "`Request.get_json`, `Request.form`, `jsonify`, `app.json`, and conversion of a view's "
-            "return value to a response",
+            "serialize": "`Request.get_json`, `Request.form`, `jsonify`, `app.json`, and the conversion of a "
+            "view's return value to a response",
         }
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets",
-        'templates; wrap `render_template` in `stagelens.stage("postprocess")`',
-        "`json.loads(request.data)` in a view; use `request.get_json()` instead",
+        'templates. To time them, wrap `render_template` in `stagelens.stage("postprocess")`.',
+        "`json.loads(request.data)` in a view. Use `request.get_json()` instead, which is timed.",
     )
     tested = MappingProxyType({"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"})
 

@@ -1,7 +1,7 @@
 """gRPC client: times sync and asyncio calls as `dependency` and sends `traceparent` in the metadata.
 
-- A unary call lasts until its response. A future or an asyncio call lasts until it is done.
-- In a stream, each wait for a message is timed. The first wait includes the wait for the headers.
+- A unary call is timed until its response. A call with a future or with asyncio is timed until the call is done.
+- In a stream, each wait for a message is timed. The wait for the first message includes the wait for the headers.
 """
 # The objects at the bottom of a channel are patched, below all interceptors: no type changes, and metadata that an
 # interceptor adds is visible.
@@ -27,7 +27,7 @@ class GrpcInstrumentor(Instrumentor):
     title = "gRPC (client)"
     stages = MappingProxyType(
         {
-            "dependency": "a unary call until its response; each wait for a message of a stream",
+            "dependency": "a unary call until its response; in a stream, each wait for a message",
         }
     )
     not_timed = (

@@ -1,4 +1,4 @@
-"""gunicorn: times the wait of a connection for a thread of a `gthread` worker, as `queue` of its request.
+"""gunicorn: times how long a connection waits for a thread of a `gthread` worker. This time is the `queue` of its request.
 
 With other worker types, connections wait in the kernel. To measure that wait, let your proxy set the header `X-Request-Start`.
 """
@@ -28,7 +28,7 @@ class GunicornInstrumentor(Instrumentor):
         }
     )
     not_timed = (
-        "the wait in the kernel's backlog; let your proxy set `X-Request-Start`",
+        "the wait in the kernel's backlog of connections",
         "reading and parsing the headers of a request",
     )
     tested = MappingProxyType({"gunicorn": "27.0.1"})

@@ -1,8 +1,8 @@
 """httpx: times sync and async calls as `dependency` and sends `traceparent`.
 
-- All transports are timed, including custom ones.
-- Each redirect and authentication step is a separate HTTP request inside the same call, with its own `traceparent`.
-- Times that the server reports become stages: see [server-reported times](../reported.md).
+- Stagelens times all transports, including custom transports.
+- Each redirect and each authentication step is a separate HTTP request of the same call, and sends its own `traceparent`.
+- If the server reports its times, they become stages: see [server-reported times](../reported.md).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class HttpxInstrumentor(Instrumentor):
     title = "httpx"
     stages = MappingProxyType(
         {
-            "dependency": "a call until its response headers, with redirects and authentication; and each read "
-            "of the body, inside the call unless it streams",
+            "dependency": "the call until its response headers, with redirects and authentication; and each read "
+            "of the body (without streaming, the call includes these reads)",
         }
     )
     not_timed = (
-        "creating a client, which loads certificates for about 20 ms; `httpx.get` creates a client for each call, so reuse one client",
+        "the creation of a client, which takes about 20 ms to load certificates. `httpx.get` creates a client for each call. To save this time, reuse one client.",
     )
     tested = MappingProxyType({"httpx": "0.28.1", "httpx2": "2.16.2"})
 

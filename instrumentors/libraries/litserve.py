@@ -1,6 +1,6 @@
 """LitServe: times the wait in LitServe's queue, and the stages in the worker process for a request or batch.
 
-Web requests are counted by [Starlette and FastAPI](asgi.md). Each stage of a batch belongs to all requests of the batch.
+[Starlette and FastAPI](asgi.md) counts the web requests. Each stage of a batch counts for all requests of the batch.
 """
 # The HTTP process stores a ticket (`tickets.py`) under the id of each request that it queues. The worker records a run,
 # which starts when the request or its complete batch arrives; the response carries the run back on its id.
@@ -38,7 +38,7 @@ class LitServeInstrumentor(Instrumentor):
     title = "LitServe"
     stages = MappingProxyType(
         {
-            "queue": "from LitServe's queue until a worker has the request and the rest of its batch",
+            "queue": "from the entry into LitServe's queue until a worker has all requests of the batch",
             "preprocess": "`decode_request`, for all requests of a batch",
             "forward": "`predict`, without the time that libraries in it record as other stages",
             "postprocess": "`encode_response`, for all requests of a batch",
@@ -46,8 +46,8 @@ class LitServeInstrumentor(Instrumentor):
     )
     facts = ("batch",)
     not_timed = (
-        "the way back from the worker, `batch` and `unbatch`; this time is Unattributed",
-        "`predict` and `encode_response` of a stream, which run while it is read; supported libraries in them are timed",
+        "the return of the result from the worker, `batch` and `unbatch`. This time is *Unattributed*.",
+        "`predict` and `encode_response` of a stream, which run while the stream is read. Supported libraries in them are timed.",
         "continuous batching, except for `queue`",
     )
     tested = MappingProxyType({"litserve": "0.2.19"})

@@ -1,7 +1,7 @@
 """MLServer: times the wait of a request for its batch and for a worker process, and the stages in both.
 
-- This applies to adaptive batching and to `parallel_workers`. Web requests are counted by [Starlette and FastAPI](asgi.md).
-- The stages of a batch belong to each request of the batch.
+- Stagelens times adaptive batching and `parallel_workers`. [Starlette and FastAPI](asgi.md) counts the web requests.
+- The stages of a batch count for each request of the batch.
 """
 # The batcher processes batches in tasks that run in the context of an early request. So each request creates a ticket
 # (`tickets.py`) under the id that MLServer assigns there. The run of a worker returns on the id of its response.
@@ -26,16 +26,16 @@ class MLServerInstrumentor(Instrumentor):
     title = "MLServer"
     stages = MappingProxyType(
         {
-            "queue": "from the call of a model with adaptive batching until its batch starts; and from the "
-            "queue of a worker process until it has the message",
+            "queue": "from the call of a model with adaptive batching until its batch starts; and from the entry "
+            "into the queue of a worker process until the worker has received the message",
         }
     )
     facts = ("batch",)
     not_timed = (
-        "`predict` of a runtime, except for supported libraries in it; use `stagelens run --stage forward=your_module:YourRuntime.predict`",
-        "the way back from a worker, and merging and splitting a batch; this time is Unattributed",
-        "gRPC and Kafka requests; these servers are not instrumented",
-        "a worker with a separate Python environment (`environment_tarball`); this time is Unattributed",
+        "`predict` of a runtime, except for supported libraries in it. To time it, use `stagelens run --stage forward=your_module:YourRuntime.predict`.",
+        "the return of the result from a worker, and merging and splitting a batch. This time is *Unattributed*.",
+        "gRPC and Kafka requests, because these servers are not instrumented",
+        "a worker with a separate Python environment (`environment_tarball`). This time is *Unattributed*.",
     )
     tested = MappingProxyType({"mlserver": "1.7.1"})
 

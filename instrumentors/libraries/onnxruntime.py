@@ -1,10 +1,10 @@
 """ONNX Runtime: times `forward`, `load`, and copies between host and device (`h2d`, `d2h`).
 
-- The first run of a session is `load`, unless it happens before any request (a warm-up).
+- The first run of a session is `load` of the request in which it happens. A warm-up before all requests avoids this.
 - On an accelerator, the first run with each new input shape is also `load`, for up to 32 shapes per session.
-- `h2d` and `d2h` are explicit copies. Copies inside `run` belong to `forward`.
+- `h2d` and `d2h` contain only copies that your code calls. Copies inside `run` belong to `forward`.
 - The model name is the file name without its suffix. For a model passed as bytes, it is the name of the graph.
-- Stagelens reads only the shapes of inputs and outputs.
+- Of inputs and outputs, Stagelens reads only the shapes.
 """
 # On a CPU (magika, the models of rapidocr) the very first run takes 1.2 to 1.8 times as long as a later one, the first of a
 # new shape 1.05 times, like known shapes. CUDA selects convolutions again for a new shape: 634 ms against 2 ms
@@ -43,7 +43,7 @@ class OnnxRuntimeInstrumentor(Instrumentor):
     )
     facts = ("model", "device", "provider", "batch")
     not_timed = (
-        "copies to and from a device inside `run`; they count as `forward`, unless you use an `IOBinding`",
+        "copies to and from a device inside `run`. They count as `forward`. With an `IOBinding`, Stagelens times them separately.",
         "`copy_tensors` and DLPack",
         "onnxruntime-genai, which creates no `InferenceSession`",
     )

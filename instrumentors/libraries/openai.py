@@ -1,11 +1,11 @@
-"""OpenAI client: times streamed responses, sync and async, of all servers with the OpenAI API.
+"""OpenAI client: times streamed responses of all servers with the OpenAI API, for the sync and the async client.
 
-- The HTTP client below times the call: see [httpx](httpx.md). This module records token times of `create(stream=True)`.
+- [httpx](httpx.md), which the client uses, times the call. This module records token times of `create(stream=True)`.
 - The first token is the first chunk with content.
-- The time per token needs the number of tokens. For a chat, set `stream_options={"include_usage": True}`. Responses and
-  assistants always report it.
-- vLLM, Groq, Cerebras, Fireworks and llama.cpp report times in the last chunk, which become stages: see
-  [server-reported times](../reported.md).
+- The time per token needs the number of tokens. For a chat, set `stream_options={"include_usage": True}`. The APIs
+  for responses and assistants always report this number.
+- vLLM, Groq, Cerebras, Fireworks and llama.cpp report times in the last chunk. These times become
+  stages: see [server-reported times](../reported.md).
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class OpenAIInstrumentor(Instrumentor):
             "queue": "the time in the queue of the server, if the server reports it",
             "prefill": "the prefill time, if the server reports it",
             "decode": "the decoding time, if the server reports it",
-            "network": "the rest of the wait for the first token, if the server reports its times",
+            "network": "the wait for the first token without `queue` and `prefill`, if the server reports them",
         }
     )
     facts = ("first_token", "time_per_token", "gap", "tokens")
     not_timed = (
-        "the time per token without `include_usage`, or with several choices (`n` above 1)",
-        "the time per token of a response with a reasoning summary or with several items",
-        "token counts and server reports of a stream that is not read to its end",
+        "the time per token, if `include_usage` is not set or if a response has several choices (`n` above 1)",
+        "the time per token of a response that has a reasoning summary or several items",
+        "token counts and server-reported times of a stream that your code does not read to its end",
     )
     tested = MappingProxyType({"openai": "3.54.0"})
 

@@ -1,10 +1,10 @@
 """OpenTelemetry SDK: adds retained requests to your own traces. This module times nothing.
 
 - If one of your spans surrounds the request, Stagelens uses its trace id.
-- A server span that an instrumentation opens inside the application is found when it starts. Other spans inside the request,
-  such as a query, only define the trace id.
+- If an instrumentation opens a server span inside the application, Stagelens uses the trace id of this span too. Other spans
+  in the request, such as a database query, only define the trace id.
 - Spans that a collector could count as separate requests get the attribute `stagelens.counted`. The Stagelens collector does
-  not count them again. Nothing else in your spans changes.
+  not count them again. Stagelens changes nothing else in your spans.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Process pools: times the `queue` of a `ProcessPoolExecutor`, and the stages in the worker process.
 
-Jobs that are submitted outside of any request are not timed.
+Stagelens does not time jobs that your code submits outside of a request.
 """
 # The job is wrapped in a function that records in the child and returns the record with the result or the exception. The
 # pool's own thread in the parent removes the record before the user's code gets the result. Both processes use the same
@@ -32,13 +32,13 @@ class ProcessPoolInstrumentor(Instrumentor):
     title = "Process pools"
     stages = MappingProxyType(
         {
-            "queue": "the wait for a process, including its start and the transfer of the job; includes "
-            "`loop.run_in_executor` and `map`",
+            "queue": "the wait for a process, including the start of the process and the transfer of the "
+            "job; also in `loop.run_in_executor` and `map`",
         }
     )
     not_timed = (
-        "stages in a process that is not instrumented; use `stagelens run`, or call `stagelens.instrument()` at the top of the main module",
-        "the transfer of the result back; this time is Unattributed",
+        "stages in a process that is not instrumented. Use `stagelens run`, or call `stagelens.instrument()` at the top of the main module.",
+        "the transfer of the result to the first process. This time is *Unattributed*.",
         "processes that use another interpreter (`multiprocessing.set_executable`)",
         "the stages of a job that raises an exception with custom pickling",
     )

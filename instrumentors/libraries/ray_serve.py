@@ -1,9 +1,9 @@
 """Ray Serve: counts the requests of each deployment, and times `queue`, `dependency` and batches.
 
-- In the proxy, Stagelens adds the header `X-Request-Start`, unless it exists. The wait for a replica is `queue`.
-- Requests of a FastAPI deployment are counted by [Starlette and FastAPI](asgi.md). This module counts all others.
-- A call through a handle is a `dependency` of the caller. In the called deployment it is a separate request in the same trace.
-- The stages of a `@serve.batch` batch belong to each of its calls.
+- In the proxy, Stagelens adds the header `X-Request-Start` if it is missing. The time from then to the replica is `queue`.
+- [Starlette and FastAPI](asgi.md) counts the requests of a FastAPI deployment. This module counts all other requests.
+- A call through a handle is a `dependency` of the caller. For the called deployment, it is a separate request of the same trace.
+- The stages of a batch (`@serve.batch`) count for each call in the batch.
 """
 # `@serve.batch` processes batches in tasks that run in the context of the first request. So each call creates a ticket
 # (`tickets.py`), stored with the future that it waits for, and each batch takes the tickets of its calls.
@@ -43,15 +43,15 @@ class RayServeInstrumentor(Instrumentor):
             "queue": "from the proxy, or from the call of a handle, until a replica has the request; and from "
             "the call of a `@serve.batch` method until its batch starts",
             "dependency": "the wait for the response to `handle.remote()`",
-            "network": "passing the response to the proxy, except in FastAPI deployments",
+            "network": "sending the response to the proxy, except in FastAPI deployments",
         }
     )
     facts = ("batch", "method")
     not_timed = (
-        "the proxy, and the way to the replica and back; this time is Unattributed",
-        'a deployment\'s own method, except for supported libraries in it; wrap its body in `stagelens.stage("forward")`',
-        "a response that only another deployment waits for (`second.remote(first.remote())`); it is the `queue` of the second",
-        "the `queue` of a call whose start lies in the future, because the clocks of two hosts differ",
+        "the time in the proxy after the replica has sent its response. This time is not part of the request.",
+        'the method of a deployment, except for supported libraries in it. To time the body, wrap it in `stagelens.stage("forward")`.',
+        "a response that only another deployment waits for (`second.remote(first.remote())`); this wait is the `queue` of the second deployment",
+        "the `queue` of a call whose start is in the future because the clocks of two hosts differ",
     )
     tested = MappingProxyType({"ray": "2.60.0"})
 

@@ -1,7 +1,7 @@
 """requests: times each complete call as `dependency`, including redirects.
 
-requests uses [urllib3](urllib3.md), which times headers and body separately and sends `traceparent`. Times that the
-server reports become stages: see [server-reported times](../reported.md).
+requests uses [urllib3](urllib3.md). The module for urllib3 times headers and body separately, and sends `traceparent`.
+If the server reports its times, they become stages: see [server-reported times](../reported.md).
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class RequestsInstrumentor(Instrumentor):
     title = "requests"
     stages = MappingProxyType(
         {
-            "dependency": "a call with its redirects, authentication and hooks; without `stream=True`, also its body",
+            "dependency": "the call with its redirects, authentication and hooks; without `stream=True`, also the body",
         }
     )
-    not_timed = ("a body that is read after `stream=True`; [urllib3](urllib3.md) times it",)
+    not_timed = ("the body of a call with `stream=True`, which [urllib3](urllib3.md) times",)
     tested = MappingProxyType({"requests": "2.34.2"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,10 +1,10 @@
 """Transformers: times pipelines, `generate`, tokenizers and `load`.
 
 - In a pipeline, the time of an item before its last `forward` is `preprocess`, and the time after it is `postprocess`.
-- In a batch, the first item waits for the batch. The other items are only unpacked from it: their time is `postprocess`.
-- `transformers serve` has one thread per model, which generates for one request at a time. Other requests wait in `queue`.
-- Stagelens does not read texts, images or token ids. So padding counts as tokens: each row of a batch counts as long as
-  the longest row.
+- In a batch of a pipeline, only the first item waits for the model. The time of each other item is `postprocess`.
+- `transformers serve` has one thread per model. The thread generates for one request at a time; other requests wait in `queue`.
+- Stagelens does not read texts, images or token ids, so it cannot recognize padding. In a batch, it counts each row with the
+  number of tokens of the longest row.
 """
 # Each pipeline, also a custom one, has its own `preprocess` and `postprocess`; only `forward` is common. So the callers of
 # these methods are patched. transformers loads its own modules lazily; each is patched on its import.
@@ -406,7 +406,7 @@ class TransformersInstrumentor(Instrumentor):
             "queue": "the wait for the thread of a model in `transformers serve`",
             "preprocess": "everything in a pipeline before the model",
             "tokenize": "`__call__`, `encode` and `apply_chat_template` of a tokenizer",
-            "forward": "the model in a pipeline, with the copies to its device and back",
+            "forward": "the model in a pipeline, including the copies to and from its device",
             "prefill": "`generate` until the first new token",
             "decode": "`generate` after the first new token, including its streamer",
             "postprocess": "everything in a pipeline after the model; `decode` and `batch_decode` of a tokenizer",
@@ -417,10 +417,10 @@ class TransformersInstrumentor(Instrumentor):
     facts = ("model", "device", "batch", "first_token", "tokens_in", "tokens_out", "per_token", "gap")
     not_timed = (
         "continuous batching (`generate_batch`, `serve --continuous-batching`), because requests share its steps",
-        "the steps of a decoding loop outside `GenerationMixin`; each step counts as a separate `forward`",
-        "the first token of a `custom_generate` loop that never calls `_has_unfinished_sequences`; everything counts as `decode`",
-        "streamers and logits processors inside `generate`; they are part of `prefill` and `decode`",
-        'image processors and feature extractors outside a pipeline; wrap them in `stagelens.stage("preprocess")`',
+        "`prefill` and `decode` of a decoding loop outside `GenerationMixin`. Each step of the loop counts as a separate `forward`.",
+        "the first token of a `custom_generate` loop that never calls `_has_unfinished_sequences`. Its whole time counts as `decode`.",
+        "streamers and logits processors inside `generate`, as separate stages. They are part of `prefill` and `decode`.",
+        'image processors and feature extractors outside a pipeline. To time them, wrap them in `stagelens.stage("preprocess")`.',
     )
     tested = MappingProxyType({"transformers": "5.23.0"})
 

@@ -1,6 +1,7 @@
 """urllib3: times calls as `dependency` and sends `traceparent`, including the calls of requests and botocore.
 
-Times that the server reports become stages: see [server-reported times](../reported.md).
+If the server reports its times, they become stages: see [server-reported times](../reported.md). Over HTTP/2, urllib3
+reads the body with the headers, so the body is part of the call.
 """
 # All calls go through `urlopen` of a pool; it calls itself for a retry or a redirect. Bodies are read by three methods of
 # the response, on which all others are built: one for plain bodies, two for chunked ones.
@@ -24,12 +25,9 @@ class Urllib3Instrumentor(Instrumentor):
     title = "urllib3"
     stages = MappingProxyType(
         {
-            "dependency": "a call until its response headers, with retries, redirects and the wait for a "
+            "dependency": "the call until its response headers, with retries, redirects and the wait for a "
             "connection; and each read of the body from the network",
         }
-    )
-    not_timed = (
-        "separate body reads over HTTP/2, because urllib3 reads the body with the headers; they are part of the call",
     )
     tested = MappingProxyType({"urllib3": "2.8.0"})
 

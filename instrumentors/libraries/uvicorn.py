@@ -1,6 +1,6 @@
 """uvicorn: detects stalls of uvicorn's event loop, and sends all recorded requests before uvicorn exits.
 
-The requests are counted in the application: see [Starlette and FastAPI](asgi.md) and [Django](django.md).
+Stagelens counts requests in the application, not in uvicorn: see [Starlette and FastAPI](asgi.md) and [Django](django.md).
 """
 # uvicorn exits by raising its stop signal again with the default handler, so that no exit handler runs. Applications are
 # notified of the shutdown before, but not with `--lifespan off` or without a lifespan, such as Django.
@@ -23,7 +23,7 @@ class UvicornInstrumentor(Instrumentor):
 
     library = "uvicorn"
     title = "uvicorn"
-    not_timed = ("the server itself, for example the parsing of HTTP",)
+    not_timed = ("the work of uvicorn, for example the parsing of HTTP",)
     tested = MappingProxyType({"uvicorn": "0.54.0", "gunicorn": "27.0.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,10 +1,10 @@
 """Triton client: times `serialize`, `network`, and the stages that the server reports.
 
-- The stages of the server are averages over its recent calls, from its statistics. A background thread reads them.
-- `traceparent` is sent with each call. A server with tracing adds its spans to the trace of the request.
-- Calls that were rejected, cancelled or timed out are recorded with the request, because Triton does not count them.
+- The stages of the server are averages of its recent calls. A background thread reads the statistics of the server.
+- Stagelens sends `traceparent` with each call. If tracing is enabled in the server, its spans join the trace of the request.
+- Stagelens records rejected, cancelled and timed-out calls with the request, because Triton does not count these calls.
 
-Tested with the Triton server 2.51 (24.10).
+Stagelens is tested with version 2.51 of the Triton server (release 24.10).
 """
 # `traceparent` is added to a copy of the user's `headers`, so that the single plugin slot of the client stays free.
 
@@ -42,13 +42,13 @@ class TritonClientInstrumentor(Instrumentor):
     )
     facts = ("model", "model_version", "first_token", "gap", "failed_calls")
     not_timed = (
-        "the server's part of the first call to a model, or of a failed call; the whole call is `network`",
-        "the server's part behind a proxy or a PyTriton that requires a header; the whole call is `network`",
-        "the server's part for clients created before the instrumentation; the whole call is `network`",
-        "compression and protobuf encoding; they count as `network`",
+        "the stages of the server for the first call to a model and for failed calls. The whole call is `network`.",
+        "the stages of a server behind a proxy, or of a PyTriton server, that requires a header. The whole call is `network`.",
+        "the stages of the server for clients that were created before `instrument()`. The whole call is `network`.",
+        "compression and protobuf encoding as separate stages. Both count as `network`.",
         "CUDA shared memory",
-        "`traceparent` in a gRPC stream that was started outside the request",
-        "the spans of about 4 % of calls over gRPC, because Triton 24.10 ignores their `traceparent`",
+        "server spans of calls in a gRPC stream that was started outside of the request, because these calls send no `traceparent`",
+        "the server spans of about 4 % of the calls over gRPC, because Triton 24.10 ignores their `traceparent`",
         "calls of several requests without `request_id` in one gRPC stream, because their responses cannot be matched",
     )
     tested = MappingProxyType({"tritonclient": "2.73.0"})
