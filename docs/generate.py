@@ -170,7 +170,7 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
     yield (
         f"Stagelens is tested with {_tested(cls)}."
         if cls.tested
-        else "This module is part of Python. Stagelens tests it with each supported version of Python."
+        else "This library is part of Python. Stagelens tests it with each supported version of Python."
     )
 
 

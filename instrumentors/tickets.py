@@ -220,7 +220,7 @@ class BatchScope:
 
 
 def batch(tickets: Iterable[Any]) -> BatchScope:
-    """Return a context manager for work on the jobs of *tickets*. The stages in it count for each of their requests.
+    """Return a context manager for work on the jobs of *tickets*. The stages in its block count for each request.
 
     Args:
         tickets: Tickets from `ticket`. Other objects in the sequence are ignored.

@@ -120,7 +120,7 @@ class AioHttpServerInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "network": "waiting for the request body, and writing the response",
-            "queue": "the wait at a proxy that sets `X-Request-Start`",
+            "queue": "the wait since a proxy set the header `X-Request-Start`",
             "serialize": "`Request.json`, `Request.post`, `json_response`, and building a `Response`",
         }
     )

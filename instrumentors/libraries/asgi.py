@@ -321,7 +321,7 @@ class AsgiInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "network": "reading the body, and sending the response",
-            "queue": "the wait at a proxy that sets `X-Request-Start`; the wait for a thread of AnyIO's pool; "
+            "queue": "the wait since a proxy set the header `X-Request-Start`; the wait for a thread of AnyIO's pool; "
             "and the wait for the event loop after the thread is done",
             "serialize": "`Request.json`, `Request.form`, FastAPI's validation of body and response, and "
             "building a `Response`",

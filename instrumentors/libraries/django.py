@@ -24,7 +24,7 @@ class DjangoInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "network": "reading the body, and sending the response",
-            "queue": "the wait at a proxy that sets `X-Request-Start`, and the wait for a thread of gunicorn's pool",
+            "queue": "the wait since a proxy set the header `X-Request-Start`, and the wait for a thread of gunicorn's pool",
             "serialize": "parsing `POST` and `FILES`, and building a `JsonResponse`",
         }
     )

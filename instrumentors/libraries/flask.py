@@ -23,7 +23,7 @@ class FlaskInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "network": "reading the body, and sending the response",
-            "queue": "the wait at a proxy that sets `X-Request-Start`, and the wait for a thread of gunicorn's pool",
+            "queue": "the wait since a proxy set the header `X-Request-Start`, and the wait for a thread of gunicorn's pool",
             "serialize": "`Request.get_json`, `Request.form`, `jsonify`, `app.json`, and the conversion of a "
             "view's return value to a response",
         }

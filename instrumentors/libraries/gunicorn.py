@@ -29,7 +29,7 @@ class GunicornInstrumentor(Instrumentor):
     )
     not_timed = (
         "the wait in the kernel's backlog of connections",
-        "reading and parsing the headers of a request",
+        "the reading and parsing of the headers of a request",
     )
     tested = MappingProxyType({"gunicorn": "27.0.1"})
 

@@ -1,8 +1,8 @@
 """OpenTelemetry SDK: adds retained requests to your own traces. This module times nothing.
 
-- If one of your spans surrounds the request, Stagelens uses its trace id.
-- If an instrumentation opens a server span inside the application, Stagelens uses the trace id of this span too. Other spans
-  in the request, such as a database query, only define the trace id.
+- If one of your spans surrounds the request, this span becomes the parent of the request.
+- If no span surrounds the request, but the first span inside it is a server span, that span becomes the parent. From any other
+  first span, such as a database query, Stagelens uses only the trace id.
 - Spans that a collector could count as separate requests get the attribute `stagelens.counted`. The Stagelens collector does
   not count them again. Stagelens changes nothing else in your spans.
 """

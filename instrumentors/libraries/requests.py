@@ -1,6 +1,6 @@
 """requests: times each complete call as `dependency`, including redirects.
 
-requests uses [urllib3](urllib3.md). The module for urllib3 times headers and body separately, and sends `traceparent`.
+requests uses [urllib3](urllib3.md). Its instrumentation times headers and body separately, and sends `traceparent`.
 If the server reports its times, they become stages: see [server-reported times](../reported.md).
 """
 
@@ -21,10 +21,9 @@ class RequestsInstrumentor(Instrumentor):
     title = "requests"
     stages = MappingProxyType(
         {
-            "dependency": "the call with its redirects, authentication and hooks; without `stream=True`, also the body",
+            "dependency": "the call with its redirects, authentication and hooks; without `stream=True`, also the body (with it, [urllib3](urllib3.md) times the body)",
         }
     )
-    not_timed = ("the body of a call with `stream=True`, which [urllib3](urllib3.md) times",)
     tested = MappingProxyType({"requests": "2.34.2"})
 
     def hooks(self) -> Mapping[str, Hook]:

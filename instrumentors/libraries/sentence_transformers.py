@@ -1,6 +1,6 @@
 """Sentence Transformers: times the work of `encode` and `predict` around the model.
 
-- [PyTorch](torch.md) or [ONNX Runtime](onnxruntime.md) times the model, [Transformers](transformers.md) times the tokenizer.
+- [PyTorch](torch.md) or [ONNX Runtime](onnxruntime.md) times the model, and [Transformers](transformers.md) times the tokenizer.
 - The time until the first batch is ready is `preprocess`. Later, the time that is neither batch preparation nor model is `postprocess`.
 - Stagelens does not read the sentences.
 """

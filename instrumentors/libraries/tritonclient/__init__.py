@@ -1,7 +1,7 @@
 """Triton client: times `serialize`, `network`, and the stages that the server reports.
 
 - The stages of the server are averages of its recent calls. A background thread reads the statistics of the server.
-- Stagelens sends `traceparent` with each call. If tracing is enabled in the server, its spans join the trace of the request.
+- Stagelens sends `traceparent` with each call. With tracing in the server, the spans of the server join the trace.
 - Stagelens records rejected, cancelled and timed-out calls with the request, because Triton does not count these calls.
 
 Stagelens is tested with version 2.51 of the Triton server (release 24.10).
@@ -43,7 +43,7 @@ class TritonClientInstrumentor(Instrumentor):
     facts = ("model", "model_version", "first_token", "gap", "failed_calls")
     not_timed = (
         "the stages of the server for the first call to a model and for failed calls. The whole call is `network`.",
-        "the stages of a server behind a proxy, or of a PyTriton server, that requires a header. The whole call is `network`.",
+        "the stages of the server, if a proxy or PyTriton requires a header. The whole call is `network`.",
         "the stages of the server for clients that were created before `instrument()`. The whole call is `network`.",
         "compression and protobuf encoding as separate stages. Both count as `network`.",
         "CUDA shared memory",
