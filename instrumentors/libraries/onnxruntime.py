@@ -73,6 +73,7 @@ class OnnxRuntimeInstrumentor(Instrumentor):
         self.replace(value, "numpy", copies.copying(copies.numpy))
 
     def _bindings(self, binding: type) -> None:
+        self.replace(binding, "__init__", copies.creating_binding)
         self.replace(binding, "bind_cpu_input", copies.bind_cpu_input)
         self.replace(binding, "bind_input", copies.bind_input)
         self.replace(binding, "bind_ortvalue_input", copies.bind_ortvalue_input)

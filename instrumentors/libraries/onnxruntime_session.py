@@ -180,12 +180,6 @@ def device_of(provider: str) -> str:
     return DEVICES.get(short, short.lower())
 
 
-def device_of_inner(inner: Any) -> str:
-    """Return the device of *inner*, a C++ session, to which an `IOBinding` refers."""
-    known = sessions.get(id(inner))
-    return known.device if known is not None else device_of(inner.get_providers()[0])
-
-
 def batched_input(session: Any) -> str:
     """Return the name of the first input if its first dimension is a dynamic batch dimension, else ""."""
     inputs = session.get_inputs()
@@ -197,8 +191,10 @@ def batched_input(session: Any) -> str:
     return inputs[0].name if counts else ""
 
 
-# Attribute of an IOBinding with the shapes of its inputs by name, which ONNX Runtime does not expose.
+# Attributes of an IOBinding with the shapes of its inputs by name, and with the device of its session. ONNX Runtime exposes
+# neither.
 INPUTS: Final = "_stagelens_inputs"
+DEVICE: Final = "_stagelens_device"
 
 
 class Bound(NamedTuple):
@@ -278,14 +274,25 @@ def copy_outputs_to_cpu(binding: Any) -> str:
 
 
 def _device(binding: Any) -> str:
-    return device_of_inner(binding._session)  # noqa: SLF001 - there is no public name for it
+    return getattr(binding, DEVICE, "cpu")
+
+
+def creating_binding(original: Any) -> Any:
+    """Wrap the constructor of an `IOBinding`, the only place where every version of ONNX Runtime has the session."""
+
+    def __init__(self: Any, session: Any) -> None:  # noqa: N807 - shown in tracebacks
+        original(self, session)
+        setattr(self, DEVICE, known_of(session).device)
+
+    return __init__
 
 
 def ortvalue_from_numpy(original: Any) -> Any:
-    """Wrap the class method that copies an array to a device."""
+    """Wrap the method that copies an array to a device; a static method before ONNX Runtime 1.22, then a class method."""
 
-    def stage_of(_: Any, numpy_obj: Any, /, device_type: str = "cpu", *__: Any, **___: Any) -> str:  # noqa: ARG001 - signature of the wrapped method
-        return between("cpu", device_type.lower())
+    def stage_of(*args: Any, device_type: str = "cpu", **_: Any) -> str:
+        # The device is the only text.
+        return between("cpu", next((arg for arg in args if isinstance(arg, str)), device_type).lower())
 
     return copying(stage_of)(original)
 
