@@ -244,6 +244,9 @@ class Background:
 def _flush_at_exit() -> None:
     atexit.unregister(flush)
     atexit.register(flush)
+    if "gevent" in sys.modules:
+        # Before gevent 26.9 its name resolution imports this module, which fails during the exit, and so did the last report.
+        __import__("concurrent.futures.thread")
     # Children of multiprocessing exit by os._exit, which runs no exit handlers but these.
     processes = sys.modules.get("multiprocessing.process")
     finalizers = sys.modules.get("multiprocessing.util")
