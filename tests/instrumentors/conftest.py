@@ -16,11 +16,13 @@ import urllib.request
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from stagelens.instrumentors import instrumentor, recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
@@ -29,6 +31,14 @@ from tests.support.otlp_bodies import read_body
 from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test of what an older version of a library does not have."""
+    for mark in item.iter_markers("since"):
+        distribution, first = mark.args
+        if Version(version(distribution)) < Version(first):
+            pytest.skip(f"since {distribution} {first}")
 
 
 class Finished(deque[records.Record]):
@@ -122,7 +132,8 @@ class Sink:
             **{name: value for name, value in os.environ.items() if name not in ours},
             "OTEL_EXPORTER_OTLP_ENDPOINT": self.address,
             "OTEL_EXPORTER_OTLP_TIMEOUT": "60000",
-            "PYTHONPATH": LONG_FLUSH,
+            # Its libraries are those of this process: `make test-oldest`.
+            "PYTHONPATH": os.pathsep.join(filter(None, (LONG_FLUSH, os.environ.get("PYTHONPATH")))),
             "STAGELENS_EXPORT_INTERVAL": "200ms",
             "STAGELENS_KEEP_SLOW": "100",
             "STAGELENS_OVERHEAD_BUDGET": "none",

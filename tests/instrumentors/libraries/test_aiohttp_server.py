@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import aiohttp
 import pytest
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("instrumented")
 TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Client = TestClient[web.Request, web.Application]
+Client: TypeAlias = "TestClient[web.Request, web.Application]"
 
 
 async def item(request: web.Request) -> web.Response:

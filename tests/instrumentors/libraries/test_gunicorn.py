@@ -42,13 +42,15 @@ def worker() -> Generator[Any]:
     nobody: Any = None
     worker: Any = gthread.ThreadWorker(1, 0, [], nobody, 30, cfg, glogging.Logger(cfg))
     worker.wsgi = app
-    worker.method_queue.init()
+    if queue := getattr(worker, "method_queue", None):  # since gunicorn 24
+        queue.init()
     worker.tpool = ThreadPoolExecutor(1)
     yield worker
     worker.tpool.shutdown()
-    for conn in worker.pending_conns:
+    for conn in getattr(worker, "pending_conns", ()):
         conn.close()
-    worker.method_queue.close()
+    if queue:
+        queue.close()
     worker.tmp.close()
     flask.uninstrument()
 
@@ -59,7 +61,8 @@ def connect(worker: Any, request: bytes) -> socket.socket:
     ours.sendall(request)
     ours.settimeout(30)
     conn = gthread.TConn(worker.cfg, theirs, HERE, HERE)
-    worker.pending_conns.append(conn)
+    if hasattr(worker, "pending_conns"):  # since a later 25
+        worker.pending_conns.append(conn)
     worker.enqueue_req(conn)
     return ours
 

@@ -326,6 +326,7 @@ def test_a_callback_outside_a_request_records_nothing(finished: Finished, feed: 
     assert onnxruntime_session.known_of(session).warm
 
 
+@pytest.mark.since("onnxruntime", "1.30")  # before, it drops the exception
 def test_the_exception_of_a_callback_is_unchanged(
     in_a_request: Finished, warm: Any, feed: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -408,7 +409,7 @@ def test_an_unreadable_input_is_still_run(
 def test_an_uninitialized_session_raises_its_own_error(in_a_request: Finished, reported: set[str]) -> None:
     """Nothing of ours is in the exception."""
     session = onnxruntime.InferenceSession.__new__(onnxruntime.InferenceSession)
-    with pytest.raises(AttributeError, match="_sess"):
+    with pytest.raises(AttributeError, match=r"object has no attribute '_(sess|inputs_meta)'"):
         session.run(None, {})
 
     assert in_a_request.stages() == ["load"]

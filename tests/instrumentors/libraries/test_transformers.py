@@ -187,15 +187,9 @@ def test_a_pipeline_that_generates_prefills_and_decodes(in_a_request: Finished) 
         generated = own["prefill"] + own["decode"]
         shares.append(generated / (generated + own["forward"]))
 
-        assert [mark[0] for mark in stages] == [
-            "preprocess",
-            "tokenize",
-            "forward",
-            "prefill",
-            "decode",
-            "postprocess",
-            "postprocess",
-        ]
+        # The words are decoded once, or twice before Transformers 5.1.
+        kinds = dict.fromkeys(mark[0] for mark in stages)
+        assert list(kinds) == ["preprocess", "tokenize", "forward", "prefill", "decode", "postprocess"]
         assert in_a_request.facts()["@tokens_out"] == 3
     # What the machine does in between may be in one of them.
     assert max(shares) > 0.5

@@ -41,6 +41,8 @@ LOOPS: dict[str, dict[str, Any]] = {
     "static cache": {"do_sample": False, "cache_implementation": "static"},
     "all outputs": {"do_sample": False, "return_dict_in_generate": True, "output_scores": True},
 }
+# Before, assisted loops also ask the stopping criteria about candidates, and chunks need arguments of their own.
+SINCE = {"assisted": "5.23", "assisted by the prompt": "5.23", "prefill in chunks": "5.23"}
 
 
 @pytest.fixture(name="torch_instrumented")
@@ -96,7 +98,9 @@ def facts(request: Finished) -> dict[str, tuple[Any, Any]]:
     return {key: (first, second) for key, first, second in request.marks() if key.startswith("@")}
 
 
-@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize(
+    "loop", [pytest.param(loop, marks=pytest.mark.since("transformers", SINCE.get(loop, "4.46"))) for loop in LOOPS]
+)
 def test_every_loop_is_prefill_and_decode(instrumented: Instrumentor, in_a_request: Finished, loop: str) -> None:
     """The first token is there after the first step and before the second, and the tokens are the same as without us."""
     watch = Watch()
@@ -219,6 +223,7 @@ def test_a_compiled_model_stays_one_graph(in_a_request: Finished, monkeypatch: p
     assert [stage for stage in in_a_request.stages() if stage != "load"] == ["prefill", "decode"]
 
 
+@pytest.mark.since("transformers", "4.57")
 def test_a_custom_decoding_loop_is_decode(in_a_request: Finished) -> None:
     """A loop without known steps has no first token; its modules are not shown either."""
 
@@ -235,6 +240,7 @@ def test_a_custom_decoding_loop_is_decode(in_a_request: Finished) -> None:
     assert not {"@first_token", "@tokens_out", "@per_token"} & facts(in_a_request).keys()
 
 
+@pytest.mark.since("transformers", "4.57")
 def test_a_delegating_generate_is_recorded_once(in_a_request: Finished) -> None:
     """A call that delegates to another `generate` before its first step has the steps of that one."""
 

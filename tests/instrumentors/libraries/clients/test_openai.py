@@ -240,7 +240,9 @@ def test_without_usage_there_is_no_time_per_token(
     assert not {"@per_token", "@tokens_out"} & set(facts(in_a_request.marks))
 
 
-@pytest.mark.parametrize("leave", ["close", "break", "drop", "exit"])
+@pytest.mark.parametrize(
+    "leave", ["close", "break", pytest.param("drop", marks=pytest.mark.since("openai", "2.16")), "exit"]
+)
 def test_an_abandoned_stream_is_closed(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI, leave: str
 ) -> None:

@@ -301,7 +301,7 @@ CALLS: dict[str, Callable[[str], Any]] = {
     "requests, streamed": lambda url: json.loads(requests.get(url, timeout=30, stream=True).content),
     "aiohttp": _aiohttp,
     "aiohttp, read before": _aiohttp_read_before,
-    "urllib3": lambda url: urllib3.request("GET", url, retries=False).json(),
+    "urllib3": lambda url: json.loads(urllib3.PoolManager().request("GET", url, retries=False).data),
 }
 
 
