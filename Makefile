@@ -41,6 +41,19 @@ test-changed: $(VENV)/dev-$(INSTALL) chromium ## of these, the tests of what dif
 test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser, the documentation's commands (15 minutes; needs 5 GB)
 	@$(if $(K),$(NAMED) --tier stacks --word '$(K)',$(PYTEST) --tier stacks)
 
+# Left out is what does not depend on the version of a library, and what takes long: processes that only import, compilation.
+# Triton and gunicorn are servers of the second tier.
+AT     := tests/instrumentors/libraries
+OLDEST  = PYTHONPATH=$(CURDIR)/$(VENV)/oldest $(PYTEST) -W ignore
+.PHONY: test-oldest
+test-oldest: $(VENV)/stacks-$(INSTALL) triton oldest oldest-sdk ## the tests of the libraries with their oldest supported versions (docs/compatibility.md; a minute)
+	@ls $(VENV)/oldest/installed $(VENV)/oldest-sdk/installed > /dev/null
+	@$(OLDEST) --tier first $(AT) $(addprefix --ignore-glob=*/,batchers servers tritonclient test_torch* test_process_pools.py \
+	  test_template.py test_server_common.py test_server_timing.py test_garbage.py test_client_common_lines.py) \
+	  -k 'not compil and not order_of_imports and not imports_no_further and not imported_later'
+	@$(OLDEST) --tier stacks $(AT)/tritonclient/test_tritonclient.py '$(AT)/servers/test_gunicorn_workers.py::test_every_worker_reports_all_requests_once[gevent-]'
+	@PYTHONPATH=$(CURDIR)/$(VENV)/oldest-sdk $(PYTEST) -W ignore --tier first tests/instrumentors/export
+
 # The agent runs in the Python of the service.
 .PHONY: test-agent agent
 test-agent: ## the tests of the agent on another Python: PYTHON=python3.14 (minutes)
@@ -130,13 +143,13 @@ programs:
 
 # All that the tests of stacks need beside the virtual environment.
 .PHONY: stacks
-stacks: programs triton kserve bentoml litserve mlserver ray upstream vllm
+stacks: programs triton kserve bentoml litserve mlserver ray upstream vllm oldest oldest-sdk
 
 # What the tests of KServe, BentoML, LitServe, MLServer, Ray and vLLM run, and those of httpx and Starlette themselves, beside what
-# the tests have anyway.
+# the tests have anyway; and the oldest supported versions of libraries and of the OpenTelemetry SDK.
 PINNED = $(wildcard tests/*/*/$@.txt tests/*/*/*/$@.txt)
-.PHONY: kserve bentoml litserve mlserver ray upstream vllm
-kserve bentoml litserve mlserver ray upstream vllm: | $(VENV)/bin/python
+.PHONY: kserve bentoml litserve mlserver ray upstream vllm oldest oldest-sdk
+kserve bentoml litserve mlserver ray upstream vllm oldest oldest-sdk: | $(VENV)/bin/python
 	@cmp -s $(PINNED) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
 	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(PINNED) $(AFTER) \
 	&& cp $(PINNED) $(VENV)/$@/installed; } \
