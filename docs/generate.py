@@ -365,23 +365,25 @@ def _major(version: str) -> str:
 def _library_versions(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield "## Libraries"
     yield ""
-    yield "*Tested* is the newest version that the tests run with. *Minimum* is the oldest version that the tests run with; a dash means"
-    yield "that no minimum was determined."
+    yield "*Minimum* and *tested* are the oldest and the newest version that the tests run with. Libraries with two equal versions are"
+    yield "tested with this version only. `make test-oldest` runs the tests with the minimum versions."
     yield ""
     yield "| library | package | minimum | tested |"
     yield "|---|---|---|---|"
+    oldest = oldest_versions()
     for module, cls in known:
         title = f"[{cls.title}](libraries/{module}.md)"
         if not cls.tested:
             yield f"| {title} | part of Python | | |"
         for package, tested in cls.tested.items():
-            yield f"| {title} | `{package}` | {_minimum(cls, package)} | {tested} |"
+            yield f"| {title} | `{package}` | {oldest.get(package, tested)} | {tested} |"
 
 
-def _minimum(cls: type[Instrumentor], package: str) -> str:
-    """Return the oldest tested version of *package* from the declaration `oldest` of *cls*, a dash without one."""
-    oldest: Mapping[str, str] = getattr(cls, "oldest", {})
-    return oldest.get(package, "-")
+def oldest_versions() -> dict[str, str]:
+    """Return the versions that `make test-oldest` installs, by distribution."""
+    pinned = (ROOT / "tests" / "instrumentors" / "libraries" / "oldest.txt").read_text()
+    sdk = (ROOT / "tests" / "instrumentors" / "export" / "oldest-sdk.txt").read_text()
+    return dict(re.findall(r"(?m)^([\w.-]+)==([\w.]+)", f"{pinned}\n{sdk}"))
 
 
 def main() -> None:

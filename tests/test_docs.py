@@ -6,10 +6,12 @@ import importlib.util
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.version import Version
@@ -161,17 +163,22 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
 
 def test_generated_pages_are_current() -> None:
     """`make docs` writes them; a page cannot drift from the code."""
-    spec = importlib.util.spec_from_file_location("stagelens_docs", ROOT / "docs" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
     there = {f"libraries/{path.name}": path.read_text() for path in (ROOT / "docs" / "libraries").glob("*.md")}
     whole = ("configuration.md", "reported.md", "python-api.md", "compatibility.md", "glossary.md")
     there |= {page: (ROOT / "docs" / page).read_text() for page in whole}
     there |= {f"start/{path.name}": path.read_text() for path in (ROOT / "docs" / "start").glob("*.md")}
 
-    assert there == generate.pages()
+    assert there == _generate().pages()
+
+
+def _generate() -> Any:
+    """Return the module docs/generate.py, which is in no package."""
+    spec = importlib.util.spec_from_file_location("stagelens_docs", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    return generate
 
 
 def test_start_pages_show_each_file_of_their_example() -> None:
@@ -273,6 +280,41 @@ def test_the_headline_numbers_of_the_readme_are_those_of_the_code() -> None:
     assert f"a budget of {defaults['STAGELENS_STORAGE_BUDGET'].replace('GiB', ' GiB')} by default" in readme
     assert f"sends them every {AgentConfig().interval_seconds:.0f} s" in readme
     assert f"retried for {hours['page']} hours, tickets for {hours['ticket']} hours" in readme
+
+
+# The tests run only one version of these: other builds of torch for CPUs are on no index, and each other one is large or has
+# its own set of packages.
+SINGLE_VERSION = {
+    "bentoml",
+    "litserve",
+    "mlserver",
+    "ray",
+    "sentence-transformers",
+    "torch",
+}
+
+
+def test_every_library_has_a_minimum_that_is_tested() -> None:
+    """`make test-oldest` runs it, and docs/compatibility.md has it from there."""
+    oldest = _generate().oldest_versions()
+    tested = {library.module: library.load().tested for library in LIBRARIES}
+    main = {module: next(iter(versions)) for module, versions in tested.items() if versions}
+
+    assert {module for module, name in main.items() if name not in oldest} == {
+        module for module, name in main.items() if name in SINGLE_VERSION
+    }
+    for versions in tested.values():
+        assert [name for name in versions if Version(oldest.get(name, versions[name])) > Version(versions[name])] == []
+
+
+def test_the_minimum_of_opentelemetry_is_tested() -> None:
+    """What the package requires is what `make test-oldest` installs."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = _generate().oldest_versions()
+
+    for requirement in project["dependencies"]:
+        name, _, minimum = requirement.partition(">=")
+        assert oldest[name] == f"{minimum}.0"
 
 
 def test_every_library_is_in_the_readme() -> None:
