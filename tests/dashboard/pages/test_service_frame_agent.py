@@ -80,7 +80,10 @@ def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> N
     page = page_text(source, f"/s/less{tab}?from=now-15m")
 
     assert "At full detail, the overhead of a request is 150" in page
-    assert "Since 11:59: 100 of 200 requests were recorded with less detail: their stages are not recorded and show as Not timed" in page
+    assert (
+        "Since 11:59: 100 of 200 requests were recorded with less detail: their stages are not recorded and show as Not timed"
+        in page
+    )
 
 
 def test_past_reduced_recording_is_shown_with_its_end(source: Source) -> None:
