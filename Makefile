@@ -27,7 +27,7 @@ demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model servi
 K ?=
 # More processes than cores: tests wait for servers of their own. In the order of their names: by default files of few tests,
 # which are the long ones, come last.
-PYTEST = tests/in_memory.sh $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+PYTEST = tests/in_memory.sh $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 25
 NAMED  = tests/in_memory.sh $(BIN)/python -m tests.selection
 
 test: $(VENV)/dev-$(INSTALL) chromium ## the tests a change needs (6 minutes; needs a browser). K=WORD runs those named so, in seconds
