@@ -120,7 +120,7 @@ def test_storage_prints_the_size_by_tier_and_table(tmp_path: Path, store: Store)
     result = stagelens(tmp_path, "storage")
 
     assert (result.returncode, result.stderr) == (0, "")
-    for text in ("stagelens.db: ", "a budget of 10 GiB", "10 s ", "1 min ", "1 h ", "points ", "settles at"):
+    for text in ("stagelens.db: ", "a budget of 10 GiB", "10 s ", "1 min ", "1 h ", "points ", "levels off at"):
         assert text in result.stdout
     assert "never reached" in result.stdout
     assert f"{store.read.storage().tiers[0].rows:,}" in result.stdout
