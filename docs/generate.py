@@ -135,7 +135,7 @@ def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield "# Libraries"
     yield ""
     yield "Stagelens times these libraries automatically. Start your service with `stagelens run -- …` or"
-    yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` first. To time other code, add a line such as"
+    yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` at the start of your program. To time other code, add a line such as"
     yield '`with stagelens.stage("preprocess"):`. [Compatibility](../compatibility.md) lists the tested versions.'
     yield ""
     yield "| library | stages |"
@@ -156,7 +156,8 @@ def _page(cls: type[Instrumentor]) -> Iterator[str]:
         yield "| stage | measured time |"
         yield "|---|---|"
         for stage in sorted(cls.stages, key=position):
-            yield f"| `{stage}` {label(stage)} | {cls.stages[stage]} |"
+            name = "" if label(stage).lower() == stage else f" ({label(stage)})"
+            yield f"| `{stage}`{name} | {cls.stages[stage]} |"
     if cls.facts:
         yield ""
         yield f"Stagelens also records: {_listed(cls.facts)}."
@@ -207,7 +208,7 @@ def _python_api() -> Iterator[str]:
     yield "# Python API"
     yield ""
     yield "These functions are the public Python API of the agent. Import them with `import stagelens`."
-    yield "You do not need them for [supported libraries](libraries/README.md), which `stagelens run -- …` times automatically."
+    yield "`stagelens run -- …` times [supported libraries](libraries/README.md) automatically, without these functions."
     yield ""
     yield "| function | use |"
     yield "|---|---|"
@@ -283,8 +284,8 @@ def _compatibility(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]
     yield "<!-- Written by docs/generate.py from the declarations and pyproject.toml. -->"
     yield "# Compatibility"
     yield ""
-    yield "This page lists the versions that Stagelens requires, and the versions that its tests run with."
-    yield "Other versions are not tested. If a function of a library is missing, Stagelens skips it, and your service runs unchanged."
+    yield "This page lists the versions that Stagelens requires, and the versions with which its tests run."
+    yield "Other versions are not tested. If a library lacks a function that Stagelens times, your service still runs unchanged."
     yield "Run `stagelens doctor -- <your command>` to see which libraries are timed in your environment."
     yield ""
     yield from _pythons(project)
@@ -319,12 +320,12 @@ def _systems() -> Iterator[str]:
     yield "| system | state |"
     yield "|---|---|"
     yield "| Linux x86-64 | all tests run on it |"
-    yield "| Linux arm64 | release images are built for it; no tests run on it |"
+    yield "| Linux arm64 | release images exist; no tests run on it |"
     yield "| macOS | no tests run on it; [host metrics](hardware.md) are limited to CPU and event-loop lag |"
     yield "| Windows | not supported |"
     yield ""
-    yield "The Helm chart requires Kubernetes 1.27 or later. It is validated against the Kubernetes schemas; it was never run on a"
-    yield "real cluster."
+    yield "The Helm chart requires Kubernetes 1.27 or later. The tests validate the chart against the Kubernetes schemas. It was never"
+    yield "installed in a real cluster."
 
 
 def _open_telemetry(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterator[str]:
@@ -337,7 +338,7 @@ def _open_telemetry(project: Mapping[str, Any], locked: Mapping[str, str]) -> It
         name, _, minimum = requirement.partition(">=")
         yield f"| `{name}` | {minimum} | {locked[name]} |"
     contrib = "opentelemetry-instrumentation"
-    yield f"| `{contrib}-*`, next to Stagelens in one process | none | {locked[contrib]} |"
+    yield f"| `{contrib}-*`, in the same process as Stagelens | none | {locked[contrib]} |"
 
 
 def _databases(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterator[str]:
@@ -345,7 +346,7 @@ def _databases(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterato
     yield ""
     extras = project["optional-dependencies"]
     drivers = {name: extras[name][0].partition(">=") for name in ("postgres", "clickhouse")}
-    yield "| database | tested | driver | minimum of the driver | tested driver |"
+    yield "| database | tested | driver | minimum driver version | tested driver version |"
     yield "|---|---|---|---|---|"
     yield "| SQLite | the version of Python's `sqlite3` | `sqlite3` | none | part of Python |"
     for name, server in (
@@ -355,7 +356,7 @@ def _databases(project: Mapping[str, Any], locked: Mapping[str, str]) -> Iterato
         driver, _, minimum = drivers[name]
         yield f"| {server.partition(' ')[0]} | {server} | `{driver}` | {minimum} | {locked[driver.partition('[')[0]]} |"
     yield ""
-    yield "The tests of ClickHouse run its engine in the process (chDB). [Storage](storage.md) compares the databases."
+    yield "The tests run the ClickHouse engine inside the test process (chDB). [Storage](storage.md) compares the databases."
 
 
 def _major(version: str) -> str:
@@ -365,8 +366,8 @@ def _major(version: str) -> str:
 def _library_versions(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield "## Libraries"
     yield ""
-    yield "*Minimum* and *tested* are the oldest and the newest version that the tests run with. Libraries with two equal versions are"
-    yield "tested with this version only. `make test-oldest` runs the tests with the minimum versions."
+    yield "*Minimum* is the oldest version with which the tests run, and *tested* is the newest. If both are equal, the tests run only"
+    yield "with this version. `make test-oldest` runs the tests with the minimum versions."
     yield ""
     yield "| library | package | minimum | tested |"
     yield "|---|---|---|---|"

@@ -93,11 +93,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 def stage(name: str) -> StageTimer:
     """Time one stage of the current request, as a context manager or a decorator.
 
-    A stage outside of any request is not recorded. In a decorated generator, only the steps are timed, not the pauses between them.
+    A stage outside of any request is not recorded. In a decorated generator, Stagelens times the steps, but not the pauses between them.
 
     Args:
-        name: Key of a stage, such as "preprocess", or the name of a custom stage. A series reports its first three custom
-            stages by name. It reports all further custom stages together as "__other__".
+        name: Key of a built-in stage, such as "preprocess", or the name of a custom stage. Each time series reports its
+            first three custom stages by name, and all further custom stages together as "__other__".
 
     Example:
         with stagelens.stage("preprocess"):
@@ -119,14 +119,14 @@ def request(
     """Count and time one request, as a context manager or a decorator.
 
     Requests to a supported web server are counted automatically. A `request` inside a running request is not counted
-    again: it adds its arguments to the running request. For a generator, use the decorator, not `with` around a `yield`.
+    again: it adds its arguments to the running request. For a generator, use the decorator. Do not put `yield` inside `with`.
 
     Args:
         name: Name of the request, reported in place of a route. Use a fixed name, not a new name for each call.
         model: Name of the model that serves the request.
         model_version: Version of the model.
         device: Device of the model, such as "cpu" or "cuda:0".
-        batch: Number of items in the request; 0 if the number is unknown. [count]
+        batch: Number of items in the request, or 0 if the number is unknown.
         traceparent: W3C `traceparent` header of the incoming message. A retained trace then continues the trace of the caller.
 
     Example:

@@ -63,9 +63,9 @@ LIBRARIES = (
 
 
 def instrument() -> None:
-    """Instrument every supported library that is imported before or after this call. Repeated calls have no effect.
+    """Instrument all supported libraries that your code imports before or after this call. Repeated calls have no effect.
 
-    `stagelens run` calls this function in every process of a command. Without `stagelens run`, call `instrument()` first in your program.
+    `stagelens run` calls this function in every process of a command. Without it, call `instrument()` at the start of your program.
 
     Example:
         import stagelens

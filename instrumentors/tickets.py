@@ -163,7 +163,7 @@ class Tickets:
 def ticket() -> Ticket:
     """Return a ticket for a job of the running request. Pass the ticket to `batch` in the worker.
 
-    Call this function when the job enters a queue, because the `queue` stage starts here. You can pickle tickets.
+    Call this function when the job enters a queue, because the `queue` stage starts at this call. You can pickle tickets.
 
     Example:
         jobs.put_nowait((image, future, stagelens.ticket()))
@@ -220,14 +220,14 @@ class BatchScope:
 
 
 def batch(tickets: Iterable[Any]) -> BatchScope:
-    """Return a context manager for work on the jobs of *tickets*. The stages in its block count for each request.
+    """Return a context manager for the common work on several jobs. The stages in its block count for each request.
 
     Args:
         tickets: Tickets from `ticket`. Other objects in the sequence are ignored.
 
     Returns:
-        A context manager for `with` and `async with`. If the worker is another process, return the value `run` of
-        `with stagelens.batch(…) as run` to the process of the request, and call `ticket.done(run)` there.
+        A context manager for `with` and `async with`. If the worker is another process, write
+        `with stagelens.batch(…) as run:`. Return `run` to the process of the request, and call `ticket.done(run)` there.
 
     Example:
         with stagelens.batch(tickets):

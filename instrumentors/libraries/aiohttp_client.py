@@ -1,6 +1,6 @@
 """aiohttp client: times outgoing calls as `dependency` and sends `traceparent`.
 
-If the server reports its times, they become stages: see [server-reported times](../reported.md).
+If the called server reports its times, these times become stages: see [server-reported times](../reported.md).
 """
 # `StreamReader._wait` reads all bodies and runs only while no data is available. Request bodies of the aiohttp server use
 # it too; they are recognized by their protocol, and the server instrumentation records them.
@@ -27,11 +27,11 @@ class AiohttpClientInstrumentor(Instrumentor):
     title = "aiohttp (client)"
     stages = MappingProxyType(
         {
-            "dependency": "the call until its response headers, including redirects and the wait for a connection; and "
-            "each wait for body data",
+            "dependency": "the time from the call until the response headers, including redirects and the wait for a "
+            "connection; and each wait for body data",
         }
     )
-    not_timed = ("the messages of a websocket (Stagelens times only its opening)",)
+    not_timed = ("the messages of a websocket. Stagelens times only the handshake.",)
     tested = MappingProxyType({"aiohttp": "3.14.5"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,7 +1,7 @@
 """aiohttp server: counts requests, and times `serialize`, `network` and `queue`.
 
-- The time of a request includes the handler, all its middlewares, and the sending of the response.
-- The route is the path template of the resource, including the prefixes of its parent applications.
+- The time of a request includes the handler, all middlewares, and the sending of the response.
+- The route is the path template, including the prefixes of parent applications.
 """
 
 from __future__ import annotations
@@ -119,15 +119,14 @@ class AioHttpServerInstrumentor(Instrumentor):
     title = "aiohttp (server)"
     stages = MappingProxyType(
         {
-            "network": "waiting for the request body, and writing the response",
-            "queue": "the wait since a proxy set the header `X-Request-Start`",
-            "serialize": "`Request.json`, `Request.post`, `json_response`, and building a `Response`",
+            "network": "the wait for the request body, and the writing of the response",
+            "queue": "the wait after a proxy has set the header `X-Request-Start`",
+            "serialize": "calls of `Request.json`, `Request.post` and `json_response`, and the creation of a `Response`",
         }
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
-        "websockets, which do not count as requests",
-        "invalid HTTP requests, which do not count as requests",
+        "websockets and invalid HTTP requests, because they do not count as requests",
         "the callbacks of the signal `on_response_prepare`",
     )
     tested = MappingProxyType({"aiohttp": "3.14.5"})

@@ -1,8 +1,8 @@
 """Starlette and FastAPI: counts requests, and times `serialize`, `network` and `queue`.
 
-- One call of the outermost application is one request. Calls of mounted applications belong to the same request.
+- Each call of the outermost application counts as one request. Calls of mounted applications belong to the same request.
 - The route is the path template, including the prefixes of mounts and included routers.
-- A handler without `async` runs in AnyIO's pool of 40 threads. If all threads are busy, the wait for a thread is `queue`.
+- A handler without `async` runs in AnyIO's pool of 40 threads.
 """
 
 from __future__ import annotations
@@ -320,18 +320,18 @@ class AsgiInstrumentor(Instrumentor):
     title = "Starlette and FastAPI"
     stages = MappingProxyType(
         {
-            "network": "reading the body, and sending the response",
-            "queue": "the wait since a proxy set the header `X-Request-Start`; the wait for a thread of AnyIO's pool; "
-            "and the wait for the event loop after the thread is done",
-            "serialize": "`Request.json`, `Request.form`, FastAPI's validation of body and response, and "
-            "building a `Response`",
+            "network": "the reading of the body, and the sending of the response",
+            "queue": "the wait after a proxy has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
+            "pool; and the wait for the event loop after the thread is done",
+            "serialize": "calls of `Request.json` and `Request.form`, FastAPI's validation of body and response, and "
+            "the creation of a `Response`",
         }
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets",
         "background tasks",
-        "ASGI middleware that wraps the application from outside",
+        "ASGI middleware that wraps the application object, as in `Middleware(app)`",
     )
     tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})
 

@@ -1,6 +1,6 @@
-"""BentoML: times the wait of a request for its batch, and attributes the stages of the batch to all its requests.
+"""BentoML: times the wait of a request for its batch, and attributes the stages of the batch to each of its requests.
 
-These times exist for APIs with `batchable=True`. [Starlette and FastAPI](asgi.md) counts the web requests.
+Only APIs with `batchable=True` have these times. The [Starlette and FastAPI](asgi.md) module counts the web requests.
 """
 # The dispatcher processes all batches in tasks that run in the context of the first request. So each call creates a ticket
 # (`tickets.py`), stored with the future that it waits for. Both parts of a split call share its ticket.
@@ -25,7 +25,7 @@ class BentoMLInstrumentor(Instrumentor):
     title = "BentoML"
     stages = MappingProxyType(
         {
-            "queue": "from the call of a batchable API until its batch starts, or until BentoML cancels the call",
+            "queue": "the time from the call of a batchable API until its batch starts, or until BentoML cancels the call",
         }
     )
     facts = ("batch",)

@@ -1,7 +1,7 @@
 """Django: counts requests under WSGI and ASGI, and times `serialize`, `network` and `queue`.
 
-- One request is one call of the handler that `get_wsgi_application` or `get_asgi_application` returns.
-- The route is the URL pattern, including the patterns of its `include`s and a leading slash.
+- Each call of the handler from `get_wsgi_application` or `get_asgi_application` counts as one request.
+- The route is the URL pattern with a leading slash. It includes the pattern of each `include`.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ class DjangoInstrumentor(Instrumentor):
     title = "Django"
     stages = MappingProxyType(
         {
-            "network": "reading the body, and sending the response",
-            "queue": "the wait since a proxy set the header `X-Request-Start`, and the wait for a thread of gunicorn's pool",
-            "serialize": "parsing `POST` and `FILES`, and building a `JsonResponse`",
+            "network": "the reading of the body, and the sending of the response",
+            "queue": "the wait after a proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
+            "serialize": "the parsing of `POST` and `FILES`, and the creation of a `JsonResponse`",
         }
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets",
         "templates and database queries. To time them, wrap them in `stagelens.stage(…)`.",
-        '`json.loads(request.body)` in a view. To time the call, wrap it in `stagelens.stage("serialize")`.',
-        'parsers and renderers of Django REST framework. To time them, wrap them in `stagelens.stage("serialize")`.',
+        '`json.loads(request.body)` in a view, and parsers and renderers of Django REST framework. To time them, wrap them in `stagelens.stage("serialize")`.',
     )
     tested = MappingProxyType({"django": "5.2.19", "gunicorn": "27.0.1", "uvicorn": "0.54.0"})
 

@@ -1,9 +1,9 @@
-"""Threads and executors: attributes the work of threads and pools to the request that started it, and times the `queue`.
+"""Threads and executors: attributes the work of threads and pools to its request, and times the wait for a thread.
 
-While a request runs, three kinds of work belong to it: threads that it starts, jobs that it submits to a pool, and callbacks
-that it adds to a future. Stagelens passes only its own context variable to the thread, and no other context variables.
+This work belongs to a running request: the work of threads that it starts, jobs that it submits to a pool, and
+callbacks that it adds to a future. Stagelens passes only its own context variable to the thread.
 
-The `queue` of a job lasts until the job starts or is cancelled. While another job of the same request runs in a pool, the
+The `queue` time of a job ends when the job starts or is cancelled. While another job of the same request runs in a pool, the
 wait does not count as `queue`.
 """
 # A new thread starts with an empty context, and a thread of a pool with the context of the code that made the pool grow. So
@@ -43,13 +43,13 @@ class ExecutorInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "queue": "the wait for a thread of a `ThreadPoolExecutor` or a `multiprocessing.pool.ThreadPool`, "
-            "also in `loop.run_in_executor` and `asyncio.to_thread`",
+            "including the pools of `loop.run_in_executor` and `asyncio.to_thread`",
         }
     )
     not_timed = (
         "work that a thread or job does after its request has ended",
         "work in `multiprocessing.Process` and `multiprocessing.Pool`. To time it, send a `stagelens.ticket()` with the job, and use `with stagelens.batch([ticket])` in the process.",
-        "work in your own thread that takes jobs of several requests from a queue. To time it, use `ticket` and `batch` in the same way.",
+        "work in your own thread that takes jobs of several requests from a queue. To time it, use `stagelens.ticket` and `stagelens.batch` in the same way.",
         "work in threads that `_thread.start_new_thread` or a C extension starts",
     )
     tested = MappingProxyType({"gevent": "26.9.0"})

@@ -1,7 +1,7 @@
 """Flask: counts requests, and times `serialize`, `network` and `queue`.
 
-- One call of the outermost application is one request. The request ends with the last part of the response body.
-- The route is the URL rule, including the prefix of its blueprint. A prefix from `DispatcherMiddleware` is not part of the route.
+- Each call of the outermost application counts as one request. The request ends after the last part of the response body.
+- The route is the URL rule, including the prefix of the blueprint. A prefix from `DispatcherMiddleware` is not part of the route.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class FlaskInstrumentor(Instrumentor):
     title = "Flask"
     stages = MappingProxyType(
         {
-            "network": "reading the body, and sending the response",
-            "queue": "the wait since a proxy set the header `X-Request-Start`, and the wait for a thread of gunicorn's pool",
-            "serialize": "`Request.get_json`, `Request.form`, `jsonify`, `app.json`, and the conversion of a "
+            "network": "the reading of the body, and the sending of the response",
+            "queue": "the wait after a proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
+            "serialize": "calls of `Request.get_json`, `Request.form`, `jsonify` and `app.json`, and the conversion of a "
             "view's return value to a response",
         }
     )
@@ -32,7 +32,7 @@ class FlaskInstrumentor(Instrumentor):
     not_timed = (
         "websockets",
         'templates. To time them, wrap `render_template` in `stagelens.stage("postprocess")`.',
-        "`json.loads(request.data)` in a view. Use `request.get_json()` instead, which is timed.",
+        "`json.loads(request.data)` in a view. Use `request.get_json()` instead. Stagelens times this call.",
     )
     tested = MappingProxyType({"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"})
 

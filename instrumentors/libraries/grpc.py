@@ -1,7 +1,7 @@
 """gRPC client: times sync and asyncio calls as `dependency` and sends `traceparent` in the metadata.
 
-- A unary call is timed until its response. A call with a future or with asyncio is timed until the call is done.
-- In a stream, each wait for a message is timed. The wait for the first message includes the wait for the headers.
+The time of a call with a future or with asyncio ends when the call is done. In a stream, the wait for the first message
+includes the wait for the headers.
 """
 # The objects at the bottom of a channel are patched, below all interceptors: no type changes, and metadata that an
 # interceptor adds is visible.
@@ -27,11 +27,11 @@ class GrpcInstrumentor(Instrumentor):
     title = "gRPC (client)"
     stages = MappingProxyType(
         {
-            "dependency": "a unary call until its response; in a stream, each wait for a message",
+            "dependency": "the time of a unary call until its response; in a stream, each wait for a message",
         }
     )
     not_timed = (
-        "the wait to send another message of a stream",
+        "the wait until a stream can send its next message",
         "interceptors",
     )
     tested = MappingProxyType({"grpcio": "1.85.1"})

@@ -1,6 +1,6 @@
-"""gunicorn: times how long a connection waits for a thread of a `gthread` worker. This time is the `queue` of its request.
+"""gunicorn: times how long a connection waits for a thread of a `gthread` worker. This time counts as `queue` of its request.
 
-With other worker types, connections wait in the kernel. To measure that wait, let your proxy set the header `X-Request-Start`.
+With other worker types, connections wait in the kernel. To measure that wait, configure your proxy to set the header `X-Request-Start`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GunicornInstrumentor(Instrumentor):
     )
     not_timed = (
         "the wait in the kernel's backlog of connections",
-        "the reading and parsing of the headers of a request",
+        "the reading and parsing of request headers",
     )
     tested = MappingProxyType({"gunicorn": "27.0.1"})
 

@@ -1,8 +1,8 @@
 """httpx: times sync and async calls as `dependency` and sends `traceparent`.
 
-- Stagelens times all transports, including custom transports.
+- Stagelens times the calls of all transports, including custom transports.
 - Each redirect and each authentication step is a separate HTTP request of the same call, and sends its own `traceparent`.
-- If the server reports its times, they become stages: see [server-reported times](../reported.md).
+- If the called server reports its times, these times become stages: see [server-reported times](../reported.md).
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class HttpxInstrumentor(Instrumentor):
     title = "httpx"
     stages = MappingProxyType(
         {
-            "dependency": "the call until its response headers, with redirects and authentication; and each read "
-            "of the body (without streaming, the call includes these reads)",
+            "dependency": "the time from the call until the response headers, with redirects and authentication; and "
+            "each read of the body. Without streaming, the call includes these reads.",
         }
     )
     not_timed = (
-        "the creation of a client, which takes about 20 ms to load certificates. `httpx.get` creates a client for each call. To save this time, reuse one client.",
+        "the creation of a client. It takes about 20 ms, because the client loads certificates. `httpx.get` creates a client for each call. To save this time, reuse one client.",
     )
     tested = MappingProxyType({"httpx": "0.28.1", "httpx2": "2.16.2"})
 

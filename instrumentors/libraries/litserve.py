@@ -1,6 +1,6 @@
-"""LitServe: times the wait in LitServe's queue, and the stages in the worker process for a request or batch.
+"""LitServe: times the wait in LitServe's queue, and the stages of a request or batch in the worker process.
 
-[Starlette and FastAPI](asgi.md) counts the web requests. Each stage of a batch counts for all requests of the batch.
+The [Starlette and FastAPI](asgi.md) module counts the web requests. Each stage of a batch counts for each request in it.
 """
 # The HTTP process stores a ticket (`tickets.py`) under the id of each request that it queues. The worker records a run,
 # which starts when the request or its complete batch arrives; the response carries the run back on its id.
@@ -38,16 +38,16 @@ class LitServeInstrumentor(Instrumentor):
     title = "LitServe"
     stages = MappingProxyType(
         {
-            "queue": "from the entry into LitServe's queue until a worker has all requests of the batch",
-            "preprocess": "`decode_request`, for all requests of a batch",
-            "forward": "`predict`, without the time that libraries in it record as other stages",
-            "postprocess": "`encode_response`, for all requests of a batch",
+            "queue": "the time from the entry into LitServe's queue until a worker has all requests of the batch",
+            "preprocess": "the time in `decode_request`, for all requests of a batch",
+            "forward": "the time in `predict`, except the time that libraries in it record as other stages",
+            "postprocess": "the time in `encode_response`, for all requests of a batch",
         }
     )
     facts = ("batch",)
     not_timed = (
-        "the return of the result from the worker, `batch` and `unbatch`. This time is *Unattributed*.",
-        "`predict` and `encode_response` of a stream, which run while the stream is read. Supported libraries in them are timed.",
+        "the return of the result from the worker, and the methods `batch` and `unbatch`. Their time is *Unattributed*.",
+        "`predict` and `encode_response` of a stream, except for supported libraries in them",
         "continuous batching, except for `queue`",
     )
     tested = MappingProxyType({"litserve": "0.2.19"})

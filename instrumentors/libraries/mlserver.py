@@ -1,6 +1,6 @@
-"""MLServer: times the wait of a request for its batch and for a worker process, and the stages in both.
+"""MLServer: times the wait of a request for its batch and for a worker process, and the stages that the batch or worker records.
 
-- Stagelens times adaptive batching and `parallel_workers`. [Starlette and FastAPI](asgi.md) counts the web requests.
+- The [Starlette and FastAPI](asgi.md) module counts the web requests.
 - The stages of a batch count for each request of the batch.
 """
 # The batcher processes batches in tasks that run in the context of an early request. So each request creates a ticket
@@ -26,16 +26,16 @@ class MLServerInstrumentor(Instrumentor):
     title = "MLServer"
     stages = MappingProxyType(
         {
-            "queue": "from the call of a model with adaptive batching until its batch starts; and from the entry "
-            "into the queue of a worker process until the worker has received the message",
+            "queue": "with adaptive batching, the time from the call of a model until its batch starts; with `parallel_workers`, "
+            "the time from the entry into the queue of a worker process until the worker has received the message",
         }
     )
     facts = ("batch",)
     not_timed = (
         "`predict` of a runtime, except for supported libraries in it. To time it, use `stagelens run --stage forward=your_module:YourRuntime.predict`.",
-        "the return of the result from a worker, and merging and splitting a batch. This time is *Unattributed*.",
+        "the return of the result from a worker, and the merging and splitting of a batch. Their time is *Unattributed*.",
         "gRPC and Kafka requests, because these servers are not instrumented",
-        "a worker with a separate Python environment (`environment_tarball`). This time is *Unattributed*.",
+        "the work of a worker with a separate Python environment (`environment_tarball`). This time is *Unattributed*.",
     )
     tested = MappingProxyType({"mlserver": "1.7.1"})
 

@@ -1,10 +1,8 @@
 """ONNX Runtime: times `forward`, `load`, and copies between host and device (`h2d`, `d2h`).
 
-- The first run of a session is `load` of the request in which it happens. A warm-up before all requests avoids this.
-- On an accelerator, the first run with each new input shape is also `load`, for up to 32 shapes per session.
-- `h2d` and `d2h` contain only copies that your code calls. Copies inside `run` belong to `forward`.
-- The model name is the file name without its suffix. For a model passed as bytes, it is the name of the graph.
-- Of inputs and outputs, Stagelens reads only the shapes.
+- To avoid `load` in a request, run each session once before the first request.
+- The model name is the file name without its suffix. For a model that your code passes as bytes, Stagelens uses the name of the graph.
+- Stagelens reads only the shapes of inputs and outputs, not their values.
 """
 # On a CPU (magika, the models of rapidocr) the very first run takes 1.2 to 1.8 times as long as a later one, the first of a
 # new shape 1.05 times, like known shapes. CUDA selects convolutions again for a new shape: 634 ms against 2 ms
@@ -32,18 +30,18 @@ class OnnxRuntimeInstrumentor(Instrumentor):
     title = "ONNX Runtime"
     stages = MappingProxyType(
         {
-            "forward": "`run`, `run_async` (until its callback), `run_with_iobinding`, `run_with_ort_values`, "
+            "forward": "calls of `run`, `run_async` (until its callback), `run_with_iobinding`, `run_with_ort_values`, "
             "`run_with_ortvaluevector` and `IOBinding.synchronize_outputs`",
-            "load": "creating an `InferenceSession`, and its first run; on an accelerator, the first run with "
-            "each shape",
-            "h2d": "`OrtValue.ortvalue_from_numpy` and `update_inplace`; `bind_cpu_input`, `bind_input`, "
+            "load": "the creation of an `InferenceSession`, and its first run; on an accelerator, also the first "
+            "run with each input shape, for up to 32 shapes per session",
+            "h2d": "calls of `OrtValue.ortvalue_from_numpy` and `update_inplace`; `bind_cpu_input`, `bind_input`, "
             "`bind_ortvalue_input` and `synchronize_inputs` of an `IOBinding`",
-            "d2h": "`OrtValue.numpy` and `update_inplace`; `IOBinding.copy_outputs_to_cpu`",
+            "d2h": "calls of `OrtValue.numpy` and `update_inplace`; `IOBinding.copy_outputs_to_cpu`",
         }
     )
     facts = ("model", "device", "provider", "batch")
     not_timed = (
-        "copies to and from a device inside `run`. They count as `forward`. With an `IOBinding`, Stagelens times them separately.",
+        "copies to and from a device inside `run`. These copies count as `forward`. With an `IOBinding`, Stagelens times the copies separately.",
         "`copy_tensors` and DLPack",
         "onnxruntime-genai, which creates no `InferenceSession`",
     )

@@ -1,9 +1,9 @@
-"""OpenAI client: times streamed responses of all servers with the OpenAI API, for the sync and the async client.
+"""OpenAI client: times streamed responses of all servers with the OpenAI API, in the sync and async client.
 
-- [httpx](httpx.md), which the client uses, times the call. This module records token times of `create(stream=True)`.
+- The [httpx](httpx.md) module times the call. The OpenAI module of Stagelens records the token times of `create(stream=True)`.
 - The first token is the first chunk with content.
 - The time per token needs the number of tokens. For a chat, set `stream_options={"include_usage": True}`. The APIs
-  for responses and assistants always report this number.
+  for responses and assistants always report the number of tokens.
 - vLLM, Groq, Cerebras, Fireworks and llama.cpp report times in the last chunk. These times become
   stages: see [server-reported times](../reported.md).
 """
@@ -29,7 +29,7 @@ class OpenAIInstrumentor(Instrumentor):
             "queue": "the time in the queue of the server, if the server reports it",
             "prefill": "the prefill time, if the server reports it",
             "decode": "the decoding time, if the server reports it",
-            "network": "the wait for the first token without `queue` and `prefill`, if the server reports them",
+            "network": "the rest of the wait for the first token, if the server reports its times",
         }
     )
     facts = ("first_token", "time_per_token", "gap", "tokens")

@@ -1,10 +1,10 @@
-"""OpenTelemetry SDK: adds retained requests to your own traces. This module times nothing.
+"""OpenTelemetry SDK: adds retained requests to your own traces. The OpenTelemetry module of Stagelens times nothing.
 
 - If one of your spans surrounds the request, this span becomes the parent of the request.
-- If no span surrounds the request, but the first span inside it is a server span, that span becomes the parent. From any other
-  first span, such as a database query, Stagelens uses only the trace id.
-- Spans that a collector could count as separate requests get the attribute `stagelens.counted`. The Stagelens collector does
-  not count them again. Stagelens changes nothing else in your spans.
+- If no span surrounds the request, Stagelens uses the first span inside the request. A server span becomes the parent. From
+  any other span, such as the span of a database query, Stagelens uses only the trace id.
+- Stagelens adds the attribute `stagelens.counted` to spans that a collector could count as separate requests. The Stagelens
+  collector does not count these spans again. Stagelens changes nothing else in your spans.
 """
 
 from __future__ import annotations

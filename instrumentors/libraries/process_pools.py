@@ -1,7 +1,4 @@
-"""Process pools: times the `queue` of a `ProcessPoolExecutor`, and the stages in the worker process.
-
-Stagelens does not time jobs that your code submits outside of a request.
-"""
+"""Process pools: times the wait for a process of a `ProcessPoolExecutor`, and the stages in the worker process."""
 # The job is wrapped in a function that records in the child and returns the record with the result or the exception. The
 # pool's own thread in the parent removes the record before the user's code gets the result. Both processes use the same
 # clock.
@@ -33,14 +30,15 @@ class ProcessPoolInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "queue": "the wait for a process, including the start of the process and the transfer of the "
-            "job; also in `loop.run_in_executor` and `map`",
+            "job; also for jobs from `loop.run_in_executor` and `map`",
         }
     )
     not_timed = (
-        "stages in a process that is not instrumented. Use `stagelens run`, or call `stagelens.instrument()` at the top of the main module.",
-        "the transfer of the result to the first process. This time is *Unattributed*.",
+        "jobs that your code submits outside of a request",
+        "stages in a process that is not instrumented. To instrument it, use `stagelens run`, or call `stagelens.instrument()` at the top of the main module.",
+        "the transfer of the result from the worker process. This time is *Unattributed*.",
         "processes that use another interpreter (`multiprocessing.set_executable`)",
-        "the stages of a job that raises an exception with custom pickling",
+        "the stages of a job that raises an exception whose class has custom pickling",
     )
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -1,8 +1,9 @@
-"""Ray Serve: counts the requests of each deployment, and times `queue`, `dependency` and batches.
+"""Ray Serve: counts the requests of each deployment, and times `queue`, `dependency`, `network` and batches.
 
-- In the proxy, Stagelens adds the header `X-Request-Start` if it is missing. The time from then to the replica is `queue`.
-- [Starlette and FastAPI](asgi.md) counts the requests of a FastAPI deployment. This module counts all other requests.
-- A call through a handle is a `dependency` of the caller. For the called deployment, it is a separate request of the same trace.
+- In Ray's proxy, Stagelens adds the header `X-Request-Start` if it is missing. The time from this header's timestamp until a
+  replica has the request is `queue`.
+- The [Starlette and FastAPI](asgi.md) module counts the requests of FastAPI deployments. The Ray Serve module counts all others.
+- A call through a handle counts as `dependency` of the caller. The called deployment counts it as a request of the same trace.
 - The stages of a batch (`@serve.batch`) count for each call in the batch.
 """
 # `@serve.batch` processes batches in tasks that run in the context of the first request. So each call creates a ticket
@@ -40,18 +41,18 @@ class RayServeInstrumentor(Instrumentor):
     title = "Ray Serve"
     stages = MappingProxyType(
         {
-            "queue": "from the proxy, or from the call of a handle, until a replica has the request; and from "
-            "the call of a `@serve.batch` method until its batch starts",
+            "queue": "the time from the proxy, or from the call of a handle, until a replica has the request; and the time "
+            "from the call of a `@serve.batch` method until its batch starts",
             "dependency": "the wait for the response to `handle.remote()`",
-            "network": "sending the response to the proxy, except in FastAPI deployments",
+            "network": "the sending of the response to the proxy, except in FastAPI deployments",
         }
     )
     facts = ("batch", "method")
     not_timed = (
-        "the time in the proxy after the replica has sent its response. This time is not part of the request.",
-        'the method of a deployment, except for supported libraries in it. To time the body, wrap it in `stagelens.stage("forward")`.',
-        "a response that only another deployment waits for (`second.remote(first.remote())`); this wait is the `queue` of the second deployment",
-        "the `queue` of a call whose start is in the future because the clocks of two hosts differ",
+        "the time in the proxy after the replica has sent its response.",
+        'the method of a deployment, except for supported libraries in it. To time the method, wrap its body in `stagelens.stage("forward")`.',
+        "a response that goes directly to another deployment, as in `second.remote(first.remote())`. The wait counts as `queue` of the second deployment.",
+        "the `queue` of a call whose start is in the future, because the clocks of its two hosts differ",
     )
     tested = MappingProxyType({"ray": "2.60.0"})
 

@@ -1,7 +1,7 @@
 """requests: times each complete call as `dependency`, including redirects.
 
-requests uses [urllib3](urllib3.md). Its instrumentation times headers and body separately, and sends `traceparent`.
-If the server reports its times, they become stages: see [server-reported times](../reported.md).
+The [urllib3](urllib3.md) module times headers and body separately, and sends `traceparent`.
+If the called server reports its times, these times become stages: see [server-reported times](../reported.md).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class RequestsInstrumentor(Instrumentor):
     title = "requests"
     stages = MappingProxyType(
         {
-            "dependency": "the call with its redirects, authentication and hooks; without `stream=True`, also the body (with it, [urllib3](urllib3.md) times the body)",
+            "dependency": "the call with its redirects, authentication, hooks and body. With `stream=True`, only [urllib3](urllib3.md) times the body.",
         }
     )
     tested = MappingProxyType({"requests": "2.34.2"})

@@ -1,7 +1,6 @@
-"""Sentence Transformers: times the work of `encode` and `predict` around the model.
+"""Sentence Transformers: times the work of `encode` and `predict` before and after the model.
 
-- [PyTorch](torch.md) or [ONNX Runtime](onnxruntime.md) times the model, and [Transformers](transformers.md) times the tokenizer.
-- The time until the first batch is ready is `preprocess`. Later, the time that is neither batch preparation nor model is `postprocess`.
+- The [PyTorch](torch.md) or [ONNX Runtime](onnxruntime.md) module times the model. The [Transformers](transformers.md) module times the tokenizer.
 - Stagelens does not read the sentences.
 """
 
@@ -37,9 +36,9 @@ class SentenceTransformersInstrumentor(Instrumentor):
     title = "Sentence Transformers"
     stages = MappingProxyType(
         {
-            "preprocess": "sorting the inputs, and preparing the batches",
-            "postprocess": "processing of the model output: normalizing, truncating, stacking",
-            "load": "creating a `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` or `CrossEncoder`",
+            "preprocess": "the time until the first batch is ready, and the preparation of all later batches",
+            "postprocess": "all other time after the first batch is ready, such as normalizing, truncating and stacking the output",
+            "load": "the creation of a `SentenceTransformer`, `SparseEncoder`, `MultiVectorEncoder` or `CrossEncoder`",
         }
     )
     facts = ("model", "device", "batch")

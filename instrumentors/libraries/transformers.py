@@ -1,10 +1,9 @@
-"""Transformers: times pipelines, `generate`, tokenizers and `load`.
+"""Transformers: times pipelines, `generate`, tokenizers and the loading of models.
 
-- In a pipeline, the time of an item before its last `forward` is `preprocess`, and the time after it is `postprocess`.
-- In a batch of a pipeline, only the first item waits for the model. The time of each other item is `postprocess`.
-- `transformers serve` has one thread per model. The thread generates for one request at a time; other requests wait in `queue`.
-- Stagelens does not read texts, images or token ids, so it cannot recognize padding. In a batch, it counts each row with the
-  number of tokens of the longest row.
+- In a batch of a pipeline, only the first input waits for the model. The time of each other input counts as `postprocess`.
+- `transformers serve` has one thread per model. The thread processes one request at a time. The wait of other requests counts as `queue`.
+- Stagelens does not read texts, images or token ids, so it cannot recognize padding. In a batch, each row gets the token
+  count of the longest row.
 """
 # Each pipeline, also a custom one, has its own `preprocess` and `postprocess`; only `forward` is common. So the callers of
 # these methods are patched. transformers loads its own modules lazily; each is patched on its import.
@@ -404,22 +403,22 @@ class TransformersInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "queue": "the wait for the thread of a model in `transformers serve`",
-            "preprocess": "everything in a pipeline before the model",
-            "tokenize": "`__call__`, `encode` and `apply_chat_template` of a tokenizer",
-            "forward": "the model in a pipeline, including the copies to and from its device",
-            "prefill": "`generate` until the first new token",
-            "decode": "`generate` after the first new token, including its streamer",
-            "postprocess": "everything in a pipeline after the model; `decode` and `batch_decode` of a tokenizer",
-            "load": "`from_pretrained` of models, tokenizers, processors and configurations; creating a "
+            "preprocess": "the time in a pipeline before the last call of the model",
+            "tokenize": "calls of `__call__`, `encode` and `apply_chat_template` of a tokenizer",
+            "forward": "the time of the model in a pipeline, including the copies to and from its device",
+            "prefill": "the time in `generate` until the first new token",
+            "decode": "the time in `generate` after the first new token",
+            "postprocess": "the time in a pipeline after the last call of the model; calls of `decode` and `batch_decode` of a tokenizer",
+            "load": "calls of `from_pretrained` of models, tokenizers, processors and configurations; the creation of a "
             "pipeline; the first `generate` of a model until its first token",
         }
     )
     facts = ("model", "device", "batch", "first_token", "tokens_in", "tokens_out", "per_token", "gap")
     not_timed = (
-        "continuous batching (`generate_batch`, `serve --continuous-batching`), because requests share its steps",
+        "continuous batching (`generate_batch`, `serve --continuous-batching`), because several requests share each step",
         "`prefill` and `decode` of a decoding loop outside `GenerationMixin`. Each step of the loop counts as a separate `forward`.",
-        "the first token of a `custom_generate` loop that never calls `_has_unfinished_sequences`. Its whole time counts as `decode`.",
-        "streamers and logits processors inside `generate`, as separate stages. They are part of `prefill` and `decode`.",
+        "the first token of a `custom_generate` loop that never calls `_has_unfinished_sequences`. The whole time of this loop counts as `decode`.",
+        "streamers and logits processors inside `generate`. Their time counts as `prefill` and `decode`.",
         'image processors and feature extractors outside a pipeline. To time them, wrap them in `stagelens.stage("preprocess")`.',
     )
     tested = MappingProxyType({"transformers": "5.23.0"})

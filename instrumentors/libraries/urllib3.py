@@ -1,7 +1,7 @@
-"""urllib3: times calls as `dependency` and sends `traceparent`, including the calls of requests and botocore.
+"""urllib3: times calls as `dependency` and sends `traceparent`, also for the calls of requests and botocore.
 
-If the server reports its times, they become stages: see [server-reported times](../reported.md). Over HTTP/2, urllib3
-reads the body with the headers, so the body is part of the call.
+If the called server reports its times, these times become stages: see [server-reported times](../reported.md). Over HTTP/2,
+urllib3 reads the body with the headers, so the time of the call includes the body.
 """
 # All calls go through `urlopen` of a pool; it calls itself for a retry or a redirect. Bodies are read by three methods of
 # the response, on which all others are built: one for plain bodies, two for chunked ones.
@@ -25,8 +25,8 @@ class Urllib3Instrumentor(Instrumentor):
     title = "urllib3"
     stages = MappingProxyType(
         {
-            "dependency": "the call until its response headers, with retries, redirects and the wait for a "
-            "connection; and each read of the body from the network",
+            "dependency": "the time from the call until the response headers, with retries, redirects and the wait for "
+            "a connection; and each read of the body from the network",
         }
     )
     tested = MappingProxyType({"urllib3": "2.8.0"})

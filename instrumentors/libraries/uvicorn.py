@@ -23,7 +23,7 @@ class UvicornInstrumentor(Instrumentor):
 
     library = "uvicorn"
     title = "uvicorn"
-    not_timed = ("the work of uvicorn, for example the parsing of HTTP",)
+    not_timed = ("the work of uvicorn, such as the parsing of HTTP",)
     tested = MappingProxyType({"uvicorn": "0.54.0", "gunicorn": "27.0.1"})
 
     def hooks(self) -> Mapping[str, Hook]:

@@ -2,9 +2,9 @@
 
 - Stagelens does not synchronize a device, and does not read the values of tensors.
 - `torch.compile` works unchanged: Stagelens causes no graph break and no recompilation.
-- Stagelens does not see a warm-up before `instrument()`. The next call of the model then counts as `load`.
-- On CUDA and XPU, events on the stream of the device measure the times. [GPU times](../gpu.md) shows their accuracy on an
-  NVIDIA H200. The accuracy on XPU was not measured.
+- Stagelens cannot detect a warm-up that runs before `instrument()`. The next call of the model then counts as `load`.
+- On CUDA and XPU, Stagelens measures times with events on the stream of the device. [GPU times](../gpu.md) shows the accuracy on
+  an NVIDIA H200. The accuracy on XPU was not measured.
 """
 # The test whether Dynamo is tracing comes first: Dynamo evaluates it to a constant, so that there is no graph break; any
 # other order breaks `fullgraph=True`. A call inside a module is dispatched as `nn.Module` would do it, which halves the
@@ -126,13 +126,13 @@ class TorchInstrumentor(Instrumentor):
     title = "PyTorch"
     stages = MappingProxyType(
         {
-            "forward": "the outermost call of an `nn.Module`: eager, scripted, traced or compiled",
-            "load": "`torch.load`, `torch.jit.load`, `Module.load_state_dict`, moving a module to another "
-            "device, and every compilation by `torch.compile`; the first call of a model on each kind of device "
+            "forward": "the outermost call of an `nn.Module`, which can be eager, scripted, traced or compiled",
+            "load": "calls of `torch.load`, `torch.jit.load`, `Module.load_state_dict`; the move of a module to another "
+            "device; every compilation by `torch.compile`; the first call of a model on each kind of device "
             "(for a scripted model, the first two calls); with `torch.backends.cudnn.benchmark`, the first call with "
             "each input shape on CUDA",
-            "h2d": "`Tensor.to`, `cuda`, `xpu` and `copy_` from host to device, outside of a module",
-            "d2h": "`Tensor.to`, `cpu`, `item`, `tolist`, `numpy` and `copy_` from device to host, outside of a module",
+            "h2d": "calls of `Tensor.to`, `cuda`, `xpu` and `copy_` from host to device, outside of a module",
+            "d2h": "calls of `Tensor.to`, `cpu`, `item`, `tolist`, `numpy` and `copy_` from device to host, outside of a module",
             "queue": "the wait of a model or copy on its stream for the work of another request",
         }
     )
@@ -140,12 +140,12 @@ class TorchInstrumentor(Instrumentor):
     not_timed = (
         "`scripted.forward(x)`, because it bypasses `__call__`",
         'a compiled function that is not a module, except for its compilation. To time the function, wrap it in `stagelens.stage("forward")`.',
-        "direct calls of `CUDAGraph.replay()`, and everything that runs during graph capture",
+        "direct calls of `CUDAGraph.replay()`, and all work during graph capture",
         "AOTInductor packages",
-        "the copy in `bool(t)`, `int(t)` and the printing of a tensor on a device. The wait for the model counts as `forward`.",
+        "the copy from the device in `bool(t)`, in `int(t)` and in the printing of a tensor. The wait for the model counts as `forward`.",
         "copies in other threads while `torch.compile` compiles",
-        "the device times of a model on any device other than the device of its first parameter",
-        "device times on devices without timed events, such as MPS. There, `forward` is only the launch of the kernels.",
+        "the work of a model on any device other than the device of its first parameter",
+        "device times on devices without timed events, such as MPS. On these devices, `forward` contains only the launch of the kernels.",
     )
     tested = MappingProxyType({"torch": "2.13.0", "silero-vad": "6.2.3"})
 

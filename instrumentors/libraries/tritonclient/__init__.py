@@ -1,10 +1,10 @@
 """Triton client: times `serialize`, `network`, and the stages that the server reports.
 
-- The stages of the server are averages of its recent calls. A background thread reads the statistics of the server.
-- Stagelens sends `traceparent` with each call. With tracing in the server, the spans of the server join the trace.
-- Stagelens records rejected, cancelled and timed-out calls with the request, because Triton does not count these calls.
-
-Stagelens is tested with version 2.51 of the Triton server (release 24.10).
+- The times of the server's stages are averages over its recent calls. A background thread reads the server's statistics.
+- Stagelens sends `traceparent` with each call, except in a gRPC stream that was started outside of the request. If tracing is
+  enabled in the server, the server's spans join the trace.
+- Stagelens also counts rejected, cancelled and timed-out calls, because Triton does not count them.
+- Stagelens is tested with version 2.51 of the Triton server (release 24.10).
 """
 # `traceparent` is added to a copy of the user's `headers`, so that the single plugin slot of the client stays free.
 
@@ -30,24 +30,23 @@ class TritonClientInstrumentor(Instrumentor):
     title = "Triton Inference Server (client)"
     stages = MappingProxyType(
         {
-            "serialize": "`set_data_from_numpy`, `as_numpy`, copies to and from system shared memory, and "
-            "building the request",
-            "network": "`infer`, `async_infer` and streams: from the call to its response, without the time "
+            "serialize": "calls of `set_data_from_numpy`, `as_numpy`; copies to and from system shared memory; and "
+            "the creation of the request",
+            "network": "for `infer`, `async_infer` and streams: the time from the call to its response, without the time "
             "that the server reports",
-            "queue": "the wait in the server (average)",
-            "h2d": "`compute_input` of the server (average)",
-            "forward": "`compute_infer` of the server (average)",
-            "d2h": "`compute_output` of the server (average)",
+            "queue": "the average wait in the server",
+            "h2d": "the average `compute_input` time of the server",
+            "forward": "the average `compute_infer` time of the server",
+            "d2h": "the average `compute_output` time of the server",
         }
     )
     facts = ("model", "model_version", "first_token", "gap", "failed_calls")
     not_timed = (
-        "the stages of the server for the first call to a model and for failed calls. The whole call is `network`.",
-        "the stages of the server, if a proxy or PyTriton requires a header. The whole call is `network`.",
-        "the stages of the server for clients that were created before `instrument()`. The whole call is `network`.",
+        "the stages of the server for the first call to a model and for failed calls",
+        "the stages of the server, if a proxy or PyTriton requires a custom header",
+        "the stages of the server for clients that were created before `instrument()`. In these three cases, the whole call counts as `network`.",
         "compression and protobuf encoding as separate stages. Both count as `network`.",
         "CUDA shared memory",
-        "server spans of calls in a gRPC stream that was started outside of the request, because these calls send no `traceparent`",
         "the server spans of about 4 % of the calls over gRPC, because Triton 24.10 ignores their `traceparent`",
         "calls of several requests without `request_id` in one gRPC stream, because their responses cannot be matched",
     )
