@@ -284,7 +284,8 @@ def _compatibility(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]
     yield "<!-- Written by docs/generate.py from the declarations and pyproject.toml. -->"
     yield "# Compatibility"
     yield ""
-    yield "This page lists the versions that Stagelens requires, and the versions with which its tests run."
+    yield "This page lists the versions of Python and OpenTelemetry that Stagelens requires, and the versions of libraries with"
+    yield "which its tests run."
     yield "Other versions are not tested. If a library lacks a function that Stagelens times, your service still runs unchanged."
     yield "Run `stagelens doctor -- <your command>` to see which libraries are timed in your environment."
     yield ""
@@ -366,10 +367,10 @@ def _major(version: str) -> str:
 def _library_versions(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield "## Libraries"
     yield ""
-    yield "*Minimum* is the oldest version with which the tests run, and *tested* is the newest. If both are equal, the tests run only"
-    yield "with this version. `make test-oldest` runs the tests with the minimum versions."
+    yield "The tests run with the oldest and with the newest version in this table. `make test-oldest` runs them with the oldest one."
+    yield "If both are equal, the tests run only with this version. Stagelens does not refuse other versions."
     yield ""
-    yield "| library | package | minimum | tested |"
+    yield "| library | package | oldest tested | newest tested |"
     yield "|---|---|---|---|"
     oldest = oldest_versions()
     for module, cls in known:

@@ -35,7 +35,7 @@ SERVER, SERVICE = COMPOSE["services"]["stagelens"], COMPOSE["services"]["texts"]
 # What the page shows, word by word. The containers are started where it says `docker compose`.
 WRITE_DOTENV = 'echo "STAGELENS_DASHBOARD_TOKEN=$(openssl rand -hex 32)" > .env'
 START = "docker compose up --build --detach --wait"
-REQUESTS = "curl -sf -o /dev/null 'http://127.0.0.1:8000/texts/[1-300]'"
+REQUESTS = "curl --retry 60 --retry-all-errors --retry-delay 1 -sf -o /dev/null 'http://127.0.0.1:8000/texts/[1-300]'"
 BREAKDOWN = (
     'curl -sf -H "Authorization: Bearer $STAGELENS_DASHBOARD_TOKEN"'
     " 'http://127.0.0.1:8600/api/v1/query/breakdown?service=texts&p=50,90'"
