@@ -136,8 +136,8 @@ def test_services_are_deleted_by_name(tmp_path: Path, store: Store) -> None:
     after = counted(store)
 
     assert mistaken.returncode == 1
-    assert "no service is called nobody-*; nothing was deleted" in mistaken.stderr
-    assert "no service is called service-[12]; nothing was deleted" in literal.stderr
+    assert "there is no service nobody-*; nothing was deleted" in mistaken.stderr
+    assert "there is no service service-[12]; nothing was deleted" in literal.stderr
     assert (result.returncode, result.stdout.partition(":")[0]) == (0, "Forgot service-1, service-2")
     assert set(before) == {"service-0", "service-1", "service-2"}
     assert after["service-0"] == before["service-0"]
@@ -285,7 +285,7 @@ def test_a_backup_with_views_or_triggers_is_refused(tmp_path: Path, store: Store
     result = stagelens(tmp_path, "restore", "backup.db")
 
     assert result.returncode == 1
-    assert "backup.db is no backup of Stagelens" in result.stderr
+    assert "backup.db is not a backup of Stagelens" in result.stderr
     assert counted_at(f"sqlite:///{tmp_path}/stagelens.db") == before
 
 

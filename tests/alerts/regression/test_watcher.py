@@ -94,7 +94,7 @@ def test_a_slower_stage_and_its_end_are_notified_once(world: Simulation) -> None
     assert finding.link.startswith("http://127.0.0.1:8600/s/shop?p=")
     assert headline(opened).startswith("shop: p")
     assert "preprocess grew +" in headline(opened)
-    assert "is likely, from" in impact_text(finding)
+    assert "is likely, based on" in impact_text(finding)
     assert headline(resolved).startswith("shop: p")
     assert headline(resolved).split(" — ")[0].endswith("recovered") or " recovered after " in headline(resolved)
 
@@ -169,7 +169,7 @@ def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
     assert (found.where, found.shift.against) == ({"version": "2"}, "1")
     assert found.blamed is not None
     assert found.blamed.stage == "preprocess"
-    assert "of version 2 is slower than that of version 1: " in headline(canary[0])
+    assert "of version 2 is slower than version 1: " in headline(canary[0])
 
 
 def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:
