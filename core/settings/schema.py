@@ -44,62 +44,58 @@ AGENT = (
     Setting(
         "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT, OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
         "",
-        "URL of one signal, used unchanged",
+        "URL for metrics or traces; the agent appends nothing to this URL",
     ),
     Setting(
         "OTEL_EXPORTER_OTLP_HEADERS",
         "",
-        "headers of every export, `key=value,key=value`, such as `authorization=Bearer%20<token>`",
+        "headers of every export, in the form `key=value,key=value`, such as `authorization=Bearer%20<token>`",
     ),
-    Setting("OTEL_EXPORTER_OTLP_CERTIFICATE", "the system's", "file with the CA certificates to trust"),
+    Setting("OTEL_EXPORTER_OTLP_CERTIFICATE", "CAs of the system", "file with the CA certificates to trust"),
     Setting(
         "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE, OTEL_EXPORTER_OTLP_CLIENT_KEY",
         "",
-        "files with the client certificate and its key (mTLS); reloaded after a failed export",
+        "files with the client certificate and its key (mTLS); the agent reloads them after a failed export",
     ),
     Setting("OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "timeout of one export, in milliseconds"),
-    Setting("OTEL_SERVICE_NAME", "the script's name", "name of the service on every page"),
+    Setting("OTEL_SERVICE_NAME", "name of the script", "name of the service on every page"),
     Setting(
         "OTEL_RESOURCE_ATTRIBUTES",
         "",
-        "version, environment and other attributes: `service.version=2.0.0,deployment.environment.name=prod`",
+        "version, environment and other attributes, such as `service.version=2.0.0,deployment.environment.name=prod`",
     ),
     Setting("OTEL_SDK_DISABLED", "false", "`true` disables recording"),
     Setting("STAGELENS_SERVICE_VERSION", "", "version of the service; overrides `service.version`"),
     Setting(
         "STAGELENS_STAGES",
         "",
-        "your functions to time as stages: `preprocess=serve:prepare,postprocess=serve:describe`",
+        "your functions to time as stages, such as `preprocess=serve:prepare,postprocess=serve:describe`",
         option="--stage",
     ),
-    Setting("STAGELENS_EXPORT_INTERVAL", "10s", "export interval"),
+    Setting("STAGELENS_EXPORT_INTERVAL", "10s", "time between two exports"),
     Setting(
         "STAGELENS_BUFFER_SIZE",
         "16MiB",
-        "size of the buffer for an unreachable collector; a full buffer drops traces first, then the oldest counts, "
-        "and reports the lost requests",
+        "size of the buffer for an unreachable collector; if it is full, the agent drops traces first, then the oldest "
+        "counts, and reports the number of lost requests",
     ),
-    Setting("STAGELENS_KEEP_SLOW", "4", "slowest requests retained as traces, per series and interval"),
-    Setting("STAGELENS_KEEP_ERRORS", "10", "maximum number of failed requests retained as traces, likewise"),
-    Setting("STAGELENS_KEEP_COLD", "2", "cold requests (loading, warm-up) retained as traces, likewise"),
-    Setting("STAGELENS_KEEP_UNIFORM", "2", "random requests retained as traces, likewise"),
+    Setting("STAGELENS_KEEP_SLOW", "4", "maximum number of slow requests retained per series and export"),
+    Setting("STAGELENS_KEEP_ERRORS", "10", "maximum number of failed requests retained per series and export"),
+    Setting("STAGELENS_KEEP_COLD", "2", "maximum number of cold requests retained per series and export"),
+    Setting("STAGELENS_KEEP_UNIFORM", "2", "maximum number of random requests retained per series and export"),
     Setting(
         "STAGELENS_OVERHEAD_BUDGET",
         "1%,100us",
-        "maximum [agent cost per request](overhead.md): a share of its time, a time, or both "
-        "(the larger limit applies); above the limit, the agent records less; `0` or `none`: no limit",
+        "maximum [agent cost per request](overhead.md): a share of the request time, a time, or both (the larger limit "
+        "applies); above the limit, the agent records less; `0` or `none` disables the limit",
     ),
-    Setting(
-        "STAGELENS_HARDWARE",
-        "true",
-        "`false` disables [host metrics](hardware.md): CPU, memory, threads, GPUs",
-    ),
+    Setting("STAGELENS_HARDWARE", "true", "`false` disables [metrics of CPU, memory, threads and GPUs](hardware.md)"),
     Setting(
         "STAGELENS_FORCE_TRACE",
         "",
-        "value of the header `X-Force-Trace` that retains a request as a trace; without a value, the header is ignored",
+        "value of the header `X-Force-Trace` that retains a request as a trace; by default, the agent ignores the header",
     ),
-    Setting("STAGELENS_PROPAGATE", "true", "`false` adds no `traceparent` header to outgoing calls"),
+    Setting("STAGELENS_PROPAGATE", "true", "`false` stops adding the header `traceparent` to outgoing calls"),
     Setting(
         "STAGELENS_SERVER_TIMING",
         "false",
@@ -117,7 +113,7 @@ LOGS = (
     Setting(
         "STAGELENS_LOG_FORMAT",
         "text",
-        "`text`, or `json` with [one object per line](prometheus.md#logs)",
+        "format of the log: `text`, or `json` with [one object per line](prometheus.md#logs)",
         option="--log-format",
     ),
 )
@@ -138,58 +134,54 @@ STORE = (
     Setting(
         "STAGELENS_STORAGE_BUDGET",
         "10GiB",
-        "maximum size of the store, at least `16MiB`; `0` or `none`: limited only by the retention",
+        "maximum size of the store, at least `16MiB`; with `0` or `none`, only the retention limits the size",
     ),
-    Setting("STAGELENS_RETENTION_10S", "24h", "retention of the 10 s tier"),
-    Setting("STAGELENS_RETENTION_1M", "14d", "retention of the 1 min tier"),
-    Setting("STAGELENS_RETENTION_1H", "395d", "retention of the 1 h tier"),
-    Setting("STAGELENS_RETENTION_TRACES", "7d", "retention of retained traces"),
+    Setting("STAGELENS_RETENTION_10S", "24h", "retention of histograms with 10 s resolution"),
+    Setting("STAGELENS_RETENTION_1M", "14d", "retention of histograms with 1 min resolution"),
+    Setting("STAGELENS_RETENTION_1H", "395d", "retention of histograms with 1 h resolution"),
+    Setting("STAGELENS_RETENTION_TRACES", "7d", "retention of traces"),
 )
 
 COLLECTOR = (
-    Setting("STAGELENS_COLLECTOR_HOST", "127.0.0.1", "bind address for OTLP", option="--collector-host"),
+    Setting("STAGELENS_COLLECTOR_HOST", "127.0.0.1", "bind address of the collector", option="--collector-host"),
     Setting("STAGELENS_COLLECTOR_PORT", "4318", "port for OTLP/HTTP; 0 picks a free port", option="--collector-port"),
     Setting(
         "STAGELENS_COLLECTOR_GRPC_PORT",
         "4317",
-        "port for OTLP/gRPC; 0 picks a free port (implied if the HTTP port is 0); `off` disables gRPC",
+        "port for OTLP/gRPC; 0 picks a free port, and is the default if the HTTP port is 0; `off` disables gRPC",
         option="--collector-grpc-port",
     ),
     Setting(
         "STAGELENS_COLLECTOR_TOKEN",
         "",
-        "shared secret of all senders; required on other addresses than loopback, unless the collector file has "
+        "shared secret of all senders; required if the bind address is not loopback and the collector file has no "
         "`access:` ([authentication of senders](security.md#collector-access))",
     ),
-    Setting("STAGELENS_COLLECTOR_TOKEN_FILE", "", "file with this secret"),
+    Setting("STAGELENS_COLLECTOR_TOKEN_FILE", "", "file with the shared secret of all senders"),
     Setting(
         "STAGELENS_COLLECTOR_CONFIG",
         "",
-        "YAML file with `access:`, `rules:`, `scrape:`, `prometheus:` and `forward:` (authentication, span rules, scrape "
-        "targets, Prometheus output, [forwarding](forwarding.md)); [reloaded on change](security.md#collector-protections)",
+        "YAML file with authentication (`access:`), `rules:` for spans, targets to `scrape:`, output for `prometheus:` and "
+        "destinations to [`forward:`](forwarding.md); [reloaded on change](security.md#collector-protections)",
         option="--collector-config",
     ),
     Setting("STAGELENS_COLLECTOR_OPEN", "false", "`true` accepts unauthenticated senders on any bind address"),
-    Setting("STAGELENS_MAX_BODY", "8MiB", "maximum size of an export, as received"),
-    Setting("STAGELENS_MAX_INFLATED", "32MiB", "maximum size of an export, decompressed"),
+    Setting("STAGELENS_MAX_BODY", "8MiB", "maximum size of an export before decompression"),
+    Setting("STAGELENS_MAX_INFLATED", "32MiB", "maximum size of an export after decompression"),
     Setting("STAGELENS_QUEUE_BATCHES", "1000", "maximum number of exports that wait for the store"),
-    Setting("STAGELENS_QUEUE_SIZE", "32MiB", "maximum total size of these exports, decompressed"),
+    Setting("STAGELENS_QUEUE_SIZE", "32MiB", "maximum total size of the waiting exports after decompression"),
     Setting(
         "STAGELENS_TRACES",
         "tail",
         "requests [assembled from spans](traces.md#from-spans-to-requests) that are retained as traces: "
-        "`tail` (slow, failed and a few random requests) or `all`",
+        "`all`, or `tail` (slow and failed requests, and a few random requests)",
     ),
-    Setting(
-        "STAGELENS_SPANS_WAITING",
-        "256MiB",
-        "buffer for incomplete traces; when full, senders get 429",
-    ),
+    Setting("STAGELENS_SPANS_WAITING", "256MiB", "buffer for incomplete traces; if it is full, senders get status 429"),
     Setting(
         "STAGELENS_MAY_CALL",
         "public, private, loopback",
         "[egress allow-list](security.md#egress-allow-list) for scrape targets, destinations, webhooks and the mail "
-        "server: `public`, `private`, `loopback`, `metadata`, networks, host names",
+        "server; values are `public`, `private`, `loopback`, `metadata`, networks and host names",
     ),
 )
 
@@ -201,10 +193,10 @@ DASHBOARD = (
     Setting(
         "STAGELENS_DASHBOARD_TOKEN",
         "",
-        "shared secret of all readers; required on other addresses than loopback, unless users or a proxy are configured "
+        "shared secret of all readers; required if the bind address is not loopback and no users or proxy are configured "
         "([authentication of readers](security.md#dashboard-access))",
     ),
-    Setting("STAGELENS_DASHBOARD_TOKEN_FILE", "", "file with this secret"),
+    Setting("STAGELENS_DASHBOARD_TOKEN_FILE", "", "file with the shared secret of all readers"),
     Setting(
         "STAGELENS_DASHBOARD_USERS",
         "",
@@ -213,12 +205,12 @@ DASHBOARD = (
     Setting(
         "STAGELENS_DASHBOARD_PROXY_HEADER",
         "",
-        "header with the user name from an authenticating proxy, such as `X-Forwarded-User`",
+        "header in which an authenticating proxy sends the user name, such as `X-Forwarded-User`",
     ),
     Setting(
         "STAGELENS_DASHBOARD_TRUSTED_PROXIES",
         "",
-        "addresses and networks of trusted proxies: `10.0.0.5,10.1.0.0/16`",
+        "addresses and networks of trusted proxies, such as `10.0.0.5,10.1.0.0/16`",
     ),
     Setting(
         "STAGELENS_DASHBOARD_BEHIND_PROXY",
@@ -228,7 +220,7 @@ DASHBOARD = (
     Setting(
         "STAGELENS_DASHBOARD_HOSTS",
         "",
-        "allowed Host headers, such as `stagelens.example.com`; others get HTTP 421",
+        "allowed names in the `Host` header, such as `stagelens.example.com`; other names get status 421",
     ),
     Setting(
         "STAGELENS_PRICES",
@@ -246,22 +238,22 @@ DASHBOARD = (
 )
 
 ALERTS = (
-    Setting("STAGELENS_DASHBOARD_URL", "the dashboard's own address", "base URL of links in notifications"),
+    Setting("STAGELENS_DASHBOARD_URL", "address of the dashboard", "base URL of links in notifications"),
     Setting(
         "STAGELENS_SLO_FILE",
         "slo.yaml, if it exists",
         "file with [objectives](slos.md) and [channels](alerts.md)",
         option="--slo",
     ),
-    Setting("STAGELENS_ALERT_INTERVAL", "10s", "evaluation interval of objectives"),
+    Setting("STAGELENS_ALERT_INTERVAL", "10s", "time between two evaluations of the objectives"),
 )
 
 ALERT_METRICS = (
     Setting(
         "STAGELENS_ALERTS_METRICS_PORT",
         "",
-        "port of the [alert metrics](alerts.md#watching-the-alerts); 0 picks a free port; `stagelens up` also serves them "
-        "on the collector's port",
+        "port of the [alert metrics](alerts.md#watching-the-alerts); 0 picks a free port; `stagelens up` also serves these "
+        "metrics on the port of the collector",
         option="--metrics-port",
     ),
     Setting("STAGELENS_ALERTS_METRICS_HOST", "127.0.0.1", "bind address of the alert metrics", option="--metrics-host"),
