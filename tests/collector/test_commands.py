@@ -138,7 +138,7 @@ def test_services_are_deleted_by_name(tmp_path: Path, store: Store) -> None:
     assert mistaken.returncode == 1
     assert "there is no service nobody-*; nothing was deleted" in mistaken.stderr
     assert "there is no service service-[12]; nothing was deleted" in literal.stderr
-    assert (result.returncode, result.stdout.partition(":")[0]) == (0, "Forgot service-1, service-2")
+    assert (result.returncode, result.stdout.partition(".")[0]) == (0, "Deleted all data of service-1, service-2")
     assert set(before) == {"service-0", "service-1", "service-2"}
     assert after["service-0"] == before["service-0"]
     assert set(after) == {"service-0", "service-1"}
