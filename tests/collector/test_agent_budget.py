@@ -82,7 +82,7 @@ def test_an_agent_over_its_budget_counts_requests_only_and_reports_it(served: Se
     read = served.store.read
 
     assert done.returncode == 0, done.stderr
-    assert "requests are counted without their stages from here on" in done.stderr
+    assert "from now on requests are counted without their stages" in done.stderr
     assert read.latency(asked).count == int(done.stdout) + 1
 
     asked = replace(asked, route="predict")

@@ -51,7 +51,7 @@ def test_the_check_describes_a_valid_collector_without_secrets(capsys: Run, tmp_
     assert (code, errors) == (0, "")
     for part in ("http://0.0.0.0:4318", "4317", "team-a (as environment prod, 50 requests/s, 5 MiB/s)", "stagelens.db"):
         assert part in output
-    for part in ("1 of your own", "http://llm:8000/metrics as llm", "vLLM"):
+    for part in ("1 custom", "http://llm:8000/metrics as llm", "vLLM"):
         assert part in output
     assert SECRET not in output
     assert [path.name for path in tmp_path.iterdir()] == ["collector.yaml"]
@@ -85,7 +85,7 @@ def test_an_open_collector_is_an_error(capsys: Run, settings: Path) -> None:
     settings.write_text("")
 
     assert "STAGELENS_COLLECTOR_TOKEN" in check(capsys, "--collector-host", "0.0.0.0")[2]
-    assert "senders are not authenticated" in check(capsys)[1]
+    assert "all senders, without authentication" in check(capsys)[1]
 
 
 def test_certificates_are_checked(capsys: Run, settings: Path, authority: Authorities) -> None:
@@ -100,7 +100,7 @@ def test_certificates_are_checked(capsys: Run, settings: Path, authority: Author
     assert mismatched[0] == 1
     assert str(other.key) in mismatched[2]
     assert matched[0] == 0
-    assert f"all admitted senders, by a certificate that {authority('clients').file} signed" in matched[1]
+    assert f"all senders, with a certificate signed by {authority('clients').file}" in matched[1]
 
 
 def test_an_unknown_setting_is_a_warning(capsys: Run, monkeypatch: pytest.MonkeyPatch) -> None:

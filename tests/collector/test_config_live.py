@@ -85,7 +85,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_changed_file_is_reloaded_and_an_invalid_one_is_not(file: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A changed file is reloaded; an invalid one is logged, and the last valid one stays in force."""
+    """A changed file is reloaded; an invalid one is logged, and the last valid one stays in effect."""
     live = LiveConfig(file, ENV)
     before = names(live.current)
     edit(file, TWO)
@@ -96,7 +96,7 @@ def test_a_changed_file_is_reloaded_and_an_invalid_one_is_not(file: Path, caplog
 
     assert (before, changed) == (["team-a"], ["team-a", "team-b"])
     assert names(live.current) == changed
-    assert any("stays in force" in line for line in caplog.messages)
+    assert any("stays in effect" in line for line in caplog.messages)
     assert live.errors[0].startswith(f"{file}:")
 
     edit(file, ONE)

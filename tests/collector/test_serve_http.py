@@ -241,12 +241,12 @@ def test_invalid_logs_are_refused(shared: Any, body: bytes) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status", "hint"),
     [
-        ("GET", "/v1/logs", 405, "takes POST"),
-        ("POST", "/livez", 405, "takes GET"),
+        ("GET", "/v1/logs", 405, "accepts POST"),
+        ("POST", "/livez", 405, "accepts GET"),
         ("POST", "/v1/metrics/v1/metrics", 404, "set the endpoint of exporters without a path"),
-        ("POST", "/", 405, "takes GET"),
-        ("GET", "/v1/metrics", 405, "takes POST"),
-        ("PUT", "/v1/traces", 405, "takes POST"),
+        ("POST", "/", 405, "accepts GET"),
+        ("GET", "/v1/metrics", 405, "accepts POST"),
+        ("PUT", "/v1/traces", 405, "accepts POST"),
         ("GET", "/favicon.ico", 404, "/v1/metrics"),
     ],
 )

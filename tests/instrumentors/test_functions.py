@@ -62,4 +62,4 @@ def test_a_callable_object_is_not_wrapped(caplog: pytest.LogCaptureFixture, requ
 
     assert (work.model.name, work.model()) == ("resnet", 3)
     assert work.cached.cache_info().currsize == 0
-    assert len([line for line in caplog.messages if "no plain function" in line]) == 2
+    assert len([line for line in caplog.messages if "not a plain function" in line]) == 2

@@ -139,7 +139,7 @@ def test_the_start_imports_no_heavy_modules() -> None:
         ((), 2, "the command is missing"),
         (("--",), 2, "the command is missing"),
         (("--stage",), 2, "the command is missing"),
-        (("--workers", "2"), 2, "there is no option --workers"),
+        (("--workers", "2"), 2, "unknown option --workers"),
         (("--", "uvicornn"), 127, "stagelens run -- python -m uvicornn"),
         (("--", "./nowhere.sh"), 127, "there is no file ./nowhere.sh"),
         (("--", "script.py"), 127, "./script.py, or python script.py"),

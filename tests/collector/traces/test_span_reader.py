@@ -272,7 +272,7 @@ def test_a_large_body_is_parsed_like_a_small_one(walked: int, monkeypatch: pytes
 
         assert same(READER.read(PROTOBUF, body, ALWAYS, IngestResult()).spans, small)
     monkeypatch.setattr(span_reader, "_BYTES_AT_ONCE", 100)
-    with pytest.raises(BodyTooLargeError, match="send less with each"):
+    with pytest.raises(BodyTooLargeError, match="send fewer attributes per span"):
         READER.read(PROTOBUF, body, ALWAYS, IngestResult())
 
 

@@ -61,7 +61,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
     (
         replace(HEALTHY, target=find_target(["docker", "run", "x"], {})),
         checks.check_program,
-        "inside of what docker starts",
+        "inside the command that docker starts",
     ),
     (replace(HEALTHY, silence="Permission denied"), checks.check_program, "Permission denied"),
     (with_interpreter(HEALTHY, version=[3, 10, 2]), checks.check_versions, "needs 3.11"),
@@ -95,12 +95,12 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
     (
         with_interpreter(HEALTHY, stagelens={**NOT_LOADED, "loaded": True, "version": "0"}),
         checks.check_autoload,
-        f"this is {__version__}",
+        f"not this version {__version__}",
     ),
     (
         inspection_of("python", "serve.py", code="def a(): ...", STAGELENS_STAGES="load=serve:b"),
         checks.check_stages,
-        "names nothing",
+        "does not exist in serve",
     ),
     (inspection_of("uwsgi", "--http", ":8000"), checks.check_uwsgi, "--enable-threads"),
     (
@@ -131,7 +131,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
     (
         inspection_of("gunicorn", "-w4", "serve:app", code=COUNTERS),
         frameworks.check_multiprocess_metrics,
-        "4 workers count for themselves",
+        "Each of 4 workers has separate counters",
     ),
     (inspection_of("vllm", "serve", "m"), frameworks.check_vllm, "--otlp-traces-endpoint"),
     (inspection_of("vllm", "serve", "m"), frameworks.check_vllm, "--enable-per-request-metrics"),
@@ -147,7 +147,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
         frameworks.check_triton,
         "remove --allow-metrics=false",
     ),
-    (inspection_of("/bin/ls"), frameworks.check_not_python, "no Python program"),
+    (inspection_of("/bin/ls"), frameworks.check_not_python, "not a Python program"),
     (inspection_of("python", "serve.py", code=STREAM), frameworks.check_stream_usage, "include_usage"),
 ]
 

@@ -493,7 +493,7 @@ def test_an_agent_failure_is_logged_once_and_threads_and_jobs_run(
             assert pool.submit(work, 5).result() == 5
 
     assert finished.stages() == ["forward", "forward"]
-    assert reported == {"carrying a request to a thread", "timing the wait for a thread"}
+    assert reported == {"passing a request to a thread", "timing the wait for a thread"}
     assert sum(record.name == "stagelens" for record in caplog.records) == 2
 
 
