@@ -306,7 +306,7 @@ def test_a_copy_that_differs_is_refused(
 
     monkeypatch.setattr(backup, "sum_rows", lossy)
     target = sqlite_site()
-    with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*copy again"):
+    with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*repeat the copy"):
         backup.copy_store(file_source.store, target.store, no_progress)
 
     assert backup.is_copy_unfinished(target.store.engine)
