@@ -220,7 +220,7 @@ class BatchScope:
 
 
 def batch(tickets: Iterable[Any]) -> BatchScope:
-    """Return a context manager for the common work on several jobs. The stages in its block count for each request.
+    """Return a context manager for the common work on several jobs. Each stage in the `with` block counts in full for each request.
 
     Args:
         tickets: Tickets from `ticket`. Other objects in the sequence are ignored.

@@ -1,6 +1,6 @@
 """gRPC client: times sync and asyncio calls as `dependency` and sends `traceparent` in the metadata.
 
-The time of a call with a future or with asyncio ends when the call is done. In a stream, the wait for the first message
+The time of a unary call with a future or with asyncio ends when the call completes. In a stream, the wait for the first message
 includes the wait for the headers.
 """
 # The objects at the bottom of a channel are patched, below all interceptors: no type changes, and metadata that an
