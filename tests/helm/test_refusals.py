@@ -48,7 +48,7 @@ WRONG = [
     ),
     pytest.param({"store": {"pointsKey": "points"}}, "store.existingSecret", id="a ClickHouse without its DSN"),
     pytest.param(
-        {"store": {"budget": "10GiB"}}, "nine tenths of store.volume.size", id="a budget as large as the volume"
+        {"store": {"budget": "10GiB"}}, "90 % of store.volume.size", id="a budget as large as the volume"
     ),
     pytest.param({"store": {"budget": "lots"}}, "store/budget", id="a budget that is no size"),
     pytest.param(

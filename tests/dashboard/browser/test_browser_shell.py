@@ -49,7 +49,7 @@ TYPED = {
     "now-2h - now-1h": (at("11-20T10:00"), at("11-20T11:00")),
 }
 WRONG = {
-    **dict.fromkeys(("", "soon", "14:00-15", "31 Jun", "25:00", "3 months", "-1h"), "Not understood. Write 3h"),
+    **dict.fromkeys(("", "soon", "14:00-15", "31 Jun", "25:00", "3 months", "-1h"), "Invalid time range. Write 3h"),
     "21 Nov": "future",
     "500d": "At most 400 days",
     "2026-11-19T11:00 - 2026-11-19T10:00": "ends before",
@@ -90,7 +90,7 @@ def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, 
     page.keyboard.press("t")
     page.keyboard.type("then")
     page.keyboard.press("Enter")
-    expect(page.locator("#understood")).to_contain_text("Not understood")
+    expect(page.locator("#understood")).to_contain_text("Invalid time range")
     zone = page.locator(".menu.time .zone").inner_text()
     page.get_by_label("Range").fill("12:10-12:40")
     expect(page.locator("#understood")).to_have_text("20 Nov 12:10 to 12:40")
@@ -273,7 +273,7 @@ def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: st
     copied: list[tuple[str, str]] = []
     for key in ("c", "Shift+C"):
         page.keyboard.press(key)
-        expect(page.locator("#said")).to_contain_text("for good" if key == "c" else "always")
+        expect(page.locator("#said")).to_contain_text("fixed window" if key == "c" else "always")
         copied.append((page.evaluate("navigator.clipboard.readText()"), page.locator("#said").inner_text()))
     context.close()
 

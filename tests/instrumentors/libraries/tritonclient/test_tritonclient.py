@@ -339,7 +339,7 @@ def test_an_unknown_client_is_recorded_as_network(reported: set[str], monkeypatc
     monkeypatch.delattr(calls, "Server")
     http.InferenceServerClient("127.0.0.1:1").close()
 
-    assert reported == {"noting the server of a client of tritonclient"}
+    assert reported == {"recording the server of a client of tritonclient"}
 
 
 def unregistered(client: Any) -> bool:
