@@ -52,7 +52,7 @@ WRONG = {
     **dict.fromkeys(("", "soon", "14:00-15", "31 Jun", "25:00", "3 months", "-1h"), "Invalid time range. Write 3h"),
     "21 Nov": "future",
     "500d": "At most 400 days",
-    "2026-11-19T11:00 - 2026-11-19T10:00": "ends before",
+    "2026-11-19T11:00 - 2026-11-19T10:00": "The end is before",
 }
 
 
@@ -273,7 +273,7 @@ def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: st
     copied: list[tuple[str, str]] = []
     for key in ("c", "Shift+C"):
         page.keyboard.press(key)
-        expect(page.locator("#said")).to_contain_text("fixed window" if key == "c" else "always")
+        expect(page.locator("#said")).to_contain_text("fixed window" if key == "c" else "moving")
         copied.append((page.evaluate("navigator.clipboard.readText()"), page.locator("#said").inner_text()))
     context.close()
 
@@ -281,7 +281,7 @@ def test_a_copied_link_has_a_fixed_or_relative_window(browser: Browser, base: st
         f"{base}/slo?from={at('11-20T11:00')}&to={at('11-20T12:00')}",
         "Link copied: fixed window",
     )
-    assert copied[1] == (f"{base}/slo?from=now-1h", "Link copied: always the last 1\u202fh")
+    assert copied[1] == (f"{base}/slo?from=now-1h", "Link copied: moving window, last 1\u202fh")
 
 
 def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
