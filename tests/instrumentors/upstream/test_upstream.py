@@ -21,7 +21,7 @@ import pytest
 if TYPE_CHECKING:
     from conftest import Sink
 
-pytestmark = pytest.mark.stacks
+pytestmark = pytest.mark.soak
 
 HERE = Path(__file__).parent
 INSTALLED = HERE.parents[2] / ".venv" / "upstream"
