@@ -47,9 +47,7 @@ WRONG = [
         {"collector": {"autoscaling": {"enabled": True}}}, "mode: single runs one pod", id="one file, many pods"
     ),
     pytest.param({"store": {"pointsKey": "points"}}, "store.existingSecret", id="a ClickHouse without its DSN"),
-    pytest.param(
-        {"store": {"budget": "10GiB"}}, "90 % of store.volume.size", id="a budget as large as the volume"
-    ),
+    pytest.param({"store": {"budget": "10GiB"}}, "90 % of store.volume.size", id="a budget as large as the volume"),
     pytest.param({"store": {"budget": "lots"}}, "store/budget", id="a budget that is no size"),
     pytest.param(
         {"collector": {"access": "file"}}, "access.tokens or access.tls.client_ca", id="a file that asks nobody"
