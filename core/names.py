@@ -42,6 +42,10 @@ SUSPECT_REPORT = "inference.suspect_report.duration"
 # without stalls have none.
 STALL_TIME = "inference.stall.time"
 
+# Like STAGE_TIME, by stage and call stack (`core.code_stack`), estimated from samples: bucket i holds microseconds of sampled
+# requests whose latency is in bucket i. Only sampled requests are in it, so it divides a stage and does not measure it.
+PROFILE_TIME = "inference.profile.time"
+
 # Metrics of inference engines, which have fixed Prometheus buckets or only sums. An observation in (low, high] is counted at `low`
 # in the first metric of a pair and at `high` in the second: the true quantile lies between the quantiles of the two. Sums are
 # exact. [seconds]
@@ -62,7 +66,7 @@ AGENT_BACKGROUND = "stagelens.agent.background"
 HARDWARE = "inference.hardware"
 
 # Metrics whose "counts" are microseconds, and which therefore have no sum.
-TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME, STALL_TIME)
+TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME, STALL_TIME, PROFILE_TIME)
 
 # Requests that the agent could not count, by reason; a monotonic delta sum.
 REQUESTS_DROPPED = "stagelens.requests.dropped"
@@ -88,6 +92,7 @@ TOKEN_TYPE = "inference.token.type"
 CALL_FAILURE = "inference.call.failure"
 DIALECT = "inference.report.dialect"
 STALL = "inference.stall"
+PROFILE_STACK = "inference.profile.stack"
 TOKENS_IN, TOKENS_OUT = "input", "output"
 TOKEN_BAND = "inference.token.band"
 PROVIDER = "inference.provider"
@@ -117,6 +122,7 @@ METRICS = MappingProxyType(
         AGENT_COST: AGENT_LEVEL,
         AGENT_BACKGROUND: AGENT_LEVEL,
         STALL_TIME: STALL,
+        PROFILE_TIME: PROFILE_STACK,
     }
 )
 UNITS = MappingProxyType({**dict.fromkeys(TIME_METRICS, "us"), TOKENS: "{token}"})
@@ -162,6 +168,8 @@ PART = "stagelens.part"
 # Nanoseconds of a span in which it was stalled (`core.stages`): stagelens.stall.<cause>, and for a root also by stage:
 # stagelens.stall.<cause>.<stage>.
 STALL_PREFIX = "stagelens.stall."
+# Samples of the tail profiler in the request: lines of microseconds, a space, and the key of stage and stack (`core.code_stack`).
+PROFILE = "stagelens.profile"
 # Counters of the process around the request: length of the interval in nanoseconds, involuntary context switches, major page
 # faults, and retries of torch's memory allocator after it ran out of device memory.
 AROUND = (

@@ -19,7 +19,7 @@ from .stages import OVERHEAD, position
 class RequestHistograms:
     """The histograms of one series."""
 
-    __slots__ = ("_held_up", "_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
+    __slots__ = ("_held_up", "_profile", "_requests", "_spent", "_spent_to_first_token", "_stages", "_streams")
 
     def __init__(self) -> None:
         # Latency by dominant stage, and exclusive time by stage. [seconds]
@@ -30,6 +30,8 @@ class RequestHistograms:
         self._spent_to_first_token: defaultdict[int, dict[str, int]] = defaultdict(dict)
         # Stalled time by bucket of the latency and stall key. [nanoseconds]
         self._held_up: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        # Sampled time by bucket of the latency and key of stage and stack. [nanoseconds]
+        self._profile: defaultdict[int, dict[str, int]] = defaultdict(dict)
         # Histograms of streams by metric and its key: definition, type of token, …
         self._streams: defaultdict[tuple[str, str], Histogram] = defaultdict(Histogram)
 
@@ -62,6 +64,15 @@ class RequestHistograms:
         """
         _add_up(self._held_up[bucket_index(duration / 1e9)], found)
 
+    def add_profile(self, found: Mapping[str, int], duration: int) -> None:
+        """Count the samples of a request.
+
+        Args:
+            found: Time by key of `code_stack.stack_key`; the keys of a stage add up to its exclusive time. [nanoseconds]
+            duration: Wall time of the request; above zero. [nanoseconds]
+        """
+        _add_up(self._profile[bucket_index(duration / 1e9)], found)
+
     def add_first_token(self, own: Mapping[str, int], duration: int, definition: str) -> None:
         """Count the time of a request to its first token.
 
@@ -89,7 +100,7 @@ class RequestHistograms:
             yield names.STAGE_DURATION, stage, histogram
         for (metric, key), histogram in self._streams.items():
             yield metric, key, histogram
-        times = (self._spent, self._spent_to_first_token, self._held_up)
+        times = (self._spent, self._spent_to_first_token, self._held_up, self._profile)
         for metric, spent in zip(names.TIME_METRICS, times, strict=True):
             for stage, buckets in _by_stage(spent).items():
                 yield metric, stage, Histogram(buckets=buckets)

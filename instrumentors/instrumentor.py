@@ -20,9 +20,10 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 from .records import MAX_MARKS, clock, current
 
@@ -167,6 +168,35 @@ def timed_async(stage: str) -> Callable[[Any], Any]:
             finally:
                 if len(marks) < MAX_MARKS:
                     marks.extend((stage, started, clock()))
+
+        return call
+
+    return make
+
+
+# Shorter calls are not recorded: the clock and the record would be a tenth of their time.
+MIN_CALL_NS: Final = 20_000
+# Whether a call of `timed_call` is running in this context. A nested call is part of the outer one.
+_in_call: ContextVar[bool] = ContextVar("stagelens_in_call", default=False)
+
+
+def timed_call(stage: str) -> Callable[[Any], Any]:
+    """Return a wrapper that records the outermost calls of a library's functions, except calls shorter than `MIN_CALL_NS`."""
+
+    def make(original: Any) -> Any:
+        def call(*args: Any, **options: Any) -> Any:
+            marks = current.get()
+            if marks is None or _in_call.get():
+                return original(*args, **options)
+            token = _in_call.set(True)
+            started = clock()
+            try:
+                return original(*args, **options)
+            finally:
+                ended = clock()
+                _in_call.reset(token)
+                if ended - started >= MIN_CALL_NS and len(marks) < MAX_MARKS:
+                    marks.extend((stage, started, ended))
 
         return call
 

@@ -97,6 +97,7 @@ METRIC_CODES = {
     names.AGENT_COST: 25,
     names.AGENT_BACKGROUND: 26,
     names.HARDWARE: 27,
+    names.PROFILE_TIME: 28,
 }
 
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
