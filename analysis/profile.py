@@ -1,0 +1,354 @@
+"""Functions of the user's code that explain the tail: the samples of the tail profiler, summed by function, and their flame graph.
+
+Samples divide the exact time of a stage. A function of a library counts for the innermost frame of the user's code that called it,
+because that is the code that the user can change.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ..core.code_stack import CodeFrame, split_stack_key
+from ..core.stages import OTHER, OVERHEAD
+
+# Number of sampled requests below which nothing is said. [requests]
+MIN_SAMPLED = 8
+# Share of the growth of a stage that a function needs to be named as its cause.
+_NAMED_SHARE = 0.5
+# Growth of a stage below which a sentence would report noise. [milliseconds]
+_MIN_GROWTH_MS = 1.0
+# Stages that a function could leave for a stage of its own.
+_UNNAMED_STAGES = {OVERHEAD, "framework", "handler", OTHER}
+# Packages that are known not to be the user's; packages that are missing here count as the user's code.
+_LIBRARY_NAMES = """
+accelerate aiobotocore aiohttp anyio asgiref bentoml boto3 botocore catboost celery certifi charset_normalizer clip
+cloudpickle ctranslate2 cv2 diffusers django faiss fastapi flask gevent gradio greenlet grpc gunicorn h11 httpcore httptools
+httpx huggingface_hub jax jaxlib jinja2 joblib keras kserve librosa lightgbm litserve llama_cpp numba numpy onnx onnxruntime
+openai openvino openvino_genai orjson pandas peft PIL psycopg psycopg2 pyarrow pydantic pydantic_core ray redis regex
+requests safetensors scipy sentence_transformers sentencepiece skimage sklearn soundfile spacy sqlalchemy stagelens
+starlette streamlit tensorflow tiktoken timm tokenizers torch torchaudio torchvision tornado tqdm transformers tritonclient
+triton typing_extensions urllib3 uvicorn uvloop vllm werkzeug xgboost yaml
+"""
+_LIBRARIES = sys.stdlib_module_names - {"__main__"} | set(_LIBRARY_NAMES.split())
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileBand:
+    """Time of the requests at one percentile, by stage and by stack.
+
+    Args:
+        percentile: The percentile. [ratio]
+        latency: Latency at the percentile. [seconds]
+        sampled: Estimated number of sampled requests. [requests]
+        stages: Exact time by stage; adds up to the latency. [seconds]
+        stacks: Time by key of `core.code_stack.stack_key`; the keys of a stage add up to its time. Stages without samples have
+            no keys. [seconds]
+    """
+
+    percentile: float
+    latency: float
+    sampled: float
+    stages: Mapping[str, float]
+    stacks: Mapping[str, float]
+
+    @property
+    def is_sufficient(self) -> bool:
+        """Whether enough requests were sampled to name functions."""
+        return self.sampled >= MIN_SAMPLED
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTime:
+    """Time of a request in one function, within one stage.
+
+    Args:
+        stage: The stage.
+        module: Import name of the module.
+        function: Qualified name in the module.
+        file: File, see `core.code_stack.CodeFrame`.
+        line: Line with the most time; 0 if unknown.
+        is_library: Whether the function belongs to a library that no code of the user called.
+        tail_self_ms: Time in the function and in library functions that it called, at the tail percentile. [milliseconds]
+        tail_total_ms: As `tail_self_ms`, and in all other functions that it called. [milliseconds]
+        median_self_ms: As `tail_self_ms`, at the median; None with too few samples. [milliseconds]
+        median_total_ms: As `tail_total_ms`, at the median; None with too few samples. [milliseconds]
+        share: Share of `tail_self_ms` in the time of the stage at the tail percentile. [ratio]
+    """
+
+    stage: str
+    module: str
+    function: str
+    file: str
+    line: int
+    is_library: bool
+    tail_self_ms: float
+    tail_total_ms: float
+    median_self_ms: float | None
+    median_total_ms: float | None
+    share: float
+
+    @property
+    def growth_ms(self) -> float | None:
+        """Increase of the self time from the median to the tail, in milliseconds; None without a median."""
+        return None if self.median_self_ms is None else self.tail_self_ms - self.median_self_ms
+
+    @property
+    def place(self) -> str:
+        """File name and line, such as `serve.py:41`."""
+        return CodeFrame(self.module, self.function, self.file, self.line).place
+
+    @property
+    def title(self) -> str:
+        """Short name and place, such as `resize (serve.py:41)`."""
+        return _title(self.function, self.place)
+
+    @property
+    def stage_option(self) -> str:
+        """Option of `stagelens run` that makes the function a stage; "" if the function cannot be imported by name."""
+        names = (*self.module.split("."), *self.function.split("."))
+        if self.module == "__main__" or self.is_library or not all(name.isidentifier() for name in names):
+            return ""
+        stage = self.function.rpartition(".")[2] if self.stage in _UNNAMED_STAGES else self.stage
+        return f"--stage {stage}={self.module}:{self.function}"
+
+
+@dataclass(slots=True)
+class CodeNode:
+    """Node of a flame graph.
+
+    Args:
+        name: Module and function, or the stage for the root.
+        place: File name and line; "" for the root.
+        tail_ms: Time at the tail percentile, including the children. [milliseconds]
+        median_ms: Time at the median, including the children; None with too few samples. [milliseconds]
+        children: Functions that this one called, in descending order of `tail_ms`.
+    """
+
+    name: str
+    place: str = ""
+    tail_ms: float = 0.0
+    median_ms: float | None = None
+    children: list[CodeNode] = field(default_factory=list["CodeNode"])
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionGrowth:
+    """Growth of one function between two selections of requests, at the same percentile.
+
+    Args:
+        stage: The stage.
+        title: Short name and place, such as `resize (serve.py:41)`.
+        before_ms: Self time before. [milliseconds]
+        after_ms: Self time after. [milliseconds]
+        stage_growth_ms: Exact growth of the stage. [milliseconds]
+    """
+
+    stage: str
+    title: str
+    before_ms: float
+    after_ms: float
+    stage_growth_ms: float
+
+    @property
+    def growth_ms(self) -> float:
+        """Increase of the self time, in milliseconds."""
+        return self.after_ms - self.before_ms
+
+    @property
+    def share(self) -> float:
+        """Share of the growth of the stage, at most 1; 0 if the stage did not grow."""
+        return max(0.0, min(1.0, self.growth_ms / self.stage_growth_ms)) if self.stage_growth_ms > 0 else 0.0
+
+    @property
+    def sentence(self) -> str:
+        """Growth of the stage and share of the function, such as `preprocess grew +180 ms, 92 % in resize (serve.py:41)`."""
+        return f"{self.stage} grew +{_short_ms(self.stage_growth_ms)} ms, {self.share * 100:.0f} % in {self.title}"
+
+
+def is_library(frame: CodeFrame) -> bool:
+    """Return whether *frame* belongs to a library or to the standard library, as far as its names show.
+
+    >>> is_library(CodeFrame("PIL.Image", "resize", "PIL/Image.py", 2100)), is_library(CodeFrame("serve", "resize"))
+    (True, False)
+    """
+    folders = set(frame.file.split("/")[:-1])
+    return frame.module.partition(".")[0] in _LIBRARIES or bool(folders & {"site-packages", "dist-packages"})
+
+
+def functions(tail: ProfileBand, median: ProfileBand | None = None) -> list[FunctionTime]:
+    """Return the functions with the time of the requests at *tail*, in descending order of self time.
+
+    Args:
+        tail: Requests at the tail percentile.
+        median: Requests at the median.
+
+    Returns:
+        No functions if *tail* has too few samples.
+    """
+    if not tail.is_sufficient:
+        return []
+    here = _times_of(tail)
+    usual = _times_of(median) if median and median.is_sufficient else None
+    found = [
+        FunctionTime(
+            stage=key[0],
+            module=key[1],
+            function=key[2],
+            file=key[3],
+            line=max(times.lines, key=lambda line: times.lines[line], default=0),
+            is_library=times.is_library,
+            tail_self_ms=times.own * 1e3,
+            tail_total_ms=times.total * 1e3,
+            median_self_ms=None if usual is None else usual[key].own * 1e3 if key in usual else 0.0,
+            median_total_ms=None if usual is None else usual[key].total * 1e3 if key in usual else 0.0,
+            share=times.own / tail.stages[key[0]] if tail.stages.get(key[0]) else 0.0,
+        )
+        for key, times in here.items()
+    ]
+    return sorted(
+        found, key=lambda each: (-each.tail_self_ms, -each.tail_total_ms, each.stage, each.module, each.function)
+    )
+
+
+def flame_graph(stage: str, tail: ProfileBand, median: ProfileBand | None = None) -> CodeNode:
+    """Return the stacks of *stage* as a tree with the time at the tail and at the median.
+
+    The tree has no children if *tail* has too few samples.
+    """
+    bands = [("tail_ms", tail)] if tail.is_sufficient else []
+    if bands and median and median.is_sufficient:
+        bands.append(("median_ms", median))
+    root = CodeNode(stage)
+    for column, band in bands:
+        for key, seconds in band.stacks.items():
+            own, frames = split_stack_key(key)
+            if own == stage:
+                _add_to_tree(root, column, frames, seconds * 1e3)
+    if len(bands) > 1:
+        _fill_median(root)
+    _sort_tree(root)
+    return root
+
+
+def grown_functions(before: ProfileBand, after: ProfileBand) -> list[FunctionGrowth]:
+    """Return the functions whose self time grew, in descending order of the growth.
+
+    Args:
+        before: Requests at a percentile of the first selection.
+        after: Requests at the same percentile of the second selection.
+
+    Returns:
+        No functions if one of the two has too few samples.
+    """
+    if not (before.is_sufficient and after.is_sufficient):
+        return []
+    found = [
+        FunctionGrowth(
+            each.stage,
+            each.title,
+            each.median_self_ms or 0.0,
+            each.tail_self_ms,
+            (after.stages.get(each.stage, 0.0) - before.stages.get(each.stage, 0.0)) * 1e3,
+        )
+        for each in functions(after, before)
+    ]
+    return sorted((each for each in found if each.growth_ms > 0), key=lambda each: -each.growth_ms)
+
+
+def growth_sentence(before: ProfileBand, after: ProfileBand, stage: str) -> str:
+    """Return which function made *stage* grow; "" if the stage did not grow, no function has most of it, or samples are missing."""
+    for grown in grown_functions(before, after):
+        if grown.stage == stage and grown.stage_growth_ms >= _MIN_GROWTH_MS:
+            return grown.sentence if grown.share >= _NAMED_SHARE else ""
+    return ""
+
+
+def profile_of_request(text: str) -> dict[str, int]:
+    """Return the microseconds by key of stage and stack of one request, from the attribute `core.names.PROFILE`.
+
+    Lines that are invalid are left out.
+    """
+    found: dict[str, int] = {}
+    for line in text.splitlines():
+        count, _, key = line.partition(" ")
+        if key and count.isascii() and count.isdigit() and len(count) <= _MAX_DIGITS:
+            found[key] = found.get(key, 0) + int(count)
+    return found
+
+
+# Microseconds of more than a year.
+_MAX_DIGITS = 14
+
+
+@dataclass(slots=True)
+class _Times:
+    """Times of one function, in seconds."""
+
+    is_library: bool
+    own: float = 0.0
+    total: float = 0.0
+    lines: dict[int, float] = field(default_factory=lambda: defaultdict[int, float](float))
+
+
+_FunctionKey = tuple[str, str, str, str]
+
+
+def _times_of(band: ProfileBand) -> dict[_FunctionKey, _Times]:
+    """Return the time by stage, module, function and file."""
+    found: dict[_FunctionKey, _Times] = {}
+    for key, seconds in band.stacks.items():
+        stage, frames = split_stack_key(key)
+        shown = [frame for frame in frames if not is_library(frame)]
+        library = not shown
+        shown = [frame for frame in shown or frames[-1:] if frame.function != OTHER]
+        # The last frame of a recursive function is its innermost call; the function counts once.
+        once = {(stage, frame.module, frame.function, frame.file): frame for frame in shown}
+        for name, frame in once.items():
+            times = found.setdefault(name, _Times(library))
+            times.total += seconds
+            if frame is shown[-1]:
+                times.own += seconds
+            # A function that only calls others has the line of its call.
+            times.lines[frame.line] += seconds if frame is shown[-1] else seconds * 1e-6
+    return found
+
+
+def _add_to_tree(root: CodeNode, column: str, frames: Sequence[CodeFrame], ms: float) -> None:
+    node = root
+    _add(node, column, ms)
+    for frame in frames:
+        name = f"{frame.module}:{frame.function}" if frame.module else frame.function
+        child = next((each for each in node.children if (each.name, each.place) == (name, frame.place)), None)
+        if child is None:
+            child = CodeNode(name, frame.place)
+            node.children.append(child)
+        node = child
+        _add(node, column, ms)
+
+
+def _add(node: CodeNode, column: str, ms: float) -> None:
+    setattr(node, column, (getattr(node, column) or 0.0) + ms)
+
+
+def _fill_median(node: CodeNode) -> None:
+    node.median_ms = node.median_ms or 0.0
+    for child in node.children:
+        _fill_median(child)
+
+
+def _sort_tree(node: CodeNode) -> None:
+    node.children.sort(key=lambda each: (-each.tail_ms, each.name, each.place))
+    for child in node.children:
+        _sort_tree(child)
+
+
+def _title(function: str, place: str) -> str:
+    short = function.rpartition("<locals>.")[2] or function
+    return f"{short} ({place})" if place else short
+
+
+def _short_ms(ms: float) -> str:
+    return f"{ms:.0f}" if ms >= 10 else f"{ms:.1f}"  # noqa: PLR2004 - one digit below 10 ms

@@ -1,0 +1,163 @@
+"""Functions, flame graphs and growth from the samples of the tail profiler."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.analysis.profile import (
+    MIN_SAMPLED,
+    CodeNode,
+    FunctionTime,
+    ProfileBand,
+    flame_graph,
+    functions,
+    grown_functions,
+    growth_sentence,
+    profile_of_request,
+)
+from stagelens.core.code_stack import CodeFrame, stack_key
+
+PREDICT = CodeFrame("serve", "predict", "serve.py", 30)
+RESIZE = CodeFrame("serve", "resize", "serve.py", 41)
+PILLOW = CodeFrame("PIL.Image", "Image.resize", "PIL/Image.py", 2100)
+UVICORN = CodeFrame("uvicorn.protocols", "run_asgi", "uvicorn/protocols/http.py", 400)
+FRAMES = st.lists(st.sampled_from([PREDICT, RESIZE, PILLOW, UVICORN]), min_size=1, max_size=6)
+
+
+def band(percentile: float, stacks: dict[tuple[CodeFrame, ...], float], stage: str = "preprocess") -> ProfileBand:
+    """Return a band with *stacks* of one stage, in seconds."""
+    total = sum(stacks.values())
+    keys = {stack_key(stage, frames): seconds for frames, seconds in stacks.items()}
+    return ProfileBand(percentile, total, 50, {stage: total}, keys)
+
+
+TAIL = band(
+    0.99, {(UVICORN, PREDICT, RESIZE, PILLOW): 0.18, (UVICORN, PREDICT, RESIZE): 0.01, (UVICORN, PREDICT): 0.01}
+)
+MEDIAN = band(0.5, {(UVICORN, PREDICT, RESIZE, PILLOW): 0.004, (UVICORN, PREDICT): 0.016})
+
+
+def test_a_library_counts_for_the_innermost_function_of_the_user() -> None:
+    """The time of Pillow is time of the function that called it, with its line, and callers have it in their total."""
+    resize, predict = functions(TAIL, MEDIAN)
+
+    assert (resize.title, resize.tail_self_ms, resize.median_self_ms) == (
+        "resize (serve.py:41)",
+        pytest.approx(190),
+        pytest.approx(4),
+    )
+    assert resize.growth_ms == pytest.approx(186)
+    assert resize.share == pytest.approx(0.95)
+    assert (predict.tail_self_ms, predict.tail_total_ms) == (pytest.approx(10), pytest.approx(200))
+    assert resize.stage_option == "--stage preprocess=serve:resize"
+
+
+def test_recursion_counts_once() -> None:
+    """A function that calls itself has its time once, with the line of the innermost call."""
+    inner = replace_line(RESIZE, 44)
+    (found,) = functions(band(0.99, {(RESIZE, RESIZE, inner): 0.1}))
+
+    assert (found.tail_total_ms, found.tail_self_ms, found.line) == (pytest.approx(100), pytest.approx(100), 44)
+
+
+def replace_line(frame: CodeFrame, line: int) -> CodeFrame:
+    """Return *frame* at *line*."""
+    return frame._replace(line=line)
+
+
+@given(stacks=st.dictionaries(FRAMES.map(tuple), st.floats(0.001, 10), min_size=1, max_size=8))
+def test_self_times_and_trees_add_up(stacks: dict[tuple[CodeFrame, ...], float]) -> None:
+    """The self times of a stage, and the tree of its flame graph, add up to the stage for any stacks."""
+    tail = band(0.99, stacks)
+    found = functions(tail)
+    tree = flame_graph("preprocess", tail)
+
+    assert sum(each.tail_self_ms for each in found) == pytest.approx(tail.latency * 1e3)
+    assert all(each.tail_total_ms >= each.tail_self_ms - 1e-6 for each in found)
+    assert tree.tail_ms == pytest.approx(tail.latency * 1e3)
+    assert_children_fit(tree)
+
+
+def assert_children_fit(node: CodeNode) -> None:
+    """Assert that the children of each node take at most its time."""
+    assert sum(child.tail_ms for child in node.children) <= node.tail_ms * (1 + 1e-9)
+    for child in node.children:
+        assert_children_fit(child)
+
+
+def test_a_flame_graph_has_both_percentiles() -> None:
+    """A flame graph has the times at the tail and at the median, and 0 where the median has none."""
+    tree = flame_graph("preprocess", TAIL, MEDIAN)
+    predict = tree.children[0].children[0]
+    resize = predict.children[0]
+
+    assert (tree.name, tree.median_ms) == ("preprocess", pytest.approx(20))
+    assert (predict.name, predict.place, predict.tail_ms) == ("serve:predict", "serve.py:30", pytest.approx(200))
+    assert (resize.tail_ms, resize.median_ms) == (pytest.approx(190), pytest.approx(4))
+    assert flame_graph("forward", TAIL).children == []
+
+
+def test_growth_between_two_selections_is_a_sentence() -> None:
+    """The sentence names the stage, its exact growth, and the function with most of it."""
+    after = band(0.99, {(PREDICT, RESIZE): 0.1856, (PREDICT,): 0.0344})
+    before = band(0.99, {(PREDICT, RESIZE): 0.02, (PREDICT,): 0.02})
+
+    assert growth_sentence(before, after, "preprocess") == "preprocess grew +180 ms, 92 % in resize (serve.py:41)"
+    assert [each.title for each in grown_functions(before, after)] == ["resize (serve.py:41)", "predict (serve.py:30)"]
+    assert growth_sentence(after, before, "preprocess") == ""
+    assert growth_sentence(before, after, "forward") == ""
+
+
+def test_too_few_samples_say_nothing() -> None:
+    """Below the minimum of sampled requests nothing is named, and a median without samples is unknown."""
+    few = replace(TAIL, sampled=MIN_SAMPLED - 1)
+
+    assert functions(few, MEDIAN) == []
+    assert flame_graph("preprocess", few, MEDIAN).children == []
+    assert grown_functions(few, TAIL) == grown_functions(TAIL, few) == []
+    assert {each.median_self_ms for each in functions(TAIL, few)} == {None}
+    assert {each.growth_ms for each in functions(TAIL, few)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "stage", "expected"),
+    [
+        ("serve", "Model.predict", "preprocess", "--stage preprocess=serve:Model.predict"),
+        ("app.serve", "load", "handler", "--stage load=app.serve:load"),
+        ("serve", "make.<locals>.run", "preprocess", ""),
+        ("serve", "<lambda>", "preprocess", ""),
+        ("serve", "<module>", "preprocess", ""),
+        ("__main__", "run", "preprocess", ""),
+        ("", "run", "preprocess", ""),
+    ],
+)
+def test_only_functions_with_an_import_name_offer_a_stage(
+    module: str, function: str, stage: str, expected: str
+) -> None:
+    """The option is offered for functions and methods that can be found by their names."""
+    found = FunctionTime(stage, module, function, "serve.py", 1, False, 1, 1, None, None, 1)
+
+    assert found.stage_option == expected
+
+
+def test_stacks_beyond_the_cap_are_no_function() -> None:
+    """The rest beyond a cap belongs to the stage, and is no function."""
+    rest = ProfileBand(0.99, 0.1, 50, {"preprocess": 0.1}, {"preprocess;:__other__": 0.1})
+
+    assert functions(rest) == []
+    assert flame_graph("preprocess", rest).children[0].name == "__other__"
+
+
+def test_the_profile_of_a_request_survives_garbage() -> None:
+    """Invalid lines of the attribute are left out, equal keys are added up."""
+    text = (
+        "1200 handler;serve:predict@serve.py:30\n800 handler;serve:predict@serve.py:30\n-5 a\n\nx y\n9\n"
+        + "9" * 5000
+        + " z"
+    )
+
+    assert profile_of_request(text) == {"handler;serve:predict@serve.py:30": 2000}
