@@ -9,11 +9,12 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
+from ..core import names
 from ..core.histogram import Histogram
 from . import backup, schema
 from .engines import database
 from .points import histograms_of, sum_rows
-from .queries import traces
+from .queries import profile, traces
 from .records import KeptTrace
 from .series import Series
 from .storage import StoreSnapshot
@@ -64,9 +65,16 @@ class StoreExport:
                 rows = self._snapshot.points.load(connection, stretch.tier, stretch.start, stop)
                 # Negative metric codes are totals of series that are exported individually.
                 own = sum_rows(sorted(row for row in rows if row.metric > 0), stretch.tier, 0)
+                keys = {row.stage for row in own if _NAMES[row.metric] == names.PROFILE_TIME}
+                texts = profile.read_stacks(connection, sorted(keys))
                 yield [
                     ExportedHistogram(
-                        series[row.series_id], _NAMES[row.metric], row.stage, row.bucket, row.tier, histogram
+                        series[row.series_id],
+                        _NAMES[row.metric],
+                        texts.get(row.stage, row.stage),
+                        row.bucket,
+                        row.tier,
+                        histogram,
                     )
                     for row, histogram in zip(own, histograms_of(own), strict=True)
                 ]

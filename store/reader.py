@@ -5,6 +5,7 @@ from __future__ import annotations
 from .queries.comparison import ComparisonQueries
 from .queries.latency import LatencyQueries
 from .queries.minutes import MinuteQueries
+from .queries.profile import ProfileQueries
 from .queries.replicas import ReplicaQueries
 from .queries.services import ServiceQueries
 from .queries.slo import IndicatorQueries, SloQueries
@@ -18,6 +19,7 @@ class Reader(
     ServiceQueries,
     ReplicaQueries,
     LatencyQueries,
+    ProfileQueries,
     TimeSeriesQueries,
     ComparisonQueries,
     MinuteQueries,

@@ -22,6 +22,7 @@ from .engines import database
 from .events import forget_loads
 from .points import PointRow, sum_rows
 from .schema import Tier, floor_to, read_tiers, take_part
+from .series import forget_stacks
 from .storage import Points, PreparedWrite
 from .write import add_to_ledger, cut_ledger, ledger_ends, subtract_from_ledger
 
@@ -192,7 +193,9 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
     is_imported = table.c.id.startswith(IMPORT_PREFIX)
     for names, age in ((~is_imported, retention.batches), (is_imported, retention.hours)):
         connection.execute(delete(table).where(names, table.c.received < now - int(age.total_seconds())))
-    return _forget_series(connection, read_tiers(connection)[-1].kept_from)
+    oldest = read_tiers(connection)[-1].kept_from
+    forget_stacks(connection, oldest)
+    return _forget_series(connection, oldest)
 
 
 def forget_services(connection: Connection, points: Points, names: Collection[str]) -> None:
@@ -202,7 +205,7 @@ def forget_services(connection: Connection, points: Points, names: Collection[st
     subtract_from_ledger(connection, points.forget(connection, numbers))
     theirs = select(series.c.id).where(series.c.service_id.in_(numbers))
     connection.execute(delete(schema.traces).where(schema.traces.c.series_id.in_(theirs)))
-    for table in (series, schema.stages):
+    for table in (series, schema.stages, schema.code_stacks):
         connection.execute(delete(table).where(table.c.service_id.in_(numbers)))
     for table in (schema.events, schema.loads):
         connection.execute(delete(table).where(table.c.service.in_(names)))

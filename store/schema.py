@@ -158,6 +158,18 @@ stages = Table(
     Column("stage", Text, primary_key=True),
 )
 
+# Texts of the call stacks in points of the tail profiler, whose rows have only the hash; see `series.stack_row`.
+code_stacks = Table(
+    "code_stacks",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column("service_id", Integer, ForeignKey("services.id"), primary_key=True),
+    # Frames as in `core.code_stack.stack_key`, without the stage.
+    Column("text", Text, nullable=False),
+    # Day of the last use. [Unix seconds]
+    Column("last_seen", BigInteger, nullable=False),
+)
+
 # The order of the key follows the queries of pages: one service, one or two metrics, and a stretch of time. A batch comes from
 # one service, so its rows are appended in three places of the index and not in one for each series.
 points = Table(

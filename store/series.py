@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, bindparam, case, func, insert, select, update
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, update
 
 from ..core.hardware import hardware_key, split_hardware_key
 from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
 from ..core.stages import BY_KEY, OTHER, STALL_CAUSES, split_stall_key, stall_key
 from . import schema
-from .schema import storable_name
+from .schema import storable, storable_name
 
 WARM, COLD = "0", "1"
 
@@ -98,6 +99,11 @@ _KNOWN_KEYS = {
 # Maximum number of hardware keys (measures of processes and GPUs) of a service within an hour; further ones share one key.
 # Every deployment has new processes, so a permanent cap would soon be used up.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
+# Maximum number of different call stacks of a service within an hour, and of all services in the store; further ones share
+# one row for each stage, or replace the least recently used ones.
+MAX_STACKS, MAX_STORED_STACKS = 500, 50_000
+_STACK_SECONDS, _DAY_SECONDS = 3600, 86_400
+_OTHER_STACK = f":{OTHER}"
 # Time without data after which a service no longer counts towards the cap; its data stay. [seconds]
 ACTIVE_SECONDS = 86_400
 _REMEMBERED_FACTOR = 10
@@ -131,6 +137,10 @@ class SeriesIndex:
         self._totals: dict[tuple[str, ...], int] = {}
         self._places: defaultdict[int, set[str]] = defaultdict(set)
         self._places_hour = -1
+        # Call stacks of the current hour by service, and the last day on which each stack was written.
+        self._stacks: defaultdict[int, set[str]] = defaultdict(set)
+        self._stacks_hour = self._stacks_day = -1
+        self._written_stacks: set[tuple[int, str]] = set()
         # First and last time at which the database has data of each series, or a part of that time.
         self._seen: dict[int, tuple[int, int]] = {}
 
@@ -172,6 +182,32 @@ class SeriesIndex:
             return hardware_key(split_hardware_key(name)[0], OTHER)
         known.add(name)
         return name
+
+    def stack(self, connection: Connection, service_id: int, key: str, at: int) -> str:
+        """Return the stage of the row of a call stack, and store the text of the stack.
+
+        Args:
+            connection: Connection in a write transaction.
+            service_id: Id of the service.
+            key: Stage and stack, see `core.code_stack.stack_key`.
+            at: Time of the samples. [Unix seconds]
+        """
+        hour, day = at // _STACK_SECONDS, at // _DAY_SECONDS
+        if hour > self._stacks_hour:
+            self._stacks.clear()
+            self._stacks_hour = hour
+        if day > self._stacks_day:
+            self._written_stacks.clear()
+            self._stacks_day = day
+        stage, _, text = key.partition(";")
+        name, known = hash_of_stack(text := storable(text)), self._stacks[service_id]
+        if name not in known and len(known) >= MAX_STACKS:
+            name = hash_of_stack(text := _OTHER_STACK)
+        known.add(name)
+        if (service_id, name) not in self._written_stacks:
+            _write_stack(connection, service_id, (name, text), day * _DAY_SECONDS)
+            self._written_stacks.add((service_id, name))
+        return f"{self.stage(connection, service_id, stage)};#{name}"
 
     def _custom_stage(self, connection: Connection, service_id: int, stage: str) -> str:
         stage = storable_name(stage)
@@ -299,6 +335,40 @@ class SeriesIndex:
         interned = SeriesNumbers(series_id, service_id, total_id)
         self._remember(series, interned, at)
         return interned
+
+
+def hash_of_stack(text: str) -> str:
+    """Return the name of the stack *text* in rows, which is the same in every store: 80 bits in hexadecimal digits."""
+    return hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
+
+
+def split_stack_row(row: str) -> tuple[str, str]:
+    """Return the stage and the hash of the stack in the stage *row* of a row, as `SeriesIndex.stack` writes it.
+
+    >>> split_stack_row("handler;#00ff"), split_stack_row("handler")
+    (('handler', '00ff'), ('handler', ''))
+    """
+    stage, _, name = row.partition(";#")
+    return stage, name
+
+
+def _write_stack(connection: Connection, service_id: int, stack: tuple[str, str], at: int) -> None:
+    table = schema.code_stacks
+    name, text = stack
+    here = (table.c.hash == name, table.c.service_id == service_id)
+    used = case((table.c.last_seen < at, at), else_=table.c.last_seen)
+    if not connection.execute(update(table).where(*here).values(last_seen=used)).rowcount:
+        connection.execute(insert(table).values(hash=name, service_id=service_id, text=text, last_seen=at))
+
+
+def forget_stacks(connection: Connection, before: int) -> None:
+    """Delete the texts of stacks that were last used before *before*, in Unix seconds, and the oldest beyond the maximum."""
+    table = schema.code_stacks
+    connection.execute(delete(table).where(table.c.last_seen < before - _DAY_SECONDS))
+    newest = select(table.c.last_seen).order_by(table.c.last_seen.desc()).offset(MAX_STORED_STACKS).limit(1)
+    surplus = connection.execute(newest).scalar()
+    if surplus is not None:
+        connection.execute(delete(table).where(table.c.last_seen <= surplus))
 
 
 def _key(series: Series) -> tuple[str, ...]:

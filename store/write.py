@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from ..core.names import HARDWARE
+from ..core.names import HARDWARE, PROFILE_TIME
 from . import collectors, events, inbox, records, schema
 from .engines import database
 from .inbox import AggregationResult
@@ -160,6 +160,8 @@ def _group_points(connection: Connection, points: PointColumns, index: SeriesInd
         interned = index.intern(connection, about.series, started)
         if about.metric == HARDWARE:
             stage = index.place(interned.service_id, about.stage, started)
+        elif about.metric == PROFILE_TIME:
+            stage = index.stack(connection, interned.service_id, about.stage, started)
         else:
             stage = index.stage(connection, interned.service_id, about.stage)
         code = schema.METRIC_CODES[about.metric]

@@ -162,14 +162,10 @@ class Mixture:
 
     def bands(self, quantiles: Sequence[float]) -> list[PercentileGroup]:
         """Return the requests at each of *quantiles*."""
-        zero = self.latency.zero
-        ranks = np.array([rank_of(quantile, self.n) for quantile in quantiles], np.int64) - int(zero.sum())
+        ranks = self._ranks(quantiles)
         if not len(self.latency.index):
             return [self._untimed()] * len(ranks)
-        held = np.cumsum(self.latency.amount.sum(axis=0))
-        buckets = self.latency.index[np.searchsorted(held, np.maximum(ranks, 1))]
-        centres = buckets >> (self.latency.scale - self._requests.scale)
-        reaches = _bucket_reaches(self._requests, centres)
+        buckets, centres, reaches = self._around(ranks)
         inside = _amounts_between(self._requests, centres - reaches, centres + reaches)
         spent = _amounts_between(self._times, centres - reaches, centres + reaches)
         held_up = _amounts_between(self._stalls, centres - reaches, centres + reaches)
@@ -177,6 +173,29 @@ class Mixture:
             self._band(bucket, inside[place], spent[place], held_up[place]) if ranks[place] > 0 else self._untimed()
             for place, bucket in enumerate(buckets.tolist())
         ]
+
+    def bounds(self, quantiles: Sequence[float]) -> list[tuple[float, float]]:
+        """Return the lowest and the highest latency of the requests at each of *quantiles*, in seconds."""
+        ranks, scale = self._ranks(quantiles), self._requests.scale
+        if not len(self.latency.index):
+            return [(0.0, 0.0)] * len(ranks)
+        _, centres, reaches = self._around(ranks)
+        ends = zip(ranks.tolist(), (centres - reaches).tolist(), (centres + reaches).tolist(), strict=True)
+        return [
+            (bucket_bounds(low, scale)[0], bucket_bounds(high, scale)[1]) if rank > 0 else (0.0, 0.0)
+            for rank, low, high in ends
+        ]
+
+    def _ranks(self, quantiles: Sequence[float]) -> Ints:
+        """Return the ranks of *quantiles* among the requests whose latency is above zero."""
+        return np.array([rank_of(each, self.n) for each in quantiles], np.int64) - int(self.latency.zero.sum())
+
+    def _around(self, ranks: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return the bucket of each of *ranks*, its common bucket, and the number of common buckets on each side."""
+        held = np.cumsum(self.latency.amount.sum(axis=0))
+        buckets = self.latency.index[np.searchsorted(held, np.maximum(ranks, 1))]
+        centres = buckets >> (self.latency.scale - self._requests.scale)
+        return buckets, centres, _bucket_reaches(self._requests, centres)
 
     def _band(self, bucket: int, inside: Ints, spent: Ints, held_up: Ints) -> PercentileGroup:
         scale, n = self.latency.scale, int(inside.sum())

@@ -56,6 +56,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "minutes": read.minutes(shop),
         "mix": read.mix(shop, second),
         "one_per_cause": read.one_per_cause(shop, 3),
+        "profile": read.profile(shop, PERCENTILES),
         "quantiles_over_time": read.quantiles_over_time(shop, PERCENTILES, STEP),
         "releases": read.releases(),
         "revision": read.revision("shop"),

@@ -31,6 +31,7 @@ KEYS = {
     names.FIRST_TOKEN_BY_INPUT: f"{names.BY_GENERATE}:256",
     names.AGENT_COST: "all",
     names.STALL_TIME: "gc:forward",
+    names.PROFILE_TIME: "forward;serve:predict@serve.py:30",
     names.HARDWARE: hardware.CPU.key,
     names.ENGINE_REQUEST[0]: "forward",
     names.ENGINE_REQUEST[1]: "forward",

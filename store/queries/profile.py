@@ -1,0 +1,112 @@
+"""Query of the tail profiler: the time of the requests at each percentile, by stage and call stack.
+
+Samples only divide the time of a stage that the breakdown of the same requests has measured.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, select
+
+from ...analysis.profile import MIN_SAMPLED, ProfileBand
+from ...core.histogram import SCALE, bucket_middle
+from ...core.names import PROFILE_TIME
+from ...core.stages import OTHER
+from .. import schema
+from ..selection import Selection
+from ..series import split_stack_row
+from ..storage import PointQuery, StageCounts, StoreSnapshot, add_up
+from .fetch import QueryGroup, fetch
+from .latency import PercentileGroup, fetch_mixture
+
+# Number of texts read in one statement.
+_TEXTS_AT_ONCE = 500
+# Maximum distance of the samples from the latency at a percentile: a factor of 1.4 on both sides. [buckets at `SCALE`]
+_MAX_REACH = 2**SCALE // 2
+
+
+class ProfileQueries(QueryGroup):
+    """Queries of the call stacks of sampled requests."""
+
+    def profile(self, selection: Selection, percentiles: Sequence[float]) -> list[ProfileBand]:
+        """Return the time by stage and call stack in the requests at each percentile.
+
+        The stages are those of `breakdown`. Stacks come from the sampled ones of the same requests; where these are fewer than
+        `MIN_SAMPLED`, also from sampled requests with the nearest latencies, within a factor of 1.4.
+
+        Returns:
+            An item for each of *percentiles*; none without requests or without samples.
+        """
+        with self._snapshot() as snapshot:
+            return _profile(snapshot, selection, percentiles)
+
+
+def _profile(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> list[ProfileBand]:
+    columns = fetch(snapshot, PointQuery(selection, (PROFILE_TIME,)))
+    mixed = fetch_mixture(snapshot, selection) if len(columns) else None
+    if mixed is None:
+        return []
+    texts = read_stacks(snapshot.connection, columns.stages)
+    samples = add_up(columns)
+    groups = zip(percentiles, mixed.bands(percentiles), mixed.bounds(percentiles), strict=True)
+    keys = [texts[stage] for stage in columns.stages]
+    return [_band(quantile, group, samples, keys, bounds) for quantile, group, bounds in groups]
+
+
+def _band(
+    quantile: float, group: PercentileGroup, samples: StageCounts, keys: Sequence[str], bounds: tuple[float, float]
+) -> ProfileBand:
+    spent, sampled = _nearest_samples(samples, bounds)
+    stages = group.seconds()
+    found: defaultdict[str, float] = defaultdict(float)
+    by_stage: defaultdict[str, int] = defaultdict(int)
+    for key, amount in zip(keys, spent, strict=True):
+        by_stage[key.partition(";")[0]] += amount
+    for key, amount in zip(keys, spent, strict=True):
+        stage = key.partition(";")[0]
+        # A stage that the breakdown does not have takes no time.
+        if amount and stages.get(stage):
+            found[key] += stages[stage] * amount / by_stage[stage]
+    return ProfileBand(quantile, group.value.value, sampled, stages, dict(found))
+
+
+def _nearest_samples(samples: StageCounts, bounds: tuple[float, float]) -> tuple[list[int], float]:
+    """Return the microseconds of each stack within *bounds*, in seconds, and the number of requests they are of."""
+    middles = [bucket_middle(index, samples.scale) for index in samples.index.tolist()]
+    # The stacks of a request add up to its latency.
+    requests = [
+        amount / 1e6 / middle for amount, middle in zip(samples.amount.sum(axis=0).tolist(), middles, strict=True)
+    ]
+    low, high = bounds
+    chosen = [low <= middle <= high for middle in middles]
+    sampled = sum(count for count, inside in zip(requests, chosen, strict=True) if inside)
+    factor = 2 ** (_MAX_REACH / 2**SCALE)
+    centre = (low * high) ** 0.5
+    rest = [
+        place
+        for place, middle in enumerate(middles)
+        if not chosen[place] and centre / factor <= middle <= centre * factor
+    ]
+    for place in sorted(rest, key=lambda place: abs(middles[place] - centre)):
+        if sampled >= MIN_SAMPLED:
+            break
+        chosen[place] = True
+        sampled += requests[place]
+    return samples.amount[:, chosen].sum(axis=1).tolist(), sampled
+
+
+def read_stacks(connection: Connection, rows: Sequence[str]) -> dict[str, str]:
+    """Return the key of stage and stack (`core.code_stack.stack_key`) of each of *rows*, the stages of rows of `PROFILE_TIME`.
+
+    Stacks whose text has expired are `__other__`.
+    """
+    table = schema.code_stacks
+    named = {row: split_stack_row(row) for row in rows}
+    wanted = sorted({name for _, name in named.values() if name})
+    texts: dict[str, str] = {}
+    for first in range(0, len(wanted), _TEXTS_AT_ONCE):
+        some = table.c.hash.in_(wanted[first : first + _TEXTS_AT_ONCE])
+        texts.update(tuple(row) for row in connection.execute(select(table.c.hash, table.c.text).where(some)))
+    return {row: f"{stage};{texts.get(name, f':{OTHER}')}" for row, (stage, name) in named.items()}

@@ -1,0 +1,186 @@
+"""Call stacks of requests at a percentile, compared with the raw samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from stagelens.analysis.profile import MIN_SAMPLED, ProfileBand
+from stagelens.core.code_stack import CodeFrame, stack_key
+from stagelens.core.request_histograms import RequestHistograms
+from stagelens.store import Batch, Point, schema, series
+from stagelens.store.full_export import open_export
+from tests.support.raw_requests import NOON, SHOP, Series, Site
+
+PREDICT = CodeFrame("serve", "predict", "serve.py", 30)
+RESIZE = CodeFrame("serve", "resize", "serve.py", 41)
+FRAMES = (PREDICT, RESIZE)
+MS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Request with nanoseconds by stage and stack; unsampled requests have none by stack."""
+
+    stages: Mapping[str, int]
+    stacks: Mapping[str, int]
+
+
+@st.composite
+def sampled(draw: st.DrawFn) -> Sampled:
+    """Generate a request with two stacks in each stage."""
+    stages: dict[str, int] = draw(
+        st.dictionaries(st.sampled_from(["forward", "handler", "rerank"]), st.integers(10**6, 10**9), min_size=1)
+    )
+    stacks: dict[str, int] = {}
+    for stage, spent in stages.items():
+        part = draw(st.integers(0, spent // 10**4)) * 10**4
+        stacks |= {stack_key(stage, (PREDICT,)): part, stack_key(stage, FRAMES): spent - part}
+    return Sampled(stages, stacks)
+
+
+def batch(name: str, requests: Sequence[Sampled], about: Series = SHOP) -> Batch:
+    """Return a batch of *requests*."""
+    counts = RequestHistograms()
+    for each in requests:
+        counts.add(each.stages, sum(each.stages.values()))
+        if each.stacks:
+            counts.add_profile(each.stacks, sum(each.stages.values()))
+    return Batch(name, [Point(about, metric, key, NOON - 600, value) for metric, key, value in counts.histograms()])
+
+
+def by_stage(band: ProfileBand) -> dict[str, float]:
+    """Return the sums of the stacks by stage."""
+    found: dict[str, float] = {}
+    for key, seconds in band.stacks.items():
+        found[key.split(";")[0]] = found.get(key.split(";")[0], 0.0) + seconds
+    return found
+
+
+@settings(max_examples=8, deadline=None)
+@given(requests=st.lists(sampled(), min_size=1, max_size=30), quantile=st.floats(0, 1))
+def test_stacks_add_up_to_the_breakdown(
+    sqlite_site: Callable[..., Site], requests: list[Sampled], quantile: float
+) -> None:
+    """The stacks of each stage add up to the breakdown, for several agents and versions, before and after rollup."""
+    one = sqlite_site()
+    half = len(requests) // 2
+    one.store.write(
+        [batch("a", requests[:half], Series("shop", "1")), batch("b", requests[half:], Series("shop", "2"))]
+    )
+
+    for _ in range(2):
+        (band,) = one.store.read.profile(one.around(), [quantile])
+        stages = one.store.read.breakdown(one.around(), [quantile]).iloc[0]
+        assert band.latency == pytest.approx(float(stages["value_seconds"]))
+        assert band.sampled >= min(len(requests), MIN_SAMPLED) * 0.9
+        for stage, seconds in by_stage(band).items():
+            assert seconds == pytest.approx(float(stages[stage]))
+        one.store.maintain()
+
+
+def test_the_tail_and_the_median_have_their_own_stacks(sqlite_site: Callable[..., Site]) -> None:
+    """Samples divide only the requests of their own latency; a single sampled stage leaves the others alone."""
+    one = sqlite_site()
+    slow = Sampled(
+        {"handler": 180 * MS, "forward": 20 * MS},
+        {stack_key("handler", FRAMES): 150 * MS, stack_key("handler", (PREDICT,)): 30 * MS},
+    )
+    quick = {"handler": 10 * MS, "forward": 20 * MS}
+    one.store.write(
+        [
+            batch("a", [Sampled(quick, {})] * 900),
+            batch(
+                "b",
+                [Sampled(quick, {stack_key("handler", (PREDICT,)): 10 * MS, stack_key("forward", (PREDICT,)): 20 * MS})]
+                * 20,
+            ),
+            batch("c", [slow] * 40),
+        ]
+    )
+
+    median, tail = one.store.read.profile(one.around(), [0.5, 0.99])
+
+    assert median.stacks.keys() == {stack_key("handler", (PREDICT,)), stack_key("forward", (PREDICT,))}
+    assert tail.stacks[stack_key("handler", FRAMES)] == pytest.approx(0.15, rel=0.02)
+    assert by_stage(tail).keys() == {"handler"}
+    assert median.sampled == pytest.approx(20, rel=0.05)
+
+
+def test_without_samples_there_are_no_bands(sqlite_site: Callable[..., Site]) -> None:
+    """Without samples, and without requests, there is nothing."""
+    one = sqlite_site()
+    one.store.write([batch("a", [Sampled({"forward": MS}, {})])])
+
+    assert one.store.read.profile(one.around(), [0.5]) == []
+    assert one.store.read.profile(one.around(service="bank"), [0.5]) == []
+
+
+def test_stacks_beyond_the_cap_stay_in_their_stage(
+    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stacks beyond the cap of an hour are summed in one row for each stage, so the stage stays whole."""
+    monkeypatch.setattr(series, "MAX_STACKS", 3)
+    one = sqlite_site()
+    keys = [stack_key("forward", (RESIZE._replace(line=line),)) for line in range(1, 11)]
+    one.store.write([batch("a", [Sampled({"forward": 10 * MS}, dict.fromkeys(keys, MS))] * 10)])
+
+    (band,) = one.store.read.profile(one.around(), [0.5])
+
+    assert len(band.stacks) == 4
+    assert sum(band.stacks.values()) == pytest.approx(band.latency)
+    assert band.stacks["forward;:__other__"] == pytest.approx(band.latency * 0.7)
+
+
+def test_rows_have_hashes_and_texts_are_stored_once(sqlite_site: Callable[..., Site]) -> None:
+    """A stack of thousands of bytes is stored once for its service, and the same stack has the same row in every series."""
+    one = sqlite_site()
+    long = stack_key("forward", [CodeFrame("m" * 100, "f" * 100, "p" * 100, line) for line in range(24)])
+    request = Sampled({"forward": 10 * MS}, {long: 10 * MS})
+    one.store.write([batch("a", [request] * 10, Series("shop", "1")), batch("b", [request] * 10, Series("shop", "2"))])
+
+    with one.store.engine.connect() as connection:
+        texts = connection.scalars(select(schema.code_stacks.c.text)).all()
+        rows = connection.scalars(select(schema.points.c.stage).where(schema.points.c.metric == 28)).all()
+    assert texts == [long.partition(";")[2]]
+    assert len(set(rows)) == 1
+    assert len(rows[0]) < 40
+    (band,) = one.store.read.profile(one.around(), [0.5])
+    assert band.stacks.keys() == {long}
+
+
+def test_an_export_has_the_texts(sqlite_site: Callable[..., Site]) -> None:
+    """A full export has the stacks and not their hashes."""
+    one = sqlite_site()
+    key = stack_key("forward", FRAMES)
+    one.store.write([batch("a", [Sampled({"forward": MS}, {key: MS})])])
+
+    with open_export(one.store) as export:
+        found = [each for rows in export.counted() for each in rows if each.metric == "inference.profile.time"]
+    assert [each.stage for each in found] == [key]
+
+
+def test_an_expired_text_leaves_the_stage_whole(sqlite_site: Callable[..., Site]) -> None:
+    """A row whose text is gone counts as the rest of its stage."""
+    one = sqlite_site()
+    one.store.write([batch("a", [Sampled({"forward": MS}, {stack_key("forward", FRAMES): MS})] * 9)])
+    with one.store.engine.begin() as connection:
+        series.forget_stacks(connection, NOON + 10 * 86_400)
+
+    (band,) = one.store.read.profile(one.around(), [0.5])
+    assert band.stacks.keys() == {"forward;:__other__"}
+
+
+def test_a_deleted_service_leaves_no_texts(sqlite_site: Callable[..., Site]) -> None:
+    """Deleting a service deletes the texts of its stacks."""
+    one = sqlite_site()
+    one.store.write([batch("a", [Sampled({"forward": MS}, {stack_key("forward", FRAMES): MS})])])
+    one.store.forget(["shop"])
+
+    with one.store.engine.connect() as connection:
+        assert connection.execute(select(schema.code_stacks)).all() == []
