@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from ...core import names, stages
+from ...core.code_stack import MAX_FRAMES
 from ...core.histogram import BATCH_SIZES, MAX_SCALE, MIN_SCALE, TOKEN_COUNTS, Histogram, bucket_bounds
 from ...core.stages import STALL_CAUSES, split_stall_key
 from ...store import Series
@@ -350,6 +351,27 @@ def stage_name(value: Scalar | None, key: str) -> str:
     raise RejectedError(Reason.STAGE, msg)
 
 
+# Keys of stacks are at most 24 frames long, each with at most 120 characters for each of its three names.
+MAX_STACK_CHARS = 10_000
+
+
+def stack_of(value: Scalar | None) -> str:
+    """Return *value*, an attribute of a point, as a key of stage and call stack.
+
+    Raises:
+        RejectedError: *value* is not a stage and at least one frame.
+    """
+    if not isinstance(value, str) or len(value) > MAX_STACK_CHARS or not value.isprintable():
+        msg = f"{names.PROFILE_STACK} must be a text of at most {MAX_STACK_CHARS} printable characters"
+        raise RejectedError(Reason.STAGE, msg)
+    stage, *frames = value.split(";")
+    stage_name(stage, f"the stage in {names.PROFILE_STACK}")
+    if not frames or not all(frames) or len(frames) > MAX_FRAMES:
+        msg = f"{names.PROFILE_STACK} must be a stage and 1 to {MAX_FRAMES} frames, separated by semicolons"
+        raise RejectedError(Reason.STAGE, msg)
+    return value
+
+
 # Limits of the cache, at most a few tens of megabytes; two thousand series need fewer entries.
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 50_000, 512
 
@@ -397,7 +419,7 @@ class SeriesCache:
             key = (reader.series(attributes), metric, stage_of(metric, attributes))
         except RejectedError:
             return None
-        self._size += isinstance(sent, bytes) or key not in self._shared
+        self._size += isinstance(sent, bytes) or (key not in self._shared) * (1 + len(key[2]) // MAX_REMEMBERED_BYTES)
         identity = self._shared.setdefault(key, Identity(*key))
         if isinstance(sent, bytes) and len(sent) <= MAX_REMEMBERED_BYTES:
             known[sent] = identity
@@ -415,6 +437,8 @@ def stage_of(metric: str, attributes: Attributes) -> str:
     if key in _SIZE_BUCKETS and value not in _SIZE_BUCKETS[key].names:
         msg = f"{key} must be one of {', '.join(_SIZE_BUCKETS[key].names)}, got {'nothing' if value is None else repr(printable_text(value)[:40])}"
         raise RejectedError(Reason.STAGE, msg)
+    if key == names.PROFILE_STACK:
+        return stack_of(value)
     name = stage_name(value, key)
     if key == names.STALL and (split_stall_key(name)[0] not in STALL_CAUSES or not split_stall_key(name)[1]):
         msg = f"{key} must be one of {', '.join(STALL_CAUSES)}, a colon and a stage, got {name[:40]!r}"
