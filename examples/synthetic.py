@@ -1,21 +1,23 @@
 """Fill a database with made-up traffic, to look at the dashboard without a service: `python examples/synthetic.py demo.db`.
 
 Three services with lognormal stages, two routes each, some errors, and a second version of the first service whose
-preprocess has a slow tail. The same arguments make the same data.
+preprocess has a slow tail, in `serve:resize`. The same arguments make the same data.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stagelens.core import names
+from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.core.histogram import SCALE, Histogram
 from stagelens.core.histogram import TOKEN_COUNTS as TOKEN_BANDS
 from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STATUS_ERROR, STATUS_OK
@@ -72,6 +74,7 @@ class Service:
         changed: Shapes that differ in version 2.
         error_share: How many requests fail. [0..1]
         stream: How it streams its answers, if it does.
+        code: Functions by stage, outermost first, in which the profiler sees its requests.
     """
 
     name: str
@@ -82,7 +85,23 @@ class Service:
     changed: Mapping[str, Shape] = field(default_factory=dict[str, Shape])
     error_share: float = 0.002
     stream: Stream | None = None
+    code: Mapping[str, Sequence[CodeFrame]] = field(default_factory=dict[str, Sequence[CodeFrame]])
 
+
+_ENDPOINT = (
+    CodeFrame(
+        "uvicorn.protocols.http.httptools_impl",
+        "RequestResponseCycle.run_asgi",
+        "uvicorn/protocols/http/httptools_impl.py",
+        401,
+    ),
+    CodeFrame("serve", "predict", "serve.py", 30),
+)
+_RESIZE = (CodeFrame("serve", "resize", "serve.py", 41), CodeFrame("PIL.Image", "Image.resize", "PIL/Image.py", 2261))
+# The time of a preprocess beyond this is in `serve:resize`. [nanoseconds]
+_RESIZE_BEYOND = 12_000_000
+# Every twentieth request is sampled, and of the others those slower than this quantile of their bucket.
+_SAMPLED_EACH, _SAMPLED_ABOVE = 20, 0.9
 
 SERVICES = (
     Service(
@@ -101,6 +120,15 @@ SERVICES = (
             "overhead": Shape(0.8, 0.3),
         },
         {"preprocess": Shape(9.5, 0.35, 0.04, 16)},
+        code={
+            "preprocess": (*_ENDPOINT, CodeFrame("serve", "prepare", "serve.py", 36)),
+            "forward": (
+                *_ENDPOINT,
+                CodeFrame("torch.nn.modules.module", "Module._call_impl", "torch/nn/modules/module.py", 1784),
+            ),
+            "postprocess": (*_ENDPOINT, CodeFrame("serve", "describe", "serve.py", 52)),
+            "overhead": _ENDPOINT[:1],
+        },
     ),
     Service(
         "chat-llm",
@@ -221,6 +249,31 @@ def stream_points(
     yield from _by_band(series, at, names.OUTPUT_TOKEN_BY_OUTPUT, pace, put_out)
 
 
+def profile_points(
+    series: Series, at: int, requests: Requests, code: Mapping[str, Sequence[CodeFrame]]
+) -> Iterator[Point]:
+    """Yield the samples of the slow requests and of a uniform share of the others."""
+    wall = requests.wall
+    sampled = (wall > np.quantile(wall, _SAMPLED_ABOVE)) | (np.arange(len(wall)) % _SAMPLED_EACH == 0)
+    bucket = _bucket(wall)
+    for key, spent in _stacks(requests, code).items():
+        micros = np.where(sampled, spent // 1000, 0)
+        if micros.any():
+            yield Point(series, names.PROFILE_TIME, key, at, _histogram(bucket, 0.0, micros))
+
+
+def _stacks(requests: Requests, code: Mapping[str, Sequence[CodeFrame]]) -> dict[str, NDArray[np.int64]]:
+    """Return the nanoseconds of each request by stage and stack; those of a stage add up to it."""
+    found: dict[str, NDArray[np.int64]] = {}
+    for stage, frames in code.items():
+        spent = requests.spent[:, requests.stages.index(stage)]
+        beyond = np.maximum(spent - _RESIZE_BEYOND, 0) if stage == "preprocess" else np.zeros_like(spent)
+        found[stack_key(stage, frames)] = spent - beyond
+        if beyond.any():
+            found[stack_key(stage, (*frames, *_RESIZE))] = beyond
+    return found
+
+
 def _by_band(
     series: Series, at: int, metric: str, spent: NDArray[np.int64], tokens: NDArray[np.int64]
 ) -> Iterator[Point]:
@@ -242,7 +295,13 @@ def _histogram(bucket: NDArray[np.int64], total: float, weight: NDArray[np.int64
     return Histogram(SCALE, filled, 0, float(total))
 
 
-def kept(series: Series, at: int, requests: Requests, random: np.random.Generator) -> Iterator[KeptTrace]:
+def kept(
+    series: Series,
+    at: int,
+    requests: Requests,
+    random: np.random.Generator,
+    code: Mapping[str, Sequence[CodeFrame]] = MappingProxyType({}),
+) -> Iterator[KeptTrace]:
     """Yield the traces a tail sampler keeps: the slowest, and one of the others now and then."""
     slowest = int(requests.wall.argmax())
     because = "error" if series.status == STATUS_ERROR else "slow"
@@ -251,7 +310,9 @@ def kept(series: Series, at: int, requests: Requests, random: np.random.Generato
         chosen.setdefault(int(random.integers(len(requests.wall))), "uniform")
     for row, reason in chosen.items():
         started = at * NS + int(random.integers(BUCKET_SECONDS * NS))
-        yield _trace(series, requests, row, reason, TraceId(random.bytes(16).hex(), random.bytes(8).hex(), started))
+        made = _trace(series, requests, row, reason, TraceId(random.bytes(16).hex(), random.bytes(8).hex(), started))
+        lines = (f"{spent[row] // 1000} {key}" for key, spent in _stacks(requests, code).items() if spent[row])
+        yield replace(made, attributes={**made.attributes, names.PROFILE: "\n".join(lines)}) if code else made
 
 
 def _trace(series: Series, requests: Requests, row: int, because: str, identity: TraceId) -> KeptTrace:
@@ -297,7 +358,8 @@ def batch(service: Service, at: int, *, second_version: bool, seed: int = 0) -> 
                 # Of its own, so that the requests stay what they are.
                 own = np.random.default_rng([seed + 1, at, *service.name.encode(), *status.encode()])
                 made += stream_points(series, at, requests, service.stream, own)
-            traces += kept(series, at, requests, random)
+            made += profile_points(series, at, requests, service.code)
+            traces += kept(series, at, requests, random, service.code)
     return Batch(f"synthetic-{service.name}:{at}", made, traces, 0, f"synthetic-{service.name}")
 
 
