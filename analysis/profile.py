@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.code_stack import CodeFrame, split_stack_key
-from ..core.stages import OTHER, OVERHEAD
+from ..core.stages import BY_KEY, OTHER, OVERHEAD
 
 # Number of sampled requests below which nothing is said. [requests]
 MIN_SAMPLED = 8
@@ -20,8 +20,12 @@ MIN_SAMPLED = 8
 _NAMED_SHARE = 0.5
 # Growth of a stage below which a sentence would report noise. [milliseconds]
 _MIN_GROWTH_MS = 1.0
-# Stages that a function could leave for a stage of its own.
+# Stages that a function could leave for a stage of its own, and those that a function of the user can be. A function that calls a
+# model is no stage: it would hide the stages within.
 _UNNAMED_STAGES = {OVERHEAD, "framework", "handler", OTHER}
+_OWN_STAGES = {"preprocess", "postprocess"}
+# Share of a stage below which a function is not worth a stage of its own.
+_MIN_STAGE_SHARE = 0.05
 # Packages that are known not to be the user's; packages that are missing here count as the user's code.
 _LIBRARY_NAMES = """
 accelerate aiobotocore aiohttp anyio asgiref bentoml boto3 botocore catboost celery certifi charset_normalizer clip
@@ -107,11 +111,15 @@ class FunctionTime:
 
     @property
     def stage_option(self) -> str:
-        """Option of `stagelens run` that makes the function a stage; "" if the function cannot be imported by name."""
+        """Option of `stagelens run` that makes the function a stage; "" if it cannot be imported by name, or need not be a stage."""
         names = (*self.module.split("."), *self.function.split("."))
         if self.module == "__main__" or self.is_library or not all(name.isidentifier() for name in names):
             return ""
-        stage = self.function.rpartition(".")[2] if self.stage in _UNNAMED_STAGES else self.stage
+        stage, name = self.stage, self.function.rpartition(".")[2]
+        if stage in _UNNAMED_STAGES:
+            stage = "preprocess" if name in BY_KEY else name
+        if self.share < _MIN_STAGE_SHARE or (stage in BY_KEY and stage not in _OWN_STAGES):
+            return ""
         return f"--stage {stage}={self.module}:{self.function}"
 
 
@@ -161,6 +169,11 @@ class FunctionGrowth:
     def share(self) -> float:
         """Share of the growth of the stage, at most 1; 0 if the stage did not grow."""
         return max(0.0, min(1.0, self.growth_ms / self.stage_growth_ms)) if self.stage_growth_ms > 0 else 0.0
+
+    @property
+    def is_cause(self) -> bool:
+        """Whether the stage grew, and the function has most of its growth."""
+        return self.stage_growth_ms >= _MIN_GROWTH_MS and self.share >= _NAMED_SHARE
 
     @property
     def sentence(self) -> str:
@@ -261,8 +274,8 @@ def grown_functions(before: ProfileBand, after: ProfileBand) -> list[FunctionGro
 def growth_sentence(before: ProfileBand, after: ProfileBand, stage: str) -> str:
     """Return which function made *stage* grow; "" if the stage did not grow, no function has most of it, or samples are missing."""
     for grown in grown_functions(before, after):
-        if grown.stage == stage and grown.stage_growth_ms >= _MIN_GROWTH_MS:
-            return grown.sentence if grown.share >= _NAMED_SHARE else ""
+        if grown.stage == stage:
+            return grown.sentence if grown.is_cause else ""
     return ""
 
 

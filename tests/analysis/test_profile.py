@@ -127,7 +127,9 @@ def test_too_few_samples_say_nothing() -> None:
     ("module", "function", "stage", "expected"),
     [
         ("serve", "Model.predict", "preprocess", "--stage preprocess=serve:Model.predict"),
-        ("app.serve", "load", "handler", "--stage load=app.serve:load"),
+        ("app.serve", "fetch", "handler", "--stage fetch=app.serve:fetch"),
+        ("app.serve", "load", "handler", "--stage preprocess=app.serve:load"),
+        ("serve", "predict", "forward", ""),
         ("serve", "make.<locals>.run", "preprocess", ""),
         ("serve", "<lambda>", "preprocess", ""),
         ("serve", "<module>", "preprocess", ""),
