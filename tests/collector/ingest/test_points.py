@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.collector.ingest.points import PointReader
-from stagelens.collector.ingest.validation import MAX_BUCKETS, Reason, TimeWindow
+from stagelens.collector.ingest.validation import MAX_BUCKETS, Reason, RejectedError, TimeWindow, stack_of
 from stagelens.collector.otlp import json_encoding
 from stagelens.collector.otlp.model import EXPONENTIAL_HISTOGRAM, HistogramPoint, Metric, ResourceMetrics
 from stagelens.core import names
@@ -258,6 +258,33 @@ def test_a_stall_has_a_cause_and_a_stage(bodies: Any, stall: str) -> None:
     assert "inference.stall must be one of gc, loop, cpu, compile, a colon and a stage" in message
     assert message.endswith(f"got {stall!r}")
     assert [point.stage for point in reader.points] == ["gc:rerank"]
+
+
+@pytest.mark.parametrize(
+    "stack",
+    ["", "forward", "forward;", ";serve:f", "a;;b", "a;\n", "s" * 65 + ";f", "a;" + "f" * 10_000, "a" + ";f" * 25],
+)
+def test_a_stack_has_a_stage_and_frames(bodies: Any, stack: str) -> None:
+    """A key of the profiler is a stage and up to 24 frames, as long as they are; another value is refused."""
+    right = "forward" + ";package.module:Class.function@package/module.py:41" * 24
+    good, bad = (bodies.point(attributes=with_attributes(PROFILE_STACK=each), sum=None) for each in (right, stack))
+    rejected, message = refused(bodies.metrics(bad, name=names.PROFILE_TIME))
+    reader = read(bodies.metrics(good, name=names.PROFILE_TIME))
+
+    assert rejected == {"stage": 1}
+    assert "inference.profile.stack" in message
+    assert [point.stage for point in reader.points] == [right]
+
+
+@given(st.text(max_size=200))
+def test_any_stack_is_accepted_or_refused(text: str) -> None:
+    """Any text is a key or is refused with a reason, and a valid key is unchanged."""
+    reason, key = Reason.STAGE, text
+    try:
+        key = stack_of(text)
+    except RejectedError as error:
+        reason = error.reason
+    assert (reason, key) == (Reason.STAGE, text)
 
 
 def test_stage_time_counts_microseconds_and_has_no_sum(bodies: Any) -> None:
