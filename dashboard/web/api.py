@@ -18,11 +18,12 @@ import pandas as pd
 from flask import Flask, Response, current_app, request
 
 from ... import __version__
+from ...analysis.profile import CodeNode, FunctionGrowth, flame_graph, functions, grown_functions
 from ...core import names
 from ...core.histogram import Histogram, has_enough_samples
 from ...store import KeptTrace
 from ...store.schema import storable
-from ..pages.comparison import chosen_pair, compared, newest_pair
+from ..pages.comparison import Pair, chosen_pair, compared, newest_pair
 from ..pages.page import Context, Page
 from ..pages.slo_spent import stage_budget_use
 from ..source import Source
@@ -51,6 +52,11 @@ Arguments = dict[str, str]
 _WINDOW = ("from", "to", "env")
 _PART = ("model", "route", "cold")
 _DEFAULT_PERCENTILES = "50,90,95,99"
+_DEFAULT_TAIL = "99"
+_FUNCTIONS = [
+    *("stage", "module", "function", "file", "line", "tail_self_seconds", "tail_total_seconds", "median_self_seconds"),
+    *("median_total_seconds", "share", "stage_option"),
+]
 _LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
 _BUDGETS = ["stage", "budget_seconds", "seconds", "mean_seconds", "over_seconds"]
 _V1 = f"{API_PREFIX}v1"
@@ -372,6 +378,43 @@ def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
     return table_json(context.source.cached(context.source.read.stalls, context.selection, wanted))
 
 
+def _profile(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_TAIL)[-1]
+    bands = context.source.cached(context.source.read.profile, context.selection, (0.5, wanted))
+    median, tail = bands or (None, None)
+    found = functions(tail, median) if tail else []
+    stages = dict.fromkeys(each.stage for each in found)
+    rows = [
+        (
+            *(each.stage, each.module, each.function, each.file, each.line, each.tail_self_ms / 1e3),
+            *(each.tail_total_ms / 1e3, _as_seconds(each.median_self_ms), _as_seconds(each.median_total_ms)),
+            *(each.share, each.stage_option),
+        )
+        for each in found
+    ]
+    return {
+        "percentile": wanted,
+        "value_seconds": tail.latency if tail else None,
+        "sampled_requests": round(tail.sampled) if tail else 0,
+        **table_json(pd.DataFrame(rows, columns=_FUNCTIONS)),
+        "flame": [_flame_json(flame_graph(stage, tail, median)) for stage in stages if tail],
+    }
+
+
+def _as_seconds(ms: float | None) -> float | None:
+    return None if ms is None else ms / 1e3
+
+
+def _flame_json(node: CodeNode) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "place": node.place,
+        "tail_seconds": node.tail_ms / 1e3,
+        "median_seconds": _as_seconds(node.median_ms),
+        "children": [_flame_json(child) for child in node.children],
+    }
+
+
 def _latency(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
     counted = context.source.cached(context.source.read.latency, context.selection)
@@ -405,7 +448,23 @@ def _compare(context: Context, given: Arguments) -> dict[str, Any]:
         "verdict": found.verdict,
         "summary": dict(found.stages.attrs),
         **table_json(found.stages),
+        "functions": [
+            {
+                "stage": each.stage,
+                "function": each.title,
+                "a_seconds": each.before_ms / 1e3,
+                "b_seconds": each.after_ms / 1e3,
+                "share": each.share,
+            }
+            for each in _grown(context, pair, found.quantile)
+        ],
     }
+
+
+def _grown(context: Context, pair: Pair, quantile: float) -> list[FunctionGrowth]:
+    cached, read = context.source.cached, context.source.read
+    before, after = (cached(read.profile, side, (quantile,)) for side in (pair.a, pair.b))
+    return grown_functions(before[0], after[0]) if before and after else []
 
 
 def _slo(context: Context, given: Arguments) -> dict[str, Any]:
@@ -454,6 +513,7 @@ def _no_objective(context: Context, name: str) -> BadRequestError:
 
 QUERIES: dict[str, ApiQuery] = {
     "breakdown": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
+    "profile": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _profile),
     "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
     "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),
     "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),

@@ -203,6 +203,38 @@ def test_stalls_without_data_have_no_rows(client: FlaskClient) -> None:
     assert body["rows"] == []
 
 
+def test_the_profile_names_the_function_of_the_tail(client: FlaskClient) -> None:
+    """Functions are rows in the order of their time, with the option to copy; each stage has a flame graph."""
+    body = fetch_json(client, "/api/v1/query/profile", service="vision-api", version="2.0.0", p="99")
+    first = dict(zip([each["name"] for each in body["columns"]], body["rows"][0], strict=True))
+    flame = {each["name"]: each for each in body["flame"]}
+
+    assert (first["function"], first["file"], first["line"], first["stage"]) == ("resize", "serve.py", 41, "preprocess")
+    assert first["stage_option"] == "--stage preprocess=serve:resize"
+    assert first["tail_self_seconds"] > 10 * first["median_self_seconds"]
+    assert body["sampled_requests"] >= 8
+    assert flame["preprocess"]["tail_seconds"] == pytest.approx(
+        sum(child["tail_seconds"] for child in flame["preprocess"]["children"])
+    )
+
+
+def test_a_service_without_samples_has_no_functions(client: FlaskClient) -> None:
+    """The result is an empty table."""
+    body = fetch_json(client, "/api/v1/query/profile", service="chat-llm")
+
+    assert (body["rows"], body["flame"], body["sampled_requests"], body["value_seconds"]) == ([], [], 0, None)
+
+
+def test_compare_names_the_function_that_grew(client: FlaskClient) -> None:
+    """The function with the largest growth comes first, with its share of the growth of its stage."""
+    body = fetch_json(client, "/api/v1/query/compare", service="vision-api")
+    first = body["functions"][0]
+
+    assert (first["stage"], first["function"]) == ("preprocess", "resize (serve.py:41)")
+    assert first["share"] > 0.8
+    assert first["b_seconds"] > first["a_seconds"]
+
+
 def test_percentiles_of_too_few_requests_are_marked(client: FlaskClient) -> None:
     """A percentile that no ten requests stand above is marked."""
     body = fetch_json(client, "/api/v1/query/latency", service="vision-api", p="50,99.99")
