@@ -95,7 +95,9 @@ def verdict(comparison: RunComparison) -> str:
         if largest and largest.share > 0
         else ""
     )
-    return f"B is {word} at {where} by {size}{why}."
+    guilty = comparison.guilty_function
+    code = f", {percent(guilty.share)} of that in {guilty.title}" if guilty else ""
+    return f"B is {word} at {where} by {size}{why}{ordinary_spaces(code)}."
 
 
 def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
@@ -323,6 +325,16 @@ def json_text(comparison: RunComparison) -> str:
         "tokens": {measure: _tokens_json(each) for measure, each in comparison.token_times.items()},
         "stages_at": percentile(comparison.quantile),
         "blamed": comparison.largest_change.stage if comparison.largest_change else None,
+        "functions": [
+            {
+                "stage": each.stage,
+                "function": each.title,
+                "a_seconds": each.before_ms / 1e3,
+                "b_seconds": each.after_ms / 1e3,
+                "share": each.share,
+            }
+            for each in comparison.functions
+        ],
         "stages": [
             {
                 "stage": each.stage,

@@ -21,6 +21,7 @@ from types import MappingProxyType
 from typing import Literal, TypeAlias
 
 from ..analysis.comparison import FailureDifference, QuantileComparison, compare_failures, compare_quantile
+from ..analysis.profile import FunctionGrowth, grown_functions
 from ..core.errors import ConfigError
 from ..core.histogram import Histogram, has_enough_samples
 from ..core.names import FIRST_TOKEN, OUTPUT_TOKEN, STATUS_ERROR
@@ -237,6 +238,7 @@ class RunComparison:
         mixes: Changed request mixes: dimension, value, share in A and share in B.
         threshold_results: Outcome of each threshold.
         min_requests: Minimum number of requests on either side. [count]
+        functions: Functions that grew at the percentile at which stages are compared, largest growth first.
     """
 
     a: Side
@@ -249,6 +251,7 @@ class RunComparison:
     mixes: Sequence[tuple[str, str, float, float]]
     threshold_results: Sequence[ThresholdResult]
     min_requests: int
+    functions: Sequence[FunctionGrowth] = ()
 
     @property
     def at(self) -> QuantileComparison:
@@ -259,6 +262,13 @@ class RunComparison:
     def largest_change(self) -> StageChange | None:
         """Stage that changed most in the direction of the latency change; None if the latency is the same."""
         return max(self.stages, key=lambda each: each.share, default=None) if self.has_changed else None
+
+    @property
+    def guilty_function(self) -> FunctionGrowth | None:
+        """Function with most of the growth of the stage that changed most; None if B is not slower, or no function has most."""
+        change = self.largest_change if self.at.kind == "regression" else None
+        found = next((each for each in self.functions if change and each.stage == change.stage), None)
+        return found if found and found.is_cause else None
 
     @property
     def has_changed(self) -> bool:
@@ -329,7 +339,13 @@ def compare_sides(  # noqa: PLR0917 - two sides and their options
         mixes,
         results,
         min_requests,
+        _grown_functions(read, a.selection, b.selection, at),
     )
+
+
+def _grown_functions(read: Reader, a: Selection, b: Selection, quantile: float) -> list[FunctionGrowth]:
+    before, after = (read.profile(side, (quantile,)) for side in (a, b))
+    return grown_functions(before[0], after[0]) if before and after else []
 
 
 class _Distributions:

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analysis.breakdown import PERCENTILES, smoothed, stages_at
+from ..analysis.profile import FunctionTime, functions
 from ..analysis.waterfall import NS, position_of, spans_by_start, wall_seconds
 from ..core.errors import StagelensError
 from ..core.histogram import Estimate, confidence_interval, has_enough_samples, samples_needed
@@ -91,6 +92,8 @@ QUANTILES = (0.5, 0.95, 0.99)
 # Candidate percentiles of the tail: the highest one with enough requests is used.
 _TAIL_QUANTILES = (0.99, 0.95, 0.9)
 _MAX_ROUTES = 8
+# Functions in the summary, and the share of the latency from which a function is worth a line.
+_MAX_FUNCTIONS, _MIN_SHARE = 8, 0.02
 _BUCKET = timedelta(seconds=10)
 
 
@@ -145,6 +148,7 @@ class ServiceSummary:
         typical: Stage times at the median, or the mean if there are too few requests.
         tail: Stage times at the highest percentile with enough requests; None if that is the median.
         slowest: Slowest retained request.
+        functions: Functions of the user's code with the most time at `tail`, or at `typical`; empty with too few samples.
     """
 
     whole: RequestStats
@@ -153,6 +157,7 @@ class ServiceSummary:
     typical: StageTimes
     tail: StageTimes | None
     slowest: KeptTrace | None
+    functions: Sequence[FunctionTime] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +201,18 @@ def _service_summary(read: Reader, about: Selection) -> ServiceSummary:
         typical,
         tail,
         read.trace(trace_name(*exemplars.iloc[0][["trace_id", "span_id"]])) if len(exemplars) else None,
+        _slow_functions(read, about, tail),
     )
+
+
+def _slow_functions(read: Reader, about: Selection, tail: StageTimes | None) -> list[FunctionTime]:
+    """Return the functions that take at least `_MIN_SHARE` of the latency at the tail, most time first."""
+    bands = read.profile(about, (0.5, tail.quantile)) if tail and tail.quantile else []
+    if not bands:
+        return []
+    median, slow = bands
+    least = slow.latency * 1e3 * _MIN_SHARE
+    return [each for each in functions(slow, median) if each.tail_self_ms >= least][:_MAX_FUNCTIONS]
 
 
 def _request_stats(read: Reader, name: str, about: Selection) -> RequestStats:
@@ -252,6 +268,9 @@ def _summary_parts(found: RunSummary, run: Run) -> Iterator[RenderableType]:
         yield _service_heading(service.whole, ran)
         yield _latency_table(service)
         yield _stage_time_table(service.typical, service.tail)
+        if service.tail is not None and service.functions:
+            yield _function_table(service.tail, service.functions)
+            yield from _stage_options(service.functions)
         if service.slowest is not None:
             yield waterfall_table(service.slowest)
     if found.dropped:
@@ -307,6 +326,29 @@ def _stage_time_table(typical: StageTimes, tail: StageTimes | None) -> Table:
     blame = [styled(blame_text(typical, tail))] if tail else []
     made.add_row("Together", *map(styled, (duration(typical.seconds), *more)), *blame, style="bold")
     return made
+
+
+def _function_table(tail: StageTimes, found: Sequence[FunctionTime]) -> Table:
+    """Return the functions with their time at the tail and at the median; a library counts for the function that called it."""
+    made = plain_table(f"Your code at {tail.name}", percentile(0.5), tail.name, "more")
+    made.add_column(styled("stage", "dim"))
+    for each in found:
+        usual, more = each.median_self_ms, each.growth_ms
+        made.add_row(
+            styled(each.title),
+            styled("\u2013" if usual is None else duration(usual / 1e3)),
+            styled(duration(each.tail_self_ms / 1e3), "bold"),
+            styled("" if more is None else duration(more / 1e3, sign=True)),
+            styled(label(each.stage)),
+        )
+    return made
+
+
+def _stage_options(found: Sequence[FunctionTime]) -> Iterator[Text]:
+    """Yield the option that measures the slowest function of the user exactly."""
+    option = next((each.stage_option for each in found if each.stage_option), "")
+    if option:
+        yield Text.assemble("To measure it exactly:  ", (f"stagelens run {option}", "bold"))
 
 
 def _stage_bar(stage: str, before: float, now: float) -> Text:

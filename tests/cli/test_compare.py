@@ -20,7 +20,9 @@ from stagelens.collector.imports.importer import import_file
 from stagelens.collector.imports.spans import ImportedRequest, StageInterval, span_exports
 from stagelens.collector.ingest.validation import TimeWindow
 from stagelens.core import names
+from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.core.histogram import Histogram
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point, Series, Store
 
 MS = 10**6
@@ -442,6 +444,41 @@ def test_versions_are_compared_over_their_last_requests(store: str, capsys: pyte
     assert compare(*where, "--versions", "1.1", "1.0", "--fail-on", "p99:+50%") == 0
     assert compare(*where, "--versions", "1.0", "2.0") == 2
     assert "shop has no version '2.0'; known versions: 1.0, 1.1" in capsys.readouterr().err
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> Path:
+    """A folder with two saved runs of a service; in the second, a function is slower."""
+    resize, prepare = (CodeFrame("serve", name, "serve.py", line) for name, line in (("resize", 41), ("prepare", 36)))
+    for name, spent in (("a", 20), ("b", 200)):
+        counts = RequestHistograms()
+        for number in range(1000):
+            own = {"forward": 15 * MS, "preprocess": (spent + number % 7) * MS}
+            counts.add(own, sum(own.values()))
+            parts = {
+                stack_key("preprocess", [prepare]): 5 * MS,
+                stack_key("preprocess", [prepare, resize]): (spent - 5) * MS,
+            }
+            counts.add_profile(parts, sum(own.values()))
+        points = [Point(Series("shop"), metric, key, NOW, value) for metric, key, value in counts.histograms()]
+        with closing(Store.open(f"sqlite:///{tmp_path / name}.db")) as made:
+            made.write([Batch(name, points)])
+            save_run(made, tmp_path / name, Run(["serve"], datetime.now(UTC), datetime.now(UTC), 0))
+    return tmp_path
+
+
+def test_the_first_sentence_names_the_function_that_grew(profiled: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slower run names the stage and the function, in text and in JSON; a faster one names no function."""
+    assert compare(profiled / "a", profiled / "b") == 0
+    assert "% of that in resize (serve.py:41)." in " ".join(capsys.readouterr().out.split())
+    assert compare(profiled / "a", profiled / "b", "--json", profiled / "found.json") == 0
+    found = json.loads((profiled / "found.json").read_text())
+    assert [(each["stage"], each["function"]) for each in found["functions"]] == [
+        ("preprocess", "resize (serve.py:41)")
+    ]
+    capsys.readouterr()
+    assert compare(profiled / "b", profiled / "a") == 0
+    assert "serve.py" not in capsys.readouterr().out
 
 
 def test_overlapping_versions_are_compared_over_the_common_time(

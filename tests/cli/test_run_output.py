@@ -14,9 +14,11 @@ from rich.console import Console
 
 from stagelens.cli.run_output import print_summary, summarize_run, write_page
 from stagelens.cli.saved_run import Run
+from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.core.histogram import confidence_interval
+from stagelens.core.request_histograms import RequestHistograms
 from stagelens.dashboard.ui.format import duration
-from stagelens.store import Batch, KeptTrace, Selection, Series, Store
+from stagelens.store import Batch, KeptTrace, Point, Selection, Series, Store
 from tests.support.raw_requests import NOON, NS, PointAggregator, Request
 
 MS = 1_000_000
@@ -125,6 +127,25 @@ def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: C
     assert queue[-1] == "▒" * 28
     assert line(lines, "Together").rstrip().endswith("of the increase is in Queue")
     assert "█" in line(lines, "Forward")
+
+
+def test_the_summary_names_the_function_of_the_tail(store: Store, summary_lines: Callable[[], list[str]]) -> None:
+    """One in fifty is in a function for 100 ms: it has a line with its place, and the option that measures it."""
+    frame = CodeFrame("serve", "resize", "serve.py", 41)
+    counts = RequestHistograms()
+    for number in range(2000):
+        stages = {"forward": 15 * MS, "preprocess": 100 * MS if number % 50 == 0 else MS}
+        counts.add(stages, sum(stages.values()))
+        if number % 25 == 0:
+            counts.add_profile({stack_key(stage, [frame]): stages[stage] for stage in stages}, sum(stages.values()))
+    points = [Point(SHOP, metric, key, NOON - 600, value) for metric, key, value in counts.histograms()]
+    store.write([Batch("a", points)])
+    lines = summary_lines()
+
+    resize = next(each for each in lines if each.startswith("resize (serve.py:41)") and each.endswith("Preprocess"))
+    usual, tail = (float(each) for each in resize.split()[2:6:2])
+    assert (usual, tail) == (pytest.approx(1, rel=0.03), pytest.approx(100, rel=0.03))
+    assert any(each.endswith("stagelens run --stage preprocess=serve:resize") for each in lines)
 
 
 def test_percentiles_with_too_few_requests_are_omitted(store: Store, summary_lines: Callable[[], list[str]]) -> None:
