@@ -10,6 +10,7 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
+from ...analysis.profile import profile_of_request
 from ...core import names
 from ...core.request_histograms import dominant_stage
 from ...core.stages import LOAD_PHASES
@@ -17,12 +18,23 @@ from ...store.events import StoredLoad
 from ...store.records import KeptTrace
 from ..otlp.model import Attributes, ResourceSpans, RetainedSpan, Scalar
 from .points import place_of
-from .validation import IngestResult, Reason, RejectedError, SeriesReader, TimeWindow, printable_text, stage_name
+from .validation import (
+    IngestResult,
+    Reason,
+    RejectedError,
+    SeriesReader,
+    TimeWindow,
+    printable_text,
+    stack_of,
+    stage_name,
+)
 
 MAX_SPANS_A_TRACE = 5000
 MAX_TRACES_A_BATCH = 5000
 MAX_ATTRIBUTES = 64
 MAX_LOADS_A_BATCH = 1000
+# Maximum length of the samples of a request, some dozens of stacks. [characters]
+MAX_PROFILE_CHARS = 65_536
 _TRACE_ID_DIGITS, _SPAN_ID_DIGITS = 32, 16
 # Attributes of a root that are stored in columns.
 _COLUMNS = {
@@ -222,4 +234,20 @@ def _shown_attributes(attributes: Attributes, left_out: set[str] = _COLUMNS) -> 
         for key, value in attributes.items()
         if key not in left_out and not key.startswith(names.STAGE_SELF_PREFIX)
     }
+    if names.PROFILE in shown:
+        shown[names.PROFILE] = _profile_text(attributes[names.PROFILE])
     return dict(list(shown.items())[:MAX_ATTRIBUTES])
+
+
+def _profile_text(value: Scalar) -> str:
+    """Return the valid lines of the samples of a request; lines beyond the maximum length are left out."""
+    text = value if isinstance(value, str) else ""
+    whole = text if len(text) <= MAX_PROFILE_CHARS else text[:MAX_PROFILE_CHARS].rpartition("\n")[0]
+    return "\n".join(f"{spent} {key}" for key, spent in profile_of_request(whole).items() if _is_stack(key))
+
+
+def _is_stack(key: str) -> bool:
+    try:
+        return bool(stack_of(key))
+    except RejectedError:
+        return False

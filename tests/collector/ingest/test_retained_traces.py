@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.collector.ingest.retained_traces import MAX_SPANS_A_TRACE, MAX_TRACES_A_BATCH, RetainedTraceReader
+from stagelens.collector.ingest.retained_traces import (
+    MAX_PROFILE_CHARS,
+    MAX_SPANS_A_TRACE,
+    MAX_TRACES_A_BATCH,
+    RetainedTraceReader,
+)
 from stagelens.collector.ingest.validation import Reason, TimeWindow
 from stagelens.collector.otlp.model import JSON, Attributes, ResourceSpans, RetainedSpan
 from stagelens.collector.traces.span_reader import SpanReader
@@ -231,6 +236,24 @@ def test_traces_exported_by_the_sdk_of_the_user_are_not_ingested_again(bodies: A
     body = bodies.spans(*bodies.trace(STAGES), scope=names.KEPT_SCOPE)
 
     assert (read(body).traces, read(body).tally.rejected) == ([], {})
+
+
+def test_the_profile_of_a_request_is_stored_whole(bodies: Any) -> None:
+    """Samples are longer than other attributes; invalid lines, and those beyond the maximum, are left out."""
+    key = "forward" + ";package.module:Class.function@package/module.py:41" * 20
+    root = bodies.trace({"forward": 5})[0]
+
+    def stored(text: str) -> Any:
+        sent = {"key": names.PROFILE, "value": {"stringValue": text}}
+        traces = read(bodies.spans({**root, "attributes": [*root["attributes"], sent]})).traces
+        return traces[0].attributes[names.PROFILE]
+
+    assert stored(f"1200 {key}\n-1 {key}\nx\n3 a\tb;c\n9 queue;serve:f@serve.py:2") == (
+        f"1200 {key}\n9 queue;serve:f@serve.py:2"
+    )
+    many = [f"1 forward;serve:f@serve.py:{number}" for number in range(10_000)]
+    assert stored("\n".join(many)).splitlines() == many[: len(stored("\n".join(many)).splitlines())]
+    assert len(stored("\n".join(many))) > MAX_PROFILE_CHARS * 0.9
 
 
 def test_attributes_are_safe_to_store(bodies: Any) -> None:
