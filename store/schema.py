@@ -168,6 +168,8 @@ code_stacks = Table(
     Column("text", Text, nullable=False),
     # Day of the last use. [Unix seconds]
     Column("last_seen", BigInteger, nullable=False),
+    # A covering index for deletion, so that the texts are not read.
+    Index("code_stacks_by_use", "last_seen", "hash", "service_id"),
 )
 
 # The order of the key follows the queries of pages: one service, one or two metrics, and a stretch of time. A batch comes from

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, tuple_, update
 
 from ..core.hardware import hardware_key, split_hardware_key
 from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
@@ -140,7 +140,7 @@ class SeriesIndex:
         # Call stacks of the current hour by service, and the last day on which each stack was written.
         self._stacks: defaultdict[int, set[str]] = defaultdict(set)
         self._stacks_hour = self._stacks_day = -1
-        self._written_stacks: set[tuple[int, str]] = set()
+        self._written_stacks: dict[tuple[int, str], int] = {}
         # First and last time at which the database has data of each series, or a part of that time.
         self._seen: dict[int, tuple[int, int]] = {}
 
@@ -204,9 +204,9 @@ class SeriesIndex:
         if name not in known and len(known) >= MAX_STACKS:
             name = hash_of_stack(text := _OTHER_STACK)
         known.add(name)
-        if (service_id, name) not in self._written_stacks:
+        if self._written_stacks.get((service_id, name), -1) < day:
             _write_stack(connection, service_id, (name, text), day * _DAY_SECONDS)
-            self._written_stacks.add((service_id, name))
+            self._written_stacks[service_id, name] = day
         return f"{self.stage(connection, service_id, stage)};#{name}"
 
     def _custom_stage(self, connection: Connection, service_id: int, stage: str) -> str:
@@ -365,10 +365,9 @@ def forget_stacks(connection: Connection, before: int) -> None:
     """Delete the texts of stacks that were last used before *before*, in Unix seconds, and the oldest beyond the maximum."""
     table = schema.code_stacks
     connection.execute(delete(table).where(table.c.last_seen < before - _DAY_SECONDS))
-    newest = select(table.c.last_seen).order_by(table.c.last_seen.desc()).offset(MAX_STORED_STACKS).limit(1)
-    surplus = connection.execute(newest).scalar()
-    if surplus is not None:
-        connection.execute(delete(table).where(table.c.last_seen <= surplus))
+    newest_first = select(table.c.hash, table.c.service_id).order_by(table.c.last_seen.desc(), table.c.hash.desc())
+    surplus = newest_first.offset(MAX_STORED_STACKS).limit(MAX_STORED_STACKS)
+    connection.execute(delete(table).where(tuple_(table.c.hash, table.c.service_id).in_(surplus)))
 
 
 def _key(series: Series) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ def upgrade() -> None:
         sa.Column("text", sa.Text, nullable=False),
         sa.Column("last_seen", sa.BigInteger, nullable=False),
     )
+    op.create_index("code_stacks_by_use", "code_stacks", ["last_seen", "hash", "service_id"])
 
 
 def downgrade() -> None:

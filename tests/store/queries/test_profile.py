@@ -12,6 +12,8 @@ from sqlalchemy import select
 
 from stagelens.analysis.profile import MIN_SAMPLED, ProfileBand
 from stagelens.core.code_stack import CodeFrame, stack_key
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import PROFILE_TIME
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point, schema, series
 from stagelens.store.full_export import open_export
@@ -174,6 +176,38 @@ def test_an_expired_text_leaves_the_stage_whole(sqlite_site: Callable[..., Site]
 
     (band,) = one.store.read.profile(one.around(), [0.5])
     assert band.stacks.keys() == {"forward;:__other__"}
+
+
+def test_the_least_recently_used_texts_are_deleted_first(
+    sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond the maximum, the texts with the newest samples remain; a text that is used again is new again."""
+    monkeypatch.setattr(series, "MAX_STORED_STACKS", 2)
+    one = sqlite_site()
+    for day, line in enumerate((1, 2, 1, 3)):
+        at = NOON - (6 - day) * 86_400
+        key = stack_key("forward", (RESIZE._replace(line=line),))
+        histogram = Histogram()
+        histogram.record(0.001, 10)
+        one.store.write([Batch(str(day), [Point(SHOP, PROFILE_TIME, key, at, histogram)])])
+    with one.store.engine.begin() as connection:
+        series.forget_stacks(connection, 0)
+        texts = connection.scalars(select(schema.code_stacks.c.text)).all()
+
+    assert sorted(texts) == ["serve:resize@serve.py:1", "serve:resize@serve.py:3"]
+
+
+def test_several_collectors_write_the_same_stack(sqlite_site: Callable[..., Site]) -> None:
+    """The text is stored once, whichever collector writes it first, and the times add up."""
+    one = sqlite_site()
+    other = one.another()
+    request = Sampled({"forward": 10 * MS}, {stack_key("forward", FRAMES): 10 * MS})
+    for number, each in enumerate((one, other, one, other)):
+        each.store.write([batch(str(number), [request] * 5)])
+
+    (band,) = one.store.read.profile(one.around(), [0.5])
+    assert band.stacks.keys() == {stack_key("forward", FRAMES)}
+    assert band.sampled == pytest.approx(20, rel=0.05)
 
 
 def test_a_deleted_service_leaves_no_texts(sqlite_site: Callable[..., Site]) -> None:
