@@ -18,8 +18,9 @@ import pandas as pd
 from flask import Flask, Response, current_app, request
 
 from ... import __version__
-from ...analysis.profile import CodeNode, FunctionGrowth, flame_graph, functions, grown_functions
+from ...analysis.profile import CodeNode, FunctionGrowth, flame_graph, functions, grown_functions, profile_of_request
 from ...core import names
+from ...core.code_stack import split_stack_key
 from ...core.histogram import Histogram, has_enough_samples
 from ...store import KeptTrace
 from ...store.schema import storable
@@ -272,9 +273,22 @@ def add_trace_route(server: Flask, source: Source) -> None:
                 f"the trace {name[:40]} was not retained", "id", "retained traces are listed at /traces", _NO_SUCH
             )
         headers = {"Content-Disposition": f'attachment; filename="trace-{found.trace_id[:8]}.otlp.json"'}
-        return Response(json.dumps(as_otlp(found), indent=1), mimetype="application/json", headers=headers)
+        profile = _request_profile(found)
+        # Receivers of OTLP ignore unknown fields.
+        document = as_otlp(found) | ({"profile": profile} if profile else {})
+        return Response(json.dumps(document, indent=1), mimetype="application/json", headers=headers)
 
     server.add_url_rule(f"{API_PREFIX}v1/traces/<name>", "api trace", with_json_errors(trace), methods=["GET"])
+
+
+def _request_profile(found: KeptTrace) -> list[dict[str, Any]]:
+    """Return the samples of a request, most time first, with their frames from the outermost to the innermost."""
+    sampled = profile_of_request(str(found.attributes.get(names.PROFILE, "")))
+    made: list[dict[str, Any]] = []
+    for key, spent in sorted(sampled.items(), key=lambda item: -item[1]):
+        stage, frames = split_stack_key(key)
+        made.append({"stage": stage, "seconds": spent / 1e6, "frames": [frame._asdict() for frame in frames]})
+    return made
 
 
 def as_otlp(found: KeptTrace) -> dict[str, Any]:

@@ -225,6 +225,18 @@ def test_a_service_without_samples_has_no_functions(client: FlaskClient) -> None
     assert (body["rows"], body["flame"], body["sampled_requests"], body["value_seconds"]) == ([], [], 0, None)
 
 
+def test_a_trace_has_the_samples_of_its_request(client: FlaskClient, filled: Store) -> None:
+    """The stacks of the request are parsed, most time first, and are no part of the OTLP fields."""
+    found = filled.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1).iloc[0]
+    body = fetch_json(client, f"/api/v1/traces/{found['trace_id']}-{found['span_id']}")
+    spent = [each["seconds"] for each in body["profile"]]
+
+    assert spent == sorted(spent, reverse=True)
+    assert {"stage", "seconds", "frames"} == body["profile"][0].keys()
+    assert {"module", "function", "file", "line"} == body["profile"][0]["frames"][0].keys()
+    assert body["resourceSpans"]
+
+
 def test_compare_names_the_function_that_grew(client: FlaskClient) -> None:
     """The function with the largest growth comes first, with its share of the growth of its stage."""
     body = fetch_json(client, "/api/v1/query/compare", service="vision-api")
