@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from .stacks import Stack
@@ -60,10 +60,15 @@ def service(
     stack: Stack, name: str, port: int, collector: str, variables: Mapping[str, str]
 ) -> contextlib.AbstractContextManager[None]:
     """Run the service of *stack*, called *name*, under `stagelens run`, reporting to *collector*."""
-    stages = [word for stage in stack.stages for word in ("--stage", stage)]
-    command = [word.format(port=port) for word in stack.command]
     ours = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector, "OTEL_SERVICE_NAME": name, **KEEP, **variables}
-    return running([sys.executable, "-m", "stagelens", "run", *stages, "--", sys.executable, *command], port, ours)
+    return running(under_stagelens(stack.command, port, stack.stages), port, ours)
+
+
+def under_stagelens(command: Sequence[str], port: int, stages: Iterable[str] = ()) -> list[str]:
+    """Return the command that starts Python with *command* under `stagelens run`; `{port}` in it becomes *port*."""
+    options = [word for stage in stages for word in ("--stage", stage)]
+    words = [word.format(port=port) for word in command]
+    return [sys.executable, "-m", "stagelens", "run", *options, "--", sys.executable, *words]
 
 
 def _await(process: subprocess.Popen[bytes], port: int) -> None:

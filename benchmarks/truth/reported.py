@@ -51,12 +51,12 @@ class Books:
     """The store behind a running collector.
 
     Args:
-        store: It.
+        store: It; for queries of other kinds, too.
         address: Where the collector listens.
     """
 
     def __init__(self, store: Store, address: str) -> None:
-        self._store = store
+        self.store = store
         self.address = address
 
     def read(self, requests: int, **series: str) -> Reported:
@@ -64,7 +64,7 @@ class Books:
         now = datetime.now(UTC)
         selection = Selection(now - AROUND, now + AROUND, **series)
         self._await(selection, requests)
-        read = self._store.read
+        read = self.store.read
         latency = read.latency(selection)
         streams = {key: read.streams(selection, metric) for key, metric in STREAMS.items()}
         histograms = {
@@ -84,7 +84,7 @@ class Books:
 
     def _await(self, selection: Selection, requests: int) -> None:
         deadline = time.monotonic() + WAIT_SECONDS
-        while (came := self._store.read.latency(selection).count) < requests:
+        while (came := self.store.read.latency(selection).count) < requests:
             if time.monotonic() > deadline:
                 msg = f"{came} of {requests} requests were reported"
                 raise RuntimeError(msg)
