@@ -128,11 +128,15 @@ def measure_found(name: str, books: Books) -> bool:
     if service_found.missing:
         print(f"{name:<18} left out: {', '.join(service_found.missing)} is not installed", flush=True)
         return True
-    with found.started(service_found, name, books.address) as place, service_found.asking(place) as ask:
-        found.ask_all(ask, WARM_UP, CLIENTS_AS_FOUND)
-        since = unexplained.next_bucket()
-        found.ask_all(ask, service_found.requests, CLIENTS_AS_FOUND)
-        explained = unexplained.explained(books.store, name, since, service_found.requests)
+    try:
+        with found.started(service_found, name, books.address) as place, service_found.asking(place) as ask:
+            found.ask_all(ask, WARM_UP, CLIENTS_AS_FOUND)
+            since = unexplained.next_bucket()
+            found.ask_all(ask, service_found.requests, CLIENTS_AS_FOUND)
+            explained = unexplained.explained(books.store, name, since, service_found.requests)
+    except RuntimeError as error:
+        print(f"{name:<18} MISSED: {error}", flush=True)
+        return False
     print(unexplained.line(name, explained, service_found.requests), flush=True)
     return explained is not None and explained.good
 
