@@ -23,7 +23,7 @@ is nobody's stage, 0.25 to 0.55 ms where this was written. There 1, 2 and 5 ms M
 
 `as-found` plants nothing: it runs services as the documentation of their libraries shows them, four clients each, and prints
 how much of a request is `handler` or unattributed ("grey"). Goals: at most 10 % at the median and 5 % at p99, or the
-profiler names a function of the service, or one that it calls, that holds at least 80 % of the grey of slow requests. Some
+profiler names a function of the service that holds at least 80 % of the grey at p99, with what it calls of libraries. Some
 need packages of `make found`; one whose packages are not installed is left out.
 """
 

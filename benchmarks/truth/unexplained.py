@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from stagelens.core import names
-from stagelens.core.code_stack import CodeFrame, split_stack_key
-from stagelens.core.histogram import Histogram, bucket_bounds
+from stagelens.analysis.profile import ProfileBand, functions
 from stagelens.core.stages import OVERHEAD
 from stagelens.store import Selection, Store
 
@@ -19,11 +16,7 @@ from stagelens.store import Selection, Store
 MAX_AT_MEDIAN, MAX_AT_TAIL = 0.10, 0.05
 MIN_NAMED = 0.80
 TAIL = 0.99
-# The profiler samples requests above the p90 of their series.
-PROFILED_FROM = 0.90
 UNEXPLAINED = ("handler", OVERHEAD)
-# Modules of the services themselves.
-OWN = "services.found."
 # A store has buckets of ten seconds.
 BUCKET_SECONDS = 10
 SETTLE_SECONDS = 6.0
@@ -54,18 +47,18 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The innermost function that holds most of the unexplained time, or the one that holds most of it if none does.
+    """The function with most of the unexplained time, as the service page shows it.
 
     Args:
-        frame: The function.
-        share: Share of the unexplained time in it and in what it calls. [0..1]
+        title: Its name and place.
+        share: Share of the unexplained time in it and in what it calls of libraries. [0..1]
     """
 
-    frame: CodeFrame
+    title: str
     share: float
 
     def __str__(self) -> str:
-        return f"{self.frame.function} ({self.frame.place}) {self.share:.0%}"
+        return f"{self.title} {self.share:.0%}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +114,7 @@ def explained(store: Store, service: str, since: datetime, sent: int) -> Explain
         Share(row["value_seconds"], {stage: row[stage] / row["value_seconds"] for stage in stages})
         for _, row in at.fillna(0.0).iterrows()
     )
-    profile = store.read.streams(busiest, names.PROFILE_TIME)
-    return Explained(latency.count, busiest.route or "", median, tail, _named(profile, latency))
+    return Explained(latency.count, busiest.route or "", median, tail, _named(store.read.profile(busiest, [TAIL])))
 
 
 def _await(store: Store, selection: Selection, sent: int) -> None:
@@ -137,45 +129,15 @@ def _await(store: Store, selection: Selection, sent: int) -> None:
     time.sleep(2)
 
 
-def _named(profile: Mapping[str, Histogram], latency: Histogram) -> Named | None:
-    threshold = latency.quantile(PROFILED_FROM)
-    held: defaultdict[tuple[CodeFrame, ...], int] = defaultdict(int)
-    for key, histogram in profile.items():
-        stage, frames = split_stack_key(key)
-        spent = sum(
-            amount
-            for index, amount in histogram.buckets.items()
-            if threshold is None or bucket_bounds(index, histogram.scale)[1] >= threshold.low
-        )
-        if stage in UNEXPLAINED and spent:
-            held[frames] += spent
-    return _innermost(held)
-
-
-def _innermost(held: Mapping[tuple[CodeFrame, ...], int]) -> Named | None:
-    """Return the innermost function with enough of the time among those that the service's own code calls."""
-    total = sum(held.values())
-    by_path: defaultdict[tuple[tuple[str, str], ...], int] = defaultdict(int)
-    frame_of: dict[tuple[tuple[str, str], ...], CodeFrame] = {}
-    for frames, spent in held.items():
-        path: tuple[tuple[str, str], ...] = ()
-        for frame in _own(frames):
-            path = (*path, (frame.module, frame.function))
-            by_path[path] += spent
-            frame_of[path] = frame
-    if not by_path:
-        return None
-    enough = [path for path, spent in by_path.items() if spent >= MIN_NAMED * total]
-    best = max(enough, key=len) if enough else max(by_path, key=by_path.__getitem__)
-    return Named(frame_of[best], by_path[best] / total)
-
-
-def _own(frames: Iterable[CodeFrame]) -> list[CodeFrame]:
-    """Return the frames from the first of the service's own code on."""
-    rest = list(frames)
-    while rest and not rest[0].module.startswith(OWN) and rest[0].module != "__main__":
-        del rest[0]
-    return rest
+def _named(bands: Sequence[ProfileBand]) -> Named | None:
+    """Return the function with most of the unexplained time in the slow requests; None if nothing was sampled there."""
+    for band in bands:
+        total = sum(band.stages.get(stage, 0.0) for stage in UNEXPLAINED) * 1000
+        found = [each for each in functions(band) if each.stage in UNEXPLAINED and not each.is_library]
+        if found and total:
+            best = max(found, key=lambda each: each.tail_self_ms)
+            return Named(best.title, best.tail_self_ms / total)
+    return None
 
 
 COLUMNS = ("service", "requests", "p50 [ms]", "grey", "p99 [ms]", "grey", "goal", "stages at p50 | named at the tail")
