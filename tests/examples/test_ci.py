@@ -25,7 +25,7 @@ REQUESTS = "60"
 # So few requests can tell.
 LIMITS = "p50:+10%,stage:preprocess:p50:+5ms"
 # Far beyond what a busy machine adds.
-SLOWER_SECONDS = "0.5"
+SLOWER_SECONDS = "0.1"
 
 
 def github(base: str) -> tuple[dict[str, str], list[str], list[str]]:
