@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import io
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -120,21 +119,3 @@ def test_s3_is_a_dependency(stages: Callable[[], list[str]], monkeypatch: pytest
         assert stages()[before:] == ["dependency", "dependency"]
     finally:
         server.stop()
-
-
-# It reads its own files in a way that Python 3.11 advises against.
-@pytest.mark.filterwarnings("ignore:.*_text is deprecated:DeprecationWarning")
-def test_a_kafka_producer_without_a_broker_waits_in_a_dependency(stages: Callable[[], list[str]]) -> None:
-    """The failure passes through, with the stage of the wait."""
-    kafka: Any = importlib.import_module("kafka")
-    errors: Any = importlib.import_module("kafka.errors")
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        address = f"127.0.0.1:{silent.getsockname()[1]}"
-        producer = kafka.KafkaProducer(bootstrap_servers=address, api_version=(2, 0), max_block_ms=100)
-        with pytest.raises(errors.KafkaError):
-            producer.send("topic", b"message")
-        recorded = stages()
-        # It flushes.
-        producer.close(timeout=0)
-
-    assert recorded == ["dependency"]
