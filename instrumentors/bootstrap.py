@@ -36,7 +36,6 @@ class Library(NamedTuple):
 LIBRARIES = (
     Library("aiohttp", "aiohttp_client", "AiohttpClientInstrumentor"),
     Library("aiohttp.web", "aiohttp_server", "AioHttpServerInstrumentor"),
-    Library("aiokafka", "kafka", "KafkaInstrumentor"),
     Library("bentoml", "bentoml", "BentoMLInstrumentor"),
     Library("botocore", "botocore", "BotocoreInstrumentor"),
     Library("concurrent.futures", "process_pools", "ProcessPoolInstrumentor"),
@@ -48,7 +47,6 @@ LIBRARIES = (
     Library("httpx", "httpx", "HttpxInstrumentor"),
     Library("httpx2", "httpx", "HttpxInstrumentor"),
     Library("json", "json", "JsonInstrumentor"),
-    Library("kafka", "kafka", "KafkaInstrumentor"),
     Library("litserve", "litserve", "LitServeInstrumentor"),
     Library("mlserver", "mlserver", "MLServerInstrumentor"),
     Library("numpy", "numpy", "NumpyInstrumentor"),

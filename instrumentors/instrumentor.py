@@ -15,14 +15,12 @@ Nothing of ours may raise into the host: a failure is logged once, and the libra
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextvars import ContextVar
 from importlib.machinery import ModuleSpec
 from types import MappingProxyType, ModuleType
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
@@ -178,25 +176,24 @@ def timed_async(stage: str) -> Callable[[Any], Any]:
 
 # Shorter calls are not recorded: the clock and the record would be a tenth of their time.
 MIN_CALL_NS: Final = 20_000
-# Whether a call of `timed_call` is running in this context. A nested call is part of the outer one.
-_in_call: ContextVar[bool] = ContextVar("stagelens_in_call", default=False)
 
 
 def timed_call(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper that records the outermost calls of a library's functions, except calls shorter than `MIN_CALL_NS`."""
+    """Return a wrapper that records the calls of a function as a stage of the running request, except calls shorter than `MIN_CALL_NS`.
+
+    A call inside a call of the same stage changes nothing: the stage has the time of the outer call.
+    """
 
     def make(original: Any) -> Any:
         def call(*args: Any, **options: Any) -> Any:
             marks = current.get()
-            if marks is None or _in_call.get():
+            if marks is None:
                 return original(*args, **options)
-            token = _in_call.set(True)
             started = clock()
             try:
                 return original(*args, **options)
             finally:
                 ended = clock()
-                _in_call.reset(token)
                 if ended - started >= MIN_CALL_NS and has_capacity(marks):
                     marks.extend((stage, started, ended))
 
@@ -211,17 +208,13 @@ def timed_call_async(stage: str) -> Callable[[Any], Any]:
     def make(original: Any) -> Any:
         async def call(*args: Any, **options: Any) -> Any:
             marks = current.get()
-            if marks is None or _in_call.get():
+            if marks is None:
                 return await original(*args, **options)
-            token = _in_call.set(True)
             started = clock()
             try:
                 return await original(*args, **options)
             finally:
                 ended = clock()
-                # A coroutine may be closed in another context than that in which it started.
-                with contextlib.suppress(ValueError):
-                    _in_call.reset(token)
                 if ended - started >= MIN_CALL_NS and has_capacity(marks):
                     marks.extend((stage, started, ended))
 

@@ -25,7 +25,7 @@ BESIDE = {
     "litserve": "litserve",
     "mlserver": "mlserver",
     "ray.serve": "ray",
-    **dict.fromkeys(("aiokafka", "botocore", "kafka", "orjson", "redis", "soundfile"), "around"),
+    **dict.fromkeys(("botocore", "orjson", "redis", "soundfile"), "around"),
 }
 ALONE = {"mlserver", "ray.serve"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}

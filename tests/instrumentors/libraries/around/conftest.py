@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.instrumentors import recorder
+from stagelens.instrumentors.request_marks import read_marks
 
 AROUND = Path(__file__).parents[4] / ".venv" / "around"
 
@@ -31,9 +32,18 @@ def every_call(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def stages() -> Generator[Callable[[], list[str]]]:
-    """Run the test inside a request; the function returns the stages recorded so far."""
+    """Run the test inside a request; the function returns the stages so far, except calls inside of calls of the same stage."""
     opened = recorder.begin()
     assert opened is not None
     marks, token = opened
-    yield lambda: [key for key in marks[::3] if key[0] != "@"]
+
+    def outermost() -> list[str]:
+        found = read_marks(marks).intervals
+        return [
+            stage
+            for place, (stage, start, _) in enumerate(found)
+            if not any(outer == stage and begun <= start for outer, begun, _ in found[place + 1 :])
+        ]
+
+    yield outermost
     recorder.end(token)

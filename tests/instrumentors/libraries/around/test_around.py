@@ -17,7 +17,7 @@ from stagelens.instrumentors.bootstrap import LIBRARIES
 from tests.support.ports import free_port
 
 pytestmark = pytest.mark.stacks
-BESIDE = ("orjson", "redis", "botocore", "kafka", "aiokafka", "soundfile")
+BESIDE = ("orjson", "redis", "botocore", "soundfile")
 
 
 @pytest.fixture(autouse=True)
