@@ -19,6 +19,7 @@ from contextlib import AbstractContextManager
 from contextvars import Token
 from typing import Any, TypeAlias, TypeVar, cast
 
+from . import scripts
 from .recorder import begin, end, finish
 from .records import MAX_MARKS, Marks, clock, current, has_capacity
 
@@ -133,6 +134,7 @@ def request(
         with stagelens.request("classify", model="resnet50"):
             handle(message)
     """
+    scripts.turn_off()
     facts: Marks = []
     if model:
         facts += ("@model", model, 0)

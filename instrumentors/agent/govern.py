@@ -27,7 +27,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from ...core import names
 from .. import recorder, records
-from ..api import request, stage
+from ..api import Request, stage
 from ..config import OverheadBudget, SamplingLimits
 from ..records import Record, clock
 from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
@@ -93,7 +93,7 @@ def _empty_stage() -> None:
 _timed_empty_stage = stage("forward")(_empty_stage)
 
 
-@request("calibration")
+@Request("calibration", [])
 def _calibration_request() -> bool:
     """Run an empty request and return whether its stages were recorded."""
     timed = records.current.get()

@@ -15,6 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
+from .. import scripts
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..loads import loads, shapes_of
 from ..records import OPEN, Marks, clock, current, has_capacity
@@ -99,7 +100,7 @@ def _run(original: Any) -> Any:
     def run(self: Any, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         marks = current.get()
         known = known_of(self)
-        if marks is None and known.warm:
+        if marks is None and known.warm and not scripts.on:
             return original(self, output_names, input_feed, run_options)
         return _time(marks, known, input_feed, run_options, original, self, output_names, input_feed, run_options)
 
@@ -111,7 +112,7 @@ def _run_with_ort_values(original: Any) -> Any:
         marks = current.get()
         known = known_of(self)
         feed = input_dict_ort_values
-        if marks is None and known.warm:
+        if marks is None and known.warm and not scripts.on:
             return original(self, output_names, feed, run_options)
         return _time(marks, known, feed, run_options, original, self, output_names, feed, run_options)
 
@@ -122,7 +123,7 @@ def _run_with_iobinding(original: Any) -> Any:
     def run_with_iobinding(self: Any, iobinding: Any, run_options: Any = None) -> Any:
         marks = current.get()
         known = known_of(self)
-        if marks is None and known.warm:
+        if marks is None and known.warm and not scripts.on:
             return original(self, iobinding, run_options)
         feed = getattr(iobinding, copies.INPUTS, NOTHING)
         return _time(marks, known, feed, run_options, original, self, iobinding, run_options)
@@ -137,7 +138,7 @@ def _run_with_ortvaluevector(original: Any) -> Any:
         marks = current.get()
         known = known_of(self)
         rest = feed_names, feeds, fetch_names, fetches, fetch_devices
-        if marks is None and known.warm:
+        if marks is None and known.warm and not scripts.on:
             return original(self, run_options, *rest)
         # Users of this method want to save the microseconds that reading the vector would take.
         return _time(marks, known, NOTHING, run_options, original, self, run_options, *rest)
@@ -147,6 +148,10 @@ def _run_with_ortvaluevector(original: Any) -> Any:
 
 def _time(marks: Marks | None, known: KnownSession, feed: Any, run_options: Any, original: Any, *args: Any) -> Any:
     """Return `original(*args)`, a run with the inputs *feed*, timed as a stage of the request, if any."""
+    scope = scripts.begin() if marks is None and scripts.on else None
+    if scope is not None:
+        model = known.facts[1] if known.facts else "onnxruntime"
+        return scripts.call(scope, model, _time, current.get(), known, feed, run_options, original, *args)
     unseen = None if known.warm else known.unseen(feed)
     stage = "forward" if unseen is None and run_options is None else known.stage(unseen, run_options)
     if marks is not None and marks[0] != OPEN:

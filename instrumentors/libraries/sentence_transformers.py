@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from .. import scripts
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock, current
 from . import transformers
@@ -73,6 +74,9 @@ _thread = _Thread()
 def _inference(original: Any) -> Any:
     def call(self: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
+        scope = scripts.begin() if marks is None and scripts.on else None
+        if scope is not None:
+            return scripts.call(scope, describe(self)[1], call, self, *args, **options)
         if marks is None or marks[0] != OPEN or _thread.inside or _is_elsewhere(options):
             return original(self, *args, **options)
         _thread.inside = True

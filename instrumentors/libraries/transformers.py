@@ -20,6 +20,7 @@ from typing import Any
 
 from ...core.names import BY_GENERATE
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
+from .. import scripts
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..loads import loads, shapes_of
 from ..recorder import end
@@ -152,6 +153,18 @@ def wrap_item(original: Any) -> Any:
     return call
 
 
+def wrap_pipeline(original: Any) -> Any:
+    """Wrap `Pipeline.__call__`, and the step of its iterator over a dataset, which are requests of plain scripts."""
+
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        scope = scripts.begin() if scripts.on and current.get() is None else None
+        if scope is None:
+            return original(self, *args, **options)
+        return scripts.call(scope, type(self).__name__, original, self, *args, **options)
+
+    return call
+
+
 def wrap_forward(original: Any) -> Any:
     """Wrap `Pipeline.forward`, which moves the tensors to the device and back around the pipeline's own `_forward`."""
 
@@ -250,6 +263,9 @@ def wrap_generate(original: Any) -> Any:
         marks, outer = current.get(), _generate_state.run
         if outer is not None:
             return _generate_inside(original, outer, self, args, options)
+        scope = scripts.begin() if marks is None and scripts.on else None
+        if scope is not None:
+            return scripts.call(scope, name_of(self), generate, self, *args, **options)
         if marks is None or marks[0] != OPEN:
             return original(self, *args, **options)
         run = _generate_state.run = GenerateCall()
@@ -446,13 +462,14 @@ class TransformersInstrumentor(Instrumentor):
 
     def _pipelines(self, module: ModuleType) -> None:
         self.replace(module.Pipeline, "__init__", wrap_load)
+        self.replace(module.Pipeline, "__call__", wrap_pipeline)
         self.replace(module.Pipeline, "forward", wrap_forward)
         for owner in (module.Pipeline, module.ChunkPipeline):
             self.replace(owner, "run_single", wrap_item)
             self.replace(owner, "get_iterator", wrap_get_iterator)
 
     def _iterators(self, module: ModuleType) -> None:
-        self.replace(module.PipelineIterator, "__next__", wrap_item)
+        self.replace(module.PipelineIterator, "__next__", lambda original: wrap_pipeline(wrap_item(original)))
 
     def _tokenizers(self, module: ModuleType) -> None:
         self._loaders(module)

@@ -24,13 +24,15 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
-from stagelens.instrumentors import instrumentor, recorder, records
+from stagelens.instrumentors import instrumentor, recorder, records, scripts
 from stagelens.instrumentors.instrumentor import Instrumentor
 from tests.support.long_flush_path import LONG_FLUSH
 from tests.support.otlp_bodies import read_body
 from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
+# Most tests are about services, where model calls outside of requests are not counted; also those of module-wide fixtures.
+scripts.turn_off()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

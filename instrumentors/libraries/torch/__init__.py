@@ -31,6 +31,7 @@ from ....core.stages import (
     STALL_COMPILE,
     LoadPhase,
 )
+from ... import scripts
 from ...instrumentor import Hook, Instrumentor, log_failure
 from ...loads import loads, shapes_of
 from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_capacity
@@ -38,7 +39,16 @@ from ...stalls import stalls
 from ..onnxruntime_session import path_name
 from . import copies as copies
 from .device import CAPTURING, Begun, DeviceWork, devices
-from .models import TorchModel, device_of_module, known_models, methods, register_model, thread_state, update_devices
+from .models import (
+    TorchModel,
+    describe,
+    device_of_module,
+    known_models,
+    methods,
+    register_model,
+    thread_state,
+    update_devices,
+)
 from .models import thread_state as _busy
 
 PACKAGE = __name__.split(".libraries.", maxsplit=1)[0]
@@ -214,7 +224,11 @@ def _call(original: Any, is_traced: Callable[[], bool], is_compiling: Callable[[
 
 def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
     marks = current.get()
-    if marks is not None and marks[0] != OPEN:
+    if marks is None:
+        scope = scripts.begin() if scripts.on and _is_inference(module) else None
+        if scope is not None:
+            return scripts.call(scope, describe(module)[0], _outermost, original, module, args, options)
+    elif marks[0] != OPEN:
         # A task that outlives its request: its model calls do not count for the request.
         marks = None
     # Also outside of requests: a warm-up at the start avoids cold requests.
@@ -243,6 +257,11 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
             loads.end(loading, phase, shape=shapes_of([*args, *options.values()]))
         if marks is not None:
             _mark(marks, stage, started, model, work)
+
+
+def _is_inference(module: Any) -> bool:
+    """Return whether a call of *module* is no training step, and no activation, loss or transform, which have no parameters."""
+    return not (module.training and devices.torch.is_grad_enabled()) and device_of_module(module) is not None
 
 
 def _unseen(model: TorchModel, args: Any) -> Any:

@@ -1,0 +1,82 @@
+"""Requests of plain scripts: where no server counts requests, each outermost call of a model library is a request.
+
+A library tests `on` only where no request runs in the context, and then calls `begin`:
+
+      scope = scripts.begin() if marks is None and scripts.on else None
+      if scope is not None:
+          return scripts.call(scope, "resnet50", wrapper, *args)
+
+`call` calls the wrapper again, now inside the request. `on` becomes False for the rest of the process when the process has
+imported a server or has called `stagelens.request()`: other model calls are then warm-ups or background work.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextvars import Token
+from typing import Any, Final, TypeAlias
+
+from . import recorder
+from .records import Marks, clock
+
+# Modules that are imported in processes that serve requests. `grpc` is not one of them, because clients import it too.
+SERVERS: Final = (
+    "aiohttp.web",
+    "bentoml",
+    "django",
+    "flask",
+    "gunicorn",
+    "litserve",
+    "mlserver",
+    "ray.serve",
+    "starlette",
+    "triton_python_backend_utils",
+    "uvicorn",
+)
+# Modules of engines that run models in child processes: the call in the parent is the request.
+ENGINES: Final = ("vllm",)
+
+Scope: TypeAlias = tuple[Marks, Token[Marks | None]]
+on = True
+
+
+def turn_off() -> None:
+    """Count no more model calls in this process: requests are counted by a server or by `stagelens.request()`."""
+    global on  # noqa: PLW0603 - a module global is the cheapest test
+    on = False
+
+
+def begin() -> Scope | None:
+    """Start a request for a model call outside of requests; return None if this process is no plain script."""
+    if any(name in sys.modules for name in SERVERS) or _is_child_of_engine():
+        turn_off()
+        return None
+    return recorder.begin()
+
+
+def call(scope: Scope, name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Return `function(*args, **options)` and finish the request of *scope* under the fixed *name*."""
+    marks, token = scope
+    error_type, result = "", None
+    try:
+        result = function(*args, **options)
+        return result  # noqa: TRY300 - read below
+    except BaseException as error:
+        error_type = type(error).__qualname__
+        raise
+    finally:
+        ended = clock()
+        recorder.end(token)
+        # The creation of a lazy iterator and its end are no requests: the steps are.
+        if error_type != "StopIteration" and not hasattr(type(result), "__next__"):
+            recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
+
+
+def _is_child_of_engine() -> bool:
+    processes = sys.modules.get("multiprocessing.process")
+    return (
+        processes is not None
+        and processes.parent_process() is not None
+        and any(name in sys.modules for name in ENGINES)
+    )

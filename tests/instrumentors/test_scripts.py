@@ -1,0 +1,139 @@
+"""Plain scripts: each outermost call of a model library is a request, in processes without a server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from stagelens.instrumentors import scripts
+
+# Prints route, error and stages of each request.
+REPORT = """
+import atexit, sys
+import stagelens
+from stagelens.instrumentors import recorder
+stagelens.instrument()
+recorder.background.wake_at = sys.maxsize
+def report():
+    for marks, _, _, route, error, _, kind in recorder.pending:
+        print(kind, route, error or "-", *(key for key in marks[3::3] if not key.startswith("@")))
+atexit.register(report)
+"""
+SESSION = """
+import numpy as np, onnxruntime
+from magika import Magika
+magika = Magika()
+"""
+TORCH = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+x = torch.ones(1, 2)
+"""
+
+
+def requests_of(code: str) -> list[str]:
+    """Return the requests of a script, one a line."""
+    done = subprocess.run([sys.executable, "-c", REPORT + code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_each_model_run_of_a_script_is_a_request() -> None:
+    """The first run warms the model up."""
+    assert requests_of(SESSION + "for _ in range(3): magika.identify_bytes(b'import os\\n' * 9)") == [
+        "internal standard_v3_3 - load",
+        "internal standard_v3_3 - forward",
+        "internal standard_v3_3 - forward",
+    ]
+
+
+@pytest.mark.parametrize("server", ["import starlette", "import flask", "stagelens.request('batch')"])
+def test_a_process_with_a_server_or_requests_counts_no_model_calls(server: str) -> None:
+    """Model calls outside of its requests are warm-ups or background work."""
+    assert requests_of(f"{SESSION}{server}\nmagika.identify_bytes(b'import os\\n' * 9)") == []
+
+
+def test_a_module_call_in_a_request_is_not_counted_again() -> None:
+    """A request of the user's own contains its model calls."""
+    code = "with stagelens.request('batch'):\n  magika.identify_bytes(b'import os\\n' * 9)"
+    assert requests_of(SESSION + code) == ["internal batch - load"]
+
+
+def test_the_outermost_module_is_the_request_and_training_is_none() -> None:
+    """Also not counted: a loss and an activation, which have no parameters."""
+    code = """
+model(x).sum().backward()
+with torch.no_grad():
+    model(x)
+    torch.nn.MSELoss()(x, x)
+model.eval()
+model(x)
+"""
+    assert requests_of(TORCH + code) == ["internal Sequential - forward", "internal Sequential - forward"]
+
+
+def test_an_exception_is_an_error_of_the_request_and_is_raised() -> None:
+    code = """
+try:
+    model.eval()(torch.ones(1, 3))
+except RuntimeError as error:
+    print("raised")
+"""
+    assert requests_of(TORCH + code) == ["raised", "internal Sequential RuntimeError load"]
+
+
+def test_each_thread_counts_its_outermost_calls() -> None:
+    code = """
+import threading
+model.eval()(x)
+threads = [threading.Thread(target=model, args=(x,)) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+    assert requests_of(TORCH + code) == ["internal Sequential - load", *["internal Sequential - forward"] * 4]
+
+
+def test_generate_and_a_pipeline_are_one_request_each() -> None:
+    """Not one for each token, and one for each item that is read from an iterator."""
+    code = """
+from tests.instrumentors.libraries.tiny_models import llama, tokenizer
+from transformers import pipeline
+import torch
+model = llama()
+model.generate(torch.ones(1, 2, dtype=torch.long), max_new_tokens=3, do_sample=False)
+words = pipeline("text-generation", model=model, tokenizer=tokenizer())
+words(["word1", "word2"], max_new_tokens=2)
+list(words((word for word in ["word1", "word2"]), max_new_tokens=2))
+"""
+    routes = [line.split()[1] for line in requests_of(code)]
+    assert routes == ["LlamaForCausalLM", "TextGenerationPipeline", *["PipelineIterator"] * 2]
+
+
+def test_a_magika_batch_of_300_files_is_summarized(tmp_path: Path) -> None:
+    """`stagelens run --summary` without any change of the script."""
+    for number in range(300):
+        (tmp_path / f"{number}.py").write_text(f"import os\nprint(os.environ, {number})\n" * 5)
+    (tmp_path / "batch.py").write_text(
+        "from pathlib import Path\nfrom magika import Magika\nmagika = Magika()\n"
+        "for path in Path().glob('[0-9]*.py'): magika.identify_path(path)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "stagelens", "run", "--summary", "--", sys.executable, "batch.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "300 requests" in done.stderr
+    assert "Forward" in done.stderr
+
+
+def test_turning_off_is_final(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first model call of a server process ends the search for servers."""
+    monkeypatch.setattr(scripts, "on", True)
+    monkeypatch.setitem(sys.modules, "starlette", threading)
+    assert scripts.begin() is None
+    assert not scripts.on
