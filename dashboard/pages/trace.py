@@ -10,7 +10,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from ...core.names import REPLICA_AGE, STATUS_OK, SUSPECT
+from ...core.names import PROFILE, REPLICA_AGE, STATUS_OK, SUSPECT
 from ...core.stages import label
 from ...store import KeptTrace
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar
@@ -18,6 +18,7 @@ from ..ui.format import duration, percent, rank, span, split_duration, times
 from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from ..view import service_path, trace_name, trace_path
 from .page import Context, Page, empty_page_card, panel, traces_table
+from .trace_code import code_card
 from .trace_timeline import (
     NS,
     RARE,
@@ -62,6 +63,7 @@ def render(context: Context, trace_id: str) -> Page:
             ],
             className="grid",
         ),
+        panel("Code of this request", lambda: code_card(found)) if PROFILE in found.attributes else None,
         panel("More like this", lambda: _similar_requests(context, found)),
     ]
     return Page(f"Trace {found.trace_id[:8]} · Stagelens", trail, body, "/traces")
