@@ -61,6 +61,10 @@ _before_first: Callable[[], object] | None = None
 SCOUTS: Final = 64
 _turns = itertools.count()
 pending: deque[Record] = deque()
+# Called by a request with its marks and its route as far as known, while `agent/profile.py` samples; never raises.
+opened: Callable[[Marks, str], None] | None = None
+# Marks of the request for which a thread of a pool works now, by `threading.get_ident`.
+working: dict[int, Marks] = {}
 # When this process was forked, 0 if it was not. The parent reports the requests from before, even if the child also runs
 # through their end. [nanoseconds by `clock`]
 forked_at = 0
@@ -103,6 +107,8 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
     span_of_theirs = trace_context.span_of_theirs
     if span_of_theirs is not None:
         _join(marks, span_of_theirs)
+    if opened is not None:
+        opened(marks, "")
     return marks, current.set(marks)
 
 
@@ -289,17 +295,35 @@ def flush(timeout_seconds: float = 2.0) -> None:
 
 def _reset() -> None:
     """Clear all state in a forked child, because the parent reports its own requests."""
-    global dropped, background, forked_at, spare  # noqa: PLW0603 - the child may have inherited half-changed objects
+    global dropped, background, forked_at, spare, opened  # noqa: PLW0603 - the child may have inherited half-changed objects
     forked_at = clock()
     spare = NEVER if _before_first is None else CALIBRATION
     current.set(None)
     untimed.set(None)
     pending.clear()
+    opened = None
+    working.clear()
     dropped = Counter()
     background = Background(_run)
 
 
 os.register_at_fork(after_in_child=_reset)
+
+
+def start_work(marks: Marks) -> Marks | None:
+    """Note that this thread works for the request of *marks* from now on; return the argument for `end_work`."""
+    thread = threading.get_ident()
+    before = working.get(thread)
+    working[thread] = marks
+    return before
+
+
+def end_work(before: Marks | None) -> None:
+    """Undo `start_work` on the same thread."""
+    if before is None:
+        working.pop(threading.get_ident(), None)
+    else:
+        working[threading.get_ident()] = before
 
 
 def disable() -> None:

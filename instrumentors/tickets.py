@@ -24,6 +24,7 @@ from typing import Any, Final
 from uuid import UUID
 from weakref import WeakValueDictionary
 
+from . import recorder
 from .instrumentor import log_failure
 from .recorder import end
 from .records import CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current
@@ -137,6 +138,10 @@ class Tickets:
             self._drawn.append(ticket)
         return ticket
 
+    def running(self) -> list[Marks]:
+        """Return the marks of the runs that work for the request now."""
+        return [run.marks for ticket in self._drawn[:] for run in ticket.runs() if not run.ended]
+
     def ready(self) -> bool:
         """Return whether all tickets are complete; do not block."""
         return all(ticket.ready() for ticket in self._drawn)
@@ -200,6 +205,8 @@ class BatchScope:
         run = self._run = BatchRun([OPEN, clock(), 0, *self._facts])
         for ticket in self._tickets:
             ticket.enter(run)
+        if recorder.opened is not None:
+            recorder.opened(run.marks, "")
         self._token = current.set(run.marks)
         return run
 

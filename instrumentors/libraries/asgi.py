@@ -17,7 +17,7 @@ from ...core.partition import partition
 from ...core.stages import BY_KEY, OVERHEAD, ordered
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
-from ..recorder import begin, end, finish
+from ..recorder import begin, end, end_work, finish, start_work
 from ..records import MAX_MARKS, Marks, clock, current
 from ..request_marks import read_marks
 from ..stalls import watch_loop
@@ -149,8 +149,10 @@ class AsgiExchange:
         self._start = self._read_head()
 
     def name(self, template: str) -> None:
-        """Set the route to the prefixes of the mounts followed by *template*."""
+        """Set the route to the prefixes of the mounts followed by *template*; the current task runs the handler."""
         self.route = self.mounts + template
+        if recorder.opened is not None:
+            recorder.opened(self._marks, self.route)
 
     async def receive(self) -> Message:
         """Receive a message for the application; the wait for the body is `network`, the wait for a disconnect is not."""
@@ -436,10 +438,12 @@ def _run_sync(original: Any) -> Any:
             waiting = False
             if len(marks) < MAX_MARKS:
                 marks.extend(("queue", submitted, clock()))
+            before = start_work(marks)
             try:
                 return func(*args)
             finally:
                 done = clock()
+                end_work(before)
 
         try:
             return await original(started, *args, **options)

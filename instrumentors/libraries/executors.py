@@ -17,6 +17,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
+from ..recorder import end_work, start_work
 from ..records import MAX_MARKS, OPEN, Marks, clock, current, untimed
 
 # Modules whose threads are shared by requests and set the context of each request.
@@ -203,11 +204,13 @@ def _carried(function: Any, marks: Marks | None) -> Any:
         request, marks = marks, None
         if request is None or request[0] != OPEN:
             return function(*args, **options)
+        before = start_work(request)
         token = current.set(request)
         try:
             return function(*args, **options)
         finally:
             current.reset(token)
+            end_work(before)
 
     return call
 
@@ -232,11 +235,13 @@ def _job(function: Any, waiting: list[Any]) -> Any:
             return function(*args, **options)
         _record_queue(marks, submitted)
         jobs.append(0)
+        before = start_work(marks)
         token = current.set(marks)
         try:
             return function(*args, **options)
         finally:
             current.reset(token)
+            end_work(before)
             jobs[0] = clock()
             jobs.pop()
 
