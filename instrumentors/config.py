@@ -170,6 +170,7 @@ class AgentConfig:
         keep: Limits of the retained traces.
         budget: Allowed cost of the agent per request; None for no limit.
         hardware: Whether hardware metrics are exported.
+        profile: Whether call stacks of slow requests are sampled.
     """
 
     metrics_url: str = f"{DEFAULT_ENDPOINT}/v1/metrics"
@@ -184,6 +185,7 @@ class AgentConfig:
     keep: SamplingLimits = field(default_factory=SamplingLimits)
     budget: OverheadBudget | None = field(default_factory=OverheadBudget)
     hardware: bool = True
+    profile: bool = True
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AgentConfig:
@@ -209,6 +211,7 @@ class AgentConfig:
             ),
             budget=read("STAGELENS_OVERHEAD_BUDGET", OverheadBudget.parse, OverheadBudget()),
             hardware=read("STAGELENS_HARDWARE", _boolean, default=True),
+            profile=read("STAGELENS_PROFILE", _switch, default=True),
         )
 
 
@@ -331,6 +334,13 @@ def _boolean(text: str, key: str) -> bool:
         msg = f"{key} is {text!r}; write true or false"
         raise ConfigError(msg)
     return text.lower() == "true"
+
+
+def _switch(text: str, key: str) -> bool:
+    if text.lower() not in {"on", "off", "true", "false"}:
+        msg = f"{key} is {text!r}; write on or off"
+        raise ConfigError(msg)
+    return text.lower() in {"on", "true"}
 
 
 def _interval(text: str, key: str) -> float:

@@ -89,6 +89,9 @@ AGENT = (
         "maximum [agent cost per request](overhead.md): a share of the request time, a time, or both (the larger limit "
         "applies); above the limit, the agent records less; `0` or `none` disables the limit",
     ),
+    Setting(
+        "STAGELENS_PROFILE", "on", "`off` disables the [sampling of call stacks of slow requests](architecture.md)"
+    ),
     Setting("STAGELENS_HARDWARE", "true", "`false` disables [metrics of CPU, memory, threads and GPUs](hardware.md)"),
     Setting(
         "STAGELENS_FORCE_TRACE",

@@ -21,9 +21,10 @@ from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED, stall_key
 from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits
 from ..records import UNTIMED as WITHOUT_STAGES
-from ..records import Record
+from ..records import Marks, Record
 from ..request_marks import read_marks
 from ..stalls import by_stage, stalls
+from .profile import MAX_KEYS, Profiler, other_key
 from .sample import Sampler
 
 # Positions in `AGENT_LEVELS`.
@@ -94,12 +95,14 @@ class Delta:
         own_stages: The user's own stages that the series shows under their names.
         counts: Histograms of the series.
         loads: Request totals by level.
+        profile_keys: Keys of its profile.
     """
 
     sampler: Sampler[Record]
     own_stages: set[str] = field(default_factory=set[str])
     counts: RequestHistograms = field(default_factory=RequestHistograms)
     loads: dict[int, RequestTotals] = field(default_factory=dict[int, RequestTotals])
+    profile_keys: set[str] = field(default_factory=set[str])
 
 
 class _Series:
@@ -130,16 +133,25 @@ class Aggregator:
         keep: Limits of the traces retained per series and interval.
         rng: Random generator of the uniform sample.
         max_series: Limit of series; requests beyond it are counted in one common series.
+        profiler: Profiler of the process, None for none.
 
     Attributes:
         level: Recording level, from `ALL` to `REQUESTS_ONLY`.
         samples: Some of the latest requests, with their stages.
     """
 
-    def __init__(self, limits: SamplingLimits, rng: random.Random, *, max_series: int = MAX_SERIES) -> None:
+    def __init__(
+        self,
+        limits: SamplingLimits,
+        rng: random.Random,
+        *,
+        max_series: int = MAX_SERIES,
+        profiler: Profiler | None = None,
+    ) -> None:
         self._keep = limits
         self._rng = rng
         self._max_series = max_series
+        self._profiler = profiler
         self.level = ALL
         self._taken = RequestTotals()
         self.samples: deque[Record] = deque(maxlen=MAX_SAMPLES)
@@ -190,8 +202,23 @@ class Aggregator:
         if level < NO_FACTS:
             _add_facts(delta.counts, facts, intervals, own, (start, end))
             _add_stalls(delta.counts, intervals, start, end)
+            frozen += self._profile(record, delta, own, intervals, end)
         if level < NO_TRACES:
             delta.sampler.offer(copy, end - start, failed=failed, cold=cold, forced="@force" in facts)
+
+    def _profile(
+        self, record: Record, delta: Delta, own: Mapping[str, int], intervals: Collection[Interval], end: int
+    ) -> Marks:
+        """Count the samples of a request, and return the fact of its trace, if any."""
+        marks, start, _, route = record[:4]
+        if self._profiler is None:
+            return []
+        self._profiler.recent.add(to_text(route), end - start)
+        found = self._profiler.take(marks, own, intervals, start, end)
+        if not found:
+            return []
+        _add_profile(delta, found, end - start)
+        return ["@profile", found, 0]
 
     def load(self) -> RequestTotals:
         """Return the totals of all requests so far, by level."""
@@ -282,6 +309,18 @@ def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], star
     if met:
         found = by_stage(met, intervals, start, end)
         counts.add_stalls({stall_key(*key)[:MAX_STAGE]: spent for key, spent in found.items()}, end - start)
+
+
+def _add_profile(delta: Delta, found: Mapping[str, int], duration: int) -> None:
+    """Count the samples of a request; keys beyond the limit by their stage."""
+    limited: dict[str, int] = {}
+    for key, spent in found.items():
+        if key not in delta.profile_keys and len(delta.profile_keys) >= MAX_KEYS:
+            key = other_key(key)  # noqa: PLW2901
+        else:
+            delta.profile_keys.add(key)
+        limited[key] = limited.get(key, 0) + spent
+    delta.counts.add_profile(limited, duration)
 
 
 _STREAM_FACTS = frozenset({"@first_token", "@tokens_in", "@tokens_out", "@gap"})

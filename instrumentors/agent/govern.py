@@ -30,7 +30,7 @@ from .. import recorder, records
 from ..api import Request, stage
 from ..config import OverheadBudget, SamplingLimits
 from ..records import Record, clock
-from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
+from .aggregate import ALL, NO_FACTS, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
 # Number of stages of a typical request; number of consecutive stages with which the cost of one stage is measured.
 USUAL_STAGES, IN_A_ROW = 6, 24
@@ -250,7 +250,7 @@ _LEVEL_TEXTS = (
     "requests are counted without their stages",
     "nothing is recorded",
 )
-Work: TypeAlias = Literal["counting", "export", "traces"]
+Work: TypeAlias = Literal["counting", "export", "traces", "profile"]
 
 
 class CpuAccount:
@@ -258,10 +258,12 @@ class CpuAccount:
 
     Args:
         sending_ns: Returns the CPU time of the sending thread. [nanoseconds]
+        profiling_ns: Returns the CPU time of the profiler's thread. [nanoseconds]
     """
 
-    def __init__(self, sending_ns: Callable[[], int]) -> None:
+    def __init__(self, sending_ns: Callable[[], int], profiling_ns: Callable[[], int] = int) -> None:
         self._sending_ns = sending_ns
+        self._profiling_ns = profiling_ns
         self._spent: Counter[Work] = Counter()
         self._paused_ns = 0
 
@@ -286,6 +288,7 @@ class CpuAccount:
             "counting": self._spent["counting"],
             "export": self._spent["export"] + self._sending_ns(),
             "traces": self._spent["traces"],
+            "profile": self._profiling_ns(),
         }
 
     def _now(self) -> int:
@@ -314,8 +317,8 @@ class CostController:
         self._spent_before = self._added_before = self._exported_before = cpu.spent_ns()
         # Mean number of marks of a request that is recorded with its stages.
         self._marks = 0.0
-        # CPU time of the latest exports, and of their traces. [nanoseconds per second]
-        self._exporting = self._tracing = 0.0
+        # CPU time of the latest exports, of their traces, and of the profiler. [nanoseconds per second]
+        self._exporting = self._tracing = self._profiling = 0.0
 
     @property
     def level(self) -> int:
@@ -355,6 +358,8 @@ class CostController:
         self._exporting = (spent["export"] - self._exported_before["export"]) / seconds
         if self.level == ALL:
             self._tracing = (spent["traces"] - self._exported_before["traces"]) / seconds
+        if self.level < NO_FACTS:
+            self._profiling = (spent["profile"] - self._exported_before["profile"]) / seconds
         self._exported_at, self._exported_before = now, spent
 
     def add_costs(self, deltas: dict[Dimensions, Delta]) -> None:
@@ -404,7 +409,8 @@ class CostController:
         for level in range(NOTHING):
             counting = max(0.0, counting_ns + calibrated[level] - calibrated[min(self.level, REQUESTS_ONLY)])
             tracing = self._tracing if level == ALL else 0.0
-            costs.append(self._path_ns(level, self._marks) + counting + (self._exporting + tracing) / rate)
+            profiling = self._profiling if level < NO_FACTS else 0.0
+            costs.append(self._path_ns(level, self._marks) + counting + (self._exporting + tracing + profiling) / rate)
         return [*costs, 0.0]
 
     def _path_ns(self, level: int, marks: float) -> float:

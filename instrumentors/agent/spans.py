@@ -23,6 +23,7 @@ from ..request_marks import RequestFacts, read_marks, stage_timings
 from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import parent_of
 from .aggregate import Dimensions, known_stage
+from .profile import profile_text
 from .sample import RetentionReason
 
 # Limit of spans per trace: the longest intervals are retained.
@@ -122,6 +123,7 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
                 names.ERROR_TYPE: to_text(error_type) or (str(http_status) if failed else ""),
                 names.BATCH_SIZE: to_integer(facts.get("@batch")),
                 names.PROVIDER: to_text(facts.get("@provider")),
+                names.PROFILE: profile_text(facts.get("@profile")),
                 names.SUSPECT: ", ".join(sorted({to_text(dialect) for dialect, _ in facts.get("@suspect", ())})),
             }
         ),

@@ -32,9 +32,10 @@ from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, ExportInterval,
 from ..recorder import park_if_inherited
 from ..request_marks import DeferredRecords
 from ..stalls import ProcessCounters, stalls
-from .aggregate import Aggregator, Delta, Dimensions
+from .aggregate import NO_FACTS, Aggregator, Delta, Dimensions
 from .govern import CostController, CpuAccount
 from .hardware import Hardware
+from .profile import Profiler
 from .spans import LoadSpans, RetainedRequest, Trace, build_trace
 
 logger = logging.getLogger("stagelens")
@@ -106,7 +107,8 @@ class Agent:
         self._pid = os.getpid()
         rng = random.Random()  # noqa: S311 - sampling and span ids, no secrets
         self._losses = LossCounter()
-        self._aggregator = Aggregator(config.keep, rng)
+        self._profiler = Profiler(rng)
+        self._aggregator = Aggregator(config.keep, rng, profiler=self._profiler if config.profile else None)
         self._deferred = DeferredRecords()
         self._counters = ProcessCounters()
         self._hardware = Hardware()
@@ -123,7 +125,7 @@ class Agent:
             lost=self._losses.add,
             rng=rng,
         )
-        self._cpu = CpuAccount(self._exporter.cpu_ns)
+        self._cpu = CpuAccount(self._exporter.cpu_ns, lambda: self._profiler.cpu_ns)
         self._costs = CostController(config.budget, self._aggregator, self._cpu)
         self._sequence = itertools.count(1)
         self._working = threading.Lock()
@@ -146,6 +148,7 @@ class Agent:
                     self._counters.read()
                     self._aggregate_pending()
                     self._costs.adjust()
+                    self._profiler.enable(enabled=self.config.profile and self._costs.level < NO_FACTS)
                     if self._schedule.due(time.time()):
                         self._export(due=True)
                         self._exporter.wake()

@@ -1,0 +1,475 @@
+"""The tail profiler: samples the call stacks of requests that run longer than the recent p90 of their route.
+
+A thread looks at the running requests ten times per second, and every few milliseconds while one of them is slow. At each slow
+look one random request, whatever its age, is sampled as well, as the baseline. The CPU time of each look is measured, and the
+next look is delayed until the profiler stays below its limits.
+
+A stack is that of the thread that works for the request: a thread of a pool, the worker of its batch, the thread of its event
+loop while its task runs; or the await chain of the task while it waits. It contains code, never values of variables. The
+samples of a request wait for its end, and are then divided among its stages by their times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import random
+import sys
+import sysconfig
+import time
+from bisect import bisect_right
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib import import_module
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from typing import Any, NamedTuple
+
+from ...core.code_stack import CodeFrame, stack_key
+from ...core.partition import Interval, segments
+from .. import recorder
+from ..instrumentor import log_failure
+from ..records import OPEN, SHARED, Marks, clock
+from ..tickets import Tickets
+
+# Time between two looks. [seconds]
+IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
+# Limits of the CPU time. [ratio of one core]
+IDLE_SHARE, SLOW_SHARE = 0.0005, 0.01
+# Stacks of one look: other threads wait for the interpreter lock meanwhile.
+STACKS_AT_ONCE = 8
+MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 512, 512
+# Frames of one stack that are read, from the innermost.
+MAX_DEPTH = 150
+# Requests whose p90 is a threshold; at least this many are needed.
+RECENT_REQUESTS, MIN_REQUESTS, MAX_ROUTES = 200, 20, 1000
+MAX_CODE = 20_000
+# Limits of the text of a trace.
+MAX_LINES, MAX_BYTES = 20, 8192
+# Keys of one series between two exports, and of a process.
+MAX_KEYS, MAX_PROCESS_KEYS = 200, 5000
+# https://docs.python.org/3/library/sysconfig.html#installation-paths
+_NOT_USER = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+
+# Modules of the functions that call the work of a request.
+_OPENERS = frozenset(
+    {
+        "stagelens.instrumentors.api",
+        *(
+            f"stagelens.instrumentors.libraries.{name}"
+            for name in ("aiohttp_server", "asgi", "executors", "grpc", "wsgi")
+        ),
+    }
+)
+
+# Marks, thread, task or greenlet if any, route as far as known.
+Place = tuple[Marks, int, Any, str]
+# Code and running line of each function, from the outermost to the innermost.
+Stack = tuple[tuple["_Code", int], ...]
+
+
+class RecentDurations:
+    """The 90th percentile of the recent requests of each route, and of all requests for a route with few of them."""
+
+    def __init__(self) -> None:
+        self._recent: dict[str, deque[int]] = {}
+        self._all: deque[int] = deque(maxlen=RECENT_REQUESTS)
+        self._p90: dict[str | None, int] = {}
+        self._added: Counter[str | None] = Counter()
+
+    def add(self, route: str, duration: int) -> None:
+        """Add a finished request, with its *duration* in nanoseconds."""
+        self._add(None, self._all, duration)
+        recent = self._recent.get(route)
+        if recent is None and len(self._recent) < MAX_ROUTES:
+            recent = self._recent[route] = deque(maxlen=RECENT_REQUESTS)
+        if recent is not None:
+            self._add(route, recent, duration)
+
+    def threshold(self, route: str) -> int | None:
+        """Return the duration from which a request of *route* ("" for unknown) is slow; None if unknown."""
+        found = self._p90.get(route) if route else None
+        return self._p90.get(None) if found is None else found
+
+    def _add(self, key: str | None, recent: deque[int], duration: int) -> None:
+        recent.append(duration)
+        self._added[key] += 1
+        if self._added[key] % MIN_REQUESTS == 0:
+            self._p90[key] = sorted(recent)[len(recent) * 9 // 10]
+
+
+class _Code(NamedTuple):
+    """A function as it appears in a key.
+
+    Args:
+        frame: Its frame, with its first line.
+        is_user: Whether it is neither of the standard library nor of an installed package.
+        is_ours: Whether it belongs to this package.
+    """
+
+    frame: CodeFrame
+    is_user: bool
+    is_ours: bool
+
+
+class _Request:
+    """A running request (or the run of a batch) and the places where it has been seen, latest last."""
+
+    __slots__ = ("marks", "places", "route")
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+        self.places: list[Place] = []
+        self.route = ""
+
+
+class _Samples:
+    """Samples of a request: every *stride*-th look."""
+
+    __slots__ = ("looks", "marks", "stacks", "stride")
+
+    def __init__(self, marks: Marks) -> None:
+        self.marks = marks
+        self.stacks: list[tuple[int, Stack]] = []
+        self.looks = 0
+        self.stride = 1
+
+    def add(self, now: int, stack: Stack) -> None:
+        self.looks += 1
+        if self.looks % self.stride:
+            return
+        self.stacks.append((now, stack))
+        if len(self.stacks) >= MAX_SAMPLES:
+            self.stacks = self.stacks[1::2]
+            self.stride *= 2
+
+
+class Profiler:
+    """Sampler of the running requests of this process.
+
+    Args:
+        rng: Random generator of the baseline.
+
+    Attributes:
+        recent: Durations of the recent requests.
+        cpu_ns: CPU time of the sampler's thread. [nanoseconds]
+    """
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self.recent = RecentDurations()
+        self.cpu_ns = 0
+        self._enabled = self._started = self._failed = False
+        self._running: deque[Place] = deque(maxlen=MAX_RUNNING)
+        self._open: dict[int, _Request] = {}
+        self._threads: dict[int, Marks] = {}
+        self._samples: dict[int, _Samples] = {}
+        self._codes: dict[CodeType, _Code] = {}
+        self._keys: set[str] = set()
+
+    def enable(self, *, enabled: bool) -> None:
+        """Start or pause sampling."""
+        if enabled == self._enabled or self._failed:
+            return
+        self._enabled = enabled
+        recorder.opened = _registrar(self._running) if enabled else None
+        if enabled and not self._started:
+            self._started = True
+            _unpatched("_thread", "start_new_thread")(self._run, ())
+
+    def _run(self) -> None:
+        sleep = _unpatched("time", "sleep")
+        seconds = IDLE_SECONDS
+        try:
+            while True:
+                sleep(seconds)
+                if not self._enabled:
+                    self._clear()
+                    seconds = 1.0
+                    continue
+                before = time.thread_time_ns()
+                slow = self.sample(clock())
+                spent = time.thread_time_ns() - before
+                self.cpu_ns += spent
+                at_least, share = (SLOW_SECONDS, SLOW_SHARE) if slow else (IDLE_SECONDS, IDLE_SHARE)
+                seconds = max(at_least, spent / share / 1e9)
+        except Exception:
+            self._failed, self._enabled = True, False
+            recorder.opened = None
+            self._clear()
+            log_failure("profiling slow requests")
+
+    def _clear(self) -> None:
+        for held in (self._running, self._open, self._threads, self._samples):
+            held.clear()
+
+    def sample(self, now: int) -> bool:
+        """Sample the slow requests at the time *now* of `clock`, and one random request; return whether any is slow."""
+        self._register()
+        requests = [
+            request for request in self._open.values() if request.marks[3:4] != [SHARED] and request.marks[1] > 0
+        ]
+        if not requests:
+            return False
+        slow = [request for request in requests if self._is_slow(request, now)]
+        chosen = (
+            self._rng.sample(slow, STACKS_AT_ONCE)
+            if len(slow) > STACKS_AT_ONCE
+            else slow or [self._rng.choice(requests)]
+        )
+        frames = sys._current_frames()  # noqa: SLF001 - the documented way
+        jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
+        for request in chosen:
+            stack = self._stack(request, frames, jobs)
+            if stack and request.marks[0] == OPEN:
+                self._keep(request.marks).add(now, stack)
+        return bool(slow)
+
+    def take(
+        self, marks: Marks, own: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
+    ) -> dict[str, int]:
+        """Remove the samples of a finished request, and return its time by key of `code_stack.stack_key`.
+
+        The keys of a stage add up to its time in *own*; a stage without samples has no key. [nanoseconds]
+        """
+        samples = self._samples.get(id(marks))
+        if samples is None or samples.marks is not marks:
+            return {}
+        self._samples.pop(id(marks), None)
+        parts = segments(intervals, start, end)
+        starts = [first for _, first, _ in parts]
+        by_stage: dict[str, Counter[Stack]] = {}
+        for now, stack in samples.stacks:
+            position = bisect_right(starts, now) - 1
+            if position >= 0 and now < parts[position][2]:
+                by_stage.setdefault(parts[position][0], Counter())[stack] += 1
+        found: dict[str, int] = {}
+        for stage, stacks in by_stage.items():
+            for stack, spent in _divide(own.get(stage, 0), stacks):
+                key = self._key(stage, stack)
+                found[key] = found.get(key, 0) + spent
+        return {key: spent for key, spent in found.items() if spent}
+
+    def _key(self, stage: str, stack: Stack) -> str:
+        key = stack_key(stage, [code.frame._replace(line=line) for code, line in stack])
+        if key not in self._keys:
+            if len(self._keys) >= MAX_PROCESS_KEYS:
+                return other_key(key)
+            self._keys.add(key)
+        return key
+
+    def _keep(self, marks: Marks) -> _Samples:
+        samples = self._samples.get(id(marks))
+        if samples is None or samples.marks is not marks:
+            # The oldest one belongs to a request that was dropped, or never ended.
+            while len(self._samples) >= MAX_SAMPLED:
+                self._samples.pop(next(iter(self._samples)), None)
+            samples = self._samples[id(marks)] = _Samples(marks)
+        return samples
+
+    def _register(self) -> None:
+        running = self._running
+        for place in [running.popleft() for _ in range(len(running))]:
+            marks, thread, task, route = place
+            if marks[0] != OPEN:
+                continue
+            request = self._open.get(id(marks))
+            if request is None or request.marks is not marks:
+                request = self._open[id(marks)] = _Request(marks)
+            request.places = [*request.places[-3:], place]
+            request.route = route or request.route
+            if task is None:
+                self._threads[thread] = marks
+        for key in [key for key, request in self._open.items() if request.marks[0] != OPEN]:
+            del self._open[key]
+        for thread in [thread for thread, marks in self._threads.items() if marks[0] != OPEN]:
+            del self._threads[thread]
+        while len(self._open) > MAX_RUNNING:
+            del self._open[next(iter(self._open))]
+
+    def _is_slow(self, request: _Request, now: int) -> bool:
+        threshold = self.recent.threshold(request.route)
+        return threshold is not None and now - request.marks[1] > threshold
+
+    def _stack(self, request: _Request, frames: Mapping[int, FrameType], jobs: Mapping[int, int]) -> Stack:
+        marks = request.marks
+        if id(marks) in jobs:
+            thread = jobs[id(marks)]
+            stack = self._resolve(_thread_frames(frames[thread]))
+            return stack if recorder.working.get(thread) is marks else ()
+        worker = self._worker(marks)
+        return self._stack(worker, frames, jobs) if worker is not None else self._own_stack(request, frames)
+
+    def _worker(self, marks: Marks) -> _Request | None:
+        """Return the run of a batch that works for the request now."""
+        for late in marks[1::3] if "@late" in marks[::3] else ():
+            for run in late.running() if type(late) is Tickets else ():
+                worker = self._open.get(id(run))
+                if worker is not None and worker.marks is run:
+                    return worker
+        return None
+
+    def _own_stack(self, request: _Request, frames: Mapping[int, FrameType]) -> Stack:
+        for _, thread, task, _ in reversed(request.places):
+            top = frames.get(thread)
+            if task is None:
+                if top is not None and self._threads.get(thread) is request.marks:
+                    return self._resolve(_thread_frames(top))
+            elif hasattr(task, "get_coro"):
+                if not task.done():
+                    return self._resolve(_task_frames(task, top))
+            elif not task.dead:
+                return self._resolve(_greenlet_frames(task, thread))
+        return ()
+
+    def _resolve(self, found: Sequence[FrameType]) -> Stack:
+        """Return the functions of the request in *found*, which starts at the innermost frame."""
+        codes = [self._code(frame) for frame in found]
+        openers = [position for position, code in enumerate(codes) if code.frame.module in _OPENERS]
+        users = [position for position, code in enumerate(codes) if code.is_user]
+        # Without a wrapper, as in a `with` block, the work starts at the user's code.
+        outermost = openers[-1] if openers else users[-1] + 1 if users else len(codes)
+        inside = [position for position in range(outermost) if not codes[position].is_ours]
+        innermost_user = next((position for position in inside if codes[position].is_user), -1)
+        return tuple(
+            (codes[at], (found[at].f_lineno or 0) if at == innermost_user else codes[at].frame.line)
+            for at in reversed(inside)
+        )
+
+    def _code(self, frame: FrameType) -> _Code:
+        code = frame.f_code
+        known = self._codes.get(code)
+        if known is None:
+            if len(self._codes) >= MAX_CODE:
+                self._codes.clear()
+            known = self._codes[code] = _describe(code, frame.f_globals.get("__name__"))
+        return known
+
+
+def other_key(key: str) -> str:
+    """Return the key of all further stacks of the stage in *key*."""
+    return f"{key.partition(';')[0]};:__other__"
+
+
+def profile_text(found: Any) -> str:
+    """Return the time of a request by key as text: at most 20 lines and 8 kB of `microseconds key`, largest first."""
+    if not isinstance(found, dict):
+        return ""
+    lines = [
+        f"{round(spent / 1000)} {key}" for key, spent in sorted(found.items(), key=lambda item: -item[1])[:MAX_LINES]
+    ]
+    while len("\n".join(lines).encode()) > MAX_BYTES:
+        lines.pop()
+    return "\n".join(lines)
+
+
+def _divide(total: int, stacks: Counter[Stack]) -> Iterator[tuple[Stack, int]]:
+    """Yield the part of *total* of each stack by its number of samples; the parts add up to *total*."""
+    samples, before, counted = stacks.total(), 0, 0
+    for stack, count in stacks.items():
+        counted += count
+        until = total * counted // samples
+        yield stack, until - before
+        before = until
+
+
+def _describe(code: CodeType, module: object) -> _Code:
+    file = code.co_filename
+    name = module if isinstance(module, str) else ""
+    if name == "__main__":
+        name = file.rpartition("/")[2].removesuffix(".py")
+    is_user = not (file.startswith(("<", *_NOT_USER)) or "/site-packages/" in file or "/dist-packages/" in file)
+    is_ours = name.startswith("stagelens.")
+    frame = CodeFrame(name, code.co_qualname, _short_path(file), code.co_firstlineno)
+    return _Code(frame, is_user and not is_ours, is_ours)
+
+
+def _short_path(file: str) -> str:
+    entries = [entry.rstrip("/") + "/" for entry in sys.path if isinstance(entry, str) and entry]  # pyright: ignore[reportUnnecessaryIsInstance]
+    longest = max((entry for entry in entries if file.startswith(entry)), key=len, default="")
+    return file.removeprefix(longest) if longest else "/".join(file.split("/")[-2:])
+
+
+def _thread_frames(top: FrameType) -> list[FrameType]:
+    found: list[FrameType] = []
+    frame: FrameType | None = top
+    while frame is not None and len(found) < MAX_DEPTH:
+        found.append(frame)
+        frame = frame.f_back
+    return found
+
+
+def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:
+    """Return the frames of a greenlet from the innermost; those of its *thread* while it runs."""
+    suspended = greenlet.gr_frame
+    if suspended is not None:
+        return _thread_frames(suspended)
+    top = sys._current_frames().get(thread)  # noqa: SLF001
+    found = [] if top is None else _thread_frames(top)
+    return found if greenlet.gr_frame is None and not greenlet.dead else []
+
+
+def _task_frames(task: Any, top: FrameType | None) -> list[FrameType]:
+    """Return the frames of a task from the innermost: those on its thread while it runs, else its await chain."""
+    root: Any = getattr(task.get_coro(), "cr_frame", None)
+    on_thread = _thread_frames(top) if top is not None else []
+    for position, frame in enumerate(on_thread):
+        if frame is root:
+            return on_thread[: position + 1]
+    found: list[FrameType] = []
+    awaited: Any = task.get_coro()
+    for _ in range(MAX_DEPTH):
+        frame, awaited = _step(awaited)
+        if frame is not None:
+            found.append(frame)
+        if awaited is None:
+            break
+    return found[::-1]
+
+
+def _step(awaited: Any) -> tuple[FrameType | None, Any]:
+    """Return the frame of a coroutine, if any, and what it waits for."""
+    if isinstance(awaited, CoroutineType):
+        return awaited.cr_frame, awaited.cr_await
+    if isinstance(awaited, GeneratorType):
+        return awaited.gi_frame, awaited.gi_yieldfrom
+    if isinstance(awaited, AsyncGeneratorType):
+        return awaited.ag_frame, awaited.ag_await
+    if isinstance(awaited, asyncio.Task):
+        return None, awaited.get_coro() if not awaited.done() else None  # pyright: ignore[reportUnknownMemberType]
+    if type(awaited).__name__ in _ITERATORS:
+        for inner in gc.get_referents(awaited):
+            if isinstance(inner, (CoroutineType, AsyncGeneratorType, asyncio.Task)):
+                return None, inner  # pyright: ignore[reportUnknownVariableType]
+    return None, None
+
+
+# Built-in iterators that `await` and `async for` put between two coroutines.
+_ITERATORS = frozenset(
+    {"FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable"}
+)
+
+
+def _unpatched(module: str, name: str) -> Callable[..., Any]:
+    """Return a function as it was before gevent replaced it, because a greenlet cannot look at the others while they run."""
+    monkey: Any = sys.modules.get("gevent.monkey")
+    return getattr(import_module(module), name) if monkey is None else monkey.get_original(module, name)
+
+
+def _registrar(running: deque[Place]) -> Callable[[Marks, str], None]:
+    """Return the function that registers a request where it runs now."""
+    get_ident = _unpatched("_thread", "get_ident")
+    append, loop_now, current_task = running.append, asyncio._get_running_loop, asyncio.current_task  # noqa: SLF001
+    monkey: Any = sys.modules.get("gevent.monkey")
+    if monkey is not None and monkey.is_module_patched("threading"):
+        getcurrent: Callable[[], Any] = import_module("greenlet").getcurrent
+
+        def register_greenlet(marks: Marks, route: str) -> None:
+            append((marks, get_ident(), getcurrent(), route))
+
+        return register_greenlet
+
+    def register(marks: Marks, route: str) -> None:
+        loop = loop_now()
+        append((marks, get_ident(), None if loop is None else current_task(loop), route))
+
+    return register

@@ -1,0 +1,324 @@
+"""The tail profiler: which requests it samples, whose stack it takes, and how the samples become time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.core import names
+from stagelens.core.code_stack import CodeFrame, split_stack_key
+from stagelens.core.partition import partition
+from stagelens.instrumentors import recorder, records, tickets
+from stagelens.instrumentors.agent import profile
+from stagelens.instrumentors.agent.aggregate import Aggregator
+from stagelens.instrumentors.agent.profile import Profiler, RecentDurations, profile_text
+from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
+from stagelens.instrumentors.config import AgentConfig, SamplingLimits
+from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+
+LATER = 3600 * 10**9
+
+
+@pytest.fixture
+def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Profiler]:
+    """A profiler whose looks the test takes, and for which each request is slow after a second."""
+    executors = ExecutorInstrumentor()
+    executors.instrument()
+    monkeypatch.setattr(profile, "_unpatched", _without_thread(profile._unpatched))
+    found = Profiler(random.Random(1))
+    for _ in range(profile.MIN_REQUESTS):
+        found.recent.add("/fast", 10**9)
+    found.enable(enabled=True)
+    yield found
+    found.enable(enabled=False)
+    executors.uninstrument()
+
+
+def _without_thread(original: Any) -> Any:
+    return lambda module, name: (lambda *_: None) if name == "start_new_thread" else original(module, name)
+
+
+def functions(profiler: Profiler, marks: records.Marks) -> list[str]:
+    """The functions of the only sampled stack of a request, from the outermost."""
+    now = records.clock() + 2 * LATER
+    (key,) = profiler.take(marks, {"overhead": now}, [], marks[1], now)
+    stage, frames = split_stack_key(key)
+    assert stage == "overhead"
+    return [frame.function.rpartition(".")[2] for frame in frames]
+
+
+def open_request() -> tuple[records.Marks, Any]:
+    scope = recorder.begin()
+    assert scope is not None
+    return scope
+
+
+def look(profiler: Profiler) -> bool:
+    return profiler.sample(records.clock() + LATER)
+
+
+def guilty(started: threading.Event, release: threading.Event) -> None:
+    number = "4111111111111111"  # a value that must not appear anywhere
+    started.set()
+    release.wait()
+    assert number
+
+
+def in_thread(run: Any) -> tuple[threading.Thread, threading.Event]:
+    started, release = threading.Event(), threading.Event()
+    thread = threading.Thread(target=run, args=(started, release))
+    thread.start()
+    started.wait()
+    return thread, release
+
+
+def test_a_thread(profiler: Profiler) -> None:
+    opened: list[records.Marks] = []
+
+    def serve(started: threading.Event, release: threading.Event) -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        guilty(started, release)
+        recorder.end(token)
+
+    thread, release = in_thread(serve)
+    assert look(profiler)
+    release.set()
+    thread.join()
+    now = records.clock() + 2 * LATER
+    (key,) = profiler.take(opened[0], {"overhead": now}, [], opened[0][1], now)
+    frames = split_stack_key(key)[1]
+    assert [frame.function for frame in frames if "test_profile" in frame.module][-1] == "guilty"
+    assert "4111" not in key
+    line = next(frame.line for frame in frames if frame.function == "guilty")
+    assert line == guilty.__code__.co_firstlineno + 3
+
+
+def test_a_job_of_a_pool(profiler: Profiler) -> None:
+    started, release = threading.Event(), threading.Event()
+    marks, token = open_request()
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(guilty, started, release)
+        started.wait()
+        look(profiler)
+        release.set()
+        job.result()
+    recorder.end(token)
+    assert functions(profiler, marks)[0] == "guilty"
+    assert not recorder.working
+
+
+def test_a_task_that_waits_and_one_that_runs(profiler: Profiler) -> None:
+    async def inner(release: asyncio.Event) -> None:
+        await release.wait()
+
+    async def request(release: asyncio.Event, opened: list[records.Marks]) -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        await inner(release)
+        look(profiler)
+        recorder.end(token)
+        marks[0] = records.CLOSED
+
+    async def both() -> list[str]:
+        opened: list[records.Marks] = []
+        release = asyncio.Event()
+        task = asyncio.create_task(request(release, opened))
+        await asyncio.sleep(0)
+        look(profiler)
+        waiting = functions(profiler, opened[0])
+        release.set()
+        await task
+        running = functions(profiler, opened[0])
+        return [*waiting[:3], "|", *running[:2]]
+
+    assert asyncio.run(both()) == ["request", "inner", "wait", "|", "request", "look"]
+
+
+def test_to_thread_and_a_child_task(profiler: Profiler) -> None:
+    started, release = threading.Event(), threading.Event()
+
+    async def serve() -> list[str]:
+        marks, token = open_request()
+        job = asyncio.create_task(asyncio.to_thread(guilty, started, release))
+        await asyncio.sleep(0)
+        started.wait()
+        look(profiler)
+        release.set()
+        await job
+        recorder.end(token)
+        return functions(profiler, marks)
+
+    assert "guilty" in asyncio.run(serve())
+
+
+def test_a_batch_counts_as_the_work_of_the_waiting_request(profiler: Profiler) -> None:
+    marks, token = open_request()
+    drawn = tickets.ticket()
+
+    def worker(started: threading.Event, release: threading.Event) -> None:
+        with tickets.batch([drawn]):
+            guilty(started, release)
+
+    recorder.end(token)
+    thread, release = in_thread(worker)
+    look(profiler)
+    release.set()
+    thread.join()
+    assert "guilty" in functions(profiler, marks)
+
+
+def test_the_thread_of_a_finished_request_is_not_sampled(profiler: Profiler) -> None:
+    first, token = open_request()
+    recorder.end(token)
+    second, token = open_request()
+    look(profiler)
+    recorder.end(token)
+    # Both are open on this thread: only the later one can be what the thread does.
+    assert not profiler.take(first, {"overhead": 1}, [], 0, LATER * 2)
+    assert "look" in functions(profiler, second)
+
+
+def test_only_requests_above_the_p90_of_their_route_are_slow() -> None:
+    recent = RecentDurations()
+    assert recent.threshold("/a") is None
+    for duration in range(100):
+        recent.add("/a", duration)
+    assert (recent.threshold("/a"), recent.threshold("/b")) == (90, 90)
+    for _ in range(profile.MIN_REQUESTS):
+        recent.add("/b", 1000)
+    assert (recent.threshold("/a"), recent.threshold("/b")) == (90, 1000)
+
+
+def test_a_request_that_is_not_slow_is_the_baseline(profiler: Profiler) -> None:
+    marks, token = open_request()
+    assert not profiler.sample(marks[1] + 1)
+    recorder.end(token)
+    assert len(profiler.take(marks, {"overhead": 5}, [], marks[1], marks[1] + 5)) == 1
+
+
+def a_code(name: str) -> Any:
+    return profile._Code(CodeFrame("serve", name, "serve.py", 1), is_user=True, is_ours=False)
+
+
+stages = st.lists(
+    st.tuples(st.sampled_from(["preprocess", "forward", "mine"]), st.integers(0, 100), st.integers(0, 100)), max_size=6
+)
+
+
+@given(stages, st.lists(st.tuples(st.integers(0, 120), st.integers(0, 3)), max_size=40))
+def test_the_keys_of_a_stage_add_up_to_its_time(intervals: list[Any], samples: list[tuple[int, int]]) -> None:
+    profiler, marks = Profiler(random.Random(1)), [records.OPEN, 0, 0]
+    for now, which in samples:
+        profiler._keep(marks).add(now, ((a_code(f"f{which}"), 1),))
+    own = partition(intervals, 0, 100)
+    found = profiler.take(marks, own, intervals, 0, 100)
+    totals: dict[str, int] = {}
+    for key, spent in found.items():
+        stage = split_stack_key(key)[0]
+        totals[stage] = totals.get(stage, 0) + spent
+    assert all(spent == own[stage] for stage, spent in totals.items())
+    assert not profiler.take(marks, own, intervals, 0, 100)
+
+
+def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile, "MAX_SAMPLED", 2)
+    monkeypatch.setattr(profile, "MAX_PROCESS_KEYS", 3)
+    profiler = Profiler(random.Random(1))
+    requests = [[records.OPEN, 0, 0] for _ in range(3)]
+    for marks in requests:
+        for now in range(3 * profile.MAX_SAMPLES):
+            profiler._keep(marks).add(now, ((a_code(f"f{now}"), 1),))
+    assert not profiler.take(requests[0], {"overhead": 9}, [], 0, LATER)
+    assert len(profiler._samples[id(requests[1])].stacks) < profile.MAX_SAMPLES
+    found = profiler.take(requests[1], {"overhead": 10**9}, [], 0, LATER)
+    assert len(found) == 4
+    assert found["overhead;:__other__"] > 0
+
+
+def test_the_series_and_the_trace_get_the_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.MAX_KEYS", 1)
+    profiler = Profiler(random.Random(1))
+    fold = Aggregator(SamplingLimits(), random.Random(1), profiler=profiler)
+    marks = [records.CLOSED, 0, 0, "forward", 0, 8_000_000]
+    for now in range(8):
+        profiler._keep(marks).add(now, ((a_code(f"f{now // 6}"), 1),))
+    fold.add((marks, 0, 10_000_000, "/p", "", 200, "server"))
+    ((dimensions, delta),) = fold.take().items()
+    counted = {
+        key: sum(h.buckets.values()) for metric, key, h in delta.counts.histograms() if metric == names.PROFILE_TIME
+    }
+    assert counted == {"forward;serve:f0@serve.py:1": 6000, "forward;:__other__": 2000}
+    ((record, because),) = delta.sampler.retained()
+    root = build_trace(RetainedRequest(record, because, dimensions, delta.own_stages)).spans[0]
+    assert root.attributes[names.PROFILE] == "6000 forward;serve:f0@serve.py:1\n2000 forward;serve:f1@serve.py:1"
+
+
+def test_the_text_is_limited() -> None:
+    lines = profile_text({f"forward;{'x' * 1000}{number}": number * 1000 for number in range(100)}).split("\n")
+    assert (len(lines), lines[0][:3]) == (8, "99 ")
+
+
+def test_off() -> None:
+    assert AgentConfig.from_env({}).profile
+    assert not AgentConfig.from_env({"STAGELENS_PROFILE": "off"}).profile
+    assert AgentConfig.from_env({"STAGELENS_PROFILE": "perhaps"}).profile
+    assert recorder.opened is None
+
+
+FORK = """
+import os, random
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.agent.profile import Profiler
+profiler = Profiler(random.Random(1))
+profiler.enable(enabled=True)
+assert recorder.opened is not None
+if os.fork() == 0:
+    os._exit(0 if recorder.opened is None and not recorder.working else 1)
+print(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+import random, gevent
+from stagelens.instrumentors import recorder, records
+from stagelens.instrumentors.agent import profile
+profiler = profile.Profiler(random.Random(1))
+for _ in range(20):
+    profiler.recent.add("", 10**9)
+profiler._started = True
+profiler.enable(enabled=True)
+def slow():
+    marks, token = recorder.begin()
+    opened.append(marks)
+    gevent.sleep(0)
+    recorder.end(token)
+def serve():
+    slow()
+opened = []
+greenlet = gevent.spawn(serve)
+gevent.sleep(0)
+profiler.sample(records.clock() + 3600 * 10**9)
+greenlet.join()
+(key,) = profiler.take(opened[0], {"overhead": 7}, [], opened[0][1], records.clock() + 7200 * 10**9)
+print([part.partition("@")[0] for part in key.split(";")][:3])
+"""
+
+
+@pytest.mark.parametrize(
+    ("script", "printed"), [(FORK, "0"), (GEVENT, "['overhead', '<string>:serve', '<string>:slow']")]
+)
+def test_other_processes(script: str, printed: str) -> None:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == printed, done.stderr
