@@ -36,16 +36,27 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
     >>> partition([("preprocess", 0, 6), ("tokenize", 2, 5), ("forward", 6, 9)], 0, 10)
     {'overhead': 1, 'preprocess': 3, 'tokenize': 3, 'forward': 3}
     """
-    # Most requests have only consecutive intervals, which need no sweep.
+    # Most requests have only consecutive and nested intervals, recorded in the order of their end, which need no sweep.
     own: dict[str, int] = {OVERHEAD: 0}
-    idle, now = 0, t0
+    outermost: list[tuple[int, int]] = []
+    now = t0
     for stage, start, end in intervals:
-        if not now <= start <= end <= t1:
+        if not (t0 <= start <= end <= t1 and now <= end):
             return _swept(intervals, t0, t1)
-        idle += start - now
-        own[stage] = own.get(stage, 0) + end - start
+        spent = end - start
+        if start < now:
+            while outermost and outermost[-1][0] >= start:
+                inside = outermost.pop()
+                if inside == (start, end):
+                    # The order of charts decides.
+                    return _swept(intervals, t0, t1)
+                spent -= inside[1] - inside[0]
+            if outermost and outermost[-1][1] > start:
+                return _swept(intervals, t0, t1)
+        outermost.append((start, end))
+        own[stage] = own.get(stage, 0) + spent
         now = end
-    own[OVERHEAD] += idle + t1 - now
+    own[OVERHEAD] += t1 - t0 - sum(own.values())
     return own
 
 

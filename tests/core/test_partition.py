@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from stagelens.core.partition import Interval, partition
+from stagelens.core.partition import Interval, partition, segments
 from stagelens.core.stages import ORDER, OVERHEAD
 
 STAGES = ("forward", "preprocess", "tokenize", "queue", "rerank", "answer")
@@ -79,6 +79,20 @@ def test_every_instant_is_assigned_by_the_partition_rule(request: list[Interval]
         expected[owner(request, instant)] += 1
 
     assert partition(request, T0, T1) == expected
+
+
+@given(requests)
+def test_nested_intervals_give_the_same_result_without_the_sweep(request: list[Interval]) -> None:
+    """Whether or not they are nested and in the order of their end."""
+    swept = {OVERHEAD: 0} | dict.fromkeys(
+        (stage for stage, start, end in request if start <= end and start <= T1 and end >= T0), 0
+    )
+    for stage, start, end in segments(request, T0, T1):
+        swept[stage] += end - start
+
+    assert partition(request, T0, T1) == swept
+    ended = sorted(request, key=lambda each: (each[2], -each[1]))
+    assert partition(ended, T0, T1) == swept
 
 
 @given(requests, st.randoms(use_true_random=False))
