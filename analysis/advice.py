@@ -16,7 +16,7 @@ from typing import Any, Literal
 import yaml
 
 from ..core.histogram import has_enough_samples
-from ..core.stages import BY_KEY, OTHER, OVERHEAD
+from ..core.stages import BY_KEY, OTHER, UNEXPLAINED
 from .breakdown import Measures
 from .costs import cost_by_stage
 
@@ -249,15 +249,16 @@ def largest_findings(services: Iterable[Facts], rank: str) -> list[StageFinding]
 
 def _finding(facts: Facts, stage: str) -> StageFinding | None:
     family = family_of(stage)
-    if family is None or (stage == OVERHEAD and not _has_gap(facts)):
+    if family is None or (stage in UNEXPLAINED and not _has_gap(facts)):
         return None
     return StageFinding(facts, stage, family)
 
 
 def _has_gap(facts: Facts) -> bool:
-    """Return whether too much time is unattributed."""
+    """Return whether too much time has no known cause."""
     p50, p99 = facts.measures.p50, facts.measures.p99
-    shares = [facts.median(OVERHEAD) / p50 if p50 else 0.0, facts.tail(OVERHEAD) / p99 if p99 else 0.0]
+    median, tail = sum(map(facts.median, UNEXPLAINED)), sum(map(facts.tail, UNEXPLAINED))
+    shares = [median / p50 if p50 else 0.0, tail / p99 if p99 else 0.0]
     return max(shares) > _MUCH_OVERHEAD
 
 

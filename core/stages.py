@@ -41,6 +41,8 @@ STAGES: tuple[Stage, ...] = (
     Stage("network", "Network", "receiving the request body, or sending the response", waiting=True),
     Stage("queue", "Queue", "waiting in a proxy, thread pool, executor, batch or scheduler", waiting=True),
     Stage("load", "Cold start", "loading weights, creating sessions, compiling or warming up", waiting=True),
+    Stage("framework", "Framework", "routing, middleware, dependencies and validation of the web framework"),
+    Stage("handler", "Handler", "your endpoint's code that no other stage covers"),
     Stage("untimed", "Not timed", "time of requests that the agent recorded without stages to reduce its cost"),
     Stage("overhead", "Unattributed", "time of the request that no stage covers"),
 )
@@ -48,6 +50,11 @@ STAGES: tuple[Stage, ...] = (
 OVERHEAD = "overhead"
 # Stage of the whole time of a request that was recorded without stages; a request with stages has no such time.
 UNTIMED = "untimed"
+# Interval of the whole request as its web framework sees it, and of the user's endpoint in it: other stages lie inside.
+FRAMEWORK = "framework"
+HANDLER = "handler"
+# Stages whose time has no known cause: coverage objectives count them as not covered.
+UNEXPLAINED = (OVERHEAD, HANDLER)
 ORDER: dict[str, int] = {stage.key: position for position, stage in enumerate(STAGES)}
 BY_KEY: dict[str, Stage] = {stage.key: stage for stage in STAGES}
 
@@ -114,7 +121,7 @@ STALL_CAUSES = {cause.key: cause for cause in (STALL_GC, STALL_LOOP, STALL_CPU, 
 
 # Stages in which a request waits for its event loop. In any other stage the request runs on the loop, and may block it, or in a
 # thread, which a stalled loop does not delay.
-_WAITS_FOR_LOOP = {"queue", "dependency", "network", OVERHEAD}
+_WAITS_FOR_LOOP = {"queue", "dependency", "network", FRAMEWORK, *UNEXPLAINED}
 
 
 def holds_up(cause: str, stage: str) -> bool:
