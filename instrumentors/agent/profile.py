@@ -1,8 +1,8 @@
 """The tail profiler: samples the call stacks of requests that run longer than the recent p90 of their route.
 
-A thread looks at the running requests ten times per second, and every few milliseconds while one of them is slow. At each slow
-look one random request, whatever its age, is sampled as well, as the baseline. The CPU time of each look is measured, and the
-next look is delayed until the profiler stays below its limits.
+A thread looks at the running requests ten times per second, and every few milliseconds while one of them is slow. While none is
+slow, it samples one random request, as the baseline. The CPU time of each look is measured, and the next look is delayed until
+the profiler stays below its limits.
 
 A stack is that of the thread that works for the request: a thread of a pool, the worker of its batch, the thread of its event
 loop while its task runs; or the await chain of the task while it waits. It contains code, never values of variables. The
@@ -12,6 +12,7 @@ samples of a request wait for its end, and are then divided among its stages by 
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import random
 import sys
@@ -45,8 +46,9 @@ RECENT_REQUESTS, MIN_REQUESTS, MAX_ROUTES = 200, 20, 1000
 MAX_CODE = 20_000
 # Limits of the text of a trace.
 MAX_LINES, MAX_BYTES = 20, 8192
-# Keys of one series between two exports, and of a process.
+# Keys of one series between two exports, and of a process in an hour.
 MAX_KEYS, MAX_PROCESS_KEYS = 200, 5000
+HOUR_NS = 3600 * 10**9
 # https://docs.python.org/3/library/sysconfig.html#installation-paths
 _NOT_USER = tuple({sysconfig.get_path(name) + "/" for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
@@ -64,7 +66,7 @@ _OPENERS = frozenset(
 # Marks, thread, task or greenlet if any, route as far as known.
 Place = tuple[Marks, int, Any, str]
 # Code and running line of each function, from the outermost to the innermost.
-Stack = tuple[tuple["_Code", int], ...]
+Stack = tuple[tuple["Code", int], ...]
 
 
 class RecentDurations:
@@ -97,7 +99,7 @@ class RecentDurations:
             self._p90[key] = sorted(recent)[len(recent) * 9 // 10]
 
 
-class _Code(NamedTuple):
+class Code(NamedTuple):
     """A function as it appears in a key.
 
     Args:
@@ -163,8 +165,10 @@ class Profiler:
         self._open: dict[int, _Request] = {}
         self._threads: dict[int, Marks] = {}
         self._samples: dict[int, _Samples] = {}
-        self._codes: dict[CodeType, _Code] = {}
+        self._codes: dict[CodeType, Code] = {}
+        # Keys of the current hour, and its start.
         self._keys: set[str] = set()
+        self._keys_since = clock()
 
     def enable(self, *, enabled: bool) -> None:
         """Start or pause sampling."""
@@ -174,10 +178,10 @@ class Profiler:
         recorder.opened = _registrar(self._running) if enabled else None
         if enabled and not self._started:
             self._started = True
-            _unpatched("_thread", "start_new_thread")(self._run, ())
+            unpatched("_thread", "start_new_thread")(self._run, ())
 
     def _run(self) -> None:
-        sleep = _unpatched("time", "sleep")
+        sleep = unpatched("time", "sleep")
         seconds = IDLE_SECONDS
         try:
             while True:
@@ -216,12 +220,12 @@ class Profiler:
             if len(slow) > STACKS_AT_ONCE
             else slow or [self._rng.choice(requests)]
         )
-        frames = sys._current_frames()  # noqa: SLF001 - the documented way
+        frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
         for request in chosen:
             stack = self._stack(request, frames, jobs)
             if stack and request.marks[0] == OPEN:
-                self._keep(request.marks).add(now, stack)
+                self.samples_of(request.marks).add(now, stack)
         return bool(slow)
 
     def take(
@@ -252,12 +256,16 @@ class Profiler:
     def _key(self, stage: str, stack: Stack) -> str:
         key = stack_key(stage, [code.frame._replace(line=line) for code, line in stack])
         if key not in self._keys:
+            if clock() - self._keys_since > HOUR_NS:
+                self._keys.clear()
+                self._keys_since = clock()
             if len(self._keys) >= MAX_PROCESS_KEYS:
                 return other_key(key)
             self._keys.add(key)
         return key
 
-    def _keep(self, marks: Marks) -> _Samples:
+    def samples_of(self, marks: Marks) -> _Samples:
+        """Return the samples of a running request, to which a sample can be added."""
         samples = self._samples.get(id(marks))
         if samples is None or samples.marks is not marks:
             # The oldest one belongs to a request that was dropped, or never ended.
@@ -335,7 +343,7 @@ class Profiler:
             for at in reversed(inside)
         )
 
-    def _code(self, frame: FrameType) -> _Code:
+    def _code(self, frame: FrameType) -> Code:
         code = frame.f_code
         known = self._codes.get(code)
         if known is None:
@@ -372,7 +380,7 @@ def _divide(total: int, stacks: Counter[Stack]) -> Iterator[tuple[Stack, int]]:
         before = until
 
 
-def _describe(code: CodeType, module: object) -> _Code:
+def _describe(code: CodeType, module: object) -> Code:
     file = code.co_filename
     name = module if isinstance(module, str) else ""
     if name == "__main__":
@@ -380,13 +388,21 @@ def _describe(code: CodeType, module: object) -> _Code:
     is_user = not (file.startswith(("<", *_NOT_USER)) or "/site-packages/" in file or "/dist-packages/" in file)
     is_ours = name.startswith("stagelens.")
     frame = CodeFrame(name, code.co_qualname, _short_path(file), code.co_firstlineno)
-    return _Code(frame, is_user and not is_ours, is_ours)
+    return Code(frame, is_user and not is_ours, is_ours)
 
 
 def _short_path(file: str) -> str:
+    folder, _, name = file.rpartition("/")
+    return _short_folder(folder) + name
+
+
+# A first look may meet hundreds of functions, of few folders.
+@functools.lru_cache(maxsize=4096)
+def _short_folder(folder: str) -> str:
     entries = [entry.rstrip("/") + "/" for entry in sys.path if isinstance(entry, str) and entry]  # pyright: ignore[reportUnnecessaryIsInstance]
-    longest = max((entry for entry in entries if file.startswith(entry)), key=len, default="")
-    return file.removeprefix(longest) if longest else "/".join(file.split("/")[-2:])
+    longest = max((entry for entry in entries if f"{folder}/".startswith(entry)), key=len, default="")
+    short = f"{folder}/".removeprefix(longest) if longest else folder.rpartition("/")[2] + "/"
+    return short.removeprefix("/") if not folder else short
 
 
 def _thread_frames(top: FrameType) -> list[FrameType]:
@@ -403,7 +419,7 @@ def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:
     suspended = greenlet.gr_frame
     if suspended is not None:
         return _thread_frames(suspended)
-    top = sys._current_frames().get(thread)  # noqa: SLF001
+    top = sys._current_frames().get(thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     found = [] if top is None else _thread_frames(top)
     return found if greenlet.gr_frame is None and not greenlet.dead else []
 
@@ -449,7 +465,7 @@ _ITERATORS = frozenset(
 )
 
 
-def _unpatched(module: str, name: str) -> Callable[..., Any]:
+def unpatched(module: str, name: str) -> Callable[..., Any]:
     """Return a function as it was before gevent replaced it, because a greenlet cannot look at the others while they run."""
     monkey: Any = sys.modules.get("gevent.monkey")
     return getattr(import_module(module), name) if monkey is None else monkey.get_original(module, name)
@@ -457,7 +473,7 @@ def _unpatched(module: str, name: str) -> Callable[..., Any]:
 
 def _registrar(running: deque[Place]) -> Callable[[Marks, str], None]:
     """Return the function that registers a request where it runs now."""
-    get_ident = _unpatched("_thread", "get_ident")
+    get_ident = unpatched("_thread", "get_ident")
     append, loop_now, current_task = running.append, asyncio._get_running_loop, asyncio.current_task  # noqa: SLF001
     monkey: Any = sys.modules.get("gevent.monkey")
     if monkey is not None and monkey.is_module_patched("threading"):
