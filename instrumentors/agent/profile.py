@@ -1,7 +1,7 @@
 """The tail profiler: samples the call stacks of requests that run longer than the recent p90 of their route.
 
-A thread looks at the running requests ten times per second, and every few milliseconds while one of them is slow. While none is
-slow, it samples one random request, as the baseline. The CPU time of each look is measured, and the next look is delayed until
+A thread looks at the running requests ten times per second, and every few milliseconds while one of them is slow. It also samples
+random requests, as the baseline. The CPU time of each look is measured: looks become rarer, and first of all baselines, so that
 the profiler stays below its limits.
 
 A stack is that of the thread that works for the request: a thread of a pool, the worker of its batch, the thread of its event
@@ -34,8 +34,11 @@ from ..tickets import Tickets
 
 # Time between two looks. [seconds]
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
-# Limits of the CPU time. [ratio of one core]
-IDLE_SHARE, SLOW_SHARE = 0.0005, 0.01
+# Limits of the CPU time: while no request is slow, and the part of it without baselines; while one is. [ratio of one core]
+IDLE_SHARE, LOOK_SHARE, SLOW_SHARE = 0.0005, 0.0004, 0.01
+MAX_CREDIT_NS = 1e6
+# One in this many looks at slow requests samples another request, as the baseline.
+BASELINE_EVERY = 8
 # Stacks of one look: other threads wait for the interpreter lock meanwhile.
 STACKS_AT_ONCE = 8
 MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 512, 512
@@ -182,7 +185,9 @@ class Profiler:
 
     def _run(self) -> None:
         sleep = unpatched("time", "sleep")
-        seconds = IDLE_SECONDS
+        seconds = idle_seconds = IDLE_SECONDS
+        # CPU time that looks at a service without slow requests may still take. [nanoseconds]
+        credit_ns = 0.0
         try:
             while True:
                 sleep(seconds)
@@ -190,12 +195,18 @@ class Profiler:
                     self._clear()
                     seconds = 1.0
                     continue
+                baseline = credit_ns > 0
                 before = time.thread_time_ns()
-                slow = self.sample(clock())
+                slow = self.sample(clock(), baseline=baseline)
                 spent = time.thread_time_ns() - before
                 self.cpu_ns += spent
-                at_least, share = (SLOW_SECONDS, SLOW_SHARE) if slow else (IDLE_SECONDS, IDLE_SHARE)
-                seconds = max(at_least, spent / share / 1e9)
+                if slow:
+                    seconds = max(SLOW_SECONDS, spent / SLOW_SHARE / 1e9)
+                    continue
+                if not baseline:
+                    idle_seconds = max(IDLE_SECONDS, spent / LOOK_SHARE / 1e9)
+                credit_ns = min(credit_ns + seconds * IDLE_SHARE * 1e9 - spent, MAX_CREDIT_NS)
+                seconds = idle_seconds
         except Exception:
             self._failed, self._enabled = True, False
             recorder.opened = None
@@ -206,20 +217,23 @@ class Profiler:
         for held in (self._running, self._open, self._threads, self._samples):
             held.clear()
 
-    def sample(self, now: int) -> bool:
-        """Sample the slow requests at the time *now* of `clock`, and one random request; return whether any is slow."""
+    def sample(self, now: int, *, baseline: bool = True) -> bool:
+        """Sample the slow requests at the time *now* of `clock`; return whether any is slow.
+
+        Args:
+            now: Time of `clock`. [nanoseconds]
+            baseline: Whether to sample one random request if none is slow.
+        """
         self._register()
         requests = [
             request for request in self._open.values() if request.marks[3:4] != [SHARED] and request.marks[1] > 0
         ]
-        if not requests:
-            return False
         slow = [request for request in requests if self._is_slow(request, now)]
-        chosen = (
-            self._rng.sample(slow, STACKS_AT_ONCE)
-            if len(slow) > STACKS_AT_ONCE
-            else slow or [self._rng.choice(requests)]
-        )
+        chosen = self._rng.sample(slow, STACKS_AT_ONCE) if len(slow) > STACKS_AT_ONCE else slow
+        if requests and (baseline if not slow else self._rng.random() * BASELINE_EVERY < 1):
+            chosen = {*chosen, self._rng.choice(requests)}
+        if not chosen:
+            return False
         frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
         for request in chosen:
@@ -275,11 +289,11 @@ class Profiler:
         return samples
 
     def _register(self) -> None:
-        running = self._running
-        for place in [running.popleft() for _ in range(len(running))]:
+        oldest = self._running.popleft
+        # Most requests that began since the last look have ended.
+        still_open = [place for place in [oldest() for _ in range(len(self._running))] if place[0][0] == OPEN]
+        for place in still_open:
             marks, thread, task, route = place
-            if marks[0] != OPEN:
-                continue
             request = self._open.get(id(marks))
             if request is None or request.marks is not marks:
                 request = self._open[id(marks)] = _Request(marks)
