@@ -24,7 +24,7 @@ from .records import Marks, clock
 SERVERS: Final = (
     "aiohttp.web",
     "bentoml",
-    "django",
+    "django.core.handlers.base",
     "flask",
     "gunicorn",
     "litserve",

@@ -50,10 +50,18 @@ def test_each_model_run_of_a_script_is_a_request() -> None:
     ]
 
 
-@pytest.mark.parametrize("server", ["import starlette", "import flask", "stagelens.request('batch')"])
+@pytest.mark.parametrize(
+    "server", ["import starlette", "import flask", "import django.core.handlers.wsgi", "stagelens.request('batch')"]
+)
 def test_a_process_with_a_server_or_requests_counts_no_model_calls(server: str) -> None:
     """Model calls outside of its requests are warm-ups or background work."""
     assert requests_of(f"{SESSION}{server}\nmagika.identify_bytes(b'import os\\n' * 9)") == []
+
+
+def test_parts_of_django_that_other_libraries_import_are_no_server() -> None:
+    """Celery imports them through Kombu."""
+    code = f"{SESSION}import django.utils.functional\nmagika.identify_bytes(b'import os\\n' * 9)"
+    assert requests_of(code) == ["internal standard_v3_3 - load"]
 
 
 def test_a_module_call_in_a_request_is_not_counted_again() -> None:
