@@ -143,14 +143,14 @@ programs:
 
 # All that the tests of stacks need beside the virtual environment.
 .PHONY: stacks
-stacks: programs triton kserve bentoml litserve mlserver ray around upstream vllm oldest oldest-sdk
+stacks: programs triton kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk
 
-# What the tests of KServe, BentoML, LitServe, MLServer, Ray, vLLM and clients such as redis-py run, and those of httpx and Starlette
-# themselves, beside what the tests have anyway; the oldest supported versions of libraries and of the OpenTelemetry SDK; and what
-# `benchmarks/accuracy.py as-found` runs.
+# What the tests of KServe, BentoML, LitServe, MLServer, Ray, vLLM, libraries of models, and clients such as redis-py run, and
+# those of httpx and Starlette themselves, beside what the tests have anyway; the oldest supported versions of libraries and of
+# the OpenTelemetry SDK; and what `benchmarks/accuracy.py as-found` runs.
 PINNED = $(wildcard tests/*/*/$@.txt tests/*/*/*/$@.txt benchmarks/*/$@.txt)
-.PHONY: kserve bentoml litserve mlserver ray around upstream vllm oldest oldest-sdk found
-kserve bentoml litserve mlserver ray around upstream vllm oldest oldest-sdk found: | $(VENV)/bin/python
+.PHONY: kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found
+kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found: | $(VENV)/bin/python
 	@cmp -s $(PINNED) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
 	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(PINNED) $(AFTER) \
 	&& cp $(PINNED) $(VENV)/$@/installed; } \

@@ -38,6 +38,7 @@ LIBRARIES = (
     Library("aiohttp.web", "aiohttp_server", "AioHttpServerInstrumentor"),
     Library("bentoml", "bentoml", "BentoMLInstrumentor"),
     Library("botocore", "botocore", "BotocoreInstrumentor"),
+    Library("catboost", "catboost", "CatBoostInstrumentor"),
     Library("concurrent.futures", "process_pools", "ProcessPoolInstrumentor"),
     Library("cv2", "opencv", "OpenCvInstrumentor"),
     Library("django", "django", "DjangoInstrumentor"),
@@ -47,6 +48,7 @@ LIBRARIES = (
     Library("httpx", "httpx", "HttpxInstrumentor"),
     Library("httpx2", "httpx", "HttpxInstrumentor"),
     Library("json", "json", "JsonInstrumentor"),
+    Library("lightgbm", "lightgbm", "LightGBMInstrumentor"),
     Library("litserve", "litserve", "LitServeInstrumentor"),
     Library("mlserver", "mlserver", "MLServerInstrumentor"),
     Library("numpy", "numpy", "NumpyInstrumentor"),
@@ -63,6 +65,7 @@ LIBRARIES = (
     Library("sentence_transformers", "sentence_transformers", "SentenceTransformersInstrumentor"),
     Library("soundfile", "soundfile", "SoundFileInstrumentor"),
     Library("sqlalchemy", "sqlalchemy", "SqlAlchemyInstrumentor"),
+    Library("sklearn", "sklearn", "SklearnInstrumentor"),
     Library("starlette", "asgi", "AsgiInstrumentor"),
     Library("threading", "executors", "ExecutorInstrumentor"),
     Library("torch", "torch", "TorchInstrumentor"),
@@ -70,6 +73,7 @@ LIBRARIES = (
     Library("tritonclient", "tritonclient", "TritonClientInstrumentor"),
     Library("urllib3", "urllib3", "Urllib3Instrumentor"),
     Library("uvicorn", "uvicorn", "UvicornInstrumentor"),
+    Library("xgboost", "xgboost", "XGBoostInstrumentor"),
 )
 
 

@@ -287,6 +287,8 @@ def test_the_headline_numbers_of_the_readme_are_those_of_the_code() -> None:
 SINGLE_VERSION = {
     "bentoml",
     "boto3",
+    "catboost",
+    "lightgbm",
     "litserve",
     "mlserver",
     "numpy",
@@ -297,10 +299,12 @@ SINGLE_VERSION = {
     "pydantic",
     "ray",
     "redis",
+    "scikit-learn",
     "sentence-transformers",
     "soundfile",
     "SQLAlchemy",
     "torch",
+    "xgboost-cpu",
 }
 
 

@@ -1,0 +1,95 @@
+"""Wrappers that the libraries of models share: the outermost call is one stage, and in a plain script one request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sized
+from contextvars import ContextVar
+from typing import Any, Final
+
+from .. import scripts
+from ..instrumentor import log_failure, timed_call
+from ..records import Marks, current, has_capacity
+
+# Whether a model call or a training runs in this context: the model calls inside belong to it.
+inside: Final[ContextVar[bool]] = ContextVar("stagelens_inside_model", default=False)
+
+
+def class_name(model: Any) -> str:
+    """Return the class name of *model*."""
+    return type(model).__name__
+
+
+def model_call(name_of: Callable[[Any], str] = class_name) -> Callable[[Any], Any]:
+    """Return a wrapper that records the outermost call of a method as `forward`, with the name and the batch size of the model.
+
+    Args:
+        name_of: Returns the name of the model, for the object whose method is called.
+    """
+
+    def make(original: Any) -> Any:
+        timed = timed_call("forward")(without_calls(original))
+
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            if inside.get():
+                return original(self, *args, **options)
+            marks = current.get()
+            if marks is None:
+                scope = scripts.begin() if scripts.on else None
+                if scope is None:
+                    return original(self, *args, **options)
+                return scripts.call(scope, _name(name_of, self), call, self, *args, **options)
+            try:
+                return timed(self, *args, **options)
+            finally:
+                if has_capacity(marks):
+                    _describe(marks, _name(name_of, self), args)
+
+        return call
+
+    return make
+
+
+def without_calls(original: Any) -> Any:
+    """Wrap a function so that the model calls inside are neither requests nor stages."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        token = inside.set(True)
+        try:
+            return original(*args, **options)
+        finally:
+            inside.reset(token)
+
+    return call
+
+
+def _name(name_of: Callable[[Any], str], model: Any) -> str:
+    try:
+        return name_of(model)
+    except Exception:
+        log_failure("naming a model")
+        return class_name(model)
+
+
+def _describe(marks: Marks, name: str, args: tuple[Any, ...]) -> None:
+    try:
+        marks.extend(("@model", name, 0))
+        rows = rows_of(args[0]) if args else 0
+        if rows:
+            marks.extend(("@batch", rows, 0))
+    except Exception:
+        log_failure("describing a model call")
+
+
+def rows_of(data: Any) -> int:
+    """Return the number of rows of a table (an array, a data frame, a `DMatrix`) or of a list of rows; 0 if unknown.
+
+    >>> rows_of([[1, 2], [3, 4]]), rows_of([1, 2]), rows_of(memoryview(bytes(6)).cast("B", (2, 3)))
+    (2, 0, 2)
+    """
+    count = getattr(data, "num_row", None)
+    if count is not None:
+        return int(count())
+    shape = getattr(data, "shape", None)
+    if isinstance(shape, tuple):
+        return int(shape[0]) if len(shape) > 1 else 0  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    return len(data) if isinstance(data, list) and data and isinstance(data[0], Sized) else 0  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]

@@ -1,0 +1,85 @@
+"""scikit-learn: times the predictions of estimators as `forward`.
+
+- A `Pipeline` is one `forward`, which includes its transformations. Its model name is the class of its last step.
+- Stagelens reads only the number of rows of the input.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import FunctionType, MappingProxyType, ModuleType
+from typing import Any
+
+from ..instrumentor import Hook, Instrumentor, log_failure
+from .model_common import class_name, model_call, without_calls
+
+PREDICTIONS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "kneighbors")
+TRAINING = ("fit", "fit_transform", "fit_predict", "partial_fit")
+
+
+class SklearnInstrumentor(Instrumentor):
+    """Instrumentor of `sklearn.base.BaseEstimator` and its subclasses."""
+
+    library = "sklearn"
+    title = "scikit-learn"
+    stages = MappingProxyType(
+        {
+            "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `decision_function`, `score_samples` and "
+            "`kneighbors` of an estimator or a `Pipeline`, from 20 µs"
+        }
+    )
+    facts = ("model", "batch")
+    not_timed = (
+        "`transform` outside a `Pipeline`",
+        "predictions inside `fit`",
+        'the loading of an estimator by `joblib` or `pickle`. To time it, use `stagelens.stage("load")`.',
+    )
+    tested = MappingProxyType({"scikit-learn": "1.9.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return the patch functions by module."""
+        return {"sklearn.base": self._base, "sklearn.utils.parallel": self._parallel}
+
+    def _base(self, module: ModuleType) -> None:
+        for owner in _subclasses(module.BaseEstimator):
+            self._estimator(owner)
+        # The base class that is called for each further estimator, also those of other libraries and of the user.
+        requester = next(owner for owner in module.BaseEstimator.__mro__ if "__init_subclass__" in vars(owner))
+        self.replace(requester, "__init_subclass__", self._creating)
+
+    def _parallel(self, module: ModuleType) -> None:
+        # A job of an ensemble, which may run in a thread without the context of the outer call.
+        wrapper = getattr(module, "_FuncWrapper", None)
+        if wrapper is not None:
+            self.replace(wrapper, "__call__", without_calls)
+
+    def _creating(self, original: Any) -> Any:
+        def __init_subclass__(cls: type, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
+            original(cls, **options)
+            try:
+                self._estimator(cls)
+            except Exception:
+                log_failure("instrumenting an estimator of scikit-learn")
+
+        return __init_subclass__
+
+    def _estimator(self, owner: type) -> None:
+        for names, make in ((PREDICTIONS, model_call(_name)), (TRAINING, without_calls)):
+            for name in names:
+                method = vars(owner).get(name)
+                if isinstance(method, FunctionType):
+                    self.replace(owner, name, make)
+                elif type(method).__name__ == "_AvailableIfDescriptor":
+                    # A method that only some objects have: the function inside is replaced, so that the others still lack it.
+                    self.replace(method, "fn", make)
+
+
+def _name(estimator: Any) -> str:
+    steps = getattr(estimator, "steps", None)
+    return class_name(steps[-1][1] if steps else estimator)
+
+
+def _subclasses(owner: type) -> Iterator[type]:
+    for each in owner.__subclasses__():
+        yield each
+        yield from _subclasses(each)

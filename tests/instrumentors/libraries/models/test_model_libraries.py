@@ -1,0 +1,162 @@
+"""Libraries of models: scikit-learn, XGBoost, LightGBM and CatBoost, each with a model that is trained on the spot."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from stagelens.instrumentors.api import request
+from stagelens.instrumentors.instrumentor import Instrumentor
+from stagelens.instrumentors.libraries.catboost import CatBoostInstrumentor
+from stagelens.instrumentors.libraries.lightgbm import LightGBMInstrumentor
+from stagelens.instrumentors.libraries.sklearn import SklearnInstrumentor
+from stagelens.instrumentors.libraries.xgboost import XGBoostInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+FOLDER = Path(__file__).parents[4] / ".venv" / "models"
+pytestmark = pytest.mark.stacks
+
+# Large enough that every prediction takes longer than 20 µs.
+X = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+Y = (X[:, 0] + X[:, 1] > 0).astype(int)
+
+
+class Model(NamedTuple):
+    """A trained model, the method that predicts, and the name to be recorded."""
+
+    instrumentor: type[Instrumentor]
+    trained: Any
+    method: str
+    name: str
+
+    def predict(self, table: Any) -> Any:
+        """Call the method as it is patched now."""
+        return getattr(self.trained, self.method)(table)
+
+
+def _library(name: str) -> Any:
+    if not (FOLDER / name).is_dir():
+        pytest.skip(f"make models: {name} is not installed")
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    return import_module(name)
+
+
+def _pipeline() -> Model:
+    model: Any = make_pipeline(StandardScaler(), LogisticRegression()).fit(X, Y)
+    return Model(SklearnInstrumentor, model, "predict_proba", "LogisticRegression")
+
+
+def _forest() -> Model:
+    model: Any = RandomForestClassifier(n_estimators=5, random_state=0).fit(X, Y)
+    return Model(SklearnInstrumentor, model, "predict", "RandomForestClassifier")
+
+
+def _xgboost() -> Model:
+    model = _library("xgboost").XGBClassifier(n_estimators=5).fit(X, Y)
+    return Model(XGBoostInstrumentor, model, "predict_proba", "XGBClassifier")
+
+
+def _booster() -> Model:
+    library = _library("xgboost")
+    model = library.train({}, library.DMatrix(X, Y), 5)
+    return Model(XGBoostInstrumentor, model, "inplace_predict", "Booster")
+
+
+def _lightgbm() -> Model:
+    model = _library("lightgbm").LGBMClassifier(n_estimators=5, verbose=-1).fit(X, Y)
+    return Model(LightGBMInstrumentor, model.booster_, "predict", "Booster")
+
+
+def _catboost() -> Model:
+    options = {"iterations": 5, "verbose": False, "allow_writing_files": False}
+    model = _library("catboost").CatBoostClassifier(**options).fit(X, Y)
+    return Model(CatBoostInstrumentor, model, "predict_proba", "CatBoostClassifier")
+
+
+MAKERS = [_pipeline, _forest, _xgboost, _booster, _lightgbm, _catboost]
+
+
+@pytest.fixture(params=MAKERS, ids=lambda make: make.__name__.strip("_"))
+def model(request: pytest.FixtureRequest) -> Generator[Model]:
+    """A trained model of an instrumented library."""
+    made: Model = cache(request.param)()
+    instrumentor = made.instrumentor()
+    instrumentor.instrument()
+    yield made
+    instrumentor.uninstrument()
+
+
+def test_a_prediction_is_one_forward_with_the_same_result(model: Model, finished: Finished) -> None:
+    """Calls of other estimators inside belong to it; outside of a request nothing is recorded."""
+    before = model.predict(X)
+    with request("predict"):
+        inside = model.predict(X)
+
+    assert np.array_equal(before, inside)
+    assert finished.stages() == ["forward"]
+    assert finished.facts() == {"@model": model.name, "@batch": len(X)}
+
+
+def test_an_exception_of_the_library_is_unchanged(model: Model, finished: Finished) -> None:
+    """The call is recorded, and the next one too."""
+    with request("predict"):
+        with pytest.raises(Exception) as failed:  # noqa: PT011 - each library has classes of its own
+            model.predict(object())
+        model.predict(X)
+
+    assert "stagelens" not in type(failed.value).__module__
+    assert finished.stages()[-1] == "forward"
+
+
+def test_uninstrumenting_restores_the_originals(model: Model, finished: Finished) -> None:
+    """Nothing is recorded any more."""
+    model.instrumentor().uninstrument()
+    with request("predict"):
+        model.predict(X)
+
+    assert finished.stages() == []
+
+
+def test_a_script_counts_predictions_and_no_training(tmp_path: Path) -> None:
+    """An ensemble predicts inside of `fit`, and in other threads; an estimator of the user's own is timed too."""
+    code = """
+import sys, stagelens
+from stagelens.instrumentors import recorder
+stagelens.instrument()
+recorder.background.wake_at = sys.maxsize
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.ensemble import AdaBoostClassifier, RandomForestClassifier
+from sklearn.pipeline import Pipeline
+class Mine(BaseEstimator):
+    def fit(self, X, y=None): return self
+    def predict(self, X): return X
+x = np.arange(80.0).reshape(40, 2)
+model = AdaBoostClassifier(n_estimators=3).fit(x, x[:, 0] > 30)
+model.predict(x)
+RandomForestClassifier(n_estimators=4, n_jobs=2).fit(x, x[:, 0] > 30).predict(x)
+Mine().fit(x).predict(x)
+assert not hasattr(Pipeline([("mine", Mine())]), "predict_proba")
+print(*(record[3] for record in recorder.pending))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=dict(os.environ)
+    )
+
+    assert done.stdout.split() == ["AdaBoostClassifier", "RandomForestClassifier", "Mine"]
