@@ -204,13 +204,11 @@ def _carried(function: Any, marks: Marks | None) -> Any:
         request, marks = marks, None
         if request is None or request[0] != OPEN:
             return function(*args, **options)
-        before = start_work(request)
         token = current.set(request)
         try:
             return function(*args, **options)
         finally:
             current.reset(token)
-            end_work(before)
 
     return call
 
