@@ -15,6 +15,8 @@ from .text import printable
 # Frames beyond the limit are cut off at the outer end: the innermost ones explain the time.
 MAX_FRAMES = 24
 _MAX_PART = 120
+# Digits of a line number; `int` raises for thousands of them.
+_MAX_DIGITS = 9
 # Characters that separate the parts of a key.
 _SEPARATORS = str.maketrans(";@", "__")
 
@@ -65,9 +67,8 @@ def _frame(text: str) -> CodeFrame:
     code, _, place = text.partition("@")
     module, _, function = code.partition(":")
     file, _, line = place.rpartition(":")
-    return CodeFrame(
-        module if function else "", function or code, file, int(line) if line.isascii() and line.isdigit() else 0
-    )
+    is_number = line.isascii() and line.isdigit() and len(line) <= _MAX_DIGITS
+    return CodeFrame(module if function else "", function or code, file, int(line) if is_number else 0)
 
 
 def _clean(text: str) -> str:

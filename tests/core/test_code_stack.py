@@ -26,3 +26,8 @@ def test_any_text_can_be_split(text: str) -> None:
     stage, frames = split_stack_key(text)
     assert ";" not in stage
     assert len(frames) == text.count(";")
+
+
+def test_a_line_number_of_any_length_is_read() -> None:
+    """`int` raises for more than 4,300 digits."""
+    assert split_stack_key(f"handler;serve:resize@serve.py:{'1' * 5000}")[1][0].line == 0
