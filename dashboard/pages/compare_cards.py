@@ -17,7 +17,7 @@ from ...store import SloCounts
 from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
-from .comparison import Pair, PairComparison
+from .comparison import Pair, PairComparison, grown_at
 from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_histograms
 from .page import Context, records
 
@@ -34,6 +34,8 @@ _OFFERED = ("50", "95", "99", "99.9")
 _BAR_WIDTH = 30.0
 # Smaller shares than the first are shown as zero; from the second on, a share is bold. [ratio]
 _HALF_PERCENT, _CAUSE = 0.005, 0.2
+# Functions in the note below the table.
+_MAX_GROWN = 3
 # Changes below this part of the largest change count as none. [ratio]
 _NOTHING = 0.01
 
@@ -54,7 +56,14 @@ def blame_card(context: Context, comparison: PairComparison) -> Component:
     rows = [_stage_row(record, widest, zero) for record in records(frame)]
     head = (("Stage", "w1"), ("A", "r w2"), ("B", "r w2"), (f"change at {percentile(comparison.quantile)}", ""))
     body = table(head, rows, "Change by stage", css="insp wide", foot=_total(comparison))
-    return card("Blame", body, tools=tools, size="c5")
+    return card("Blame", body, tools=tools, foot=_grown_note(context, comparison), size="c5")
+
+
+def _grown_note(context: Context, comparison: PairComparison) -> Component | None:
+    """Return the functions that explain the growth of the stages, largest first; None if none does."""
+    found = [each for each in grown_at(context, comparison.pair, comparison.quantile) if each.is_cause]
+    lines = [html.Div(each.sentence) for each in found[:_MAX_GROWN]]
+    return html.Div([html.B("Functions that grew"), *lines]) if lines else None
 
 
 def change_words(a: float, b: float, share: float, widest: float) -> str:

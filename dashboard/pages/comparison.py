@@ -23,6 +23,7 @@ from ...analysis.comparison import (
     rank_stage_growth,
     version_times,
 )
+from ...analysis.profile import FunctionGrowth, grown_functions
 from ...core.errors import ConfigError
 from ...core.histogram import samples_needed
 from ...core.settings.values import parse_duration
@@ -183,6 +184,13 @@ def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **k
     over = context.source.now() - LATE
     past = all(each.version is not None and each.end <= over for each in sides)
     return (context.source.cached_hour if past else context.source.cached)(query, *args, **kwargs)
+
+
+def grown_at(context: Context, pair: Pair, quantile: float) -> list[FunctionGrowth]:
+    """Return the functions that are slower in B, from the samples of the tail profiler; none without samples."""
+    cached, read = context.source.cached, context.source.read
+    before, after = (cached(read.profile, side, (quantile,)) for side in (pair.a, pair.b))
+    return grown_functions(before[0], after[0]) if before and after else []
 
 
 def fewer_requests(context: Context, pair: Pair) -> int:

@@ -18,13 +18,13 @@ import pandas as pd
 from flask import Flask, Response, current_app, request
 
 from ... import __version__
-from ...analysis.profile import CodeNode, FunctionGrowth, flame_graph, functions, grown_functions, profile_of_request
+from ...analysis.profile import CodeNode, flame_graph, functions, profile_of_request
 from ...core import names
 from ...core.code_stack import split_stack_key
 from ...core.histogram import Histogram, has_enough_samples
 from ...store import KeptTrace
 from ...store.schema import storable
-from ..pages.comparison import Pair, chosen_pair, compared, newest_pair
+from ..pages.comparison import chosen_pair, compared, grown_at, newest_pair
 from ..pages.page import Context, Page
 from ..pages.slo_spent import stage_budget_use
 from ..source import Source
@@ -470,15 +470,9 @@ def _compare(context: Context, given: Arguments) -> dict[str, Any]:
                 "b_seconds": each.after_ms / 1e3,
                 "share": each.share,
             }
-            for each in _grown(context, pair, found.quantile)
+            for each in grown_at(context, pair, found.quantile)
         ],
     }
-
-
-def _grown(context: Context, pair: Pair, quantile: float) -> list[FunctionGrowth]:
-    cached, read = context.source.cached, context.source.read
-    before, after = (cached(read.profile, side, (quantile,)) for side in (pair.a, pair.b))
-    return grown_functions(before[0], after[0]) if before and after else []
 
 
 def _slo(context: Context, given: Arguments) -> dict[str, Any]:

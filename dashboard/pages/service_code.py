@@ -1,0 +1,135 @@
+"""Card of the service page with the functions of the user's code at the tail, and the flame graph of one stage."""
+
+from __future__ import annotations
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...analysis.profile import CodeNode, FunctionTime, ProfileBand, flame_graph, functions
+from ...core.stages import label
+from ..ui.components import Node, attributes, card, empty, stage_name, table
+from ..ui.format import duration, percent, percentile
+from .page import Context
+
+_MEDIAN, _TAIL = 0.5, 0.99
+_MAX_FUNCTIONS = 12
+# Functions that take less are noise of the samples. [milliseconds]
+_LEAST_MS = 0.05
+# Limits of the flame graph: rows, and the width of a function. [ratio of the stage]
+_MAX_DEPTH, _LEAST_WIDTH = 12, 0.01
+# Growth from which a colour is full, as a share of the stage, and number of colours on each side of zero.
+_FULL_GROWTH, _COLOURS = 0.5, 3
+
+
+def code_card(context: Context) -> Component | None:
+    """Return the functions at the selected tail percentile; None if no request was sampled."""
+    view = context.view
+    wanted = view.percentile if view.text("p") and view.percentile > _MEDIAN else _TAIL
+    bands = context.source.cached(context.source.read.profile, context.selection, (_MEDIAN, wanted))
+    return functions_card(bands[0], bands[1]) if bands else None
+
+
+def functions_card(median: ProfileBand, tail: ProfileBand) -> Component | None:
+    """Return the functions with the time at *tail*, compared with *median*; None without samples."""
+    if tail.sampled <= 0 and median.sampled <= 0:
+        return None
+    at = percentile(tail.percentile)
+    title = f"Your code at {at}"
+    shown = [each for each in functions(tail, median) if each.tail_self_ms >= _LEAST_MS][:_MAX_FUNCTIONS]
+    if not shown:
+        return card(title, empty("Too few samples", f"The profiler has sampled too few requests near {at}."))
+    widest = max(max(each.tail_self_ms, each.median_self_ms or 0.0) for each in shown)
+    head = [("Stage", ""), ("Function", ""), (at, ""), ("p50", "hide"), ("Of stage", "r hide")]
+    rows = [_row(each, widest, number) for number, each in enumerate(shown)]
+    found = table([*head, ("Make it a stage", "hide")], rows, f"Functions at {at} and at the median", css="codes")
+    stage = _largest_stage(shown)
+    return card(
+        title,
+        [found, _flame_part(stage, flame_graph(stage, tail, median), at)],
+        sub="estimated from samples; time in libraries counts for the function that called them",
+        flush=True,
+    )
+
+
+def _row(each: FunctionTime, widest: float, number: int) -> Component:
+    return html.Tr(
+        [
+            html.Td(stage_name(each.stage)),
+            html.Td(_name(each), title=f"{each.module}:{each.function} in {each.file}"),
+            html.Td(_bar(each.tail_self_ms, widest)),
+            html.Td(_bar(each.median_self_ms, widest), className="hide"),
+            html.Td(percent(each.share), className="r muted hide"),
+            html.Td(_option(each.stage_option, f"code-option-{number}"), className="hide"),
+        ]
+    )
+
+
+def _name(each: FunctionTime) -> Component:
+    short = each.function.rpartition("<locals>.")[2] or each.function
+    place = html.Div(html.Span(each.place, className="cut"), className="s mono")
+    return html.Div([html.Div(html.Span(short, className="cut"), className="mono"), place])
+
+
+def _bar(ms: float | None, widest: float) -> Component:
+    if ms is None:
+        return html.Span("–", className="muted")  # noqa: RUF001 - an en dash means unknown
+    filled = html.I(style={"width": f"{ms / widest * 100:.1f}%"}) if ms else None
+    return html.Div(
+        [html.Div(filled, className="track"), html.Span(duration(ms / 1e3), className="num")], className="gauge"
+    )
+
+
+def _option(text: str, name: str) -> Node:
+    if not text:
+        return None
+    named = {"data-copies": name, "data-copied": "Option", "aria-label": f"Copy {text}"}
+    button = html.Button("Copy", type="button", className="btn ghost copies", **attributes(named))
+    return html.Div([html.Code(text, id=name, className="mono cut", title=text), button], className="gauge")
+
+
+def _largest_stage(shown: list[FunctionTime]) -> str:
+    spent: dict[str, float] = {}
+    for each in shown:
+        spent[each.stage] = spent.get(each.stage, 0.0) + each.tail_self_ms
+    return max(spent, key=lambda stage: spent[stage])
+
+
+def _flame_part(stage: str, root: CodeNode, at: str) -> Component:
+    words = f"{label(stage)} at {at}, {duration(root.tail_ms / 1e3)}"
+    note = "The width is the time; the colour is the change from p50: blue for less, orange for more."
+    graph = html.Div(
+        _flame_node(root, root.tail_ms, 0, label(stage)),
+        className="flame",
+        role="img",
+        **attributes({"aria-label": f"Flame graph of {words}; the table above has the same functions."}),
+    )
+    return html.Div([html.P([html.B(words), " ", note], className="muted"), graph], className="flame-part")
+
+
+def _flame_node(node: CodeNode, whole: float, depth: int, name: str) -> Component:
+    """Return the bar of *node* above the bars of the functions that it called, whose widths are relative to its own."""
+    change = "" if node.median_ms is None else f", p50 {duration(node.median_ms / 1e3)}"
+    place = f" ({node.place})" if node.place else ""
+    bar = html.Div(
+        name,
+        className=f"fl {_colour(node, whole)}",
+        title=f"{node.name}{place}: {duration(node.tail_ms / 1e3)}{change}",
+    )
+    called = [
+        html.Div(
+            _flame_node(child, whole, depth + 1, child.name.rpartition(":")[2]),
+            style={"width": f"{child.tail_ms / node.tail_ms * 100:.2f}%"},
+        )
+        for child in node.children
+        if depth < _MAX_DEPTH and child.tail_ms >= whole * _LEAST_WIDTH
+    ]
+    return html.Div([bar, html.Div(called, className="fls") if called else None])
+
+
+def _colour(node: CodeNode, whole: float) -> str:
+    """Return the CSS class of the growth of *node*: `less3` to `more3`, or `same`."""
+    if node.median_ms is None or not whole:
+        return "same"
+    growth = (node.tail_ms - node.median_ms) / whole / _FULL_GROWTH
+    step = round(max(-1.0, min(1.0, growth)) * _COLOURS)
+    return f"{'more' if step > 0 else 'less'}{abs(step)}" if step else "same"

@@ -1,0 +1,63 @@
+"""Functions of the tail on the service page."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from stagelens.analysis.profile import ProfileBand
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.pages.service_code import functions_card
+from stagelens.dashboard.ui.page_export import as_html
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.store import Store
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+
+
+def band(sampled: float, seconds: float, name: str = "resize") -> ProfileBand:
+    """Requests with one function within `preprocess`."""
+    stacks = {f"preprocess;serve:predict@serve.py:9;serve:{name}@serve.py:41": seconds}
+    return ProfileBand(0.99, seconds, sampled, {"preprocess": seconds}, stacks)
+
+
+def shown(median: ProfileBand, tail: ProfileBand) -> str:
+    """The card as HTML."""
+    found = functions_card(median, tail)
+    return as_html(found) if found else ""
+
+
+def test_the_slow_function_is_shown_with_its_option() -> None:
+    page = shown(band(20, 0.01), band(20, 0.18))
+    assert "Your code at p99" in page
+    assert "serve.py:41" in page
+    assert "--stage preprocess=serve:resize" in page
+    assert "more3" in page
+
+
+def test_few_samples_are_named_and_no_samples_are_not() -> None:
+    assert "Too few samples" in shown(band(0, 0.0), band(2, 0.18))
+    assert shown(band(0, 0.0), band(0, 0.0)) == ""
+
+
+def test_without_a_median_no_change_is_claimed() -> None:
+    page = shown(band(1, 0.01), band(20, 0.18))
+    assert "resize" in page
+    assert "fl more" not in page
+
+
+def test_names_are_escaped() -> None:
+    page = shown(band(20, 0.01), band(20, 0.18, "<script>" + "x" * 90))
+    assert "<script>" not in page
+
+
+def test_only_a_service_with_samples_has_the_card(filled: Store) -> None:
+    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
+    assert "Your code at p99" in client.get("/s/vision-api?v=2.0.0").text
+    assert "Your code at" not in client.get("/s/chat-llm").text
+
+
+def test_the_comparison_names_the_function_that_grew(filled: Store) -> None:
+    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
+    page = client.get("/compare?svc=vision-api&a=1.0.0&b=2.0.0").text
+    assert "Functions that grew" in page
+    assert "in resize (serve.py:41)" in page
