@@ -17,7 +17,7 @@ from ...analysis.burn_rate import AlertTier, is_reachable, needed_windows, polic
 from ...analysis.policies import BurnRatePolicy
 from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_ERROR, STATUS_OK
 from ...core.prometheus_names import DEFAULT_LABELS, FAMILIES, LABELS, LADDER, format_labels
-from ...core.stages import OVERHEAD, UNTIMED
+from ...core.stages import UNEXPLAINED, UNTIMED
 from ...store.selection import HISTOGRAMS
 from .. import formatting
 from ..evaluation.slo_status import tiers_of
@@ -79,7 +79,7 @@ class HistogramExpressions:
             stages, matchers = METRIC_NAMES[STAGE_DURATION], matchers_of(slo)
             # Requests without stages are excluded: their coverage is unknown.
             known = self.summed(stages, f'{format_labels(matchers)},stage!="{UNTIMED}"', window)
-            unexplained = self.summed(stages, format_labels((*matchers, ("stage", OVERHEAD))), window)
+            unexplained = self.summed(stages, f'{format_labels(matchers)},stage=~"{"|".join(UNEXPLAINED)}"', window)
             return f"{requests} * sum({unexplained}) / sum({known})"
         served = (("status", STATUS_OK),) if slo.kind == "latency" else ()
         return f"{requests} - ({self._within(slo, window, served)} or vector(0))"

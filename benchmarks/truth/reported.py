@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
-from stagelens.core.stages import OVERHEAD
+from stagelens.core.stages import OVERHEAD, UNEXPLAINED
 from stagelens.store import Selection, Store
 
 AROUND = timedelta(minutes=10)
@@ -43,8 +43,9 @@ class Reported:
 
     @property
     def covered_mean(self) -> float:
-        """The share of all time that some stage claims."""
-        return 1 - self.histograms[OVERHEAD].sum / (self.mean * self.requests)
+        """The share of all time with a known cause."""
+        unexplained = sum(self.histograms[stage].sum for stage in UNEXPLAINED if stage in self.histograms)
+        return 1 - unexplained / (self.mean * self.requests)
 
 
 class Books:
@@ -78,7 +79,7 @@ class Books:
             mean=latency.sum / latency.count,
             histograms=histograms,
             traces=dict(zip(retained["trace_id"], retained["stages"], strict=True)),
-            covered=1 - at_median[OVERHEAD] / at_median["value_seconds"],
+            covered=1 - sum(at_median.get(stage, 0.0) for stage in UNEXPLAINED) / at_median["value_seconds"],
             overhead=at_median[OVERHEAD],
         )
 

@@ -18,7 +18,7 @@ from dash.development.base_component import Component
 from ...analysis.breakdown import COLUMNS, PERCENTILES, Measures, stages_at
 from ...analysis.costs import MILLION, cost_of_request
 from ...core.histogram import has_enough_samples, samples_needed
-from ...core.stages import OVERHEAD, label, position
+from ...core.stages import UNEXPLAINED, label, position
 from ..figures.budget import budget_left_words
 from ..figures.elements import safe
 from ..figures.percentile import has_wide_bucket, nearest, place
@@ -178,14 +178,16 @@ def _waiting_tile(now: Measures) -> Component | None:
 
 
 def _unattributed_note(context: Context, now: Measures) -> Component | None:
-    """Return the note on a large unattributed share; None if the share is small."""
+    """Return the note on a large share without a known cause; None if the share is small."""
     total = sum(now.median_stages.values())
-    share = now.median_stages.get(OVERHEAD, 0.0) / total if total else 0.0
+    unexplained = [stage for stage in UNEXPLAINED if now.median_stages.get(stage)]
+    share = sum(now.median_stages[stage] for stage in unexplained) / total if total else 0.0
     if share <= _LARGE_UNATTRIBUTED_SHARE or not has_enough_samples(now.requests, 0.5):
         return None
     where = link("Ways to fix this →", href=_advice(context), className="link")
-    text = " of the median: this time is between stages and belongs to no stage. "
-    return html.Div([html.Span([html.B(f"{label(OVERHEAD)} is {percent(share)}"), text, where])], className="quiet")
+    named = " and ".join(map(label, unexplained))
+    text = " of the median: no other stage covers this time. "
+    return html.Div([html.Span([html.B(f"{named}: {percent(share)}"), text, where])], className="quiet")
 
 
 def _budget_tile(context: Context) -> Component | None:

@@ -17,7 +17,8 @@ from sqlalchemy import func, select
 
 from ...core.histogram import Estimate
 from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
-from ...core.stages import OVERHEAD, UNTIMED
+from ...core.stages import UNEXPLAINED as WITHOUT_CAUSE
+from ...core.stages import UNTIMED
 from .. import schema
 from ..points import Floats, Ints
 from ..selection import HISTOGRAMS, Indicator, Selection, moment
@@ -403,7 +404,7 @@ def _coverage(columns: Columns, steps: Steps) -> pd.DataFrame:
         "requests": added(columns.of(REQUEST_DURATION)),
         # Requests without stages are left out, because the stages of their time are unknown.
         "total": (added(times) - added(points_with_key(times, UNTIMED))) / _US,
-        "bad": added(points_with_key(times, OVERHEAD)) / _US,
+        "bad": sum(added(points_with_key(times, stage)) for stage in WITHOUT_CAUSE) / _US,
     }
     return pd.DataFrame(found, columns=list(TALLY_COLUMNS))
 
