@@ -1,4 +1,4 @@
-"""aiohttp server: counts requests, and times `serialize`, `network` and `queue`.
+"""aiohttp server: counts requests, and times `framework`, `handler`, `serialize`, `network` and `queue`.
 
 - The time of a request includes the handler, all middlewares, and the sending of the response.
 - The route is the path template, including the prefixes of parent applications.
@@ -52,11 +52,16 @@ class AiohttpExchange:
 
     async def handle(self, request: Any) -> Any:
         """Call the handler and note its exception, for which aiohttp sends the response."""
+        started = clock()
         try:
             return await self._handler(request)
         except BaseException as error:
             self._error_type = type(error).__qualname__
             raise
+        finally:
+            match = getattr(self._request, "_match_info", None)
+            if getattr(match, "http_exception", None) is None and len(self.marks) < MAX_MARKS:
+                self.marks.extend(("handler", started, self._ended or clock()))
 
     def reads(self, stream: Any) -> bool:
         """Return whether *stream* is the body of this request, not that of an outgoing request of the handler."""
@@ -93,6 +98,7 @@ class AiohttpExchange:
                 self.marks.extend(self._stream.facts())
         except Exception:
             log_failure("describing a request")
+        self.marks.extend(("framework", self.marks[1], ended))
         finish(self.marks, self._start, ended, route, error_type, status)
 
     def _outcome(self, response: Any) -> tuple[str, int]:
@@ -119,6 +125,8 @@ class AioHttpServerInstrumentor(Instrumentor):
     title = "aiohttp (server)"
     stages = MappingProxyType(
         {
+            "framework": "the time outside handler and middlewares, and requests that match no route",
+            "handler": "the handler and the middlewares around it",
             "network": "the wait for the request body, and the writing of the response",
             "queue": "the wait after a proxy has set the header `X-Request-Start`",
             "serialize": "calls of `Request.json`, `Request.post` and `json_response`, and the creation of a `Response`",

@@ -1,4 +1,4 @@
-"""Starlette and FastAPI: counts requests, and times `serialize`, `network` and `queue`.
+"""Starlette and FastAPI: counts requests, and times `framework`, `handler`, `serialize`, `network` and `queue`.
 
 - Each call of the outermost application counts as one request. Calls of mounted applications belong to the same request.
 - The route is the path template, including the prefixes of mounts and included routers.
@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from contextvars import Token
@@ -22,7 +24,15 @@ from ..records import MAX_MARKS, Marks, clock, current
 from ..request_marks import read_marks
 from ..stalls import watch_loop
 from .client_common import parse_server_timing
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
+from .server_common import (
+    FAILED,
+    MIN_CHUNK_NS,
+    UNMATCHED,
+    ResponseStream,
+    is_users_code,
+    proxy_wait_ns,
+    record_request_head,
+)
 from .server_reports import TOTAL
 
 SERVER_TIMING_VARIABLE: Final = "STAGELENS_SERVER_TIMING"
@@ -128,6 +138,7 @@ class AsgiExchange:
         "_status",
         "_stream",
         "error_type",
+        "handling",
         "mounts",
         "route",
     )
@@ -144,6 +155,8 @@ class AsgiExchange:
         self._body_read = self._disconnected = self._finished = False
         # Class of an exception for which the framework has sent the response.
         self.error_type = ""
+        # Start of the running handler, 0 if none runs.
+        self.handling = 0
         self.mounts = ""
         self.route = ""
         self._start = self._read_head()
@@ -153,6 +166,12 @@ class AsgiExchange:
         self.route = self.mounts + template
         if recorder.opened is not None:
             recorder.opened(self._marks, self.route)
+
+    def end_handler(self) -> None:
+        """Record the running handler, if any."""
+        started, self.handling = self.handling, 0
+        if started:
+            self._marks.extend(("handler", started, self._ended or clock()))
 
     async def receive(self) -> Message:
         """Receive a message for the application; the wait for the body is `network`, the wait for a disconnect is not."""
@@ -235,6 +254,8 @@ class AsgiExchange:
             log_failure("describing a request")
         if not error_type and self._status >= FAILED:
             error_type = self.error_type
+        self.end_handler()
+        self._marks.extend(("framework", self._marks[1], ended))
         finish(self._marks, self._start, ended, route, error_type, self._status)
 
     def _stream_facts(self) -> Marks:
@@ -322,6 +343,8 @@ class AsgiInstrumentor(Instrumentor):
     title = "Starlette and FastAPI"
     stages = MappingProxyType(
         {
+            "framework": "the time in middleware, routing and dependencies",
+            "handler": "the endpoint, the body of a streaming response, and a mounted application of another framework",
             "network": "the reading of the body, and the sending of the response",
             "queue": "the wait after a proxy has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
             "pool; and the wait for the event loop after the thread is done",
@@ -359,6 +382,7 @@ class AsgiInstrumentor(Instrumentor):
     def _starlette_routing(self, module: ModuleType) -> None:
         self.replace(module.Route, "handle", _route)
         self.replace(module.Mount, "handle", _mount)
+        self.replace(module, "request_response", _request_response)
 
     def _starlette_requests(self, module: ModuleType) -> None:
         self.replace(module.Request, "json", timed_async("serialize"))
@@ -367,12 +391,14 @@ class AsgiInstrumentor(Instrumentor):
     def _starlette_responses(self, module: ModuleType) -> None:
         # Renders the body in all subclasses; streaming responses do not call it.
         self.replace(module.Response, "__init__", timed("serialize"))
+        self.replace(module.StreamingResponse, "__call__", _stream)
 
     def _fastapi_application(self, module: ModuleType) -> None:
         self.replace(module.FastAPI, "__call__", _application)
 
     def _fastapi_routing(self, module: ModuleType) -> None:
         self.replace(module.APIRoute, "handle", _route)
+        self.replace(module, "run_endpoint_function", _run_endpoint)
         self.replace(module, "serialize_response", timed_async("serialize"))
 
     def _fastapi_dependencies(self, module: ModuleType) -> None:
@@ -398,6 +424,10 @@ def _route(original: Any) -> Any:
                 exchange.name(_template(self, scope))
             except Exception:
                 log_failure("naming a route")
+            if not hasattr(self, "dependant") and not inspect.isroutine(self.endpoint):
+                # A class that handles ASGI itself.
+                await _handled(exchange, original(self, scope, receive, send))
+                return
         await original(self, scope, receive, send)
 
     return handle
@@ -411,9 +441,52 @@ def _mount(original: Any) -> Any:
                 exchange.mounts += self.path
             except Exception:
                 log_failure("naming a route")
+            app = getattr(self, "_base_app", self.app)
+            if is_users_code(app) and not hasattr(app, "routes"):
+                await _handled(exchange, original(self, scope, receive, send))
+                return
         await original(self, scope, receive, send)
 
     return handle
+
+
+async def _handled(exchange: Any, handler: Awaitable[None]) -> None:
+    """Await *handler*, which sends the response itself; its record ends with the last byte."""
+    exchange.handling = clock()
+    try:
+        await handler
+    finally:
+        exchange.end_handler()
+
+
+def _stream(original: Any) -> Any:
+    async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
+        exchange = scope.get(KEY)
+        if exchange is None or exchange.handling:
+            await original(self, scope, receive, send)
+        else:
+            await _handled(exchange, original(self, scope, receive, send))
+
+    return __call__
+
+
+def _request_response(original: Any) -> Any:
+    def request_response(func: Any) -> Any:
+        if not is_users_code(func) or not inspect.isroutine(func):
+            return original(func)
+        timer = timed_async if inspect.iscoroutinefunction(func) else timed
+        return original(functools.wraps(func)(timer("handler")(func)))
+
+    return request_response
+
+
+def _run_endpoint(original: Any) -> Any:
+    handled = timed_async("handler")(original)
+
+    def run_endpoint_function(*, dependant: Any, **options: Any) -> Any:
+        return (handled if is_users_code(dependant.call) else original)(dependant=dependant, **options)
+
+    return run_endpoint_function
 
 
 def _template(route: Any, scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""Django: counts requests under WSGI and ASGI, and times `serialize`, `network` and `queue`.
+"""Django: counts requests under WSGI and ASGI, and times `framework`, `handler`, `serialize`, `network` and `queue`.
 
 - Each call of the handler from `get_wsgi_application` or `get_asgi_application` counts as one request.
 - The route is the URL pattern with a leading slash. It includes the pattern of each `include`.
@@ -6,13 +6,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from ..records import current
 from . import asgi, wsgi
 from .asgi import Receive, Scope, Send
+from .server_common import is_users_code
 from .wsgi import Environ, StartResponse
 
 
@@ -23,6 +26,8 @@ class DjangoInstrumentor(Instrumentor):
     title = "Django"
     stages = MappingProxyType(
         {
+            "framework": "the time outside the view, such as middleware",
+            "handler": "the view, and under WSGI each slow step of a streaming response",
             "network": "the reading of the body, and the sending of the response",
             "queue": "the wait after a proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
             "serialize": "the parsing of `POST` and `FILES`, and the creation of a `JsonResponse`",
@@ -55,6 +60,7 @@ class DjangoInstrumentor(Instrumentor):
 
     def _base(self, module: ModuleType) -> None:
         self.replace(module.BaseHandler, "resolve_request", _resolve_request)
+        self.replace(module.BaseHandler, "make_view_atomic", _view)
 
     def _exception(self, module: ModuleType) -> None:
         self.replace(module, "response_for_exception", _response_for_exception)
@@ -92,6 +98,18 @@ def _resolve_request(original: Any) -> Any:
         return match
 
     return resolve_request
+
+
+def _view(original: Any) -> Any:
+    def make_view_atomic(self: Any, view: Any) -> Any:
+        made = original(self, view)
+        if current.get() is None or not is_users_code(view):
+            return made
+        # Awaited or called by the loop or thread that Django chooses for it.
+        is_async = sys.modules["django.core.handlers.base"].iscoroutinefunction(made)
+        return (timed_async if is_async else timed)("handler")(made)
+
+    return make_view_atomic
 
 
 def _response_for_exception(original: Any) -> Any:

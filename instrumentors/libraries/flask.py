@@ -1,4 +1,4 @@
-"""Flask: counts requests, and times `serialize`, `network` and `queue`.
+"""Flask: counts requests, and times `framework`, `handler`, `serialize`, `network` and `queue`.
 
 - Each call of the outermost application counts as one request. The request ends after the last part of the response body.
 - The route is the URL rule, including the prefix of the blueprint. A prefix from `DispatcherMiddleware` is not part of the route.
@@ -12,6 +12,7 @@ from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import MAX_MARKS, clock, current
+from .server_common import is_users_code
 from .wsgi import KEY, Environ, StartResponse, serve
 
 
@@ -22,6 +23,8 @@ class FlaskInstrumentor(Instrumentor):
     title = "Flask"
     stages = MappingProxyType(
         {
+            "framework": "the time outside the view, such as `before_request` functions",
+            "handler": "the view function, and each slow step of a generator that it returns",
             "network": "the reading of the body, and the sending of the response",
             "queue": "the wait after a proxy has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
             "serialize": "calls of `Request.get_json`, `Request.form`, `jsonify` and `app.json`, and the conversion of a "
@@ -49,6 +52,7 @@ class FlaskInstrumentor(Instrumentor):
         self.replace(module.Flask, "__call__", _application)
         self.replace(module.Flask, "wsgi_app", _application)
         self.replace(module.Flask, "full_dispatch_request", _dispatch)
+        self.replace(module.Flask, "dispatch_request", _view)
         self.replace(module.Flask, "handle_exception", _handle_exception)
         self.replace(module.Flask, "make_response", timed("serialize"))
 
@@ -81,6 +85,27 @@ def _dispatch(original: Any) -> Any:
         return original(self, *context, **named)
 
     return full_dispatch_request
+
+
+def _view(original: Any) -> Any:
+    handled = timed("handler")(original)
+
+    def dispatch_request(self: Any, *context: Any, **named: Any) -> Any:
+        return (handled if _has_view(self) else original)(self, *context, **named)
+
+    return dispatch_request
+
+
+def _has_view(app: Any) -> bool:
+    """Return whether the running request matches a view of the user."""
+    try:
+        from flask import request  # noqa: PLC0415 - see _name_route
+
+        rule = request.url_rule
+        return rule is not None and is_users_code(app.view_functions.get(rule.endpoint))
+    except Exception:
+        log_failure("timing a view")
+        return False
 
 
 def _handle_exception(original: Any) -> Any:

@@ -49,6 +49,16 @@ class ResponseStream:
         return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, BY_FIRST_CHUNK]
 
 
+# Frameworks whose endpoints are not the user's code.
+_FRAMEWORKS = frozenset({"starlette", "fastapi", "flask", "django"})
+
+
+def is_users_code(endpoint: object) -> bool:
+    """Return whether the user wrote *endpoint*, which is no endpoint of a framework, such as that of its documentation."""
+    module = getattr(endpoint, "__module__", None)
+    return not isinstance(module, str) or module.partition(".")[0] not in _FRAMEWORKS
+
+
 # Route of a request that matched no route; its path is never used.
 UNMATCHED = "__unmatched__"
 # First HTTP status that is a failure of the service.

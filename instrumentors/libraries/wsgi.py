@@ -88,6 +88,12 @@ class WsgiExchange:
         if started and now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
             self.marks.extend(("network", started, now))
 
+    def produced(self, started: int) -> None:
+        """Record the code that produced a part of the body, since *started*."""
+        now = clock()
+        if now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
+            self.marks.extend(("handler", started, now))
+
     def hand_over(self, size: int) -> None:
         """Record that a part of *size* bytes was passed to the server."""
         self._written = now = clock()
@@ -109,6 +115,7 @@ class WsgiExchange:
             self.marks.extend(self._stream_facts())
         except Exception:
             log_failure("describing a request")
+        self.marks.extend(("framework", self.marks[1], ended))
         # The server sends an error response for an application that sends none.
         status = self._status or FAILED
         finish(self.marks, self._start, ended, self.route, error_type or self._error_type_of(status), status)
@@ -161,13 +168,16 @@ class Body:
 
     def __next__(self) -> bytes:
         exchange = self._exchange
-        exchange.wrote(clock())
+        started = clock()
+        exchange.wrote(started)
         token = current.set(exchange.marks)
         try:
             if self._parts is None:
                 self._parts = iter(self._body)
             part = next(self._parts)
+            exchange.produced(started)
         except StopIteration:
+            exchange.produced(started)
             exchange.finish("")
             raise
         except BaseException as error:

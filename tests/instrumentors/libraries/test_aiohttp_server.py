@@ -132,9 +132,9 @@ def test_a_body_wait_is_network_and_its_parsing_serialize(finished: Finished) ->
     stages = [[key for key in marks[::3] if key[0] != "@"] for marks, *_ in finished]
     reading, building, sending = "network", "serialize", "network"
     assert stages == [
-        [reading, "serialize", building, sending, sending],
-        [reading, "serialize", building, sending, sending],
-        [reading, building, sending, sending],
+        [reading, "serialize", building, "handler", sending, sending, "framework"],
+        [reading, "serialize", building, "handler", sending, sending, "framework"],
+        [reading, building, "handler", sending, sending, "framework"],
     ]
 
 
@@ -434,7 +434,7 @@ def test_instrumenting_twice_patches_once(finished: Finished, instrumented: Inst
     send_request(application(("GET", "/{item}", item)), "GET", "/1")
 
     # `json_response`, and the `Response` in it; its end, and that of its base class.
-    assert finished.stages() == ["serialize", "serialize", "network", "network"]
+    assert finished.stages() == ["serialize", "serialize", "handler", "network", "network", "framework"]
 
 
 def test_a_subclass_works_unchanged() -> None:
@@ -512,4 +512,7 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
     code = f"import stagelens; from stagelens.instrumentors import recorder\nrecorder.background.wake_at = 99\n{order}"
     completed = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
 
-    assert (completed.stdout.split(), completed.stderr) == (["/{n}", "200", "network", "serialize"], "")
+    assert (completed.stdout.split(), completed.stderr) == (
+        ["/{n}", "200", "framework", "handler", "network", "serialize"],
+        "",
+    )

@@ -11,13 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import httpx
 import pytest
 from fastapi import APIRouter, BackgroundTasks, FastAPI, Request
+from fastapi.routing import APIRoute
 from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor as TheirInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -25,7 +26,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind
 from pydantic import BaseModel
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from starlette.endpoints import HTTPEndpoint
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
@@ -35,6 +37,7 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import asgi
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -119,8 +122,8 @@ def test_reading_parsing_rendering_and_sending_are_stages(finished: Finished) ->
     send_request(app, "POST", "/", json={"n": 1})
 
     assert finished.stages()[0] == "network"
-    assert finished.stages()[-2:] == ["network", "network"]
-    assert set(finished.stages()) == {"network", "serialize"}
+    assert finished.stages()[-3:] == ["network", "network", "framework"]
+    assert set(finished.stages()) == {"network", "serialize", "handler", "framework"}
 
 
 def test_a_form_is_parsed_in_serialize_and_read_in_network(finished: Finished) -> None:
@@ -135,7 +138,7 @@ def test_a_form_is_parsed_in_serialize_and_read_in_network(finished: Finished) -
     assert response.json() == {"a": "1"}
     parsed = finished.stages().index("serialize")
     assert finished.stages()[:parsed] == ["network"] * parsed
-    assert finished.stages()[parsed:] == ["serialize", "serialize", "network", "network"]
+    assert finished.stages()[parsed:] == ["serialize", "serialize", "handler", "network", "network", "framework"]
     (_, read, _), (_, parse_started, _) = finished.marks()[2], finished.marks()[2 + parsed]
     assert parse_started <= read
 
@@ -744,4 +747,91 @@ print(route, *sorted({{key for key in marks[::3] if key[0] != "@"}}))
 """
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert completed.stdout.split() == ["/{n}", "network", "queue", "queue@loop", "serialize"]
+    assert completed.stdout.split() == ["/{n}", "framework", "handler", "network", "queue", "queue@loop", "serialize"]
+
+
+def own_times(finished: Finished) -> dict[str, int]:
+    marks, start, ended, *_ = finished[0]
+    return partition(read_marks(marks[:]).intervals, start, ended)
+
+
+WORK_NS = 20_000_000
+
+
+def work() -> None:
+    """Work without a stage."""
+    until = time.perf_counter_ns() + WORK_NS
+    while time.perf_counter_ns() < until:
+        pass
+
+
+async def worker(request: Request) -> Response:
+    """Answer after the work."""
+    work()
+    return Response(request.url.path)
+
+
+class Worker(HTTPEndpoint):
+    """Endpoint that is a class."""
+
+    async def get(self, request: Request) -> Response:
+        """Answer after the work."""
+        return await worker(request)
+
+
+async def worker_application(scope: Any, receive: Any, send: Any) -> None:
+    """Application of another framework, which sends its own response."""
+    await (await worker(Request(scope)))(scope, receive, send)
+
+
+async def worker_stream(_: Request) -> Response:
+    """Stream parts that each take work."""
+
+    async def parts() -> AsyncIterator[bytes]:
+        for _ in range(2):
+            work()
+            yield b"x"
+
+    return StreamingResponse(parts())
+
+
+class SlowMiddleware:
+    """Middleware that works before the endpoint."""
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Work, and call the application."""
+        work()
+        await self.app(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: FastAPI(routes=[APIRoute("/", worker)]),
+        lambda: FastAPI(routes=[APIRoute("/", work)]),
+        lambda: Starlette(routes=[Route("/", worker)]),
+        lambda: Starlette(routes=[Route("/", Worker)]),
+        lambda: Starlette(routes=[Mount("/", worker_application)]),
+        lambda: Starlette(routes=[Route("/", worker_stream)]),
+    ],
+)
+def test_the_endpoint_is_handler_and_the_rest_framework(finished: Finished, made: Callable[[], Starlette]) -> None:
+    """Middleware is no handler; what the endpoint does without a stage is, however it is written."""
+    app = made()
+    app.add_middleware(SlowMiddleware)
+    send_request(app, "GET", "/")
+
+    own = own_times(finished)
+    assert own["framework"] >= WORK_NS
+    assert own["handler"] >= WORK_NS
+    assert own["overhead"] == 0
+
+
+def test_the_documentation_of_fastapi_is_framework(finished: Finished) -> None:
+    """The user did not write its endpoint."""
+    send_request(FastAPI(), "GET", "/openapi.json")
+
+    assert "handler" not in own_times(finished)

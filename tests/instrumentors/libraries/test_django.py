@@ -185,7 +185,7 @@ def test_the_route_is_a_template_never_a_path(
 def test_a_form_is_read_in_network_and_parsed_in_serialize(finished: Finished, send_request: Ask) -> None:
     """Under ASGI Django reads the body before anything else, under WSGI inside the parsing."""
     assert send_request("POST", "/form", data={"a": "1"}) == (200, b"1")
-    assert {"network", "serialize"} == set(finished.stages())
+    assert {"network", "serialize", "handler", "framework"} == set(finished.stages())
 
 
 def test_reading_the_body_is_network(finished: Finished) -> None:
@@ -387,4 +387,4 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
     code = f"import stagelens; from stagelens.instrumentors import recorder\nrecorder.background.wake_at = 99\n{order}"
     completed = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
 
-    assert (completed.stdout.split(), completed.stderr) == (["/<n>", "200", "serialize"], "")
+    assert (completed.stdout.split(), completed.stderr) == (["/<n>", "200", "framework", "handler", "serialize"], "")

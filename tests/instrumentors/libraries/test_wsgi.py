@@ -198,7 +198,7 @@ def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monke
 
     list(call(served(tokens)))
 
-    assert finished.marks()[-2:] == [("@first_token", 30, "first_chunk"), ("@gap", 300, "first_chunk")]
+    assert finished.marks()[-3:-1] == [("@first_token", 30, "first_chunk"), ("@gap", 300, "first_chunk")]
 
 
 def test_a_body_of_a_known_length_is_no_stream(finished: Finished) -> None:
@@ -232,7 +232,7 @@ def test_reading_the_body_is_network_by_every_method(finished: Finished) -> None
 
     assert list(body) == [read_in_every_way(io.BytesIO(content))]
     # The rest, "five" and the end, line by line.
-    assert finished.stages() == ["network"] * 7
+    assert finished.stages() == ["network"] * 7 + ["framework"]
 
 
 def test_a_request_without_a_body_has_the_stream_of_the_server(finished: Finished) -> None:
