@@ -105,7 +105,10 @@ def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pyt
     with request("next"), stage("forward"):
         pass
 
-    assert [(record[3], keys(record)) for record in spared] == [("outer", [records.UNTIMED, "handler"]), ("next", ["forward", "handler"])]
+    assert [(record[3], keys(record)) for record in spared] == [
+        ("outer", [records.UNTIMED, "handler"]),
+        ("next", ["forward", "handler"]),
+    ]
 
 
 def test_requests_started_timed_end_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
