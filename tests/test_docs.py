@@ -254,8 +254,10 @@ def test_every_library_declares_what_it_times(library: Library) -> None:
 
 def _installed(distribution: str) -> str:
     """Return the version that the tests run, also of what `make` puts beside them."""
-    beside = [path.read_text() for path in (ROOT / "tests").rglob("*.txt") if path.stem in {distribution, "around"}]
-    pinned = re.findall(rf"^{distribution}==(.+)$", "\n".join(beside), re.MULTILINE)
+    beside = [
+        path.read_text() for path in (ROOT / "tests").rglob("*.txt") if path.stem in {distribution, "around", "models"}
+    ]
+    pinned = re.findall(rf"^{distribution}(?:-cpu)?==(.+)$", "\n".join(beside), re.MULTILINE)
     return pinned[0] if pinned else version(distribution)
 
 
