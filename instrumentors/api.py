@@ -221,7 +221,6 @@ class Request:
             self._end_inside()
             return
         t1 = clock()
-        marks.extend(("handler", marks[1], t1))
         self._marks = None
         self.detach()
         # A consumer that stops iterating a generator is no error.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from ..core.partition import Interval, segments
-from ..core.stages import BY_KEY, OVERHEAD
+from ..core.stages import BY_KEY, HANDLER, OVERHEAD
 from ..core.text import to_integer
 from .instrumentor import log_failure
 from .records import BODY, REPORTED, REST, TIMINGS, Late, Marks, Record
@@ -60,6 +60,18 @@ def read_marks(marks: Marks) -> RequestFacts:
     return RequestFacts(
         facts, intervals + (list(_subtract_intervals(bodies, reported)) if bodies and reported else bodies)
     )
+
+
+def read_request(record: Record) -> RequestFacts:
+    """Return the facts and intervals of a finished request, as `read_marks` does.
+
+    All code of a manual request is the user's, so `handler` has the time that no other stage covers.
+    """
+    marks, start, end, *_, kind = record
+    parsed = read_marks(marks)
+    if kind == "internal":
+        parsed.intervals.append((HANDLER, start, max(start, end)))
+    return parsed
 
 
 def _subtract_intervals(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:

@@ -22,7 +22,7 @@ from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits
 from ..records import UNTIMED as WITHOUT_STAGES
 from ..records import Marks, Record
-from ..request_marks import read_marks
+from ..request_marks import read_request
 from ..stalls import by_stage, stalls
 from .profile import MAX_KEYS, Profiler, other_key
 from .sample import Sampler
@@ -168,7 +168,9 @@ class Aggregator:
         """
         marks, start, end, route, error_type, http_status, _ = record
         frozen = marks[:]
-        facts, intervals = read_marks(frozen)
+        # A copy, as counted: a thread that outlives the request may still write to the marks.
+        copy = (frozen, *record[1:])
+        facts, intervals = read_request(copy)
         failed = bool(error_type) or http_status >= SERVER_ERROR
         series = self._series(facts, route, failed=failed)
         for stage, _, _ in intervals:
@@ -190,8 +192,6 @@ class Aggregator:
         load.requests += 1
         load.marks += len(frozen) // 3 - 1
         load.duration_ns += end - start
-        # A copy, as counted: a thread that outlives the request may still write to the marks.
-        copy = (frozen, *record[1:])
         self._until_sampled -= 1
         if spared or (self._until_sampled < 0 and level < REQUESTS_ONLY):
             self._until_sampled = SAMPLED

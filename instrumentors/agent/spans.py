@@ -19,7 +19,7 @@ from ...core.text import to_integer, to_text
 from .. import loads
 from ..loads import LoadRecord
 from ..records import TIMINGS, Kind, Marks, Record
-from ..request_marks import RequestFacts, read_marks, stage_timings
+from ..request_marks import RequestFacts, read_request, stage_timings
 from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import parent_of
 from .aggregate import Dimensions, known_stage
@@ -95,7 +95,7 @@ class Trace(NamedTuple):
 def build_trace(request: RetainedRequest) -> Trace:
     """Return the trace of *request*."""
     marks, start, end = request.record[:3]
-    parsed = read_marks(marks)
+    parsed = read_request(request.record)
     parent = parent_of(parsed.facts)
     fresh = os.urandom(24).hex()
     trace_id, root_id = parsed.facts.get("@trace", (parent.trace_id if parent else fresh[:32], fresh[32:]))

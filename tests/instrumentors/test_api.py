@@ -12,7 +12,7 @@ import pytest
 
 import stagelens
 from stagelens.core.partition import partition
-from stagelens.core.stages import HANDLER
+from stagelens.core.stages import OVERHEAD
 from stagelens.instrumentors import records
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def breakdown(record: records.Record) -> dict[str, int]:
 
 
 def test_planted_stages_and_unattributed_time_add_up_to_the_wall_time(finished: Finished) -> None:
-    """Each planted stage is there with its time, less what ran inside it; with the rest, `handler`, they make the whole request."""
+    """Each planted stage is there with its time, less what ran inside it; with overhead they make the whole request."""
     with stagelens.request("planted"):
         with stagelens.stage("preprocess"):
             time.sleep(0.02)
@@ -38,7 +38,7 @@ def test_planted_stages_and_unattributed_time_add_up_to_the_wall_time(finished: 
     own = breakdown(finished[0])
 
     assert sum(own.values()) == finished[0][2] - finished[0][1]
-    for planted, seconds in {"preprocess": 0.02, "tokenize": 0.01, "forward": 0.03, HANDLER: 0.005}.items():
+    for planted, seconds in {"preprocess": 0.02, "tokenize": 0.01, "forward": 0.03, OVERHEAD: 0.005}.items():
         assert own[planted] >= seconds * 1e9
 
 
@@ -56,7 +56,7 @@ def test_facts_of_an_inner_request_are_recorded_on_the_outer_one(finished: Finis
 
     assert facts.pop("@child inner")
     assert facts == {"@device": "cpu", "@model": "resnet50", "@model_version": "2", "@batch": 8}
-    assert finished.stages() == ["forward", "handler"]
+    assert finished.stages() == ["forward"]
 
 
 def test_an_exception_propagates_and_names_the_error(finished: Finished) -> None:
@@ -65,7 +65,7 @@ def test_an_exception_propagates_and_names_the_error(finished: Finished) -> None
         raise KeyError
 
     assert finished[0][4] == "KeyError"
-    assert finished.stages() == ["forward", "handler"]
+    assert finished.stages() == ["forward"]
 
 
 def test_a_stage_outside_any_request_records_nothing(finished: Finished) -> None:
@@ -84,7 +84,7 @@ def test_a_stage_name_cannot_be_a_fact(finished: Finished) -> None:
             with stagelens.stage(name):
                 pass
 
-    assert finished.stages() == ["model", "stage", "handler"]
+    assert finished.stages() == ["model", "stage"]
 
 
 def test_a_manual_request_passes_its_traceparent_and_kind(finished: Finished) -> None:
@@ -143,7 +143,7 @@ def test_a_decorated_function_and_coroutine_are_timed(finished: Finished) -> Non
         return plain(2) + await coroutine(3)
 
     assert asyncio.run(handle()) == 10
-    assert finished.stages() == ["forward", "forward", "handler"]
+    assert finished.stages() == ["forward", "forward"]
 
 
 def test_a_decorated_generator_is_timed_step_by_step(finished: Finished) -> None:
@@ -166,8 +166,8 @@ def test_a_decorated_generator_is_timed_step_by_step(finished: Finished) -> None
         stream.send(6)
 
     assert stopped.value.value == "done"
-    assert finished.stages() == ["forward"] * 3 + ["handler"]
-    assert breakdown(finished[0])[HANDLER] >= 10_000_000
+    assert finished.stages() == ["forward"] * 3
+    assert breakdown(finished[0])[OVERHEAD] >= 10_000_000
 
 
 def test_an_abandoned_generator_finishes_its_request_without_an_error(finished: Finished) -> None:
@@ -211,7 +211,7 @@ def test_an_async_generator_is_timed_step_by_step(finished: Finished) -> None:
         return items
 
     assert asyncio.run(consume()) == [0, None, 4]
-    assert finished.stages() == ["forward"] * 3 + ["handler"]
+    assert finished.stages() == ["forward"] * 3
 
 
 @pytest.mark.parametrize("ending", ["closed", "thrown", "cancelled"])

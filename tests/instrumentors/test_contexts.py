@@ -152,13 +152,11 @@ def test_every_stage_is_recorded_on_its_own_request(finished: Finished, requests
 
     asyncio.run(serve())
 
-    assert {name: sorted(set(found) - {"queue", "handler"}) for name, found in stages(finished).items()} == {
+    assert {name: sorted(set(found) - {"queue"}) for name, found in stages(finished).items()} == {
         f"r{number}": sorted(set(expected(f"r{number}", steps))) for number, steps in enumerate(requests)
     }
     for name, found in stages(finished).items():
-        assert sum(key not in {"queue", "handler"} for key in found) == len(
-            list(expected(name, requests[int(name[1:])]))
-        )
+        assert sum(key != "queue" for key in found) == len(list(expected(name, requests[int(name[1:])])))
     assert records.current.get() is None
 
 
@@ -182,7 +180,7 @@ def test_a_recursive_stage_has_an_interval_per_call(finished: Finished) -> None:
     asyncio.run(handle())
     marks = finished.marks()[1:]
 
-    assert finished.stages() == ["forward"] * 6 + ["rerank"] * 4 + ["handler"]
+    assert finished.stages() == ["forward"] * 6 + ["rerank"] * 4
     assert all(outer[1] <= inner[1] <= inner[2] <= outer[2] for inner, outer in itertools.pairwise(marks[:6]))
 
 
@@ -215,7 +213,7 @@ def test_every_loop_callback_is_part_of_its_request(finished: Finished) -> None:
 
     asyncio.run(handle())
 
-    assert sorted(set(finished.stages()) - {"queue", "handler"}) == ["done", "later", "soon", "threadsafe"]
+    assert sorted(set(finished.stages()) - {"queue"}) == ["done", "later", "soon", "threadsafe"]
 
 
 def test_a_worker_task_of_an_earlier_request_serves_later_ones(finished: Finished) -> None:
@@ -238,7 +236,7 @@ def test_a_worker_task_of_an_earlier_request_serves_later_ones(finished: Finishe
 
     asyncio.run(serve())
 
-    assert stages(finished) == {"first": ["handler"], "job": ["forward", "handler"]}
+    assert stages(finished) == {"first": [], "job": ["forward"]}
 
 
 def test_a_stage_may_end_in_another_thread_and_context(finished: Finished) -> None:
@@ -250,7 +248,7 @@ def test_a_stage_may_end_in_another_thread_and_context(finished: Finished) -> No
         thread.start()
         thread.join(30)
 
-    assert finished.stages() == ["forward", "handler"]
+    assert finished.stages() == ["forward"]
 
 
 def test_a_generator_consumed_in_many_contexts_is_one_request(finished: Finished) -> None:
@@ -275,7 +273,7 @@ def test_a_generator_consumed_in_many_contexts_is_one_request(finished: Finished
 
     assert seen == [0, 1, 2]
     assert records.current.get() is None
-    assert stages(finished) == {"stream": ["forward"] * 3 + ["handler"], "other": ["handler"]}
+    assert stages(finished) == {"stream": ["forward"] * 3, "other": []}
 
 
 def test_an_abandoned_generator_ends_its_request_when_freed(finished: Finished) -> None:
@@ -321,7 +319,7 @@ def test_an_abandoned_async_generator_ends_in_a_task_of_the_loop(finished: Finis
 
     assert closed != [consumer]
     assert [record[3:5] for record in finished] == [("stream", "")]
-    assert finished.stages() == ["postprocess", "handler"]
+    assert finished.stages() == ["postprocess"]
 
 
 def test_an_async_generator_left_over_at_the_end_of_the_loop_is_counted(finished: Finished) -> None:
@@ -375,7 +373,7 @@ def test_a_cancelled_task_ends_its_stages_and_its_request(finished: Finished) ->
 
     assert asyncio.run(serve()) is None
     assert [record[4] for record in finished] == ["CancelledError"]
-    assert finished.stages() == ["dependency", "handler"]
+    assert finished.stages() == ["dependency"]
 
 
 @pytest.mark.parametrize("kind", ["sync", "async"])

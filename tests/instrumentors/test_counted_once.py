@@ -107,7 +107,7 @@ def test_retained_spans_in_a_foreign_export_are_marked_as_counted(
     dimensions = dimensions_of(read_marks(record[0]).facts, record[3], failed=False)
     user_spans.export_spans([build_trace(RetainedRequest(record, "forced", dimensions, set()))], 0)
 
-    assert [each.name for each in exported.get_finished_spans()] == ["around", "job", "handler", "forward"]
+    assert [each.name for each in exported.get_finished_spans()] == ["around", "job", "forward"]
     assert counted(exported) == {"around": True}
 
 

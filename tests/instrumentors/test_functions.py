@@ -51,7 +51,7 @@ def test_functions_and_methods_become_stages(finished: Finished, work: Any) -> N
         results = work.prepare(), work.model.predict()
 
     assert results == (1, 2)
-    assert finished.stages() == ["preprocess", "forward", "handler"]
+    assert finished.stages() == ["preprocess", "forward"]
 
 
 @pytest.mark.usefixtures("finished")

@@ -67,7 +67,7 @@ def test_parts_of_django_that_other_libraries_import_are_no_server() -> None:
 def test_a_module_call_in_a_request_is_not_counted_again() -> None:
     """A request of the user's own contains its model calls."""
     code = "with stagelens.request('batch'):\n  magika.identify_bytes(b'import os\\n' * 9)"
-    assert requests_of(SESSION + code) == ["internal batch - load handler"]
+    assert requests_of(SESSION + code) == ["internal batch - load"]
 
 
 def test_the_outermost_module_is_the_request_and_training_is_none() -> None:

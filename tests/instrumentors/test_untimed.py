@@ -52,7 +52,7 @@ def test_untimed_requests_record_no_stages(spared: Finished) -> None:
 
     (record,) = spared
 
-    assert keys(record) == [records.UNTIMED, "@model", "@batch", "handler"]
+    assert keys(record) == [records.UNTIMED, "@model", "@batch"]
     assert record[2] > record[1]
 
 
@@ -105,10 +105,7 @@ def test_requests_started_untimed_end_untimed(spared: Finished, monkeypatch: pyt
     with request("next"), stage("forward"):
         pass
 
-    assert [(record[3], keys(record)) for record in spared] == [
-        ("outer", [records.UNTIMED, "handler"]),
-        ("next", ["forward", "handler"]),
-    ]
+    assert [(record[3], keys(record)) for record in spared] == [("outer", [records.UNTIMED]), ("next", ["forward"])]
 
 
 def test_requests_started_timed_end_timed(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,6 @@ def test_a_request_inside_a_request_is_a_child(finished: Finished) -> None:
         "inner": "outer",
         "forward": "inner",
         "postprocess": "outer",
-        "handler": "outer",
     }
     assert names.STAGE not in by_name["inner"].attributes
 
