@@ -481,10 +481,16 @@ def _request_response(original: Any) -> Any:
 
 
 def _run_endpoint(original: Any) -> Any:
-    handled = timed_async("handler")(original)
-
-    def run_endpoint_function(*, dependant: Any, **options: Any) -> Any:
-        return (handled if is_users_code(dependant.call) else original)(dependant=dependant, **options)
+    async def run_endpoint_function(*, dependant: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or not is_users_code(dependant.call):
+            return await original(dependant=dependant, **options)
+        started = clock()
+        try:
+            return await original(dependant=dependant, **options)
+        finally:
+            if len(marks) < MAX_MARKS:
+                marks.extend(("handler", started, clock()))
 
     return run_endpoint_function
 

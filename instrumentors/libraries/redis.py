@@ -24,7 +24,7 @@ class RedisInstrumentor(CallsInstrumentor):
     library = "redis"
     title = "Redis"
     stages = MappingProxyType({"dependency": "a command, or the execution of a pipeline"})
-    not_timed = ("messages of `PubSub` and `monitor`: nobody knows which request waits for them",)
+    not_timed = ("messages of `PubSub` and `monitor`, because they belong to no request",)
     tested = MappingProxyType({"redis": "8.1.0"})
     calls = MappingProxyType(
         {

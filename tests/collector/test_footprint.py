@@ -37,6 +37,7 @@ def test_a_collector_loads_no_modules_of_pages_or_alerts(tmp_path: Path) -> None
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.split() == [
         "stagelens.__main__",
+        "stagelens.analysis",
         "stagelens.cli",
         "stagelens.collector",
         "stagelens.core",

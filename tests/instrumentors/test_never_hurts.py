@@ -26,8 +26,11 @@ BESIDE = {
     "mlserver": "mlserver",
     "ray.serve": "ray",
     **dict.fromkeys(("botocore", "orjson", "redis", "soundfile"), "around"),
+    **dict.fromkeys(("catboost", "lightgbm", "xgboost"), "models"),
 }
 ALONE = {"mlserver", "ray.serve"}
+# Patches each class of a library, which has more of them the more of its modules are imported.
+GROWS = {"sklearn"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}
 MISSING = {trigger for trigger, folder in INSTALLED.items() if not folder.exists() and not os.environ.get("CI")}
 PROGRAM = Path(__file__).parent / "harmless" / "examine.py"
@@ -41,6 +44,8 @@ ALLOWED = MappingProxyType(
             "Stream.__stream__ isgeneratorfunction",
             "AsyncStream.__stream__ isasyncgenfunction",
         },
+        # Python turns the function of the subclass into a class method.
+        "cannot be overridden": {"_MetadataRequester.__init_subclass__"},
     }
 )
 
@@ -88,7 +93,7 @@ def test_an_instrumented_library_behaves_unchanged(trigger: str) -> None:
     assert found["noise"] == []
 
 
-@pytest.mark.parametrize("trigger", [trigger for trigger in TRIGGERS if trigger.values[0] not in ALONE])
+@pytest.mark.parametrize("trigger", [trigger for trigger in TRIGGERS if trigger.values[0] not in ALONE | GROWS])
 def test_a_library_imported_later_behaves_unchanged(trigger: str) -> None:
     """As `stagelens run` does it, for all libraries in one process."""
     assert harmless()[trigger] == harmless(trigger)["patched"]
