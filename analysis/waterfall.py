@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..core.names import DEVICE, TIMING
+from ..core.stages import UNEXPLAINED
 
 NS = 1e9
 GPU, CPU, NETWORK, WAITING, OTHER_SERVICES = "GPU", "CPU", "Network", "Waiting", "Other services"
@@ -23,6 +24,16 @@ def wall_seconds(duration_ns: int) -> float:
 def spans_by_start(spans: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return *spans* sorted by start time."""
     return sorted(spans, key=lambda each: int(each["start_ns"]))
+
+
+def unexplained_ns(spans: Iterable[Mapping[str, Any]], stages_ns: Mapping[str, int]) -> dict[str, int]:
+    """Return the time of the unexplained stages of a request that no span shows, in nanoseconds.
+
+    >>> unexplained_ns([{"stage": "forward"}], {"forward": 5, "handler": 2, "overhead": 0})
+    {'handler': 2}
+    """
+    shown = {each["stage"] for each in spans}
+    return {stage: stages_ns[stage] for stage in UNEXPLAINED if stages_ns.get(stage) and stage not in shown}
 
 
 def position_of(span: Mapping[str, Any], whole: float) -> tuple[float, float]:

@@ -23,11 +23,11 @@ from rich.text import Text
 
 from ..analysis.breakdown import PERCENTILES, smoothed, stages_at
 from ..analysis.profile import FunctionTime, functions
-from ..analysis.waterfall import NS, position_of, spans_by_start, wall_seconds
+from ..analysis.waterfall import NS, position_of, spans_by_start, unexplained_ns, wall_seconds
 from ..core.errors import StagelensError
 from ..core.histogram import Estimate, confidence_interval, has_enough_samples, samples_needed
 from ..core.names import METHOD, STATUS_ERROR
-from ..core.stages import OVERHEAD, label, ordered
+from ..core.stages import label, ordered
 from ..dashboard.ui.format import duration, interval, percent, percentile, portion, several, span, whole
 from ..dashboard.ui.trace_text import span_name, span_note
 from ..dashboard.view import trace_name
@@ -61,9 +61,8 @@ def waterfall_table(found: KeptTrace) -> Table:
             )
     if len(found.spans) > len(longest):
         made.add_row(styled(f"{several(len(found.spans) - len(longest), 'shorter interval')}", "dim"))
-    unattributed = found.stages_ns.get(OVERHEAD, 0)
-    if unattributed:
-        made.add_row(styled(label(OVERHEAD)), styled(duration(unattributed / NS)), styled("between the stages", "dim"))
+    for stage, spent in unexplained_ns(found.spans, found.stages_ns).items():
+        made.add_row(styled(label(stage)), styled(duration(spent / NS)), styled("between the stages", "dim"))
     made.add_row(styled("Together", "bold"), styled(duration(wall), "bold"))
     return made
 

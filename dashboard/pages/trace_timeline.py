@@ -11,9 +11,19 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import stages_at
-from ...analysis.waterfall import GPU, NS, PLACES, busy_ns, lane_of, position_of, spans_by_start, wall_seconds
+from ...analysis.waterfall import (
+    GPU,
+    NS,
+    PLACES,
+    busy_ns,
+    lane_of,
+    position_of,
+    spans_by_start,
+    unexplained_ns,
+    wall_seconds,
+)
 from ...core.histogram import Histogram, has_enough_samples
-from ...core.stages import OVERHEAD, label
+from ...core.stages import label
 from ...store import KeptTrace, Selection
 from ..figures.elements import ticks
 from ..ui.components import Node, attributes, card, legend, swatch, table
@@ -42,7 +52,7 @@ def timeline(found: KeptTrace, setting: TraceBaseline, tools: Node) -> Component
         ("Rank", "r w-rank hide"),
     ]
     rows = [_lane(span, scale, found, setting) for span in spans_by_start(found.spans)]
-    rows += _unattributed_row(found, setting, scale)
+    rows += _unexplained_rows(found, setting, scale)
     body = table(head, rows, "Stages of the request in time", css="wf")
     return card(
         "Timeline",
@@ -80,15 +90,18 @@ def _bar_note(text: str, left: float, width: float) -> Component:
     return html.Span(text, className="lb on", style={"left": f"calc({left:.2f}% + 7px)"})
 
 
-def _unattributed_row(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
-    """Return the row of the unattributed time, which has no recorded interval."""
-    seconds = found.stages_ns.get(OVERHEAD, 0) / NS
-    if not seconds:
-        return []
-    place = rank_in(setting.stages.get(OVERHEAD), seconds)
+def _unexplained_rows(found: KeptTrace, setting: TraceBaseline, scale: Scale) -> list[Component]:
+    """Return the rows of the unexplained stages that have no recorded interval."""
     between = html.Span("between the stages", className="lb", style={"left": "6px"})
     return [
-        _timeline_row(OVERHEAD, label(OVERHEAD), [between], scale.tick, Measured(seconds, place)),
+        _timeline_row(
+            stage,
+            label(stage),
+            [between],
+            scale.tick,
+            Measured(spent / NS, rank_in(setting.stages.get(stage), spent / NS)),
+        )
+        for stage, spent in unexplained_ns(found.spans, found.stages_ns).items()
     ]
 
 
