@@ -178,7 +178,7 @@ class Profiler:
         if enabled == self._enabled or self._failed:
             return
         self._enabled = enabled
-        recorder.opened = _registrar(self._running) if enabled else None
+        recorder.opened = _registrar(self._running, self._threads) if enabled else None
         if enabled and not self._started:
             self._started = True
             unpatched("_thread", "start_new_thread")(self._run, ())
@@ -292,21 +292,29 @@ class Profiler:
         oldest = self._running.popleft
         # Most requests that began since the last look have ended.
         still_open = [place for place in [oldest() for _ in range(len(self._running))] if place[0][0] == OPEN]
-        for place in still_open:
-            marks, thread, task, route = place
+        for place in [*still_open, *self._threads_at_work()]:
+            marks, _, task, route = place
             request = self._open.get(id(marks))
             if request is None or request.marks is not marks:
                 request = self._open[id(marks)] = _Request(marks)
+            elif task is None and place in request.places:
+                continue
             request.places = [*request.places[-3:], place]
             request.route = route or request.route
-            if task is None:
-                self._threads[thread] = marks
         for key in [key for key, request in self._open.items() if request.marks[0] != OPEN]:
             del self._open[key]
-        for thread in [thread for thread, marks in self._threads.items() if marks[0] != OPEN]:
-            del self._threads[thread]
         while len(self._open) > MAX_RUNNING:
             del self._open[next(iter(self._open))]
+
+    def _threads_at_work(self) -> list[Place]:
+        """Return the requests of threads, and forget those that have ended."""
+        places: list[Place] = []
+        for thread, marks in list(self._threads.items()):
+            if marks[0] == OPEN:
+                places.append((marks, thread, None, ""))
+            else:
+                self._threads.pop(thread, None)
+        return places
 
     def _is_slow(self, request: _Request, now: int) -> bool:
         threshold = self.recent.threshold(request.route)
@@ -485,8 +493,8 @@ def unpatched(module: str, name: str) -> Callable[..., Any]:
     return getattr(import_module(module), name) if monkey is None else monkey.get_original(module, name)
 
 
-def _registrar(running: deque[Place]) -> Callable[[Marks, str], None]:
-    """Return the function that registers a request where it runs now."""
+def _registrar(running: deque[Place], threads: dict[int, Marks]) -> Callable[[Marks, str], None]:
+    """Return the function that registers a request where it runs now: in a task or greenlet, or by its thread."""
     get_ident = unpatched("_thread", "get_ident")
     append, loop_now, current_task = running.append, asyncio._get_running_loop, asyncio.current_task  # noqa: SLF001
     monkey: Any = sys.modules.get("gevent.monkey")
@@ -500,6 +508,10 @@ def _registrar(running: deque[Place]) -> Callable[[Marks, str], None]:
 
     def register(marks: Marks, route: str) -> None:
         loop = loop_now()
-        append((marks, get_ident(), None if loop is None else current_task(loop), route))
+        if loop is None:
+            # One request at a time. No object of ours outlives the request, which would cause garbage collections.
+            threads[get_ident()] = marks
+        else:
+            append((marks, get_ident(), current_task(loop), route))
 
     return register
