@@ -125,7 +125,8 @@ class Agent:
             lost=self._losses.add,
             rng=rng,
         )
-        self._cpu = CpuAccount(self._exporter.cpu_ns, lambda: self._profiler.cpu_ns)
+        # Without the profiler, which has limits of its own: its time would cost a service with few requests its traces.
+        self._cpu = CpuAccount(self._exporter.cpu_ns)
         self._costs = CostController(config.budget, self._aggregator, self._cpu)
         self._sequence = itertools.count(1)
         self._working = threading.Lock()
