@@ -16,8 +16,8 @@ from ..core.stages import BY_KEY, OTHER, OVERHEAD
 
 # Number of sampled requests below which nothing is said. [requests]
 MIN_SAMPLED = 8
-# Share of the growth of a stage that a function needs to be named as its cause.
-_NAMED_SHARE = 0.5
+# Share of a stage, or of its growth, that a function needs to be named as its cause: of its own time, or with its callees.
+_NAMED_SHARE, _HOLDS_SHARE = 0.5, 0.8
 # Growth of a stage below which a sentence would report noise. [milliseconds]
 _MIN_GROWTH_MS = 1.0
 # Stages that a function could leave for a stage of its own, and those that a function of the user can be. A function that calls a
@@ -80,6 +80,7 @@ class FunctionTime:
         median_self_ms: As `tail_self_ms`, at the median; None with too few samples. [milliseconds]
         median_total_ms: As `tail_total_ms`, at the median; None with too few samples. [milliseconds]
         share: Share of `tail_self_ms` in the time of the stage at the tail percentile. [ratio]
+        depth: Number of functions of the user's code around it; the largest one of its stacks.
     """
 
     stage: str
@@ -93,11 +94,17 @@ class FunctionTime:
     median_self_ms: float | None
     median_total_ms: float | None
     share: float
+    depth: int = 0
 
     @property
     def growth_ms(self) -> float | None:
         """Increase of the self time from the median to the tail, in milliseconds; None without a median."""
         return None if self.median_self_ms is None else self.tail_self_ms - self.median_self_ms
+
+    @property
+    def total_growth_ms(self) -> float | None:
+        """Increase of the total time from the median to the tail, in milliseconds; None without a median."""
+        return None if self.median_total_ms is None else self.tail_total_ms - self.median_total_ms
 
     @property
     def place(self) -> str:
@@ -178,7 +185,7 @@ class FunctionGrowth:
     @property
     def sentence(self) -> str:
         """Growth of the stage and share of the function, such as `preprocess grew +180 ms, 92 % in resize (serve.py:41)`."""
-        return f"{self.stage} grew +{_short_ms(self.stage_growth_ms)} ms, {self.share * 100:.0f} % in {self.title}"
+        return _sentence(self.stage, self.stage_growth_ms, self.share, self.title)
 
 
 def is_library(frame: CodeFrame) -> bool:
@@ -218,6 +225,7 @@ def functions(tail: ProfileBand, median: ProfileBand | None = None) -> list[Func
             median_self_ms=None if usual is None else usual[key].own * 1e3 if key in usual else 0.0,
             median_total_ms=None if usual is None else usual[key].total * 1e3 if key in usual else 0.0,
             share=times.own / tail.stages[key[0]] if tail.stages.get(key[0]) else 0.0,
+            depth=times.depth,
         )
         for key, times in here.items()
     ]
@@ -272,11 +280,39 @@ def grown_functions(before: ProfileBand, after: ProfileBand) -> list[FunctionGro
 
 
 def growth_sentence(before: ProfileBand, after: ProfileBand, stage: str) -> str:
-    """Return which function made *stage* grow; "" if the stage did not grow, no function has most of it, or samples are missing."""
-    for grown in grown_functions(before, after):
-        if grown.stage == stage:
-            return grown.sentence if grown.is_cause else ""
-    return ""
+    """Return which function made *stage* grow; "" if the stage did not grow, no function is the cause, or samples are missing."""
+    growth_ms = (after.stages.get(stage, 0.0) - before.stages.get(stage, 0.0)) * 1e3
+    if growth_ms < _MIN_GROWTH_MS or not before.is_sufficient:
+        return ""
+    found = [each for each in functions(after, before) if each.stage == stage]
+    cause = _cause([(each, each.growth_ms or 0.0, each.total_growth_ms or 0.0) for each in found], growth_ms)
+    return _sentence(stage, growth_ms, min(1.0, cause[1]), cause[0].title) if cause else ""
+
+
+def main_function(found: Sequence[FunctionTime], whole_ms: float) -> tuple[FunctionTime, float] | None:
+    """Return the function that explains *whole_ms* milliseconds of the tail, and its share of them; None if none does.
+
+    It is the innermost one that has at least 80 % with the functions that it calls; else one whose own time is at least half.
+
+    Args:
+        found: Functions from `functions`, of one or more stages.
+        whole_ms: Time of these stages. [milliseconds]
+    """
+    return _cause([(each, each.tail_self_ms, each.tail_total_ms) for each in found], whole_ms)
+
+
+def _cause(found: Sequence[tuple[FunctionTime, float, float]], whole_ms: float) -> tuple[FunctionTime, float] | None:
+    """Return the function that explains *whole_ms*, and its share, from functions with their own and total milliseconds."""
+    named = [(each, own / whole_ms) for each, own, _ in found if own >= _NAMED_SHARE * whole_ms > 0]
+    # The outermost one always has all of the time.
+    held = [
+        (each, total / whole_ms)
+        for each, own, total in found
+        if total >= _HOLDS_SHARE * whole_ms > 0 and (each.depth or own >= _HOLDS_SHARE * whole_ms)
+    ]
+    if held:
+        return max(held, key=lambda pair: (pair[0].depth, -pair[1]))
+    return max(named, key=lambda pair: pair[1], default=None)
 
 
 def profile_of_request(text: str) -> dict[str, int]:
@@ -303,6 +339,7 @@ class _Times:
     is_library: bool
     own: float = 0.0
     total: float = 0.0
+    depth: int = 0
     lines: dict[int, float] = field(default_factory=lambda: defaultdict[int, float](float))
 
 
@@ -319,9 +356,10 @@ def _times_of(band: ProfileBand) -> dict[_FunctionKey, _Times]:
         shown = [frame for frame in shown or frames[-1:] if frame.function != OTHER]
         # The last frame of a recursive function is its innermost call; the function counts once.
         once = {(stage, frame.module, frame.function, frame.file): frame for frame in shown}
-        for name, frame in once.items():
+        for depth, (name, frame) in enumerate(once.items()):
             times = found.setdefault(name, _Times(library))
             times.total += seconds
+            times.depth = max(times.depth, depth)
             if frame is shown[-1]:
                 times.own += seconds
             # A function that only calls others has the line of its call.
@@ -361,6 +399,10 @@ def _sort_tree(node: CodeNode) -> None:
 def _title(function: str, place: str) -> str:
     short = function.rpartition("<locals>.")[2] or function
     return f"{short} ({place})" if place else short
+
+
+def _sentence(stage: str, growth_ms: float, share: float, title: str) -> str:
+    return f"{stage} grew +{_short_ms(growth_ms)} ms, {share * 100:.0f} % in {title}"
 
 
 def _short_ms(ms: float) -> str:

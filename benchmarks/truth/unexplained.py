@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from stagelens.analysis.profile import ProfileBand, functions
-from stagelens.core.stages import OVERHEAD
+from stagelens.analysis.profile import ProfileBand, functions, main_function
+from stagelens.core.stages import UNEXPLAINED
 from stagelens.store import Selection, Store
 
 # The goals.
 MAX_AT_MEDIAN, MAX_AT_TAIL = 0.10, 0.05
 MIN_NAMED = 0.80
 TAIL = 0.99
-UNEXPLAINED = ("handler", OVERHEAD)
 # A store has buckets of ten seconds.
 BUCKET_SECONDS = 10
 SETTLE_SECONDS = 6.0
@@ -51,7 +50,7 @@ class Named:
 
     Args:
         title: Its name and place.
-        share: Share of the unexplained time in it and in what it calls of libraries. [0..1]
+        share: Share of the unexplained time in it and in what it calls. [0..1]
     """
 
     title: str
@@ -135,8 +134,11 @@ def _named(bands: Sequence[ProfileBand]) -> Named | None:
         total = sum(band.stages.get(stage, 0.0) for stage in UNEXPLAINED) * 1000
         found = [each for each in functions(band) if each.stage in UNEXPLAINED and not each.is_library]
         if found and total:
-            best = max(found, key=lambda each: each.tail_self_ms)
-            return Named(best.title, best.tail_self_ms / total)
+            best = main_function(found, total)
+            if best is not None:
+                return Named(best[0].title, best[1])
+            first = max(found, key=lambda each: each.tail_self_ms)
+            return Named(first.title, first.tail_self_ms / total)
     return None
 
 

@@ -17,6 +17,7 @@ from stagelens.analysis.profile import (
     functions,
     grown_functions,
     growth_sentence,
+    main_function,
     profile_of_request,
 )
 from stagelens.core.code_stack import CodeFrame, stack_key
@@ -110,6 +111,39 @@ def test_growth_between_two_selections_is_a_sentence() -> None:
     assert [each.title for each in grown_functions(before, after)] == ["resize (serve.py:41)", "predict (serve.py:30)"]
     assert growth_sentence(after, before, "preprocess") == ""
     assert growth_sentence(before, after, "forward") == ""
+
+
+PREPARE = CodeFrame("serve", "prepare", "serve.py", 35)
+CUT = CodeFrame("serve", "cut", "serve.py", 50)
+
+
+@pytest.mark.parametrize(
+    ("stacks", "named"),
+    [
+        # The innermost one with at least 80 %, with what it calls.
+        (
+            {(PREDICT, PREPARE, RESIZE): 0.05, (PREDICT, PREPARE, CUT): 0.04, (PREDICT,): 0.01},
+            ("prepare (serve.py:35)", 0.9),
+        ),
+        ({(PREDICT, PREPARE, RESIZE): 0.09, (PREDICT, PREPARE, CUT): 0.01}, ("resize (serve.py:41)", 0.9)),
+        # The outermost one has all of the time, which says nothing.
+        ({(PREDICT, RESIZE): 0.06, (PREDICT, CUT): 0.04}, ("resize (serve.py:41)", 0.6)),
+        ({(PREDICT, RESIZE): 0.04, (PREDICT, CUT): 0.04, (PREDICT,): 0.02}, None),
+        # Unless it does the work itself.
+        ({(PREDICT, RESIZE): 0.01, (PREDICT,): 0.09}, ("predict (serve.py:30)", 1.0)),
+    ],
+)
+def test_the_main_function_of_a_stage(
+    stacks: dict[tuple[CodeFrame, ...], float], named: tuple[str, float] | None
+) -> None:
+    """It explains the time of the stage, and its growth from next to nothing."""
+    tail = band(0.99, stacks)
+    found = main_function(functions(tail), 100)
+    before = band(0.99, {(PREDICT,): 1e-9})
+
+    assert (found and (found[0].title, pytest.approx(found[1]))) == named
+    expected = f"preprocess grew +100 ms, {named[1] * 100:.0f} % in {named[0]}" if named else ""
+    assert growth_sentence(before, tail, "preprocess") == expected
 
 
 def test_too_few_samples_say_nothing() -> None:
