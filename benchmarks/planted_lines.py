@@ -4,7 +4,7 @@
 
 A program counts 1,000 requests, of which 50 run a function that computes, sleeps, waits for a lock or for a socket, or computes
 in C: in a thread, in an executor, in a task, and by `asyncio.to_thread`. It runs under `stagelens run --summary`; the first
-function of *Your code at p99* must be the planted one, and its time within 20 % of the one that the program measured.
+function of *Your code at p99* must be the planted one, and its time within 20 % of what the program measured around p99.
 
 Goal: 95 of 100 runs.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 STYLES, KINDS = ("thread", "executor", "task", "to_thread"), ("cpu", "sleep", "lock", "io", "c")
 PROGRAM = Path(__file__).parent / "services" / "planted_lines.py"
 WITHIN, GOAL = 0.20, 0.95
-_ROW = re.compile(r"^(guilty\w*) \(planted_lines\.py:\d+\)\s+\S+(?: m?s)?\s+([\d.]+) (ms|s)", re.MULTILINE)
+_ROW = re.compile(r"^(guilty_\w+) \(planted_lines\.py:\d+\)\s+\S+(?: m?s)?\s+([\d.]+) (ms|s)", re.MULTILINE)
 
 
 def measure(style: str, kind: str) -> tuple[bool, float, float]:
