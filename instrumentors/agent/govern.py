@@ -10,6 +10,8 @@ The governor lowers the level as soon as the cost has exceeded the budget for a 
 cost fits. It raises the level only after the next one has been expected to fit, with a margin, for a while. After a raise
 that soon had to be undone, the next one waits twice as long, up to an hour, so that a varying load changes the level rarely.
 A new level takes effect in `recorder.begin` and in the aggregation.
+
+The tail profiler gets what the rest leaves of the budget, so that it never lowers the level.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from .. import recorder, records
 from ..api import Request, stage
 from ..config import OverheadBudget, SamplingLimits
 from ..records import Record, clock
-from .aggregate import ALL, NO_FACTS, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
+from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
 # Number of stages of a typical request; number of consecutive stages with which the cost of one stage is measured.
 USUAL_STAGES, IN_A_ROW = 6, 24
@@ -229,6 +231,13 @@ class Governor:
         self.level = level
         self._over = self._margin_since = None
 
+    def free_share(self, sample: CostSample) -> float:
+        """Return how much of the budget is not used, as a ratio of one core; 0 below the highest level."""
+        if self.level != ALL:
+            return 0.0
+        allowed_ns = max(self._budget.allows_ns(sample.duration_ns) * sample.rate, FREE_SHARE * 1e9)
+        return max(0.0, allowed_ns - sample.costs_ns[ALL] * sample.rate) / 1e9
+
     def _first_fit(self, sample: CostSample, part: float) -> int:
         """Return the first level whose cost is within *part* of the budget."""
         allowed_ns, free_ns = part * self._budget.allows_ns(sample.duration_ns), part * FREE_SHARE * 1e9
@@ -317,8 +326,10 @@ class CostController:
         self._spent_before = self._added_before = self._exported_before = cpu.spent_ns()
         # Mean number of marks of a request that is recorded with its stages.
         self._marks = 0.0
-        # CPU time of the latest exports, of their traces, and of the profiler. [nanoseconds per second]
-        self._exporting = self._tracing = self._profiling = 0.0
+        # CPU time of the latest exports, and of their traces. [nanoseconds per second]
+        self._exporting = self._tracing = 0.0
+        # Part of a core that the profiler may use.
+        self.free_share = 1.0
 
     @property
     def level(self) -> int:
@@ -346,8 +357,11 @@ class CostController:
             return
         seconds = now - self._sampled_at
         sample = self._sample(now, seconds) if seconds >= SAMPLE_EVERY_SECONDS and self._path.known else None
-        if sample is not None and governor.update(sample):
+        if sample is None:
+            return
+        if governor.update(sample):
             self._apply(_describe_change(sample, before, self.level, self._budget))
+        self.free_share = governor.free_share(sample)
 
     def note_export(self) -> None:
         """Record the CPU time of the export that has just ended."""
@@ -358,8 +372,6 @@ class CostController:
         self._exporting = (spent["export"] - self._exported_before["export"]) / seconds
         if self.level == ALL:
             self._tracing = (spent["traces"] - self._exported_before["traces"]) / seconds
-        if self.level < NO_FACTS:
-            self._profiling = (spent["profile"] - self._exported_before["profile"]) / seconds
         self._exported_at, self._exported_before = now, spent
 
     def add_costs(self, deltas: dict[Dimensions, Delta]) -> None:
@@ -409,8 +421,7 @@ class CostController:
         for level in range(NOTHING):
             counting = max(0.0, counting_ns + calibrated[level] - calibrated[min(self.level, REQUESTS_ONLY)])
             tracing = self._tracing if level == ALL else 0.0
-            profiling = self._profiling if level < NO_FACTS else 0.0
-            costs.append(self._path_ns(level, self._marks) + counting + (self._exporting + tracing + profiling) / rate)
+            costs.append(self._path_ns(level, self._marks) + counting + (self._exporting + tracing) / rate)
         return [*costs, 0.0]
 
     def _path_ns(self, level: int, marks: float) -> float:

@@ -1,8 +1,9 @@
 """The tail profiler: samples the call stacks of requests that run longer than the recent p90 of their route.
 
-A thread looks at the running requests ten times per second, and every few milliseconds while one of them is slow. It also samples
-random requests, as the baseline. The CPU time of each look is measured: looks become rarer, and first of all baselines, so that
-the profiler stays below its limits.
+A thread looks at the running requests ten times per second; for some time after a slow request more often, so that it finds the
+next one early, and every few milliseconds while one is slow. It also samples random requests, as the baseline. The CPU time of
+each look is measured: looks become rarer, and first of all baselines, so that the profiler stays below its limits, and below
+what the governor allows it.
 
 A stack is that of the thread that works for the request: a thread of a pool, the worker of its batch, the thread of its event
 loop while its task runs; or the await chain of the task while it waits. It contains code, never values of variables. The
@@ -36,6 +37,10 @@ from ..tickets import Tickets
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
 # Limits of the CPU time: while no request is slow, and the part of it without baselines; while one is. [ratio of one core]
 IDLE_SHARE, LOOK_SHARE, SLOW_SHARE = 0.0005, 0.0004, 0.01
+# Time after a slow request in which looks stay frequent. [nanoseconds]
+ALERT_NS = 10 * 10**9
+# Looks during the shortest duration of a slow request, in that time.
+LOOKS_AHEAD = 4
 MAX_CREDIT_NS = 1e6
 # One in this many looks at slow requests samples another request, as the baseline.
 BASELINE_EVERY = 8
@@ -46,6 +51,8 @@ MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 512, 512
 MAX_DEPTH = 150
 # Requests whose p90 is a threshold; at least this many are needed.
 RECENT_REQUESTS, MIN_REQUESTS, MAX_ROUTES = 200, 20, 1000
+# A request is not slow below this multiple of the median: where all take about the same time, none is slow.
+MIN_SLOWER = 1.2
 MAX_CODE = 20_000
 # Limits of the text of a trace.
 MAX_LINES, MAX_BYTES = 20, 8192
@@ -73,33 +80,44 @@ Stack = tuple[tuple["Code", int], ...]
 
 
 class RecentDurations:
-    """The 90th percentile of the recent requests of each route, and of all requests for a route with few of them."""
+    """The duration from which a request of each route is slow, by its recent requests; of all requests for a route with few.
+
+    Attributes:
+        shortest: The shortest of these durations; None while all are unknown. [nanoseconds]
+        slow_at: Time of `clock` at which a slow request was last added; 0 for never.
+    """
 
     def __init__(self) -> None:
-        self._recent: dict[str, deque[int]] = {}
-        self._all: deque[int] = deque(maxlen=RECENT_REQUESTS)
-        self._p90: dict[str | None, int] = {}
+        self._recent: dict[str | None, deque[int]] = {None: deque(maxlen=RECENT_REQUESTS)}
+        self._thresholds: dict[str | None, int] = {}
         self._added: Counter[str | None] = Counter()
+        self.shortest: int | None = None
+        self.slow_at = 0
 
     def add(self, route: str, duration: int) -> None:
         """Add a finished request, with its *duration* in nanoseconds."""
-        self._add(None, self._all, duration)
-        recent = self._recent.get(route)
-        if recent is None and len(self._recent) < MAX_ROUTES:
-            recent = self._recent[route] = deque(maxlen=RECENT_REQUESTS)
-        if recent is not None:
-            self._add(route, recent, duration)
+        threshold = self.threshold(route)
+        if threshold is not None and duration > threshold:
+            self.slow_at = clock()
+        self._add(None, duration)
+        if route in self._recent or len(self._recent) < MAX_ROUTES:
+            self._add(route, duration)
 
     def threshold(self, route: str) -> int | None:
         """Return the duration from which a request of *route* ("" for unknown) is slow; None if unknown."""
-        found = self._p90.get(route) if route else None
-        return self._p90.get(None) if found is None else found
+        found = self._thresholds.get(route) if route else None
+        return self._thresholds.get(None) if found is None else found
 
-    def _add(self, key: str | None, recent: deque[int], duration: int) -> None:
+    def _add(self, key: str | None, duration: int) -> None:
+        recent = self._recent.get(key)
+        if recent is None:
+            recent = self._recent[key] = deque(maxlen=RECENT_REQUESTS)
         recent.append(duration)
         self._added[key] += 1
         if self._added[key] % MIN_REQUESTS == 0:
-            self._p90[key] = sorted(recent)[len(recent) * 9 // 10]
+            ordered = sorted(recent)
+            self._thresholds[key] = max(ordered[len(ordered) * 9 // 10], int(MIN_SLOWER * ordered[len(ordered) // 2]))
+            self.shortest = min(self._thresholds.values())
 
 
 class Code(NamedTuple):
@@ -163,6 +181,7 @@ class Profiler:
         self._rng = rng
         self.recent = RecentDurations()
         self.cpu_ns = 0
+        self._share = 0.0
         self._enabled = self._started = self._failed = False
         self._running: deque[Place] = deque(maxlen=MAX_RUNNING)
         self._open: dict[int, _Request] = {}
@@ -173,8 +192,10 @@ class Profiler:
         self._keys: set[str] = set()
         self._keys_since = clock()
 
-    def enable(self, *, enabled: bool) -> None:
-        """Start or pause sampling."""
+    def allow(self, share: float) -> None:
+        """Start sampling within *share* of a core, and within the limits of the profiler; pause it for 0."""
+        self._share = min(share, SLOW_SHARE)
+        enabled = share > 0
         if enabled == self._enabled or self._failed:
             return
         self._enabled = enabled
@@ -188,6 +209,7 @@ class Profiler:
         seconds = idle_seconds = IDLE_SECONDS
         # CPU time that looks at a service without slow requests may still take. [nanoseconds]
         credit_ns = 0.0
+        before = time.thread_time_ns()
         try:
             while True:
                 sleep(seconds)
@@ -195,13 +217,15 @@ class Profiler:
                     self._clear()
                     seconds = 1.0
                     continue
+                now = clock()
                 baseline = credit_ns > 0
-                before = time.thread_time_ns()
-                slow = self.sample(clock(), baseline=baseline)
+                is_slow = self.sample(now, baseline=baseline)
+                # With the time of waking up.
                 spent = time.thread_time_ns() - before
+                before += spent
                 self.cpu_ns += spent
-                if slow:
-                    seconds = max(SLOW_SECONDS, spent / SLOW_SHARE / 1e9)
+                if is_slow or now - self.recent.slow_at < ALERT_NS:
+                    seconds = max(self._alert_seconds(is_slow=is_slow), spent / max(self._share, LOOK_SHARE) / 1e9)
                     continue
                 if not baseline:
                     idle_seconds = max(IDLE_SECONDS, spent / LOOK_SHARE / 1e9)
@@ -212,6 +236,12 @@ class Profiler:
             recorder.opened = None
             self._clear()
             log_failure("profiling slow requests")
+
+    def _alert_seconds(self, *, is_slow: bool) -> float:
+        shortest = self.recent.shortest
+        if is_slow or shortest is None:
+            return SLOW_SECONDS
+        return min(max(SLOW_SECONDS, shortest / LOOKS_AHEAD / 1e9), IDLE_SECONDS)
 
     def _clear(self) -> None:
         for held in (self._running, self._open, self._threads, self._samples):
@@ -224,6 +254,9 @@ class Profiler:
             now: Time of `clock`. [nanoseconds]
             baseline: Whether to sample one random request if none is slow.
         """
+        shortest = self.recent.shortest
+        if not baseline and (shortest is None or not self._has_request_from_before(now - shortest)):
+            return False
         self._register()
         requests = [
             request for request in self._open.values() if request.marks[3:4] != [SHARED] and request.marks[1] > 0
@@ -287,6 +320,19 @@ class Profiler:
                 self._samples.pop(next(iter(self._samples)), None)
             samples = self._samples[id(marks)] = _Samples(marks)
         return samples
+
+    def _has_request_from_before(self, then: int) -> bool:
+        """Return whether a running request began before *then*: most looks end here."""
+        running = self._running
+        # In the order of their start.
+        while running and running[0][0][0] != OPEN:
+            running.popleft()
+        if running and running[0][0][1] < then:
+            return True
+        threads = list(self._threads.values())
+        return any(marks[1] < then and marks[0] == OPEN for marks in threads) or any(
+            request.marks[1] < then and request.marks[0] == OPEN for request in self._open.values()
+        )
 
     def _register(self) -> None:
         oldest = self._running.popleft

@@ -32,7 +32,7 @@ from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, ExportInterval,
 from ..recorder import park_if_inherited
 from ..request_marks import DeferredRecords
 from ..stalls import ProcessCounters, stalls
-from .aggregate import NO_FACTS, Aggregator, Delta, Dimensions
+from .aggregate import Aggregator, Delta, Dimensions
 from .govern import CostController, CpuAccount
 from .hardware import Hardware
 from .profile import Profiler
@@ -125,8 +125,7 @@ class Agent:
             lost=self._losses.add,
             rng=rng,
         )
-        # Without the profiler, which has limits of its own: its time would cost a service with few requests its traces.
-        self._cpu = CpuAccount(self._exporter.cpu_ns)
+        self._cpu = CpuAccount(self._exporter.cpu_ns, lambda: self._profiler.cpu_ns)
         self._costs = CostController(config.budget, self._aggregator, self._cpu)
         self._sequence = itertools.count(1)
         self._working = threading.Lock()
@@ -149,7 +148,7 @@ class Agent:
                     self._counters.read()
                     self._aggregate_pending()
                     self._costs.adjust()
-                    self._profiler.enable(enabled=self.config.profile and self._costs.level < NO_FACTS)
+                    self._profiler.allow(self._costs.free_share if self.config.profile else 0.0)
                     if self._schedule.due(time.time()):
                         self._export(due=True)
                         self._exporter.wake()

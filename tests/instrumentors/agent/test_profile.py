@@ -38,9 +38,9 @@ def profiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Profiler]:
     found = Profiler(random.Random(1))
     for _ in range(profile.MIN_REQUESTS):
         found.recent.add("/fast", 10**9)
-    found.enable(enabled=True)
+    found.allow(1.0)
     yield found
-    found.enable(enabled=False)
+    found.allow(0.0)
     executors.uninstrument()
 
 
@@ -191,13 +191,50 @@ def test_the_thread_of_a_finished_request_is_not_sampled(profiler: Profiler) -> 
 
 def test_only_requests_above_the_p90_of_their_route_are_slow() -> None:
     recent = RecentDurations()
-    assert recent.threshold("/a") is None
+    assert (recent.threshold("/a"), recent.shortest) == (None, None)
     for duration in range(100):
         recent.add("/a", duration)
     assert (recent.threshold("/a"), recent.threshold("/b")) == (90, 90)
-    for _ in range(profile.MIN_REQUESTS):
-        recent.add("/b", 1000)
-    assert (recent.threshold("/a"), recent.threshold("/b")) == (90, 1000)
+    for duration in range(1000, 2000, 50):
+        recent.add("/b", duration)
+    assert (recent.threshold("/a"), recent.threshold("/b"), recent.shortest) == (90, 1900, 90)
+
+
+def test_where_all_take_the_same_time_none_is_slow() -> None:
+    recent = RecentDurations()
+    for _ in range(3 * profile.MIN_REQUESTS):
+        recent.add("/a", 1000)
+    assert (recent.threshold("/a"), recent.slow_at) == (1200, 0)
+    recent.add("/a", 1201)
+    assert recent.slow_at > 0
+
+
+@pytest.mark.parametrize("in_task", [False, True])
+def test_a_look_without_a_baseline_samples_slow_requests_only(profiler: Profiler, in_task: bool) -> None:
+    async def serve() -> None:
+        opened.append(open_request())
+
+    opened: list[tuple[records.Marks, Any]] = []
+    if in_task:
+        asyncio.run(serve())
+    else:
+        opened.append(open_request())
+    marks, token = opened[0]
+    shortest = profiler.recent.shortest
+    assert shortest is not None
+    found = [profiler.sample(marks[1] + after, baseline=False) for after in (shortest, shortest + 1)]
+    recorder.end(token)
+    assert found == [False, True]
+    marks[0] = records.CLOSED
+    assert not profiler.sample(marks[1] + LATER, baseline=False)
+
+
+def test_without_a_share_of_a_core_requests_do_not_register(profiler: Profiler) -> None:
+    assert recorder.opened is not None
+    profiler.allow(0.0)
+    assert recorder.opened is None
+    profiler.allow(0.001)
+    assert recorder.opened is not None
 
 
 def test_a_request_that_is_not_slow_is_the_baseline(profiler: Profiler) -> None:
@@ -281,7 +318,7 @@ import os, random
 from stagelens.instrumentors import recorder
 from stagelens.instrumentors.agent.profile import Profiler
 profiler = Profiler(random.Random(1))
-profiler.enable(enabled=True)
+profiler.allow(1.0)
 assert recorder.opened is not None
 if os.fork() == 0:
     os._exit(0 if recorder.opened is None and not recorder.working else 1)
@@ -298,7 +335,7 @@ profiler = profile.Profiler(random.Random(1))
 for _ in range(20):
     profiler.recent.add("", 10**9)
 profiler._started = True
-profiler.enable(enabled=True)
+profiler.allow(1.0)
 def slow():
     marks, token = recorder.begin()
     opened.append(marks)
