@@ -90,7 +90,9 @@ AGENT = (
         "applies); above the limit, the agent records less; `0` or `none` disables the limit",
     ),
     Setting(
-        "STAGELENS_PROFILE", "on", "`off` disables the [sampling of call stacks of slow requests](architecture.md)"
+        "STAGELENS_PROFILE",
+        "on",
+        "`off` disables the [sampling of call stacks of slow requests](architecture.md); on Python 3.11 the default is `off`",
     ),
     Setting("STAGELENS_HARDWARE", "true", "`false` disables [metrics of CPU, memory, threads and GPUs](hardware.md)"),
     Setting(

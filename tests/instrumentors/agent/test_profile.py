@@ -307,9 +307,10 @@ def test_the_text_is_limited() -> None:
 
 
 def test_off() -> None:
-    assert AgentConfig.from_env({}).profile
+    assert AgentConfig.from_env({}).profile is (sys.version_info >= (3, 12))
+    assert AgentConfig.from_env({"STAGELENS_PROFILE": "on"}).profile
     assert not AgentConfig.from_env({"STAGELENS_PROFILE": "off"}).profile
-    assert AgentConfig.from_env({"STAGELENS_PROFILE": "perhaps"}).profile
+    assert AgentConfig.from_env({"STAGELENS_PROFILE": "perhaps"}).profile is (sys.version_info >= (3, 12))
     assert recorder.opened is None
 
 
