@@ -11,7 +11,8 @@ cost fits. It raises the level only after the next one has been expected to fit,
 that soon had to be undone, the next one waits twice as long, up to an hour, so that a varying load changes the level rarely.
 A new level takes effect in `recorder.begin` and in the aggregation.
 
-The tail profiler gets what the rest leaves of the budget, so that it never lowers the level.
+The tail profiler gets what the rest leaves of the budget, at least a small share of a core, so that it never lowers the level;
+it is paused below the highest level.
 """
 
 from __future__ import annotations
@@ -149,6 +150,8 @@ def _aggregation_ns(aggregator: Aggregator, record: Any) -> int:
 # An agent that uses at most this share of one core never exceeds the budget: each of the few requests of an idle service pays
 # for the exports of a whole minute. [ratio]
 FREE_SHARE = 0.01
+# Share of a core that the tail profiler may use even if the rest uses up the budget. [ratio]
+MIN_PROFILER_SHARE = 0.003
 # Lower the level after this time over the budget. [seconds]
 OVER_BUDGET_SECONDS = 3.0
 # Raise the level after this time within this part of the budget. [ratio, seconds]
@@ -231,12 +234,12 @@ class Governor:
         self.level = level
         self._over = self._margin_since = None
 
-    def free_share(self, sample: CostSample) -> float:
-        """Return how much of the budget is not used, as a ratio of one core; 0 below the highest level."""
+    def profiler_share(self, sample: CostSample) -> float:
+        """Return how much of a core the tail profiler may use: what is left of the budget, or `MIN_PROFILER_SHARE`."""
         if self.level != ALL:
             return 0.0
         allowed_ns = max(self._budget.allows_ns(sample.duration_ns) * sample.rate, FREE_SHARE * 1e9)
-        return max(0.0, allowed_ns - sample.costs_ns[ALL] * sample.rate) / 1e9
+        return max(MIN_PROFILER_SHARE, (allowed_ns - sample.costs_ns[ALL] * sample.rate) / 1e9)
 
     def _first_fit(self, sample: CostSample, part: float) -> int:
         """Return the first level whose cost is within *part* of the budget."""
@@ -329,7 +332,7 @@ class CostController:
         # CPU time of the latest exports, and of their traces. [nanoseconds per second]
         self._exporting = self._tracing = 0.0
         # Part of a core that the profiler may use.
-        self.free_share = 1.0
+        self.profiler_share = 1.0
 
     @property
     def level(self) -> int:
@@ -361,7 +364,7 @@ class CostController:
             return
         if governor.update(sample):
             self._apply(_describe_change(sample, before, self.level, self._budget))
-        self.free_share = governor.free_share(sample)
+        self.profiler_share = governor.profiler_share(sample)
 
     def note_export(self) -> None:
         """Record the CPU time of the export that has just ended."""

@@ -35,14 +35,15 @@ from ..tickets import Tickets
 
 # Time between two looks. [seconds]
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
-# Limits of the CPU time: while no request is slow, and the part of it without baselines; while one is. [ratio of one core]
-IDLE_SHARE, LOOK_SHARE, SLOW_SHARE = 0.0005, 0.0004, 0.01
+# Limits of the CPU time: while no request is slow, and while one is. [ratio of one core]
+IDLE_SHARE, SLOW_SHARE = 0.0005, 0.01
+# CPU time that may be saved, for a burst of looks at slow requests; half of it is not for baselines. [nanoseconds]
+MAX_CREDIT_NS = 10e6
 # Time after a slow request in which looks stay frequent. [nanoseconds]
 ALERT_NS = 10 * 10**9
 # Looks during the shortest duration of a slow request, in that time.
 LOOKS_AHEAD = 4
-MAX_CREDIT_NS = 1e6
-# One in this many looks at slow requests samples another request, as the baseline.
+# One in this many looks, while requests are slow or were lately, samples another request, as the baseline.
 BASELINE_EVERY = 8
 # Stacks of one look: other threads wait for the interpreter lock meanwhile.
 STACKS_AT_ONCE = 8
@@ -206,10 +207,8 @@ class Profiler:
 
     def _run(self) -> None:
         sleep = unpatched("time", "sleep")
-        seconds = idle_seconds = IDLE_SECONDS
-        # CPU time that looks at a service without slow requests may still take. [nanoseconds]
-        credit_ns = 0.0
-        before = time.thread_time_ns()
+        seconds, credit_ns = IDLE_SECONDS, MAX_CREDIT_NS
+        before, looked_at = time.thread_time_ns(), clock()
         try:
             while True:
                 sleep(seconds)
@@ -218,29 +217,34 @@ class Profiler:
                     seconds = 1.0
                     continue
                 now = clock()
-                baseline = credit_ns > 0
+                is_alert = now - self.recent.slow_at < ALERT_NS
+                baseline = credit_ns > MAX_CREDIT_NS / 2 and (not is_alert or self._rng.random() * BASELINE_EVERY < 1)
                 is_slow = self.sample(now, baseline=baseline)
                 # With the time of waking up.
                 spent = time.thread_time_ns() - before
                 before += spent
                 self.cpu_ns += spent
-                if is_slow or now - self.recent.slow_at < ALERT_NS:
-                    seconds = max(self._alert_seconds(is_slow=is_slow), spent / max(self._share, LOOK_SHARE) / 1e9)
-                    continue
-                if not baseline:
-                    idle_seconds = max(IDLE_SECONDS, spent / LOOK_SHARE / 1e9)
-                credit_ns = min(credit_ns + seconds * IDLE_SHARE * 1e9 - spent, MAX_CREDIT_NS)
-                seconds = idle_seconds
+                is_alert = is_alert or is_slow
+                share = max(self._share, IDLE_SHARE) if is_alert else IDLE_SHARE
+                credit_ns = min(credit_ns + (now - looked_at) * share - spent, MAX_CREDIT_NS)
+                looked_at = now
+                seconds = max(self._seconds(is_slow=is_slow, is_alert=is_alert), -credit_ns / share / 1e9)
+                if not is_slow:
+                    # The other half of the share is for slow requests.
+                    seconds = max(seconds, spent / share / 1e9 * (2 if is_alert else 1))
         except Exception:
             self._failed, self._enabled = True, False
             recorder.opened = None
             self._clear()
             log_failure("profiling slow requests")
 
-    def _alert_seconds(self, *, is_slow: bool) -> float:
-        shortest = self.recent.shortest
-        if is_slow or shortest is None:
+    def _seconds(self, *, is_slow: bool, is_alert: bool) -> float:
+        """Return the time to the next look."""
+        if is_slow:
             return SLOW_SECONDS
+        shortest = self.recent.shortest
+        if not is_alert or shortest is None:
+            return IDLE_SECONDS
         return min(max(SLOW_SECONDS, shortest / LOOKS_AHEAD / 1e9), IDLE_SECONDS)
 
     def _clear(self) -> None:
@@ -329,10 +333,14 @@ class Profiler:
             running.popleft()
         if running and running[0][0][1] < then:
             return True
-        threads = list(self._threads.values())
-        return any(marks[1] < then and marks[0] == OPEN for marks in threads) or any(
-            request.marks[1] < then and request.marks[0] == OPEN for request in self._open.values()
-        )
+        found = any(request.marks[1] < then and request.marks[0] == OPEN for request in self._open.values())
+        for thread, marks in list(self._threads.items()):
+            if marks[0] != OPEN:
+                # A server may have a thread for each request.
+                self._threads.pop(thread, None)
+            elif marks[1] < then:
+                found = True
+        return found
 
     def _register(self) -> None:
         oldest = self._running.popleft

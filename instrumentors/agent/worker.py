@@ -148,7 +148,7 @@ class Agent:
                     self._counters.read()
                     self._aggregate_pending()
                     self._costs.adjust()
-                    self._profiler.allow(self._costs.free_share if self.config.profile else 0.0)
+                    self._profiler.allow(self._costs.profiler_share if self.config.profile else 0.0)
                     if self._schedule.due(time.time()):
                         self._export(due=True)
                         self._exporter.wake()

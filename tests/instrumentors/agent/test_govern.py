@@ -112,13 +112,13 @@ def test_an_idle_agent_is_within_its_budget() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cost_us", "rate", "share"), [(60, 1000, 0.04), (100, 1000, 0), (150, 1000, 0), (60, 10, 0.0094)]
+    ("cost_us", "rate", "share"), [(60, 1000, 0.04), (100, 1000, 0.003), (150, 1000, 0.003), (60, 10, 0.0094)]
 )
 def test_the_profiler_gets_what_the_rest_leaves(cost_us: float, rate: float, share: float) -> None:
-    """Of 100 us per request, or of one percent of a core where that is more."""
+    """Of 100 us per request, or of one percent of a core where that is more; and never nothing."""
     sample = CostSample(0, costs(cost_us, 50, 40, 10), 1e6, rate)
 
-    assert Governor(BUDGET).free_share(sample) == pytest.approx(share)
+    assert Governor(BUDGET).profiler_share(sample) == pytest.approx(share)
 
 
 def test_below_the_highest_level_the_profiler_is_paused() -> None:
@@ -127,7 +127,7 @@ def test_below_the_highest_level_the_profiler_is_paused() -> None:
     run(governor, costs(120, 50, 40, 10), range(10))
 
     assert governor.level == NO_TRACES
-    assert governor.free_share(CostSample(10, costs(50, 50, 40, 10), 1e6, 1000)) == 0
+    assert governor.profiler_share(CostSample(10, costs(50, 50, 40, 10), 1e6, 1000)) == 0
 
 
 def test_a_short_excess_does_not_change_the_level() -> None:
