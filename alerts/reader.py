@@ -11,6 +11,7 @@ from sqlalchemy import Connection, Row, select
 
 from ..analysis.comparison import StageGrowth
 from ..analysis.policies import BurnRatePolicy, Severity, default_burn_rate_policy
+from ..analysis.profile import FunctionGrowth
 from ..analysis.slo_status import URGENCY
 from ..store import Store
 from .delivery.message import BudgetOverrun, Ending, Message
@@ -99,6 +100,7 @@ class Incident:
         ending: `recovered`, `no_data` (nothing to evaluate), `removed` (no longer defined) or `accepted`.
         overruns: Stages that exceeded their budgets, worst first.
         where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
+        functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
     """
 
     id: str
@@ -126,6 +128,7 @@ class Incident:
     ending: Ending = ""
     overruns: tuple[BudgetOverrun, ...] = ()
     where: Mapping[str, str] = field(default_factory=dict[str, str])
+    functions: tuple[FunctionGrowth, ...] = ()
 
 
 class AlertsReader:
@@ -246,6 +249,7 @@ def _incident(found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequenc
         ending=found.ending,
         overruns=finding.overruns,
         where=finding.where,
+        functions=finding.functions,
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from ...analysis.comparison import StageGrowth, dominant_growth
 from ...analysis.policies import Severity
+from ...analysis.profile import FunctionGrowth
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +180,7 @@ class Finding:
         runbook: URL of the runbook.
         link: URL of the dashboard page.
         where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
+        functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
     """
 
     name: str
@@ -201,11 +203,17 @@ class Finding:
     link: str = ""
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     absence: MissingTraffic | None = None
+    functions: tuple[FunctionGrowth, ...] = ()
 
     @property
     def blamed(self) -> StageGrowth | None:
         """Stage with the dominant growth; None if no stage dominates."""
         return dominant_growth(self.growth)
+
+    @property
+    def guilty_function(self) -> FunctionGrowth | None:
+        """Function with most of the growth of its stage; None if no function has most of it."""
+        return next((each for each in self.functions[:1] if each.is_cause), None)
 
     @property
     def size(self) -> float:
@@ -230,6 +238,7 @@ class Finding:
             "course": _trend_from_json(raw.get("course")),
             "absence": _missing_traffic_from_json(raw.get("absence")),
             "between": tuple(raw["between"]) if raw.get("between") else None,
+            "functions": tuple(FunctionGrowth(**row) for row in raw.get("functions", ())),
         }
         # Unknown fields of older versions are dropped.
         known = {field.name for field in dataclasses.fields(cls)}

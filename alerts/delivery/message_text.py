@@ -248,10 +248,14 @@ def cause_text(message: Message) -> str:
     since = f" since version {finding.version}" if finding.version else ""
     if finding.burn is not None and (known := burn_cause(finding.burn, finding.kind, _stage_of(finding), over=over)):
         return f"{known}{since}"
-    blamed = finding.blamed
+    blamed, code = finding.blamed, finding.guilty_function
     if blamed is None:
         return f"no dominant stage{since}"
-    amount = f"{formatting.latency(blamed.seconds, signed=True)} ({of_the_excess(blamed)})"
+    grown = formatting.latency(blamed.seconds, signed=True)
+    if code is not None and code.stage == blamed.stage:
+        verb = "had grown" if over else "grew"
+        return f"{stage_name(blamed.stage)} {verb} {grown}, {formatting.share_text(code.share)} in {code.title}{since}"
+    amount = f"{grown} ({of_the_excess(blamed)})"
     if finding.shift is not None:
         return f"{stage_name(blamed.stage)} {'had grown' if over else 'grew'} {amount}{since}"
     return f"slow requests {'spent' if over else 'spend'} {amount} in {stage_name(blamed.stage)}{since}"

@@ -22,6 +22,7 @@ from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
 from .evidence import (
     burn_rate_trend,
+    code_growth,
     counts_by_step,
     dashboard_link,
     filters_of,
@@ -54,6 +55,8 @@ def describe_burn(
     slo, tier = measured.slo, measured.firing[0]
     trouble = _onset(read, slo, tier, now) if before is None else _known_onset(before)
     began = trouble.at
+    growth = stage_excess(read, slo, began, now)
+    calm = slo.select(trouble.earliest - _LOOK_BACK, trouble.earliest)
     return Finding(
         name=slo.name,
         service=slo.service,
@@ -63,7 +66,8 @@ def describe_burn(
         since=began.timestamp(),
         burn=_burn_of(measured, tier),
         between=(trouble.earliest.timestamp(), trouble.latest.timestamp()),
-        growth=stage_excess(read, slo, began, now),
+        growth=growth,
+        functions=code_growth(read, calm, slo.select(began, now), growth, slo.objective),
         version=_suspected_release(read, slo, trouble, now),
         stage=slo.stage or "",
         exemplars=slow_requests(read, slo, began, now, dashboard_url),

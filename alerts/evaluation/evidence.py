@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -12,9 +12,10 @@ from urllib.parse import quote, urlencode
 import pandas as pd
 
 from ...analysis.burn_rate import as_requests, burn_rate
-from ...analysis.comparison import StageGrowth, rank_stage_growth
+from ...analysis.comparison import StageGrowth, dominant_growth, rank_stage_growth
+from ...analysis.profile import FunctionGrowth, grown_functions
 from ...core.names import STATUS_ERROR
-from ...store import Reader
+from ...store import Reader, Selection
 from ...store.schema import storable_name
 from ..delivery.message import Exemplar, Trend
 from ..objectives.slo import Slo
@@ -29,6 +30,8 @@ _MINUTE = timedelta(minutes=1)
 _POINTS = 60
 # Number of slow requests shown, and number of slowest requests searched.
 _SHOWN, _LOOKED_AT = 3, 30
+# Number of functions shown.
+_FUNCTIONS = 3
 # Kinds of objectives about whole requests; only their violations can be explained by a stage.
 OF_REQUESTS = ("latency", "availability")
 
@@ -252,6 +255,28 @@ def stage_excess(read: Reader, slo: Slo, began: datetime, now: datetime) -> tupl
     if slo.kind != "latency":
         return ()
     return excess_by_stage(read.bad_breakdown(slo.select(began - CALM_BEFORE, now), slo.threshold_seconds))
+
+
+def code_growth(
+    read: Reader, before: Selection, after: Selection, growth: Sequence[StageGrowth], quantile: float
+) -> tuple[FunctionGrowth, ...]:
+    """Return the functions that grew most within the stage to blame, most growth first.
+
+    Args:
+        read: The store's queries.
+        before: Requests before the problem.
+        after: Requests during the problem.
+        growth: Stages that grew, worst first.
+        quantile: Percentile of the compared requests.
+
+    Returns:
+        No functions without a dominant stage, or with too few samples.
+    """
+    blamed = dominant_growth(growth)
+    now = read.profile(after, (quantile,)) if blamed else []
+    then = read.profile(before, (quantile,)) if now else []
+    found = grown_functions(then[0], now[0]) if then else []
+    return tuple(each for each in found if blamed and each.stage == blamed.stage)[:_FUNCTIONS]
 
 
 def excess_by_stage(breakdown: pd.DataFrame) -> tuple[StageGrowth, ...]:

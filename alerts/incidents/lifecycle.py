@@ -235,16 +235,21 @@ def _continue_open(record: IncidentRecord, finding: Finding, now: float, hystere
     is_early = record.acked_at is not None or now - record.told_at < hysteresis.update.total_seconds()
     # The first requests of a release are too few for a comparison, so its name is notified as soon as it is known.
     names_release = bool(finding.version) and not before.version and record.acked_at is None
-    notify = escalated or names_release or (blames_another and not is_early)
+    # The samples of the first minutes are too few to name a function.
+    names_function = bool(finding.guilty_function) and not before.guilty_function and record.acked_at is None
+    names_function &= not blames_another
+    notify = escalated or names_release or names_function or (blames_another and not is_early)
     # The record retains the stage and release of the last notification until others are notified.
     forgets_release = bool(before.version) and not finding.version
     growth = finding if notify or not (blames_another or forgets_release) else before
+    forgets_function = bool(before.guilty_function) and not finding.guilty_function and not blames_another
     merged = replace(
         finding,
         severity=severity,
         since=before.since,
         between=before.between,
         growth=growth.growth,
+        functions=(before if forgets_function else growth).functions,
         version=growth.version,
     )
     record = replace(record, finding=merged, seen_at=now, quiet_since=None, peak=max(record.peak, finding.size))

@@ -29,7 +29,7 @@ from ...store import Group, Reader, Selection
 from .. import formatting
 from ..delivery.message import Exemplar, Finding, Trend
 from ..delivery.message import LatencyRegression as Slower
-from ..evaluation.evidence import CALM_BEFORE, exemplar_of, filters_of
+from ..evaluation.evidence import CALM_BEFORE, code_growth, exemplar_of, filters_of
 from ..evaluation.evidence import dashboard_link as link_of
 from ..objectives.slo import Slo
 from .canary import VersionPair, version_group
@@ -204,6 +204,7 @@ def describe_regression(
         verdict,
         suspects,
         (began, start, at),
+        calm=select_minutes(watched.group, max(began - DAY, watched.normal_from), began),
         version=release_at_onset(context.watching, releases, between),
         between=between,
     )
@@ -235,7 +236,8 @@ def describe_canary(
         merged_latency(context.read, [select_minutes(old, start, at)]),
         merged_latency(context.read, [select_minutes(new, start, at)]),
     )
-    return _finding(context, new, verdict, suspects, (pair.since, start, at), against=pair.old)
+    calm = select_minutes(old, start, at)
+    return _finding(context, new, verdict, suspects, (pair.since, start, at), calm=calm, against=pair.old)
 
 
 def _reference_hours(
@@ -294,6 +296,7 @@ def _finding(
     suspects: Sequence[Suspect],
     times: tuple[int, int, int],
     *,
+    calm: Selection,
     version: str = "",
     against: str = "",
     between: tuple[int, int] | None = None,
@@ -301,13 +304,15 @@ def _finding(
     """Build the finding of *verdict*; None if latencies are unknown.
 
     *times* are the onset, the start of the measured window and now; *between* are the bounds of the onset. All are in minutes since
-    the epoch.
+    the epoch. *calm* are requests without the regression, whose functions are compared.
     """
     slower = _shift(verdict, times[2] - times[1], against)
     if slower is None:
         return None
     quantile = _SHOWN_AT if slower.at == MEAN else float(slower.at)
     about = pseudo_slo(group, quantile)
+    growth = tuple(StageGrowth(each.stage, each.seconds, each.share) for each in suspects if each.seconds > 0)
+    slow = select_minutes(group, times[1], times[2])
     usual = f"with version {against} at the same time" if against else "in the same hours of previous days"
     return Finding(
         name="canary" if against else "tail",
@@ -318,7 +323,9 @@ def _finding(
         since=minute_start(times[0]).timestamp(),
         between=None if between is None else (60.0 * between[0], 60.0 * between[1]),
         shift=slower,
-        growth=tuple(StageGrowth(each.stage, each.seconds, each.share) for each in suspects if each.seconds > 0),
+        growth=growth,
+        # A regression of the mean is one of most requests.
+        functions=code_growth(context.read, calm, slow, growth, 0.5 if slower.at == MEAN else quantile),
         version=version,
         exemplars=requests_above(context.read, about, times, slower.before_seconds, context.dashboard_url),
         course=latency_trend(context.read, about, times, None if slower.at == MEAN else quantile),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.regression.watcher import RegressionRule
 from stagelens.alerts.schema import outbox, transitions
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.core.names import PROFILE_TIME, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
@@ -72,7 +73,10 @@ def histogram(amounts: NDArray[np.int64], total: float = 0.0) -> Histogram:
 
 @dataclass
 class Service:
-    """Writes the requests of a service with a daily load pattern, one point per minute."""
+    """Writes the requests of a service with a daily load pattern, one point per minute.
+
+    With *profiled*, each request is sampled: a slowdown of `preprocess` is in its function `resize`, the rest in `decode`.
+    """
 
     name: str = "shop"
     rate: float = 600
@@ -80,6 +84,7 @@ class Service:
     route: str = "/fast"
     model: str = ""
     environment: str = ""
+    profiled: bool = False
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
     def points(self, at: datetime, slower: Slower = (), *, version: str = "") -> Iterator[Point]:
@@ -92,7 +97,12 @@ class Service:
         yield Point(series, REQUEST_DURATION, "forward", when, histogram(total))
         for number, stage in enumerate(STAGES):
             yield Point(series, STAGE_DURATION, stage, when, histogram(self.rng.multinomial(n, own[number])))
-            yield Point(series, STAGE_TIME, stage, when, histogram(np.rint(1e6 * seconds[number] * total).astype(int)))
+            spent = np.rint(1e6 * seconds[number] * total).astype(int)
+            yield Point(series, STAGE_TIME, stage, when, histogram(spent))
+            if self.profiled and stage == "preprocess":
+                added = spent - np.rint(spent / math.prod(each.factor for each in slower)).astype(int)
+                yield Point(series, PROFILE_TIME, "preprocess;serve:decode@serve.py:28", when, histogram(spent - added))
+                yield Point(series, PROFILE_TIME, "preprocess;serve:resize@serve.py:41", when, histogram(added))
 
 
 def write(store: Store, points: list[Point]) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.core.names import PROFILE_TIME, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, Point, Series, Store
 
 _BUCKET = timedelta(seconds=10)
+# Returns the seconds of a request by stage and stack, from its seconds by stage.
+Code = Callable[[Mapping[str, float]], Mapping[str, float]]
 
 
 @dataclass
@@ -41,12 +43,13 @@ class Traffic:
         service: str = "magika-demo",
         version: str = "1",
         errors: int = 0,
+        code: Code = lambda _stages: {},
     ) -> None:
-        """Write, for every ten seconds, the given numbers of requests (keys) with stages in seconds (values)."""
+        """Write, for every ten seconds, the given numbers of requests (keys) with stages in seconds (values), all sampled."""
         at, points = start, list[Point]()
         while at < start + length:
             for count, stages in mixes.items():
-                points += _points(Series(service, version, "", "", "", "", "", "ok"), at, count, stages)
+                points += _points(Series(service, version, "", "", "", "", "", "ok"), at, count, stages, code(stages))
             if errors:
                 points += _points(Series(service, version, "", "", "", "", "", "error"), at, errors, {"forward": 0.01})
             at += _BUCKET
@@ -55,13 +58,17 @@ class Traffic:
         self.store.write([Batch(f"batch:{self.batches}", points, [], 0, "test")])
 
 
-def _points(series: Series, at: datetime, count: int, stages: Mapping[str, float]) -> list[Point]:
+def _points(
+    series: Series, at: datetime, count: int, stages: Mapping[str, float], stacks: Mapping[str, float] | None = None
+) -> list[Point]:
     total, when = sum(stages.values()), int(at.timestamp())
     dominant = max(stages, key=lambda stage: stages[stage])
     points = [Point(series, REQUEST_DURATION, dominant, when, _histogram(total, count))]
     for stage, seconds in stages.items():
         points.append(Point(series, STAGE_DURATION, stage, when, _histogram(seconds, count)))
         points.append(Point(series, STAGE_TIME, stage, when, _histogram(total, round(seconds * 1e6) * count)))
+    for key, seconds in (stacks or {}).items():
+        points.append(Point(series, PROFILE_TIME, key, when, _histogram(total, round(seconds * 1e6) * count)))
     return points
 
 

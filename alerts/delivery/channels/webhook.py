@@ -19,6 +19,7 @@ from typing import Any
 
 from pydantic import Field
 
+from ....analysis.profile import FunctionGrowth
 from ....core.settings.field_types import Secret, SecretAddress
 from ..channel import ChannelKind, ChannelSection, Refresh, post_json
 from ..message import Burn, LatencyRegression, Message
@@ -106,6 +107,7 @@ def webhook_payload(message: Message) -> dict[str, Any]:
         "shift": finding.shift and _shift(finding.shift),
         "absence": finding.absence and dataclasses.asdict(finding.absence),
         "stages": [{"stage": row.stage, "seconds": row.seconds, "share": row.share} for row in finding.growth],
+        "functions": [_function(each) for each in finding.functions],
         "overruns": [dataclasses.asdict(each) for each in finding.overruns],
         "also": list(message.also),
         "exemplars": [dataclasses.asdict(each) for each in finding.exemplars],
@@ -134,6 +136,16 @@ def _budget(burn: Burn) -> dict[str, float | None]:
 
 def _shift(shift: LatencyRegression) -> dict[str, float | str]:
     return {**dataclasses.asdict(shift), "ratio": shift.ratio}
+
+
+def _function(grown: FunctionGrowth) -> dict[str, float | str]:
+    return {
+        "stage": grown.stage,
+        "function": grown.title,
+        "before_seconds": grown.before_ms / 1e3,
+        "after_seconds": grown.after_ms / 1e3,
+        "share": grown.share,
+    }
 
 
 def _iso(at: float) -> str:

@@ -34,6 +34,7 @@ from stagelens.alerts.delivery.message_text import (
 )
 from stagelens.alerts.formatting import TIMES, cut
 from stagelens.analysis.comparison import StageGrowth
+from stagelens.analysis.profile import FunctionGrowth
 from tests.alerts.blockkit import check_blocks
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -46,6 +47,8 @@ RENDERERS: dict[str, Callable[[Message], Any]] = {
     "webhook": webhook.webhook_payload,
     "mail": lambda message: email.mail_text(message).splitlines(),
 }
+RESIZE = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0)
+GROWN = "preprocess grew +180 ms, 92 % in resize (serve.py:41)"
 TURNS = ("opened", "acknowledged", "resolved")
 
 
@@ -176,6 +179,7 @@ def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
     """Return a message in which every text may contain any characters."""
     growth = tuple(StageGrowth(stage or "x", 0.1, 0.5) for stage in draw(st.lists(words, max_size=8)))
     exemplars = tuple(Exemplar("t", 1.0, stage or "x", 0.5, LINK) for stage in draw(st.lists(words, max_size=3)))
+    functions = tuple(FunctionGrowth(each.stage, draw(words), 1.0, 90.0, 100.0) for each in growth[:1])
     finding = replace(
         finding,
         service=draw(words) or "x",
@@ -185,6 +189,7 @@ def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
         version=draw(words),
         growth=growth,
         exemplars=exemplars,
+        functions=functions,
         link=LINK,
     )
     turned = turn(replace(message, finding=finding), draw(st.sampled_from(TURNS)))
@@ -237,9 +242,53 @@ def test_a_webhook_gets_every_field_of_a_finding(message: Message, finding: Find
     }
 
 
-def test_a_finding_round_trips_through_the_database(message: Message) -> None:
-    """A finding stored as JSON is equal after parsing."""
-    assert Message.from_json(json.loads(json.dumps(message.to_json()))) == message
+def test_a_finding_round_trips_through_the_database(message: Message, finding: Finding) -> None:
+    """A finding stored as JSON is equal after parsing; one of an older version has no functions."""
+    message = replace(message, finding=replace(finding, functions=(RESIZE,)))
+    stored = json.loads(json.dumps(message.to_json()))
+    older = {**stored, "finding": {key: value for key, value in stored["finding"].items() if key != "functions"}}
+
+    assert Message.from_json(stored) == message
+    assert Message.from_json(older).finding == finding
+
+
+def test_every_channel_names_the_function_that_grew(message: Message, finding: Finding) -> None:
+    """The function is named in place of the stage's share of the excess, in all channels and at the end."""
+    explained = replace(message, finding=replace(finding, functions=(RESIZE,)))
+    sent = {name: json.dumps(render(explained), ensure_ascii=False) for name, render in RENDERERS.items()}
+    del sent["slack_reply"]
+    over = headline(turn(explained, "resolved"))
+
+    assert [name for name, text in sent.items() if GROWN not in text.lower()] == []
+    assert over.endswith(" — preprocess had grown +180 ms, 92 % in resize (serve.py:41) since version 2")
+    assert webhook.webhook_payload(explained)["functions"] == [
+        {
+            "stage": "preprocess",
+            "function": "resize (serve.py:41)",
+            "before_seconds": 0.002,
+            "after_seconds": 0.166,
+            "share": pytest.approx(0.92, abs=0.01),
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    "function", [replace(RESIZE, after_ms=50.0), replace(RESIZE, stage_growth_ms=-1.0), replace(RESIZE, stage="queue")]
+)
+def test_a_function_that_is_no_cause_is_not_named(message: Message, finding: Finding, function: FunctionGrowth) -> None:
+    """A function with a small part of the growth, or of another stage, is not named in the headline."""
+    shown = headline(replace(message, finding=replace(finding, functions=(function,))))
+
+    assert "(92 % of the excess) in preprocess" in shown
+
+
+def test_a_function_name_is_escaped(message: Message, finding: Finding) -> None:
+    """A function name notifies no channel and adds no element."""
+    odd = replace(RESIZE, title="<!channel> & <b>")
+    message = replace(message, finding=replace(finding, functions=(odd,)))
+
+    assert "&lt;!channel&gt; &amp; &lt;b&gt;" in json.dumps(slack.webhook_payload(message))
+    assert "<b>" not in email.mail_html(message)
 
 
 @pytest.mark.parametrize(

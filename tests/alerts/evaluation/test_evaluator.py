@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -20,8 +21,9 @@ from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.analysis.burn_rate import Onset, find_onset
 from stagelens.analysis.policies import default_burn_rate_policy
+from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.store import Store
-from tests.alerts.traffic import Traffic
+from tests.alerts.traffic import Code, Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
 FAST = {"forward": 0.020, "preprocess": 0.010, "queue": 0.002, "overhead": 0.001}
@@ -74,6 +76,71 @@ def test_a_slow_release_pages_and_names_its_stage(
         f"?p=99&from={int((now - 25 * MINUTE).timestamp() * 1000)}&to={int(now.timestamp() * 1000)}"
     )
     assert [(row.channel, row.state) for row in found.deliveries] == [("slack", "waiting")]
+
+
+def code_of(stages: Mapping[str, float]) -> dict[str, float]:
+    """Return the stacks of a request whose `preprocess` is `decode` up to 40 ms, and `resize` beyond."""
+    decode = min(stages["preprocess"], 0.040)
+    found = {stack_key("preprocess", [CodeFrame("serve", "decode", "serve.py", 28)]): decode}
+    resize = [CodeFrame("serve", "resize", "serve.py", 41), CodeFrame("PIL.Image", "resize", "PIL/Image.py", 2261)]
+    found[stack_key("preprocess", resize)] = stages["preprocess"] - decode
+    return {key: seconds for key, seconds in found.items() if seconds}
+
+
+def test_the_message_names_the_function_of_the_stage(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """The function with most of the growth of the stage is in the headline, and the incident has those that grew most."""
+    traffic(now - HOUR, 50 * MINUTE, {200: FAST}, version="1", code=code_of)
+    traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, version="2", code=code_of)
+    evaluator.tick(DEFINITIONS, now)
+    found = read(store)[0]
+
+    assert found.headline.endswith(" — preprocess grew +380 ms, 92 % in resize (serve.py:41) since version 2")
+    assert [(each.title, each.stage) for each in found.functions] == [
+        ("resize (serve.py:41)", "preprocess"),
+        ("decode (serve.py:28)", "preprocess"),
+    ]
+    assert (found.functions[0].before_ms, found.functions[0].after_ms) == (0, pytest.approx(350, rel=0.03))
+    assert found.stages[0].stage == "preprocess"
+
+
+def test_a_function_known_later_is_notified_once(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime
+) -> None:
+    """Samples that arrive after the incident opened update the message once, and the function remains without new ones."""
+    traffic(now - HOUR, 50 * MINUTE, {200: FAST}, code=code_of)
+    traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW})
+    events = [turn.event for turn in evaluator.tick(DEFINITIONS, now)]
+    traffic(now, MINUTE, {20: FAST, 180: SLOW}, code=code_of)
+    events += ticks(evaluator, now + MINUTE, MINUTE)
+    (found,) = read(store)
+
+    assert events == ["opened", "updated"]
+    assert [each.headline.split(" — ")[1][:23] for each in found.transitions] == [
+        "slow requests spend +38",
+        "preprocess grew +380 ms",
+    ]
+
+
+@pytest.mark.parametrize("sampled", ["before", "since"])
+def test_without_samples_on_both_sides_no_function_is_named(
+    store: Store, traffic: Traffic, evaluator: Evaluator, now: datetime, sampled: str
+) -> None:
+    """The growth of a function needs samples before and since the onset."""
+    codes: dict[str, Code] = {sampled: code_of}
+    traffic(now - HOUR, 50 * MINUTE, {200: FAST}, code=codes.get("before", no_code))
+    traffic(now - 10 * MINUTE, 10 * MINUTE, {20: FAST, 180: SLOW}, code=codes.get("since", no_code))
+    evaluator.tick(DEFINITIONS, now)
+    found = read(store)[0]
+
+    assert "slow requests spend +380 ms (95 % of the excess) in preprocess" in found.headline
+    assert found.functions == ()
+
+
+def no_code(_stages: Mapping[str, float]) -> dict[str, float]:
+    """Return no stacks, as for a request that was not sampled."""
+    return {}
 
 
 def test_the_stage_of_a_new_release_is_from_its_bad_requests(

@@ -13,6 +13,7 @@ from stagelens.alerts.incidents.journal import build_message
 from stagelens.alerts.incidents.lifecycle import IncidentRecord, Step, next_step
 from stagelens.analysis.comparison import StageGrowth
 from stagelens.analysis.policies import default_burn_rate_policy
+from stagelens.analysis.profile import FunctionGrowth
 
 HYSTERESIS = default_burn_rate_policy().hysteresis
 MINUTE = 60.0
@@ -118,6 +119,36 @@ def test_a_release_found_later_is_notified_once(finding: Finding) -> None:
 
     assert [each.happening for each in (named, later, again)] == ["updated", "", ""]
     assert later.record.finding.version == "2"
+
+
+def test_a_function_found_later_is_notified_once(finding: Finding) -> None:
+    """A function that becomes known later is notified once and retained; not after an acknowledgement."""
+    function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0)
+    explained = replace(finding, functions=(function,))
+    named = step(opened(finding), explained, START + 10)
+    assert named is not None
+    later = step(named.record, finding, START + 20)
+    assert later is not None
+    again = step(later.record, explained, START + 30)
+    assert again is not None
+    acknowledged = step(replace(opened(finding), acked_at=START), explained, START + 10)
+    assert acknowledged is not None
+
+    assert [each.happening for each in (named, later, again, acknowledged)] == ["updated", "", "", ""]
+    assert later.record.finding.guilty_function == acknowledged.record.finding.guilty_function == function
+
+
+def test_another_stage_has_other_functions(finding: Finding) -> None:
+    """The functions of a record are those of its stage to blame."""
+    function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0)
+    record = opened(replace(finding, functions=(function,)))
+    queued = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
+    early, late = step(record, queued, START + MINUTE), step(record, queued, START + 16 * MINUTE)
+    assert early is not None
+    assert late is not None
+
+    assert early.record.finding.functions == (function,)
+    assert late.record.finding.functions == ()
 
 
 def test_an_acknowledged_incident_notifies_escalations_only(finding: Finding) -> None:

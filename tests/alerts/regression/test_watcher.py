@@ -99,6 +99,17 @@ def test_a_slower_stage_and_its_end_are_notified_once(world: Simulation) -> None
     assert headline(resolved).split(" — ")[0].endswith("recovered") or " recovered after " in headline(resolved)
 
 
+def test_the_function_of_a_slower_stage_is_named(world: Simulation) -> None:
+    """With samples before and since the onset, the headline names the function that the stage is slower in."""
+    world.service.profiled = True
+    world.run(35)
+    world.run(45, SLOW)
+    opened = messages(world.store)[0]
+
+    assert re.search(r"preprocess grew \+[\d.]+ ms, (\d+ %|all) in resize \(serve.py:41\)$", headline(opened))
+    assert opened.finding.functions[0].before_ms == 0
+
+
 def test_a_regression_that_ended_in_a_gap_is_not_notified(world: Simulation) -> None:
     """After a gap the missed minutes are evaluated, and a regression that ended in the gap is not notified."""
     world.run(3)
@@ -155,7 +166,8 @@ def test_slow_requests_are_shown(world: Simulation) -> None:
 
 
 def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
-    """A slower version is reported with the compared version and the stage, and resolved when it no longer serves."""
+    """A slower version is reported with the compared version, stage and function, and resolved when it no longer serves."""
+    world.service.profiled = True
     world.run(10)
     world.run(40, **{"2": SLOW})
     world.run(20)
@@ -170,6 +182,7 @@ def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
     assert found.blamed is not None
     assert found.blamed.stage == "preprocess"
     assert "of version 2 is slower than version 1: " in headline(canary[0])
+    assert headline(canary[0]).endswith(" in resize (serve.py:41)")
 
 
 def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:
