@@ -14,6 +14,7 @@ from urllib.parse import quote
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.delivery.message_text import stage_name
 from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.incidents.silences import Silence
@@ -21,9 +22,10 @@ from ...alerts.reader import Delivery, Incident, Transition
 from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table, with_code
-from ..ui.format import UNKNOWN, percent, several, span, times
+from ..ui.format import UNKNOWN, duration, percent, several, span, times
 from ..view import INCIDENTS_API, SCOPE, SILENCES_API, View, incident_page, service_path
 from .page import Context, Page, empty_page_card, panel
+from .service_code import time_bar
 from .slo_spent import requests_path
 
 _MAX_INCIDENTS = 20
@@ -150,6 +152,7 @@ def _incident_body(context: Context, found: Incident) -> list[Node]:
     return [
         _head(context, found),
         html.P(found.impact, className="says"),
+        panel("Functions that grew", lambda: _functions(context, found)) if found.functions else None,
         panel("What happened", lambda: _history(context, found.transitions)),
         panel("Deliveries", lambda: _deliveries(context, found.deliveries)),
     ]
@@ -184,6 +187,31 @@ def _head(context: Context, found: Incident) -> Component:
 def _silence_note(context: Context, silence: Silence) -> str:
     """Return the end and the author of the silence as text; a silence takes effect at the next evaluation."""
     return f"Silenced until {_when(context, silence.ends_at)} by {silence.author}"
+
+
+def _functions(context: Context, found: Incident) -> Component:
+    """Return the functions that grew in the stage to blame, with their time before and during the incident."""
+    widest = max(max(each.before_ms, each.after_ms) for each in found.functions)
+    head = (("Function", ""), ("Before", "hide"), ("Incident", ""), ("More", "r"), ("Of the growth", "r hide"))
+    rows = [
+        html.Tr(
+            [
+                html.Td(html.Span(each.title, className="mono cut"), title=each.title),
+                html.Td(time_bar(each.before_ms, widest), className="hide"),
+                html.Td(time_bar(each.after_ms, widest)),
+                html.Td(duration(each.growth_ms / 1e3, sign=True), className="r nowrap b"),
+                html.Td(percent(each.share), className="r muted hide"),
+            ]
+        )
+        for each in found.functions
+    ]
+    return card(
+        f"Functions that grew in {stage_name(found.functions[0].stage)}",
+        table(head, rows, "Functions that grew", css="codes"),
+        sub="estimated from samples; time in libraries counts for the function that called them",
+        tools=link("Your code →", href=incident_path(context.view, found), className="link"),
+        flush=True,
+    )
 
 
 def _history(context: Context, happened: Sequence[Transition]) -> Component:

@@ -56,8 +56,8 @@ def _row(each: FunctionTime, widest: float, number: int) -> Component:
         [
             html.Td(stage_name(each.stage)),
             html.Td(_name(each), title=f"{each.module}:{each.function} in {each.file}"),
-            html.Td(_bar(each.tail_self_ms, widest)),
-            html.Td(_bar(each.median_self_ms, widest), className="hide"),
+            html.Td(time_bar(each.tail_self_ms, widest)),
+            html.Td(time_bar(each.median_self_ms, widest), className="hide"),
             html.Td(percent(each.share), className="r muted hide"),
             html.Td(_option(each.stage_option, f"code-option-{number}"), className="hide"),
         ]
@@ -70,7 +70,8 @@ def _name(each: FunctionTime) -> Component:
     return html.Div([html.Div(html.Span(short, className="cut"), className="mono"), place])
 
 
-def _bar(ms: float | None, widest: float) -> Component:
+def time_bar(ms: float | None, widest: float) -> Component:
+    """Return *ms* milliseconds as a bar, relative to *widest*, and a number; None is unknown."""
     if ms is None:
         return html.Span("–", className="muted")  # noqa: RUF001 - an en dash means unknown
     filled = html.I(style={"width": f"{ms / widest * 100:.1f}%"}) if ms else None

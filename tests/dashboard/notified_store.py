@@ -11,17 +11,23 @@ from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.analysis.comparison import StageGrowth
+from stagelens.analysis.profile import FunctionGrowth
 from stagelens.store import Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 OPEN, MUTED, OVER = "sl-00000000000000000001", "sl-00000000000000000002", "sl-00000000000000000003"
 _AT = NOW.timestamp()
+FUNCTIONS = (
+    FunctionGrowth("preprocess", "resize (serve.py:41)", 2.1, 166.0, 178.0),
+    FunctionGrowth("preprocess", "decode_png (serve.py:28)", 1.9, 9.4, 178.0),
+)
 
 
 def fill(store: Store) -> None:
     """Write an incident that is open and was sent to one channel, one that is muted, one that is over, and a silence."""
     with store.transaction() as connection:
         opened = _record(OPEN, "checkout-latency", 31.2, 720)
+        opened = replace(opened, finding=replace(opened.finding, functions=FUNCTIONS))
         journal.write_update(
             connection, IncidentUpdate(opened, "opened", notifies=True), ("slack", "pagerduty"), _AT - 720
         )

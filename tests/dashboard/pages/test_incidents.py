@@ -102,6 +102,16 @@ def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
     assert "Accepted" in over
 
 
+def test_an_incident_has_the_functions_that_grew(source: Source) -> None:
+    """The page has the functions of the stage to blame, and a link to the service page; an incident without samples has none."""
+    page = re.sub(r"<[^>]+>", " ", shown(source, f"/incidents/{notified_store.OPEN}"))
+
+    assert "preprocess grew +180 ms, 92 % in resize (serve.py:41) since version 2" in page
+    assert re.search(r"resize \(serve.py:41\)\s+2.10 ms\s+166 ms\s+\+164 ms\s+92 %", page)
+    assert "Your code →" in page
+    assert "Functions that grew" not in shown(source, f"/incidents/{notified_store.OVER}")
+
+
 def test_an_unknown_incident_has_a_page_that_explains(source: Source) -> None:
     """A wrong id in the address breaks nothing."""
     assert "No such incident" in shown(source, "/incidents/sl-%00%2F")
