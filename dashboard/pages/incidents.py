@@ -196,7 +196,7 @@ def _functions(context: Context, found: Incident) -> Component:
     rows = [
         html.Tr(
             [
-                html.Td(html.Span(each.title, className="mono cut"), title=each.title),
+                html.Td(each.title, className="mono wraps"),
                 html.Td(time_bar(each.before_ms, widest), className="hide"),
                 html.Td(time_bar(each.after_ms, widest)),
                 html.Td(duration(each.growth_ms / 1e3, sign=True), className="r nowrap b"),
