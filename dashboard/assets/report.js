@@ -18,5 +18,18 @@
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", app.redraw);
 
+  // A report has no ids: a button copies the text before it. Where the browser does not allow that, the text is selected.
+  document.addEventListener("click", async (event) => {
+    const button = event.target.closest("[data-copies]");
+    if (!button) return;
+    const text = button.previousElementSibling;
+    try {
+      await navigator.clipboard.writeText(text.textContent);
+      button.textContent = "Copied";
+    } catch {
+      getSelection().selectAllChildren(text);
+    }
+  });
+
   app.drawAll(document);
 })(window.stagelens);

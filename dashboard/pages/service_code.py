@@ -5,10 +5,13 @@ from __future__ import annotations
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.comparison import highest_quantile
 from ...analysis.profile import CodeNode, FunctionTime, ProfileBand, flame_graph, functions
+from ...core.histogram import has_enough_samples
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, stage_name, table
 from ..ui.format import duration, percent, percentile
+from .measures import measure
 from .page import Context
 
 _MEDIAN, _TAIL = 0.5, 0.99
@@ -22,9 +25,16 @@ _FULL_GROWTH, _COLOURS = 0.5, 3
 
 
 def code_card(context: Context) -> Component | None:
-    """Return the functions at the selected tail percentile; None if no request was sampled."""
+    """Return the functions at the selected tail percentile, or the highest one below it with enough requests.
+
+    None without such a percentile, and if no request was sampled.
+    """
     view = context.view
     wanted = view.percentile if view.text("p") and view.percentile > _MEDIAN else _TAIL
+    requests = measure(context.source, context.selection).requests
+    wanted = wanted if has_enough_samples(requests, wanted) else highest_quantile(requests, wanted)
+    if wanted is None:
+        return None
     bands = context.source.cached(context.source.read.profile, context.selection, (_MEDIAN, wanted))
     return functions_card(bands[0], bands[1]) if bands else None
 

@@ -129,23 +129,41 @@ def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: C
     assert "█" in line(lines, "Forward")
 
 
-def test_the_summary_names_the_function_of_the_tail(store: Store, summary_lines: Callable[[], list[str]]) -> None:
-    """One in fifty is in a function for 100 ms: it has a line with its place, and the option that measures it."""
+def write_profiled(store: Store, requests: int) -> None:
+    """Write *requests* of which one in fifty is in a function for 100 ms, and one in 25 is sampled."""
     frame = CodeFrame("serve", "resize", "serve.py", 41)
     counts = RequestHistograms()
-    for number in range(2000):
+    for number in range(requests):
         stages = {"forward": 15 * MS, "preprocess": 100 * MS if number % 50 == 0 else MS}
         counts.add(stages, sum(stages.values()))
         if number % 25 == 0:
             counts.add_profile({stack_key(stage, [frame]): stages[stage] for stage in stages}, sum(stages.values()))
     points = [Point(SHOP, metric, key, NOON - 600, value) for metric, key, value in counts.histograms()]
     store.write([Batch("a", points)])
+
+
+def test_the_summary_names_the_function_of_the_tail(store: Store, summary_lines: Callable[[], list[str]]) -> None:
+    """The function of the slow requests has a line with its place, and the option that measures it."""
+    write_profiled(store, 2000)
     lines = summary_lines()
 
     resize = next(each for each in lines if each.startswith("resize (serve.py:41)") and each.endswith("Preprocess"))
     usual, tail = (float(each) for each in resize.split()[2:6:2])
     assert (usual, tail) == (pytest.approx(1, rel=0.03), pytest.approx(100, rel=0.03))
     assert any(each.endswith("stagelens run --stage preprocess=serve:resize") for each in lines)
+
+
+@pytest.mark.parametrize(("requests", "at"), [(2000, "p99"), (600, "p95"), (90, "")])
+def test_the_page_has_the_functions_at_the_highest_percentile(
+    store: Store, tmp_path: Path, requests: int, at: str
+) -> None:
+    """The page has the table of the service page, with the option that makes a function a stage."""
+    write_profiled(store, requests)
+    write_page(store, tmp_path / "run.html", RUN)
+    page = (tmp_path / "run.html").read_text(encoding="utf-8")
+
+    assert re.findall(r"Your code at (p\d+)", page) == ([at] if at else [])
+    assert ("--stage preprocess=serve:resize" in page) is bool(at)
 
 
 def test_percentiles_with_too_few_requests_are_omitted(store: Store, summary_lines: Callable[[], list[str]]) -> None:

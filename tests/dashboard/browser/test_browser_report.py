@@ -39,6 +39,25 @@ def saved(browser: Browser, base: str, tmp_path: Path) -> Path:
     return path
 
 
+def test_an_option_is_copied_from_a_report(browser: Browser, saved: Path) -> None:
+    """The button of a function copies its option; without access to the clipboard the option is selected."""
+    context = browser.new_context(viewport=DESKTOP)
+    page = context.new_page()
+    page.goto(saved.as_uri())
+    chosen = []
+    for allowed in (True, False):
+        written = (
+            "void (navigator.clipboard.writeText = async (text) => { window.copied = text; if (!%s) throw text; })"
+        )
+        page.evaluate(written % str(allowed).lower())
+        page.locator("[data-copies]").first.click()
+        chosen.append(page.evaluate("[window.copied, getSelection().toString().trim()]"))
+    context.close()
+
+    assert chosen[0] == ["--stage preprocess=serve:resize", ""]
+    assert chosen[1] == ["--stage preprocess=serve:resize"] * 2
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> None:
     """Charts are drawn without requests to a server, axe finds no violation, and hovering shows the numbers."""
