@@ -52,6 +52,8 @@ Cause = Literal[
     "slow_tokens",
     "slow_calls",
     "missing_stages",
+    "endpoint_work",
+    "framework_work",
     "unrecorded_stages",
     "model_work",
 ]
@@ -177,7 +179,8 @@ class StageFinding:
             "batching": "bursts" if self._is_rare else "saturation",
             "cold-start": "cold_starts" if self._is_rare else "repeated_loads",
             "cpu": "uneven_work" if self.slowdown else "rare_work" if self._is_rare else "steady_work",
-            "framework": "uneven_work" if self.slowdown else "rare_work" if self._is_rare else "steady_work",
+            "endpoint": "endpoint_work",
+            "framework": "framework_work",
             "decode": self._decode_cause,
             "dependency": "slow_calls",
             "instrumentation": "missing_stages",

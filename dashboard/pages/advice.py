@@ -30,6 +30,7 @@ from ...analysis.advice import (
     worthwhile,
 )
 from ...analysis.costs import MILLION
+from ...analysis.profile import functions
 from ...core.histogram import has_enough_samples, samples_needed, value_at
 from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
@@ -41,6 +42,7 @@ from ..view import View, service_path
 from .comparison import window_name
 from .measures import measure, measures_in_window
 from .page import Context, Page, empty_page_card, panel, records
+from .service_code import option_to_copy
 from .service_frame import service_page
 from .spending import mean_stages, spending
 
@@ -76,6 +78,14 @@ _TEXTS: dict[Cause, tuple[str, str]] = {
         "Add stages for the time between stages",
         "{stage} is {shares}: this time is between stages and belongs to no stage.",
     ),
+    "endpoint_work": (
+        "Speed up the code of the endpoint, or measure its functions as stages",
+        "{stage} is {shares}{for_some}: code of the endpoint that no other stage covers.",
+    ),
+    "framework_work": (
+        "Do less before and after the endpoint",
+        "{stage} is {shares}{for_some}: routing, middleware, dependencies and validation.",
+    ),
     "unrecorded_stages": (
         "Let agents record stages again",
         "{stage} is {shares}: agents reached their overhead budget and recorded no stages of these requests.",
@@ -103,6 +113,8 @@ _NAMES = {"p99": "p99", "p50": "p50", "cost": "Cost"}
 # Maximum number of cards with notes on version and route, because each note needs queries.
 _MAX_NOTED = 3
 _MAX_ROUTES = 3
+# Share of a stage from which its function is named.
+_MOST_OF_STAGE = 0.5
 # Maximum number of what-if queries.
 MOST = 20
 SNOOZE = timedelta(days=7)
@@ -132,10 +144,13 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     found = advice_for_service(context, rank)
     cards: list[Node] = [_summary(found, rank)] if found else []
     for place, each in enumerate(_shown(context, found)):
-        notes = scope_notes(context, each.finding.stage) if place < _MAX_NOTED else []
+        noted = place < _MAX_NOTED
+        notes = scope_notes(context, each.finding.stage) if noted else []
+        code = code_note(context, each.finding.stage, quantile) if noted else None
         cards.append(
             panel(
-                each.finding.stage, lambda each=each, notes=notes: advice_card(context, each, rank, notes, alone=True)
+                each.finding.stage,
+                lambda each=each, notes=notes, code=code: advice_card(context, each, rank, notes, code, alone=True),
             )
         )
     if not found:
@@ -243,7 +258,9 @@ def _done(context: Context, still: set[tuple[str, str]]) -> list[tuple[str, str,
     )
 
 
-def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str] = (), *, alone: bool) -> Component:
+def advice_card(
+    context: Context, advice: Advice, rank: str, notes: Sequence[str] = (), code: Node = None, *, alone: bool
+) -> Component:
     """Return the card of one piece of advice.
 
     Args:
@@ -251,6 +268,7 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
         advice: Piece of advice to show.
         rank: Quantity by which the list is ranked.
         notes: Notes on a single version or route that causes the problem.
+        code: Note on the function that takes the time.
         alone: Whether the page is about this service alone, so that its name is omitted.
     """
     finding, view = advice.finding, context.view
@@ -261,6 +279,7 @@ def advice_card(context: Context, advice: Advice, rank: str, notes: Sequence[str
         html.Div([swatch(finding.stage), label(finding.stage), named, pill(finding.family.name, "out"), _mark_badge(context, advice)], className="m"),
         html.H2(title),
         html.P([why, *[f" {each}" for each in notes]], className="x"),
+        code,
         html.Div([_option_details(each) for each in finding.family.options], className="opts"),
     ]  # fmt: skip
     body = [html.Div(content, className="say"), _numbers(context, advice, rank)]
@@ -456,6 +475,19 @@ def scope_notes(context: Context, stage: str) -> list[str]:
                 f"Only in {dimension} {alone[0]}: the p99 of {label(stage)} is {slow}, compared with {next_} in {alone[1]}."
             )
     return found
+
+
+def code_note(context: Context, stage: str, quantile: float) -> Component | None:
+    """Return the function with most of the time of *stage*, with the option that measures it; None if no function has most of it."""
+    bands = context.source.cached(context.source.read.profile, context.selection, (0.5, quantile))
+    found = [each for each in functions(bands[1], bands[0]) if each.stage == stage] if bands else []
+    if not found or found[0].share < _MOST_OF_STAGE:
+        return None
+    top, view = found[0], context.view
+    at = f" has {percent(top.share)} of it at {percentile(quantile)}: {duration(top.tail_self_ms / 1e3)}. "
+    option = option_to_copy(top.stage_option, f"advice-option-{stage}")
+    every = link("All functions →", href=view.link(service_path(context.service or ""), **view.scope), className="link")
+    return html.Div([html.Code(top.title, className="mono"), at, every, option], className="x")
 
 
 def _versions(context: Context) -> list[str]:

@@ -69,7 +69,7 @@ def _row(each: FunctionTime, widest: float, number: int) -> Component:
             html.Td(time_bar(each.tail_self_ms, widest)),
             html.Td(time_bar(each.median_self_ms, widest), className="hide"),
             html.Td(percent(each.share), className="r muted hide"),
-            html.Td(_option(each.stage_option, f"code-option-{number}"), className="hide"),
+            html.Td(option_to_copy(each.stage_option, f"code-option-{number}"), className="hide"),
         ]
     )
 
@@ -90,7 +90,8 @@ def time_bar(ms: float | None, widest: float) -> Component:
     )
 
 
-def _option(text: str, name: str) -> Node:
+def option_to_copy(text: str, name: str) -> Node:
+    """Return the option *text* with a button that copies it; nothing for "". *name* is the id of its element."""
     if not text:
         return None
     named = {"data-copies": name, "data-copied": "Option", "aria-label": f"Copy {text}"}

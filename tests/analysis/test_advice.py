@@ -67,6 +67,8 @@ def test_every_stage_has_a_family_with_complete_options() -> None:
         ("forward", 10, 10, "model_work"),
         ("dependency", 6, 50, "slow_calls"),
         ("overhead", 20, 20, "missing_stages"),
+        ("handler", 20, 20, "endpoint_work"),
+        ("framework", 20, 80, "framework_work"),
         ("untimed", 20, 20, "unrecorded_stages"),
     ],
 )
