@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..core.code_stack import CodeFrame, split_stack_key
@@ -156,9 +156,10 @@ class FunctionGrowth:
     Args:
         stage: The stage.
         title: Short name and place, such as `resize (serve.py:41)`.
-        before_ms: Self time before. [milliseconds]
-        after_ms: Self time after. [milliseconds]
+        before_ms: Self time before; with the functions that it calls where these make it the cause. [milliseconds]
+        after_ms: As `before_ms`, after. [milliseconds]
         stage_growth_ms: Exact growth of the stage. [milliseconds]
+        is_cause: Whether the function explains the growth of the stage, see `main_function`.
     """
 
     stage: str
@@ -166,10 +167,11 @@ class FunctionGrowth:
     before_ms: float
     after_ms: float
     stage_growth_ms: float
+    is_cause: bool = False
 
     @property
     def growth_ms(self) -> float:
-        """Increase of the self time, in milliseconds."""
+        """Increase of the time, in milliseconds."""
         return self.after_ms - self.before_ms
 
     @property
@@ -178,14 +180,9 @@ class FunctionGrowth:
         return max(0.0, min(1.0, self.growth_ms / self.stage_growth_ms)) if self.stage_growth_ms > 0 else 0.0
 
     @property
-    def is_cause(self) -> bool:
-        """Whether the stage grew, and the function has most of its growth."""
-        return self.stage_growth_ms >= _MIN_GROWTH_MS and self.share >= _NAMED_SHARE
-
-    @property
     def sentence(self) -> str:
         """Growth of the stage and share of the function, such as `preprocess grew +180 ms, 92 % in resize (serve.py:41)`."""
-        return _sentence(self.stage, self.stage_growth_ms, self.share, self.title)
+        return f"{self.stage} grew +{_short_ms(self.stage_growth_ms)} ms, {self.share * 100:.0f} % in {self.title}"
 
 
 def is_library(frame: CodeFrame) -> bool:
@@ -255,7 +252,7 @@ def flame_graph(stage: str, tail: ProfileBand, median: ProfileBand | None = None
 
 
 def grown_functions(before: ProfileBand, after: ProfileBand) -> list[FunctionGrowth]:
-    """Return the functions whose self time grew, in descending order of the growth.
+    """Return the functions whose time grew, in descending order of the growth; each stage has at most one cause.
 
     Args:
         before: Requests at a percentile of the first selection.
@@ -266,27 +263,31 @@ def grown_functions(before: ProfileBand, after: ProfileBand) -> list[FunctionGro
     """
     if not (before.is_sufficient and after.is_sufficient):
         return []
-    found = [
-        FunctionGrowth(
-            each.stage,
-            each.title,
-            each.median_self_ms or 0.0,
-            each.tail_self_ms,
-            (after.stages.get(each.stage, 0.0) - before.stages.get(each.stage, 0.0)) * 1e3,
-        )
-        for each in functions(after, before)
-    ]
+    by_stage: dict[str, list[FunctionTime]] = defaultdict(list)
+    for each in functions(after, before):
+        by_stage[each.stage].append(each)
+    found = [each for stage, times in by_stage.items() for each in _growth_in_stage(times, before, after, stage)]
     return sorted((each for each in found if each.growth_ms > 0), key=lambda each: -each.growth_ms)
 
 
 def growth_sentence(before: ProfileBand, after: ProfileBand, stage: str) -> str:
     """Return which function made *stage* grow; "" if the stage did not grow, no function is the cause, or samples are missing."""
+    found = grown_functions(before, after)
+    return next((each.sentence for each in found if each.stage == stage and each.is_cause), "")
+
+
+def _growth_in_stage(
+    times: Sequence[FunctionTime], before: ProfileBand, after: ProfileBand, stage: str
+) -> Iterator[FunctionGrowth]:
     growth_ms = (after.stages.get(stage, 0.0) - before.stages.get(stage, 0.0)) * 1e3
-    if growth_ms < _MIN_GROWTH_MS or not before.is_sufficient:
-        return ""
-    found = [each for each in functions(after, before) if each.stage == stage]
-    cause = _cause([(each, each.growth_ms or 0.0, each.total_growth_ms or 0.0) for each in found], growth_ms)
-    return _sentence(stage, growth_ms, min(1.0, cause[1]), cause[0].title) if cause else ""
+    parts = [(each, each.growth_ms or 0.0, each.total_growth_ms or 0.0) for each in times]
+    cause = _cause(parts, growth_ms) if growth_ms >= _MIN_GROWTH_MS else None
+    for each in times:
+        is_cause = cause is not None and cause[0] is each
+        then, now = each.median_self_ms, each.tail_self_ms
+        if is_cause and cause and cause[1] == each.total_growth_ms:
+            then, now = each.median_total_ms, each.tail_total_ms
+        yield FunctionGrowth(stage, each.title, then or 0.0, now, growth_ms, is_cause)
 
 
 def main_function(found: Sequence[FunctionTime], whole_ms: float) -> tuple[FunctionTime, float] | None:
@@ -298,15 +299,16 @@ def main_function(found: Sequence[FunctionTime], whole_ms: float) -> tuple[Funct
         found: Functions from `functions`, of one or more stages.
         whole_ms: Time of these stages. [milliseconds]
     """
-    return _cause([(each, each.tail_self_ms, each.tail_total_ms) for each in found], whole_ms)
+    cause = _cause([(each, each.tail_self_ms, each.tail_total_ms) for each in found], whole_ms)
+    return (cause[0], cause[1] / whole_ms) if cause else None
 
 
 def _cause(found: Sequence[tuple[FunctionTime, float, float]], whole_ms: float) -> tuple[FunctionTime, float] | None:
-    """Return the function that explains *whole_ms*, and its share, from functions with their own and total milliseconds."""
-    named = [(each, own / whole_ms) for each, own, _ in found if own >= _NAMED_SHARE * whole_ms > 0]
+    """Return the function that explains *whole_ms*, and its milliseconds, from functions with their own and total milliseconds."""
+    named = [(each, own) for each, own, _ in found if own >= _NAMED_SHARE * whole_ms > 0]
     # The outermost one always has all of the time.
     held = [
-        (each, total / whole_ms)
+        (each, total)
         for each, own, total in found
         if total >= _HOLDS_SHARE * whole_ms > 0 and (each.depth or own >= _HOLDS_SHARE * whole_ms)
     ]
@@ -399,10 +401,6 @@ def _sort_tree(node: CodeNode) -> None:
 def _title(function: str, place: str) -> str:
     short = function.rpartition("<locals>.")[2] or function
     return f"{short} ({place})" if place else short
-
-
-def _sentence(stage: str, growth_ms: float, share: float, title: str) -> str:
-    return f"{stage} grew +{_short_ms(growth_ms)} ms, {share * 100:.0f} % in {title}"
 
 
 def _short_ms(ms: float) -> str:

@@ -265,10 +265,9 @@ class RunComparison:
 
     @property
     def guilty_function(self) -> FunctionGrowth | None:
-        """Function with most of the growth of the stage that changed most; None if B is not slower, or no function has most."""
+        """Function that explains the growth of the stage that changed most; None if B is not slower, or no function does."""
         change = self.largest_change if self.at.kind == "regression" else None
-        found = next((each for each in self.functions if change and each.stage == change.stage), None)
-        return found if found and found.is_cause else None
+        return next((each for each in self.functions if change and each.stage == change.stage and each.is_cause), None)
 
     @property
     def has_changed(self) -> bool:

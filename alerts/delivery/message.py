@@ -212,8 +212,8 @@ class Finding:
 
     @property
     def guilty_function(self) -> FunctionGrowth | None:
-        """Function with most of the growth of its stage; None if no function has most of it."""
-        return next((each for each in self.functions[:1] if each.is_cause), None)
+        """Function that explains the growth of its stage; None if no function does."""
+        return next((each for each in self.functions if each.is_cause), None)
 
     @property
     def size(self) -> float:

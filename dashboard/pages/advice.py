@@ -30,7 +30,7 @@ from ...analysis.advice import (
     worthwhile,
 )
 from ...analysis.costs import MILLION
-from ...analysis.profile import functions
+from ...analysis.profile import functions, main_function
 from ...core.histogram import has_enough_samples, samples_needed, value_at
 from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
@@ -113,8 +113,6 @@ _NAMES = {"p99": "p99", "p50": "p50", "cost": "Cost"}
 # Maximum number of cards with notes on version and route, because each note needs queries.
 _MAX_NOTED = 3
 _MAX_ROUTES = 3
-# Share of a stage from which its function is named.
-_MOST_OF_STAGE = 0.5
 # Maximum number of what-if queries.
 MOST = 20
 SNOOZE = timedelta(days=7)
@@ -478,13 +476,16 @@ def scope_notes(context: Context, stage: str) -> list[str]:
 
 
 def code_note(context: Context, stage: str, quantile: float) -> Component | None:
-    """Return the function with most of the time of *stage*, with the option that measures it; None if no function has most of it."""
+    """Return the function that explains the time of *stage*, with the option that measures it; None if no function does."""
     bands = context.source.cached(context.source.read.profile, context.selection, (0.5, quantile))
-    found = [each for each in functions(bands[1], bands[0]) if each.stage == stage] if bands else []
-    if not found or found[0].share < _MOST_OF_STAGE:
+    if not bands:
         return None
-    top, view = found[0], context.view
-    at = f" has {percent(top.share)} of it at {percentile(quantile)}: {duration(top.tail_self_ms / 1e3)}. "
+    seconds = bands[1].stages.get(stage, 0.0)
+    cause = main_function([each for each in functions(bands[1], bands[0]) if each.stage == stage], seconds * 1e3)
+    if cause is None:
+        return None
+    (top, share), view = cause, context.view
+    at = f" has {percent(min(share, 1.0))} of it at {percentile(quantile)}: {duration(share * seconds)}. "
     option = option_to_copy(top.stage_option, f"advice-option-{stage}")
     every = link("All functions →", href=view.link(service_path(context.service or ""), **view.scope), className="link")
     return html.Div([html.Code(top.title, className="mono"), at, every, option], className="x")

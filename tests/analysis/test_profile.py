@@ -144,6 +144,8 @@ def test_the_main_function_of_a_stage(
     assert (found and (found[0].title, pytest.approx(found[1]))) == named
     expected = f"preprocess grew +100 ms, {named[1] * 100:.0f} % in {named[0]}" if named else ""
     assert growth_sentence(before, tail, "preprocess") == expected
+    causes = [each for each in grown_functions(before, tail) if each.is_cause]
+    assert [(each.title, pytest.approx(each.share)) for each in causes] == ([named] if named else [])
 
 
 def test_too_few_samples_say_nothing() -> None:

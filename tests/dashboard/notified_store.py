@@ -18,7 +18,7 @@ NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 OPEN, MUTED, OVER = "sl-00000000000000000001", "sl-00000000000000000002", "sl-00000000000000000003"
 _AT = NOW.timestamp()
 FUNCTIONS = (
-    FunctionGrowth("preprocess", "resize (serve.py:41)", 2.1, 166.0, 178.0),
+    FunctionGrowth("preprocess", "resize (serve.py:41)", 2.1, 166.0, 178.0, is_cause=True),
     FunctionGrowth("preprocess", "decode_png (serve.py:28)", 1.9, 9.4, 178.0),
 )
 

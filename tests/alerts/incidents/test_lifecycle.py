@@ -123,7 +123,7 @@ def test_a_release_found_later_is_notified_once(finding: Finding) -> None:
 
 def test_a_function_found_later_is_notified_once(finding: Finding) -> None:
     """A function that becomes known later is notified once and retained; not after an acknowledgement."""
-    function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0)
+    function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True)
     explained = replace(finding, functions=(function,))
     named = step(opened(finding), explained, START + 10)
     assert named is not None
@@ -140,7 +140,7 @@ def test_a_function_found_later_is_notified_once(finding: Finding) -> None:
 
 def test_another_stage_has_other_functions(finding: Finding) -> None:
     """The functions of a record are those of its stage to blame."""
-    function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0)
+    function = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True)
     record = opened(replace(finding, functions=(function,)))
     queued = replace(finding, growth=(StageGrowth("queue", 0.3, 0.8),))
     early, late = step(record, queued, START + MINUTE), step(record, queued, START + 16 * MINUTE)
