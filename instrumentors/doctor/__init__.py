@@ -257,6 +257,9 @@ def write_report(
     """Write the instrumented libraries, the observations of a live run, the problems and the hints."""
     _write_interpreter(page, inspection)
     _write_libraries(page, inspection)
+    if inspection.interpreter and (profiler := checks.profiler_state(inspection)):
+        page.line()
+        page.wrapped(profiler, "Tail profiler: ")
     if watched is not None:
         page.line()
         page.line(f"Run for {watched.seconds:.0f} s, in instrumented Python processes: {watched.processes}")

@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 from ... import __version__
 from ...core.settings.values import format_size
 from .. import run
+from ..agent.profile import SLOW_SHARE
 from ..config import AgentConfig
 from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
 from ..export.http_post import HttpResponse, post
@@ -213,6 +214,17 @@ def check_settings(inspection: Inspection) -> Iterator[DoctorFinding]:
             "OTEL_SERVICE_NAME=checkout",
             hurts=False,
         )
+
+
+def profiler_state(inspection: Inspection) -> str:
+    """Return whether the tail profiler samples call stacks, with its limits; "" if nothing is recorded."""
+    config, _ = _read_config(inspection)
+    if not config.enabled:
+        return ""
+    if not config.profile:
+        return "off (STAGELENS_PROFILE)"
+    limit = f"at most {100 * SLOW_SHARE:g} % of a CPU core"
+    return f"on, {limit}, within the overhead budget of {config.budget}" if config.budget else f"on, {limit}"
 
 
 def check_collector(inspection: Inspection) -> Iterator[DoctorFinding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import socket
 import ssl
@@ -82,6 +83,27 @@ def test_a_healthy_service_gets_a_short_ok_report(doctor: Doctor) -> None:
     assert f"starlette {version('starlette')}, fastapi {version('fastapi')}" in output
     assert f"gunicorn {version('gunicorn')}" in output
     assert len(output) < 1000
+
+
+@pytest.mark.parametrize(
+    ("settings", "state"),
+    [
+        ({}, "on, at most 1 % of a CPU core, within the overhead budget of 1 % of the request time or 100 us"),
+        ({"STAGELENS_OVERHEAD_BUDGET": "none"}, "on, at most 1 % of a CPU core"),
+        ({"STAGELENS_PROFILE": "off"}, "off (STAGELENS_PROFILE)"),
+        ({"OTEL_SDK_DISABLED": "true"}, ""),
+    ],
+)
+def test_the_state_of_the_tail_profiler_is_reported(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch, settings: dict[str, str], state: str
+) -> None:
+    """The report says whether call stacks are sampled, and within which limits."""
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    _, output = doctor("--", sys.executable, "serve.py")
+
+    found = re.search(r"Tail profiler: (.*?) (?:Problems:|Hints:|No problems)", output)
+    assert (found[1] if found else "") == state
 
 
 def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
