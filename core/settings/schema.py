@@ -92,7 +92,7 @@ AGENT = (
     Setting(
         "STAGELENS_PROFILE",
         "on",
-        "`off` disables the [sampling of call stacks of slow requests](architecture.md); on Python 3.11 the default is `off`",
+        "`off` disables the [sampling of call stacks of slow requests](architecture.md#tail-profiler); on Python 3.11 the default is `off`",
     ),
     Setting("STAGELENS_HARDWARE", "true", "`false` disables [metrics of CPU, memory, threads and GPUs](hardware.md)"),
     Setting(
