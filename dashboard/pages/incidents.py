@@ -208,7 +208,7 @@ def _functions(context: Context, found: Incident) -> Component:
     return card(
         f"Functions that grew in {stage_name(found.functions[0].stage)}",
         table(head, rows, "Functions that grew", css="codes"),
-        sub="estimated from samples; a function that explains the growth includes what it calls",
+        sub="slow requests at the same percentile before and since the onset, estimated from samples",
         tools=link("Your code →", href=incident_path(context.view, found), className="link"),
         flush=True,
     )
