@@ -36,6 +36,7 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.analysis.comparison import StageGrowth
 from stagelens.cli.saved_run import Run
 from stagelens.core import names
+from stagelens.core.code_stack import CodeFrame
 from stagelens.core.hardware import (
     CPU,
     CPU_SHARE,
@@ -72,6 +73,8 @@ _MOST_DRAWN = 500
 _REPLICAS = ("checkout-6b8f9d7c45-4kq2p", "checkout-6b8f9d7c45-9xwzn", "checkout-6b8f9d7c45-tm5vd")
 _OLD_REPLICA = "checkout-5d4c8b6f97-h7s2r"
 _DASHBOARD = "https://stagelens.example.com"
+# Functions of the preprocess of `checkout`, to which the example adds `resize` beyond 12 ms.
+_CODE = (CodeFrame("serve", "predict", "serve.py", 30), CodeFrame("serve", "prepare", "serve.py", 36))
 
 SLO = """slos:
   - name: checkout-latency
@@ -137,6 +140,7 @@ def services() -> Sequence[Any]:
             },
             {"preprocess": shape(9.5, 0.25, 0.16, 14.5)},
             error_share=0.0003,
+            code={"preprocess": _CODE},
         ),
         service(
             "chat",
@@ -352,6 +356,7 @@ def _batch(service: Any, at: int, seconds: int) -> Batch:
                 if service.stream:
                     made += map(_chunked, traffic().stream_points(series, at, requests, service.stream, random))
                 if detailed:
+                    made += traffic().profile_points(series, at, requests, service.code)
                     kept += traffic().kept(series, at, requests, random)
             points += [replace(each, histogram=_times(each.histogram, factor)) for each in made]
     if service.name == "search":
