@@ -91,8 +91,8 @@ AGENT = (
     ),
     Setting(
         "STAGELENS_PROFILE",
-        "on",
-        "`off` disables the [sampling of call stacks of slow requests](architecture.md#tail-profiler); on Python 3.11 the default is `off`",
+        "on, but off on Python 3.11",
+        "`off` disables the [sampling of call stacks of slow requests](architecture.md#tail-profiler)",
     ),
     Setting("STAGELENS_HARDWARE", "true", "`false` disables [metrics of CPU, memory, threads and GPUs](hardware.md)"),
     Setting(
