@@ -95,8 +95,8 @@ def verdict(comparison: RunComparison) -> str:
         if largest and largest.share > 0
         else ""
     )
-    guilty = comparison.guilty_function
-    code = f", {percent(guilty.share)} of that in {guilty.title}" if guilty else ""
+    blamed = comparison.blamed_function
+    code = f", {percent(blamed.share)} of that in {blamed.title}" if blamed else ""
     return f"B is {word} at {where} by {size}{why}{ordinary_spaces(code)}."
 
 

@@ -264,7 +264,7 @@ class RunComparison:
         return max(self.stages, key=lambda each: each.share, default=None) if self.has_changed else None
 
     @property
-    def guilty_function(self) -> FunctionGrowth | None:
+    def blamed_function(self) -> FunctionGrowth | None:
         """Function that explains the growth of the stage that changed most; None if B is not slower, or no function does."""
         change = self.largest_change if self.at.kind == "regression" else None
         return next((each for each in self.functions if change and each.stage == change.stage and each.is_cause), None)

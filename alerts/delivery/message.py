@@ -211,7 +211,7 @@ class Finding:
         return dominant_growth(self.growth)
 
     @property
-    def guilty_function(self) -> FunctionGrowth | None:
+    def blamed_function(self) -> FunctionGrowth | None:
         """Function that explains the growth of its stage; None if no function does."""
         return next((each for each in self.functions if each.is_cause), None)
 

@@ -248,7 +248,7 @@ def cause_text(message: Message) -> str:
     since = f" since version {finding.version}" if finding.version else ""
     if finding.burn is not None and (known := burn_cause(finding.burn, finding.kind, _stage_of(finding), over=over)):
         return f"{known}{since}"
-    blamed, code = finding.blamed, finding.guilty_function
+    blamed, code = finding.blamed, finding.blamed_function
     if blamed is None:
         return f"no dominant stage{since}"
     grown = formatting.latency(blamed.seconds, signed=True)

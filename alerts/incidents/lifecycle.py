@@ -236,13 +236,13 @@ def _continue_open(record: IncidentRecord, finding: Finding, now: float, hystere
     # The first requests of a release are too few for a comparison, so its name is notified as soon as it is known.
     names_release = bool(finding.version) and not before.version and record.acked_at is None
     # The samples of the first minutes are too few to name a function.
-    names_function = bool(finding.guilty_function) and not before.guilty_function and record.acked_at is None
+    names_function = bool(finding.blamed_function) and not before.blamed_function and record.acked_at is None
     names_function &= not blames_another
     notify = escalated or names_release or names_function or (blames_another and not is_early)
     # The record retains the stage and release of the last notification until others are notified.
     forgets_release = bool(before.version) and not finding.version
     growth = finding if notify or not (blames_another or forgets_release) else before
-    forgets_function = bool(before.guilty_function) and not finding.guilty_function and not blames_another
+    forgets_function = bool(before.blamed_function) and not finding.blamed_function and not blames_another
     merged = replace(
         finding,
         severity=severity,

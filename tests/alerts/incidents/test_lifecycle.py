@@ -135,7 +135,7 @@ def test_a_function_found_later_is_notified_once(finding: Finding) -> None:
     assert acknowledged is not None
 
     assert [each.happening for each in (named, later, again, acknowledged)] == ["updated", "", "", ""]
-    assert later.record.finding.guilty_function == acknowledged.record.finding.guilty_function == function
+    assert later.record.finding.blamed_function == acknowledged.record.finding.blamed_function == function
 
 
 def test_another_stage_has_other_functions(finding: Finding) -> None:
