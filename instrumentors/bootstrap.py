@@ -59,6 +59,7 @@ LIBRARIES = (
     Library("PIL", "pillow", "PillowInstrumentor"),
     Library("psycopg", "psycopg", "PsycopgInstrumentor"),
     Library("pydantic", "pydantic", "PydanticInstrumentor"),
+    Library("queue", "queues", "QueueInstrumentor"),
     Library("ray.serve", "ray_serve", "RayServeInstrumentor"),
     Library("redis", "redis", "RedisInstrumentor"),
     Library("requests", "requests", "RequestsInstrumentor"),

@@ -89,6 +89,8 @@ class Ticket:
     """
 
     __slots__ = ("__weakref__", "_runs", "gone", "since")
+    # Whether Stagelens drew the ticket for a job in a queue. It is ignored in a request with other tickets.
+    automatic = False
 
     def __init__(self, since: int) -> None:
         self.since = since
@@ -118,6 +120,10 @@ class Ticket:
         """Return the runs of the ticket so far."""
         return self._runs[:]
 
+    def working(self) -> list[Marks]:
+        """Return the marks of the runs that work for the request now."""
+        return [run.marks for run in self._runs[:] if not run.ended]
+
     def ready(self) -> bool:
         """Return whether all runs of the ticket are known and complete; do not block."""
         return bool(self.gone) or (bool(self._runs) and all(run.ready() for run in self._runs))
@@ -134,24 +140,32 @@ class Tickets:
     def draw(self) -> Ticket:
         """Return a new ticket."""
         ticket = Ticket(clock())
+        self.add(ticket)
+        return ticket
+
+    def add(self, ticket: Ticket) -> None:
+        """Add a ticket, if the request has not too many."""
         if len(self._drawn) < MAX_TICKETS:
             self._drawn.append(ticket)
-        return ticket
+
+    def jobs(self) -> list[Ticket]:
+        """Return the tickets that count: those of the user or of a library, else the automatic ones."""
+        return [ticket for ticket in self._drawn if not ticket.automatic] or self._drawn
 
     def running(self) -> list[Marks]:
         """Return the marks of the runs that work for the request now."""
-        return [run.marks for ticket in self._drawn[:] for run in ticket.runs() if not run.ended]
+        return [marks for ticket in self._drawn[:] for marks in ticket.working()]
 
     def ready(self) -> bool:
         """Return whether all tickets are complete; do not block."""
-        return all(ticket.ready() for ticket in self._drawn)
+        return all(ticket.ready() for ticket in self.jobs())
 
     def marks(self) -> Marks:
         """Return the marks of the waits and runs of all tickets."""
         now = clock()
         runs: dict[int, BatchRun] = {}
         waits: list[tuple[int, int]] = []
-        for ticket in self._drawn:
+        for ticket in self.jobs():
             own = ticket.runs()
             runs.update((id(run), run) for run in own)
             # A ticket that no worker has taken still waits.
@@ -176,13 +190,20 @@ def ticket() -> Ticket:
     marks = current.get()
     if marks is None or marks[0] != OPEN:
         return Ticket(clock())
+    tickets = request_tickets(marks, create=True)
+    return Ticket(clock()) if tickets is None else tickets.draw()
+
+
+def request_tickets(marks: Marks, *, create: bool = False) -> Tickets | None:
+    """Return the tickets of a request; None if it has none, and none could be created."""
     for position, key in enumerate(marks[::3]):
         if key == "@late" and type(marks[3 * position + 1]) is Tickets:
-            return marks[3 * position + 1].draw()
+            return marks[3 * position + 1]
+    if not create or len(marks) >= MAX_MARKS:
+        return None
     tickets = Tickets()
-    if len(marks) < MAX_MARKS:
-        marks.extend(("@late", tickets, 0))
-    return tickets.draw()
+    marks.extend(("@late", tickets, 0))
+    return tickets
 
 
 class BatchScope:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..recorder import end_work, start_work
-from ..records import MAX_MARKS, OPEN, Marks, clock, current, untimed
+from ..records import MAX_MARKS, OPEN, SHARED, Marks, clock, current, untimed
 
 # Modules whose threads are shared by requests and set the context of each request.
 SERVING_ALL = frozenset(
@@ -50,7 +50,6 @@ class ExecutorInstrumentor(Instrumentor):
     not_timed = (
         "work that a thread or job does after its request has ended",
         "work in `multiprocessing.Process` and `multiprocessing.Pool`. To time it, send a `stagelens.ticket()` with the job, and use `with stagelens.batch([ticket])` in the process.",
-        "work in your own thread that takes jobs of several requests from a queue. To time it, use `stagelens.ticket` and `stagelens.batch` in the same way.",
         "work in threads that `_thread.start_new_thread` or a C extension starts",
     )
     tested = MappingProxyType({"gevent": "26.9.0"})
@@ -99,6 +98,7 @@ def _start(original: Any) -> Any:
                 before = attributes.get("run")
                 # Set on the instance, to wrap the `run` of any subclass.
                 attributes["run"] = _carried_run(self.run, attributes, before, marks)
+                note_child(marks, self)
         except Exception:
             log_failure("passing a request to a thread")
         try:
@@ -127,6 +127,12 @@ def _restore_run(attributes: dict[str, Any], before: Any) -> None:
         attributes.pop("run", None)
     else:
         attributes["run"] = before
+
+
+def note_child(marks: Marks, child: Any) -> None:
+    """Add a thread, task or job to the work of the run (`queues.py`) that started it, if *marks* are those of a run."""
+    if marks[3:4] == [SHARED] and marks[4]:
+        marks[4].children.append(child)
 
 
 def serves_all(thread: Thread) -> bool:
@@ -160,6 +166,7 @@ def _submit(original: Any) -> Any:
             current.reset(token)
         try:
             future._stagelens = waiting  # noqa: SLF001 - cheaper than a callback
+            note_child(marks, future)
         except Exception:
             log_failure("watching a job")
         return future

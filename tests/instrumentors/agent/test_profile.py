@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import random
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from stagelens.instrumentors.agent.profile import Profiler, RecentDurations, pro
 from stagelens.instrumentors.agent.spans import RetainedRequest, build_trace
 from stagelens.instrumentors.config import AgentConfig, SamplingLimits
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from stagelens.instrumentors.libraries.queues import QueueInstrumentor
 
 LATER = 3600 * 10**9
 
@@ -176,6 +178,46 @@ def test_a_batch_counts_as_the_work_of_the_waiting_request(profiler: Profiler) -
     release.set()
     thread.join()
     assert "guilty" in functions(profiler, marks)
+
+
+def test_the_worker_of_a_queue_counts_as_the_work_of_the_waiting_request(profiler: Profiler) -> None:
+    def loop() -> None:
+        while (job := jobs.get()) is not None:
+            guilty(job[0], job[1])
+            job[2].set()
+
+    queues = QueueInstrumentor()
+    queues.instrument()
+    jobs: queue.Queue[Any] = queue.Queue()
+    worker = threading.Thread(target=loop)
+    worker.start()
+
+    def serve(started: threading.Event, release: threading.Event) -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        answered: Future[None] = Future()
+        jobs.put((started, release, Answer(answered)))
+        answered.result()
+        recorder.end(token)
+
+    class Answer:
+        def __init__(self, future: Future[None]) -> None:
+            self.future = future
+
+        def set(self) -> None:
+            self.future.set_result(None)
+
+    opened: list[records.Marks] = []
+    thread, release = in_thread(serve)
+    try:
+        assert look(profiler)
+    finally:
+        release.set()
+        thread.join()
+        jobs.put(None)
+        worker.join()
+        queues.uninstrument()
+    assert functions(profiler, opened[0])[:2] == ["loop", "guilty"]
 
 
 def test_the_thread_of_a_finished_request_is_not_sampled(profiler: Profiler) -> None:

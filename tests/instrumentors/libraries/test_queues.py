@@ -1,0 +1,482 @@
+"""Workers and batchers with a queue: each request records the work on its own jobs, without a line in the service."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import anyio.to_thread
+import pytest
+
+from stagelens.instrumentors import tickets
+from stagelens.instrumentors.api import request, stage
+from stagelens.instrumentors.libraries import queues
+from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from stagelens.instrumentors.libraries.queues import QueueInstrumentor
+from stagelens.instrumentors.request_marks import complete, is_ready, read_marks
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = QueueInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented", "executors")
+
+
+@pytest.fixture
+def executors() -> Iterator[None]:
+    """Instrument executors, which pass the work of a worker on."""
+    instrumentor = ExecutorInstrumentor()
+    instrumentor.instrument()
+    yield
+    instrumentor.uninstrument()
+
+
+def work(*names: str) -> None:
+    """Work in a stage of each request's own name, so that the stage says for whom the work is."""
+    with stage("_".join(("for", *names))):
+        time.sleep(0.001)
+
+
+def found(finished: Finished) -> dict[str, tuple[set[str], Any]]:
+    """Return the stages and the batch size of each request by its name."""
+    results: dict[str, tuple[set[str], Any]] = {}
+    for marks, start, end, route, *_ in finished:
+        assert is_ready(marks)
+        complete(marks)
+        facts, intervals = read_marks(marks)
+        assert all(start <= t0 <= t1 for _, t0, t1 in intervals)
+        results[route] = {key for key, t0, _ in intervals if t0 < end}, facts.get("@batch")
+    return results
+
+
+async def ask(jobs: asyncio.Queue[Any], name: str) -> None:
+    with request(name):
+        future = asyncio.get_running_loop().create_future()
+        await jobs.put((name, future))
+        await future
+
+
+async def serve(worker: Callable[[asyncio.Queue[Any]], Any], *names: str) -> None:
+    jobs: asyncio.Queue[Any] = asyncio.Queue()
+    task = asyncio.create_task(worker(jobs))
+    await asyncio.gather(*(ask(jobs, name) for name in names))
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await asyncio.sleep(0)
+
+
+def resolve(batch: list[Any]) -> None:
+    for _, future in batch:
+        if not future.done():
+            future.set_result(None)
+
+
+async def one_by_one(jobs: asyncio.Queue[Any]) -> None:
+    while True:
+        job = await jobs.get()
+        work(job[0])
+        resolve([job])
+
+
+async def in_an_executor(jobs: asyncio.Queue[Any]) -> None:
+    while True:
+        batch = [await jobs.get()]
+        try:
+            while len(batch) < 2:
+                batch.append(await asyncio.wait_for(jobs.get(), 0.05))
+        except TimeoutError:
+            pass
+        await asyncio.get_running_loop().run_in_executor(None, work, *[name for name, _ in batch])
+        resolve(batch)
+
+
+async def drained(jobs: asyncio.Queue[Any]) -> None:
+    while True:
+        batch = [await jobs.get()]
+        await asyncio.sleep(0.01)
+        while len(batch) < 2 and not jobs.empty():
+            batch.append(jobs.get_nowait())
+        work(*[name for name, _ in batch])
+        resolve(batch)
+
+
+async def pipelined(jobs: asyncio.Queue[Any]) -> None:
+    async def process(batch: list[Any]) -> None:
+        await asyncio.sleep(0.02)
+        work(*[name for name, _ in batch])
+        resolve(batch)
+
+    running: list[Any] = []
+    while True:
+        batch = [await jobs.get()]
+        if not jobs.empty():
+            batch.append(jobs.get_nowait())
+        running.append(asyncio.create_task(process(batch)))
+
+
+async def awaited_in_a_task(jobs: asyncio.Queue[Any]) -> None:
+    while True:
+        batch = [await asyncio.create_task(jobs.get())]
+        batch.append(await asyncio.create_task(jobs.get()))
+        work(*[name for name, _ in batch])
+        resolve(batch)
+
+
+@pytest.mark.parametrize("worker", [in_an_executor, drained, pipelined, awaited_in_a_task])
+def test_a_batch_of_an_asyncio_queue_counts_for_its_requests(finished: Finished, worker: Any) -> None:
+    """Each request has its wait, the stages and the size of its own batch, and nothing of the other batch."""
+    asyncio.run(serve(worker, "a", "b", "c", "d"))
+    results = found(finished)
+
+    assert set(results) == {"a", "b", "c", "d"}
+    for names in ("ab", "cd"):
+        for name in names:
+            assert results[name] == ({"queue", "for_" + "_".join(names)}, 2)
+
+
+def test_jobs_one_by_one_do_not_mix(finished: Finished) -> None:
+    """The queue is never empty, so the worker does not yield between the jobs of two requests."""
+    asyncio.run(serve(one_by_one, "a", "b", "c"))
+    results = found(finished)
+
+    assert results == {name: ({"queue", f"for_{name}"}, 1) for name in "abc"}
+
+
+def test_a_cancelled_request_leaves_its_batch(finished: Finished) -> None:
+    """The other request of the batch keeps its work."""
+
+    async def main() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+        gone = asyncio.create_task(ask(jobs, "gone"))
+        stays = asyncio.create_task(ask(jobs, "stays"))
+        await asyncio.sleep(0)
+        batch = [await jobs.get()]
+        gone.cancel()
+        await asyncio.gather(gone, return_exceptions=True)
+        batch.append(await jobs.get())
+        work("stays")
+        resolve(batch)
+        await stays
+
+    asyncio.run(main())
+    results = found(finished)
+
+    assert results["stays"] == ({"queue", "for_stays"}, 1)
+    assert "for_stays" not in results["gone"][0]
+
+
+def test_a_job_passes_through_two_queues(finished: Finished) -> None:
+    """The second worker works for the request, and the first one no longer."""
+
+    async def main() -> None:
+        first: asyncio.Queue[Any] = asyncio.Queue()
+        second: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def forward() -> None:
+            while True:
+                job = await first.get()
+                work("step", job[0])
+                await second.put([job])
+                work("nobody")
+
+        async def finish() -> None:
+            while True:
+                batch = await second.get()
+                work(batch[0][0])
+                resolve(batch)
+
+        tasks = [asyncio.create_task(forward()), asyncio.create_task(finish())]
+        await asyncio.gather(ask(first, "a"), ask(first, "b"))
+        for task in tasks:
+            task.cancel()
+
+    asyncio.run(main())
+    results = found(finished)
+
+    assert results == {name: ({"queue", f"for_step_{name}", f"for_{name}"}, 1) for name in "ab"}
+
+
+def test_a_worker_that_the_first_request_starts_works_for_all(finished: Finished) -> None:
+    """Its context is that of the first request, which still runs while it works for the second one."""
+
+    async def main() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+        workers: list[Any] = []
+
+        async def lazy(name: str, *, waits: bool) -> None:
+            with request(name):
+                if not workers:
+                    workers.append(asyncio.create_task(one_by_one(jobs)))
+                future = asyncio.get_running_loop().create_future()
+                jobs.put_nowait((name, future))
+                await future
+                if waits:
+                    await asyncio.sleep(0.02)
+
+        await asyncio.gather(lazy("a", waits=True), lazy("b", waits=False))
+        workers[0].cancel()
+
+    asyncio.run(main())
+    results = found(finished)
+
+    # The worker has the context of the first request, which needs no job for that.
+    assert results == {"a": ({"for_a"}, None), "b": ({"queue", "for_b"}, None)}
+
+
+def test_a_task_of_a_request_that_takes_from_another_queue_stays_with_it(finished: Finished) -> None:
+    """It works for its request, although another task has put the job."""
+
+    async def main() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+        others: asyncio.Queue[Any] = asyncio.Queue()
+        others.put_nowait("data")
+
+        async def take() -> None:
+            await others.get()
+            work("a", "too")
+
+        async def handle() -> None:
+            with request("a"):
+                future = asyncio.get_running_loop().create_future()
+                jobs.put_nowait(("a", future))
+                await asyncio.create_task(take())
+                await future
+
+        task = asyncio.create_task(one_by_one(jobs))
+        await handle()
+        task.cancel()
+
+    asyncio.run(main())
+
+    assert found(finished) == {"a": ({"queue", "for_a", "for_a_too"}, 1)}
+
+
+def test_a_thread_that_runs_a_job_in_the_context_of_its_request_needs_no_job(finished: Finished) -> None:
+    """As the threads of anyio do, in which FastAPI runs a `def` endpoint: the work is no batch of one."""
+
+    async def main() -> None:
+        async def handle(name: str) -> None:
+            with request(name):
+                await anyio.to_thread.run_sync(work, name)
+
+        await asyncio.gather(*map(handle, "ab"))
+        await asyncio.gather(*map(handle, "cd"))
+
+    asyncio.run(main())
+
+    assert found(finished) == {name: ({f"for_{name}"}, None) for name in "abcd"}
+
+
+def set_directly(loop: Any, future: Any) -> None:
+    loop.call_soon_threadsafe(future.set_result, None)
+
+
+def set_in_a_function(loop: Any, future: Any) -> None:
+    loop.call_soon_threadsafe(lambda: future.set_result(None))
+
+
+def set_as_argument(loop: Any, future: Any) -> None:
+    loop.call_soon_threadsafe(asyncio.Future.set_result, future, None)
+
+
+@pytest.mark.parametrize("answer_later", [set_directly, set_in_a_function, set_as_argument])
+def test_a_thread_answers_the_requests_of_an_event_loop(finished: Finished, answer_later: Any) -> None:
+    """The thread takes its next job before the loop sets the result: that is no batch of two."""
+    jobs: queue.Queue[Any] = queue.Queue()
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def serve() -> None:
+            while (job := jobs.get()) is not None:
+                work(job[0])
+                answer_later(loop, job[1])
+
+        async def handle(name: str) -> None:
+            with request(name):
+                future = loop.create_future()
+                jobs.put((name, future))
+                await future
+
+        worker = threading.Thread(target=serve)
+        worker.start()
+        tasks = [asyncio.create_task(handle(name)) for name in "abc"]
+        await asyncio.sleep(0)
+        # All jobs are in the queue. The loop is busy while the thread works on all of them.
+        jobs.put(None)
+        worker.join(30)
+        await asyncio.gather(*tasks)
+
+    asyncio.run(main())
+
+    assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "abc"}
+
+
+def test_a_job_without_a_future_claims_nothing(finished: Finished) -> None:
+    """Nobody can know whether the request waits for it."""
+
+    async def main() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+        with request("a"):
+            jobs.put_nowait({"event": "log"})
+            await asyncio.sleep(0)
+
+        async def log() -> None:
+            await jobs.get()
+            work("nobody")
+
+        await asyncio.create_task(log())
+
+    asyncio.run(main())
+
+    assert found(finished) == {"a": (set(), None)}
+
+
+def test_tickets_of_the_user_win(finished: Finished) -> None:
+    """The work is counted once, in the user's own batch."""
+
+    async def main() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def work_with_tickets() -> None:
+            name, future, ticket = await jobs.get()
+            work("outside")
+            with tickets.batch([ticket]):
+                work(name)
+            future.set_result(None)
+
+        task = asyncio.create_task(work_with_tickets())
+        with request("a"):
+            future = asyncio.get_running_loop().create_future()
+            jobs.put_nowait(("a", future, tickets.ticket()))
+            await future
+        await task
+
+    asyncio.run(main())
+
+    assert found(finished) == {"a": ({"queue", "for_a"}, 1)}
+
+
+class Job:
+    """A job as services write it."""
+
+    def __init__(self, name: str, reply: Any) -> None:
+        self.name = name
+        self.reply = reply
+
+
+class SlottedJob:
+    """A job with slots, one of them empty."""
+
+    __slots__ = ("name", "nothing", "reply")
+
+    def __init__(self, name: str, reply: Any) -> None:
+        self.name, self.reply = name, reply
+
+
+def wait_for(reply: Any) -> None:
+    if isinstance(reply, threading.Event):
+        assert reply.wait(30)
+    elif isinstance(reply, Future):
+        reply.result(30)
+    else:
+        reply.get(timeout=30)
+
+
+def answer(reply: Any) -> None:
+    if isinstance(reply, threading.Event):
+        reply.set()
+    elif isinstance(reply, Future):
+        reply.set_result(None)
+    else:
+        reply.put(None)
+
+
+@pytest.mark.parametrize("make", [threading.Event, Future, queue.Queue])
+@pytest.mark.parametrize("kind", [Job, SlottedJob])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_thread_works_for_the_requests_of_its_batch(finished: Finished, make: Any, kind: Any, size: int) -> None:
+    """With an event, a future or a queue for the result."""
+    jobs: queue.Queue[Any] = queue.Queue()
+
+    def loop() -> None:
+        while (job := jobs.get()) is not None:
+            batch = [job]
+            while len(batch) < size:
+                batch.append(jobs.get(timeout=30))
+            work(*sorted(job.name for job in batch))
+            for job in batch:
+                answer(job.reply)
+
+    def handle(name: str) -> None:
+        with request(name):
+            job = kind(name, make())
+            jobs.put(job)
+            wait_for(job.reply)
+
+    worker = threading.Thread(target=loop)
+    worker.start()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(handle, "ab"))
+    jobs.put(None)
+    worker.join(30)
+    results = found(finished)
+
+    for name in "ab":
+        assert results[name] == ({"queue", "for_a_b" if size == 2 else f"for_{name}"}, size)
+
+
+def test_an_event_that_the_request_does_not_wait_for_claims_nothing(finished: Finished) -> None:
+    """Such as an event that stops the worker."""
+    jobs: queue.Queue[Any] = queue.Queue()
+    stop = threading.Event()
+    with request("a"):
+        jobs.put(("a", stop))
+        worker = threading.Thread(target=lambda: work(jobs.get()[0] + "_other"))
+        token = tickets.current.set(None)
+        worker.start()
+        tickets.current.reset(token)
+        worker.join(30)
+
+    assert found(finished) == {"a": (set(), None)}
+
+
+def test_a_future_of_two_requests_claims_nothing(finished: Finished) -> None:
+    """Whose work it is is ambiguous."""
+
+    async def main() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+        future = asyncio.get_running_loop().create_future()
+
+        async def share(name: str) -> None:
+            with request(name):
+                jobs.put_nowait((name, future))
+                await future
+
+        task = asyncio.create_task(one_by_one(jobs))
+        await asyncio.gather(share("a"), share("b"))
+        task.cancel()
+
+    asyncio.run(main())
+
+    assert found(finished) == {"a": (set(), None), "b": (set(), None)}
+
+
+def test_an_item_without_attributes_of_its_own_is_passed_on() -> None:
+    """No code of the item runs, whatever it is."""
+
+    class Hostile:
+        def __getattr__(self, name: str) -> Any:
+            raise SystemExit(name)
+
+        def __bool__(self) -> bool:
+            raise SystemExit
+
+    items = [Hostile(), object(), 1, {"a": Hostile()}, ([Hostile()],)]
+
+    assert [queues.replies(item) for item in items] == [[]] * 5
