@@ -44,6 +44,7 @@ LIBRARIES = (
     Library("django", "django", "DjangoInstrumentor"),
     Library("flask", "flask", "FlaskInstrumentor"),
     Library("grpc", "grpc", "GrpcInstrumentor"),
+    Library("grpc.aio", "grpc_server", "GrpcServerInstrumentor"),
     Library("gunicorn", "gunicorn", "GunicornInstrumentor"),
     Library("httpx", "httpx", "HttpxInstrumentor"),
     Library("httpx2", "httpx", "HttpxInstrumentor"),

@@ -20,12 +20,13 @@ from typing import Any, Final, TypeAlias
 from . import recorder
 from .records import Marks, clock
 
-# Modules that are imported in processes that serve requests. `grpc` is not one of them, because clients import it too.
+# Modules that are imported in processes that serve requests. Clients import `grpc` too, and `grpc.aio` with it.
 SERVERS: Final = (
     "aiohttp.web",
     "bentoml",
     "django.core.handlers.base",
     "flask",
+    "grpc._server",
     "gunicorn",
     "litserve",
     "mlserver",

@@ -28,6 +28,7 @@ SERVING_ALL = frozenset(
         "concurrent.futures.thread",
         "grpc._channel",
         "grpc._cython.cygrpc",
+        "grpc._server",
         "multiprocessing.pool",
         "multiprocessing.queues",
         "transformers.cli.serving.utils",

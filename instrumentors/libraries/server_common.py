@@ -74,12 +74,12 @@ _UNITS_NS = ((1e17, 1), (1e14, 10**3), (1e11, 10**6), (0, 10**9))
 _SENT_AT = re.compile(r"(?:t=)?([0-9]{9,19}(?:\.[0-9]{1,9})?)")
 
 
-def record_request_head(marks: Marks, method: str, traceparent: str, forced: str, waited_ns: int) -> int:
+def record_request_head(marks: Marks, method: str | None, traceparent: str, forced: str, waited_ns: int) -> int:
     """Record the method and headers of a request, and return its start.
 
     Args:
         marks: Marks of the request, which hold its arrival.
-        method: HTTP method as sent by the client.
+        method: HTTP method as sent by the client, None for a protocol in which all requests have the same.
         traceparent: Value of the header, "" for none.
         forced: Value of `X-Force-Trace`, "" for none.
         waited_ns: Wait of the request before its arrival. [nanoseconds]
@@ -88,7 +88,8 @@ def record_request_head(marks: Marks, method: str, traceparent: str, forced: str
         Start of the request. [nanoseconds by `clock`]
     """
     arrived: int = marks[1]
-    marks.extend(("@method", method if method in METHODS else OTHER_METHOD, 0))
+    if method is not None:
+        marks.extend(("@method", method if method in METHODS else OTHER_METHOD, 0))
     if traceparent:
         marks.extend(("@traceparent", traceparent, 0))
     if forced and is_forced(forced):

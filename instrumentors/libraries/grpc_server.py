@@ -1,0 +1,627 @@
+"""gRPC server: counts calls as requests, and times `framework`, `handler`, `serialize`, `network` and `queue`.
+
+- Each call counts as one request, of a server from `grpc.server` and from `grpc.aio.server`. The route is the full name of the
+  method, such as `inference.Model/Predict`. Calls of methods that the server does not have share one route.
+- A request failed if its status is `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`, as in
+  OpenTelemetry. A call that the client cancelled before its deadline did not fail.
+- `traceparent`, `x-request-start` and `x-force-trace` are read from the metadata.
+"""
+# Private functions of grpc._server run on the thread that needs them: arrival and interceptors on the thread of the completion
+# queue, the rest on a thread of the pool. The asyncio server is compiled, so two interceptors record its calls: the first one
+# has the whole call, and the last one has the method of the user.
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextvars import ContextVar
+from threading import get_ident
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from .. import recorder, scripts
+from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, log_failure, timed, timed_call
+from ..recorder import begin, end, finish
+from ..records import MAX_MARKS, Marks, clock, current
+from ..stalls import watch_loop
+from .server_common import MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
+
+# Errors of a server: https://opentelemetry.io/docs/specs/semconv/rpc/grpc/
+FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
+DEADLINE = "DEADLINE_EXCEEDED"
+# The client cancels the call at its deadline, which arrives rounded up, and before that of the server by the time on the network.
+DEADLINE_TOLERANCE_SECONDS = 0.15
+
+
+class GrpcExchange:
+    """State of one call; finishes its record exactly once.
+
+    Args:
+        method: Full name of the method, with a leading slash.
+        arrived: Time of arrival. [nanoseconds by `clock`]
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_receiving",
+        "_start",
+        "_stream",
+        "code",
+        "context",
+        "error",
+        "handling",
+        "marks",
+        "method",
+        "owner",
+        "sending",
+        "submitted",
+    )
+
+    def __init__(self, method: str, arrived: int) -> None:
+        self.method = method
+        self._arrived = self._start = self.submitted = arrived
+        self.marks: Marks = []
+        # Name of the status, and class of the exception behind it.
+        self.code = self.error = ""
+        # Start of the running method, of the wait for the only message of the request, and of the sending of the response; 0 for none.
+        self.handling = self._receiving = self.sending = 0
+        # Context of a method of an asyncio server.
+        self.context: Any = None
+        # Thread or task of the call.
+        self.owner: Any = None
+        self._stream: ResponseStream | None = None
+
+    def open(self, marks: Marks, metadata: Iterable[Any]) -> None:
+        """Read the metadata into the new *marks*; the request starts with its arrival."""
+        self.marks = marks
+        head = {pair[0]: pair[1] for pair in metadata or () if pair[0] in _READ and isinstance(pair[1], str)}
+        opened, marks[1] = marks[1], self._arrived
+        waited = proxy_wait_ns(head.get("x-request-start", ""))
+        forced = head.get("x-force-trace", "")
+        self._start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited)
+        if opened > self.submitted:
+            marks.extend(("queue", self.submitted, opened))
+        if recorder.opened is not None:
+            recorder.opened(marks, self._route())
+
+    def mark(self, stage: str, started: int, shortest: int = MIN_CALL_NS) -> None:
+        """Record *stage* from *started* until now, unless it was shorter than *shortest*."""
+        now = clock()
+        if now - started >= shortest and len(self.marks) < MAX_MARKS:
+            self.marks.extend((stage, started, now))
+
+    def receive(self) -> None:
+        """Start the wait for the only message of the request."""
+        self._receiving = clock()
+
+    def received(self) -> None:
+        """End the wait for the only message of the request."""
+        started, self._receiving = self._receiving, 0
+        if started:
+            self.mark("network", started)
+
+    def enter(self, context: Any) -> None:
+        """Start the method of the user."""
+        self.received()
+        self.context = context
+        self.handling = clock()
+
+    def end_handler(self) -> None:
+        """Record the running method of the user, if any."""
+        started, self.handling = self.handling, 0
+        if started:
+            self.mark("handler", started, 0)
+
+    def hand_over(self, at: int) -> None:
+        """Record that a message of a stream is sent."""
+        if self._stream is None:
+            self._stream = ResponseStream(at)
+        else:
+            self._stream.add(at)
+
+    def finish(self, ended: int) -> None:
+        """Finish the record of the request."""
+        self.end_handler()
+        if self._stream is not None:
+            self.marks.extend(self._stream.facts())
+        elif self.sending:
+            self.marks.extend(("network", self.sending, ended))
+        self.marks.extend(("framework", self.marks[1], ended))
+        error_type = self.error or self.code if self.code in FAILURES else ""
+        finish(self.marks, self._start, ended, self._route(), error_type)
+
+    def _route(self) -> str:
+        return self.method.lstrip("/")
+
+
+_READ = frozenset({"traceparent", "x-request-start", "x-force-trace"})
+# Call of the running task of an asyncio server.
+_exchange: ContextVar[GrpcExchange | None] = ContextVar("stagelens_grpc_exchange", default=None)
+
+
+class GrpcServerInstrumentor(Instrumentor):
+    """Instrumentor of the servers of `grpc.server` and `grpc.aio.server` that are created after the import of `stagelens`."""
+
+    library = "grpc"
+    title = "gRPC (server)"
+    stages = MappingProxyType(
+        {
+            "framework": "the time outside the method, such as interceptors",
+            "handler": "the method of the servicer, and each slow step of a generator that it returns",
+            "network": "the wait for the messages of the request, and the sending of the response",
+            "queue": "the wait for a thread of the pool; and the wait after a proxy has set `x-request-start`",
+            "serialize": "the parsing of messages into protobuf objects, and the serialization of the response",
+        }
+    )
+    facts = ("first_token", "gap")
+    not_timed = (
+        "`context.read` and `context.write` of a method of `grpc.aio`: their time is `handler`",
+        "the status that a method without `async` sets on a server of `grpc.aio`: its exceptions count, its `abort` does not",
+        "methods of the experimental non-blocking API",
+    )
+    tested = MappingProxyType({"grpcio": "1.85.1"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return the patch functions by module."""
+        return {"grpc._server": self._sync, "grpc.aio._server": self._aio}
+
+    def _sync(self, module: ModuleType) -> None:
+        self.replace(module, "_find_method_handler", lambda original: _find_method_handler(original, module))
+        self.replace(module, "_reject_rpc", lambda original: _reject_rpc(original, module))
+        for name in ("_unary_response_in_pool", "_stream_response_in_pool"):
+            self.replace(module, name, lambda original: _in_pool(original, module))
+        self.replace(module, "_abort", lambda original: _abort(original, module))
+        self.replace(module, "_unary_request", _unary_request)
+        self.replace(module._RequestIterator, "_next", _next)  # noqa: SLF001 - there is no public name for it
+        self.replace(module, "_receive_message", _receive_message)
+        self.replace(module, "_serialize_response", timed_call("serialize"))
+        self.replace(module, "_send_response", _send_response)
+        self.replace(module._interceptor, "service_pipeline", _service_pipeline)  # noqa: SLF001 - there is no public name for it
+
+    def _aio(self, module: ModuleType) -> None:
+        first = type("StagelensCall", (module.ServerInterceptor,), {"intercept_service": _intercept_call})
+        last = type("StagelensMethod", (module.ServerInterceptor,), {"intercept_service": _intercept_method})
+
+        def make(original: Any) -> Any:
+            def __init__(
+                self: Any, thread_pool: Any, generic_handlers: Any, interceptors: Any, *rest: Any, **named: Any
+            ) -> None:  # noqa: N807 - shown in tracebacks
+                original(self, thread_pool, generic_handlers, (first(), *(interceptors or ()), last()), *rest, **named)
+
+            return __init__
+
+        self.replace(module.Server, "__init__", make)
+        self.replace(module.Server, "start", _start)
+
+
+def _find_method_handler(original: Any, module: Any) -> Any:
+    def _find_method_handler(rpc_event: Any, state: Any, method_with_handler: Any, *rest: Any, **named: Any) -> Any:
+        exchange = None
+        try:
+            name = method_with_handler.name() or rpc_event.call_details.method.decode()
+            exchange = state.stagelens = GrpcExchange(name, clock())
+            state.callbacks.append(lambda: _note_end(state, rpc_event, module))
+        except Exception:
+            log_failure("timing a call of a gRPC server")
+        try:
+            return original(rpc_event, state, method_with_handler, *rest, **named)
+        finally:
+            if exchange is not None:
+                exchange.submitted = clock()
+
+    return _find_method_handler
+
+
+def _note_end(state: Any, rpc_event: Any, module: Any) -> None:
+    """Note whether the client has cancelled the call at its deadline."""
+    exchange = vars(state).get("stagelens")
+    if exchange is None or exchange.code or state.client is not module._CANCELLED:  # noqa: SLF001 - there is no public name for it
+        return
+    if rpc_event.call_details.deadline - time.time() <= DEADLINE_TOLERANCE_SECONDS:
+        exchange.code = DEADLINE
+
+
+def _reject_rpc(original: Any, module: Any) -> Any:
+    def _reject_rpc(rpc_event: Any, rpc_state: Any, status: Any, *rest: Any, **named: Any) -> Any:
+        exchange: GrpcExchange | None = vars(rpc_state).get("stagelens")
+        opened = None if exchange is None else begin()
+        if exchange is not None and opened is not None:
+            end(opened[1])
+            try:
+                exchange.open(opened[0], rpc_event.invocation_metadata)
+                exchange.code, exchange.error = _name(module, status), _class_of(sys.exception())
+                if exchange.code == "UNIMPLEMENTED":
+                    # The request of a client for what does not exist is no failure of the service.
+                    exchange.method, exchange.code = UNMATCHED, ""
+                exchange.finish(clock())
+            except Exception:
+                log_failure("recording a rejected call of a gRPC server")
+        return original(rpc_event, rpc_state, status, *rest, **named)
+
+    return _reject_rpc
+
+
+def _in_pool(original: Any, module: Any) -> Any:
+    def run(rpc_event: Any, state: Any, behavior: Any, *rest: Any, **named: Any) -> None:
+        exchange: GrpcExchange | None = None
+        if not hasattr(behavior, "experimental_non_blocking"):
+            exchange = vars(state).get("stagelens")
+        opened = None if exchange is None else begin()
+        if exchange is None or opened is None:
+            original(rpc_event, state, behavior, *rest, **named)
+            return
+        marks, token = opened
+        try:
+            exchange.owner = get_ident()
+            exchange.open(marks, rpc_event.invocation_metadata)
+        except Exception:
+            log_failure("timing a call of a gRPC server")
+        try:
+            original(rpc_event, state, behavior, *rest, **named)
+        finally:
+            ended = clock()
+            end(token)
+            try:
+                if state.client is not module._CANCELLED and not exchange.code:  # noqa: SLF001 - there is no public name for it
+                    exchange.code = _name(module, state.code)
+                exchange.finish(ended)
+            except Exception:
+                log_failure("recording a call of a gRPC server")
+            # The thread may keep the state of its last call.
+            state.stagelens = None
+
+    return run
+
+
+def _abort(original: Any, module: Any) -> Any:
+    def _abort(state: Any, call: Any, code: Any, *rest: Any, **named: Any) -> None:
+        exchange = vars(state).get("stagelens")
+        try:
+            if exchange is not None and not exchange.code:
+                exchange.code = _name(module, code if state.code is None else state.code)
+                # Called while the exception is handled, if there is one. That of `context.abort` says nothing.
+                exchange.error = "" if state.aborted else _class_of(sys.exception()) or exchange.error
+        except Exception:
+            log_failure("naming the error of a gRPC server")
+        original(state, call, code, *rest, **named)
+
+    return _abort
+
+
+def _class_of(error: BaseException | None) -> str:
+    return "" if error is None else type(error).__qualname__
+
+
+def _name(module: Any, code: Any) -> str:
+    """Return the name of *code*, an enum of the public API, or a number of the core; "" for none."""
+    status = module._common.CYGRPC_STATUS_CODE_TO_STATUS_CODE.get(code, code)  # noqa: SLF001 - there is no public name for it
+    return getattr(status, "name", "" if status is None else "UNKNOWN")
+
+
+def _unary_request(original: Any) -> Any:
+    def _unary_request(*args: Any, **named: Any) -> Any:
+        return timed("network")(original(*args, **named))
+
+    return _unary_request
+
+
+def _next(original: Any) -> Any:
+    def _next(self: Any) -> Any:
+        exchange = vars(self._state).get("stagelens")
+        # The method may work while another thread waits for messages.
+        if exchange is None or exchange.owner != get_ident():
+            return original(self)
+        started = clock()
+        try:
+            return original(self)
+        finally:
+            exchange.mark("network", started)
+
+    return _next
+
+
+def _receive_message(original: Any) -> Any:
+    # Called on the thread that waits for the message; the message is deserialized on that of the completion queue.
+    def _receive_message(state: Any, call: Any, request_deserializer: Any) -> Any:
+        exchange = vars(state).get("stagelens")
+        if exchange is None or not exchange.marks:
+            return original(state, call, request_deserializer)
+        return original(state, call, _recorded(exchange, request_deserializer))
+
+    return _receive_message
+
+
+def _recorded(exchange: GrpcExchange, convert: Any) -> Any:
+    """Return the (de)serializer *convert* as `serialize` of the call; None remains None."""
+    if convert is None:
+        return None
+
+    def call(message: Any) -> Any:
+        exchange.received()
+        started = clock()
+        try:
+            return convert(message)
+        except BaseException as error:
+            exchange.error = _class_of(error)
+            raise
+        finally:
+            exchange.mark("serialize", started)
+
+    return call
+
+
+def _send_response(original: Any) -> Any:
+    def _send_response(rpc_event: Any, state: Any, serialized_response: Any) -> Any:
+        exchange = vars(state).get("stagelens")
+        if exchange is None:
+            return original(rpc_event, state, serialized_response)
+        started = clock()
+        try:
+            return original(rpc_event, state, serialized_response)
+        finally:
+            exchange.hand_over(started)
+            exchange.mark("network", started, MIN_CHUNK_NS)
+
+    return _send_response
+
+
+class MethodInterceptor:
+    """Last interceptor of a server with threads: records the method of the user."""
+
+    @staticmethod
+    def intercept_service(continuation: Callable[[Any], Any], details: Any) -> Any:
+        """Return the method that *continuation* finds, timed."""
+        return _with_behavior(continuation(details), _timed_behavior)
+
+
+def _service_pipeline(original: Any) -> Any:
+    def service_pipeline(interceptors: Any) -> Any:
+        return original((*(interceptors or ()), MethodInterceptor()))
+
+    return service_pipeline
+
+
+def _with_behavior(found: Any, wrap: Callable[[Any], Any], *converters: Callable[[Any], Any]) -> Any:
+    """Return a method like *found* (None for none), with its function wrapped by *wrap*, and its deserializer and serializer by *converters*."""
+    try:
+        if found is None:
+            return None
+        kind = "_".join("stream" if each else "unary" for each in (found.request_streaming, found.response_streaming))
+        behavior = getattr(found, kind)
+        convert = (found.request_deserializer, found.response_serializer)
+        if converters:
+            convert = tuple(make(each) for make, each in zip(converters, convert, strict=True))
+        make = getattr(sys.modules["grpc"], f"{kind}_rpc_method_handler")
+        return make(functools.update_wrapper(wrap(behavior), behavior), *convert)
+    except Exception:
+        log_failure("timing a method of a gRPC server")
+        return found
+
+
+def _timed_behavior(behavior: Any) -> Any:
+    handled = timed("handler")(behavior)
+
+    def method(*arguments: Any) -> Any:
+        responses = handled(*arguments)
+        return Responses(responses) if hasattr(responses, "__next__") else responses
+
+    return method
+
+
+class Responses:
+    """Iterator over the responses of a method that records each slow step as `handler`.
+
+    Args:
+        responses: Iterator of the method.
+    """
+
+    __slots__ = ("_responses",)
+
+    def __init__(self, responses: Any) -> None:
+        self._responses = responses
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._responses, name)
+
+    def __iter__(self) -> Responses:
+        return self
+
+    def __next__(self) -> Any:
+        marks = current.get()
+        if marks is None:
+            return next(self._responses)
+        started = clock()
+        try:
+            return next(self._responses)
+        finally:
+            now = clock()
+            if now - started > MIN_CHUNK_NS and len(marks) < MAX_MARKS:
+                marks.extend(("handler", started, now))
+
+
+async def _intercept_call(_: Any, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+    """Record the call of the running task of an asyncio server, as its first interceptor."""
+    exchange = _opened(details)
+    _exchange.set(exchange)
+    if exchange is None:
+        return await continuation(details)
+    try:
+        found = await continuation(details)
+    except BaseException as error:
+        exchange.error = _class_of(error)
+        raise
+    if found is None:
+        exchange.method = UNMATCHED
+    exchange.receive()
+    return found
+
+
+def _opened(details: Any) -> GrpcExchange | None:
+    opened = begin()
+    if opened is None:
+        return None
+    marks, token = opened
+    try:
+        exchange = GrpcExchange(details.method, marks[1])
+        exchange.open(marks, details.invocation_metadata)
+        task = exchange.owner = asyncio.current_task()
+        # Ends the request: the task also sends the response.
+        if task is not None:
+            task.add_done_callback(functools.partial(_done, exchange))
+    except Exception:
+        end(token)
+        log_failure("timing a call of a gRPC server")
+        return None
+    return exchange
+
+
+def _done(exchange: GrpcExchange, _: Any) -> None:
+    ended = clock()
+    try:
+        exchange.code = _outcome(exchange.context, exchange.error)
+        if exchange.error in _NO_ERRORS:
+            exchange.error = ""
+    except Exception:
+        log_failure("reading the status of a call to a gRPC server")
+    try:
+        exchange.finish(ended)
+    except Exception:
+        log_failure("recording a call of a gRPC server")
+
+
+# Exceptions that say nothing about the status: `context.abort`, and the client's end of the call.
+_NO_ERRORS = frozenset({"", "AbortError", "CancelledError", "GeneratorExit"})
+
+
+def _outcome(context: Any, error: str) -> str:
+    """Return the name of the status of a call to an asyncio server; "" if it is not known."""
+    code = ""
+    if hasattr(context, "done"):
+        if not context.done():
+            # No status was sent, because the client is gone.
+            remaining = context.time_remaining()
+            return DEADLINE if remaining is not None and remaining <= DEADLINE_TOLERANCE_SECONDS else ""
+        code = _name(sys.modules["grpc._server"], context.code())
+    # Otherwise no method was called, or one without `async`, whose context does not know the status.
+    return code if error in _NO_ERRORS or code not in {"", "OK"} else "UNKNOWN"
+
+
+async def _intercept_method(_: Any, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
+    """Record the method of the user, as the last interceptor of an asyncio server."""
+    found = await continuation(details)
+    exchange = _exchange.get()
+    if exchange is None:
+        return found
+    return _with_behavior(
+        found,
+        lambda behavior: _aio_behavior(exchange, behavior),
+        lambda deserializer: _recorded(exchange, deserializer),
+        lambda serializer: _sending(exchange, serializer),
+    )
+
+
+def _sending(exchange: GrpcExchange, serializer: Any) -> Any:
+    recorded = _recorded(exchange, serializer)
+    if recorded is None:
+        return None
+
+    def call(message: Any) -> Any:
+        try:
+            return recorded(message)
+        finally:
+            exchange.sending = clock()
+
+    return call
+
+
+def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
+    """Return *behavior* as `handler` of the call; it stays an asynchronous generator, a coroutine function or a plain function."""
+    if inspect.isasyncgenfunction(behavior):
+
+        async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
+            exchange.enter(context)
+            try:
+                async for message in behavior(_incoming(exchange, request), context):
+                    started = clock()
+                    exchange.hand_over(started)
+                    yield message
+                    exchange.mark("network", started, MIN_CHUNK_NS)
+            except BaseException as error:
+                exchange.error = _class_of(error)
+                raise
+            finally:
+                exchange.end_handler()
+
+        return stream
+    if inspect.iscoroutinefunction(behavior):
+
+        async def method(request: Any, context: Any) -> Any:
+            exchange.enter(context)
+            try:
+                return await behavior(_incoming(exchange, request), context)
+            except BaseException as error:
+                exchange.error = _class_of(error)
+                raise
+            finally:
+                exchange.end_handler()
+
+        return method
+    timed_behavior = _timed_behavior(behavior)
+
+    def call(*arguments: Any) -> Any:
+        try:
+            return timed_behavior(*arguments)
+        except BaseException as error:
+            exchange.error = _class_of(error)
+            raise
+
+    return call
+
+
+def _incoming(exchange: GrpcExchange, request: Any) -> Any:
+    """Return the messages of a streamed *request*, with the wait for each one as `network`; any other request unchanged."""
+    return Requests(exchange, request) if type(request).__name__ == "_MessageReceiver" else request
+
+
+class Requests:
+    """Asynchronous iterator over the messages of a request.
+
+    Args:
+        exchange: Call of the request.
+        messages: Iterator of the server.
+    """
+
+    __slots__ = ("_exchange", "_messages")
+
+    def __init__(self, exchange: GrpcExchange, messages: Any) -> None:
+        self._exchange = exchange
+        self._messages = messages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._messages, name)
+
+    def __aiter__(self) -> Requests:
+        return self
+
+    async def __anext__(self) -> Any:
+        # The method may work while another task waits for messages.
+        waits = asyncio.current_task() is self._exchange.owner
+        started = clock()
+        try:
+            return await self._messages.__anext__()
+        finally:
+            if waits:
+                self._exchange.mark("network", started)
+
+
+def _start(original: Any) -> Any:
+    async def start(self: Any) -> None:
+        watch_loop()
+        scripts.turn_off()
+        await original(self)
+
+    return start

@@ -1,0 +1,529 @@
+"""gRPC servers, with threads and asyncio: real calls of every kind, their stages, status and route, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import pytest
+from opentelemetry.instrumentation.grpc import aio_server_interceptor, server_interceptor
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from stagelens.core.partition import partition
+from stagelens.instrumentors import records
+from stagelens.instrumentors.libraries import grpc_server as module
+from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
+from stagelens.instrumentors.libraries.grpc_server import GrpcServerInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = GrpcServerInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+
+SERVICE = "inference.Model"
+TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
+PARTS = [b"one", b"two", b"three"]
+# Time of each computation.
+WORK_NS = 1_000_000
+
+
+def spin(duration_ns: int) -> None:
+    """Compute for *duration_ns*."""
+    until = records.clock() + duration_ns
+    while records.clock() < until:
+        pass
+
+
+class Gate:
+    """Holds a method until the test opens it."""
+
+    def __init__(self) -> None:
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+
+    def hold(self) -> None:
+        """Wait for the test."""
+        self.entered.set()
+        assert self.opened.wait(30)
+
+
+def decode(message: bytes) -> bytes:
+    """Deserialize, and take a while."""
+    if message == b"unreadable":
+        raise ValueError(message)
+    spin(WORK_NS)
+    return message
+
+
+def encode(message: bytes) -> bytes:
+    """Serialize, and take a while."""
+    spin(WORK_NS)
+    return message
+
+
+class Refuses(Exception):  # noqa: N818 - what it does
+    """Raised by a method."""
+
+
+ABORTED = {b"abort": grpc.StatusCode.UNAVAILABLE, b"invalid": grpc.StatusCode.INVALID_ARGUMENT}
+CODES = {b"code": grpc.StatusCode.INTERNAL}
+
+
+def refuse(request: bytes, context: Any) -> None:
+    """Fail without an abort, if *request* says so."""
+    if request in CODES:
+        context.set_code(CODES[request])
+    if request == b"raise":
+        raise Refuses
+
+
+def part_of(request: bytes, part: bytes) -> bytes:
+    """Return *part* of a response after a computation, or raise after the last one."""
+    spin(WORK_NS)
+    if request == b"raise" and part == PARTS[-1]:
+        raise Refuses
+    return part
+
+
+def sync_methods(gate: Gate) -> dict[str, Any]:
+    """Return the methods of a servicer without `async`."""
+
+    def unary(request: bytes, context: Any) -> bytes:
+        spin(WORK_NS)
+        if request in ABORTED:
+            context.abort(ABORTED[request], "details")
+        refuse(request, context)
+        if request == b"hold":
+            gate.hold()
+        return request
+
+    def stream(request: bytes, _: Any) -> Iterator[bytes]:
+        for part in PARTS:
+            yield part_of(request, part)
+
+    def collect(requests: Iterator[bytes], _: Any) -> bytes:
+        first = next(requests)
+        gate.entered.set()
+        return b"".join([first, *requests])
+
+    def echo(requests: Iterator[bytes], _: Any) -> Iterator[bytes]:
+        yield from requests
+
+    return handlers(unary, stream, collect, echo)
+
+
+def aio_methods(gate: Gate) -> dict[str, Any]:
+    """Return the methods of a servicer with `async`."""
+
+    async def unary(request: bytes, context: Any) -> bytes:
+        spin(WORK_NS)
+        if request in ABORTED:
+            await context.abort(ABORTED[request], "details")
+        refuse(request, context)
+        if request == b"hold":
+            await asyncio.to_thread(gate.hold)
+        return request
+
+    async def stream(request: bytes, _: Any) -> AsyncIterator[bytes]:
+        for part in PARTS:
+            yield part_of(request, part)
+
+    async def collect(requests: AsyncIterator[bytes], _: Any) -> bytes:
+        first = await anext(requests)
+        gate.entered.set()
+        return b"".join([first, *[request async for request in requests]])
+
+    async def echo(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        async for request in requests:
+            yield request
+
+    return handlers(unary, stream, collect, echo)
+
+
+def handlers(unary: Any, stream: Any, collect: Any, echo: Any) -> dict[str, Any]:
+    """Return a method of each kind by its name."""
+    return {
+        "Unary": grpc.unary_unary_rpc_method_handler(unary, decode, encode),
+        "Stream": grpc.unary_stream_rpc_method_handler(stream, decode, encode),
+        "Collect": grpc.stream_unary_rpc_method_handler(collect, decode, encode),
+        "Echo": grpc.stream_stream_rpc_method_handler(echo, decode, encode),
+    }
+
+
+class Server:
+    """A running server of one kind, and a channel to it."""
+
+    def __init__(self, kind: str, port: int, gate: Gate, channel: grpc.Channel) -> None:
+        self.kind = kind
+        self.port = port
+        self.gate = gate
+        self.channel = channel
+
+    def call(self, method: str, request: Any, **options: Any) -> Any:
+        """Call *method*, and return its response or list of responses."""
+        open_call: Any = {
+            "Unary": self.channel.unary_unary,
+            "Stream": self.channel.unary_stream,
+            "Collect": self.channel.stream_unary,
+            "Echo": self.channel.stream_stream,
+            "Missing": self.channel.unary_unary,
+        }[method]
+        response = open_call(f"/{SERVICE}/{method}")(request, timeout=options.pop("timeout", 30), **options)
+        return response if isinstance(response, bytes) else list(response)
+
+    def settle(self) -> None:
+        """Wait until the server has handled what it was sent before, by a call of an unknown method."""
+        with pytest.raises(grpc.RpcError):
+            self.call("Missing", b"")
+
+
+@contextlib.contextmanager
+def threads(interceptors: Any = (), **options: Any) -> Generator[Server]:
+    """Run a server with a pool of threads."""
+    gate = Gate()
+    with ThreadPoolExecutor(options.pop("max_workers", 4)) as pool:
+        server: Any = grpc.server(pool, interceptors=interceptors, **options)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, sync_methods(gate)),))
+        server.add_registered_method_handlers("registered", {"Unary": sync_methods(gate)["Unary"]})
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield Server("threads", port, gate, channel)
+        gate.opened.set()
+        server.stop(None).wait(30)
+
+
+@contextlib.contextmanager
+def aio(interceptors: Any = (), methods: Any = aio_methods, **options: Any) -> Generator[Server]:
+    """Run an asyncio server on a loop of its own."""
+    gate = Gate()
+    started = threading.Event()
+    ports: list[int] = []
+    loops: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+
+    async def serve() -> None:
+        server = grpc.aio.server(interceptors=interceptors, migration_thread_pool=ThreadPoolExecutor(4), **options)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, methods(gate)),))
+        ports.append(server.add_insecure_port("127.0.0.1:0"))
+        await server.start()
+        stop = asyncio.Event()
+        loops.append((asyncio.get_running_loop(), stop))
+        started.set()
+        await stop.wait()
+        await server.stop(None)
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert started.wait(30)
+    with grpc.insecure_channel(f"127.0.0.1:{ports[0]}") as channel:
+        yield Server("aio", ports[0], gate, channel)
+    gate.opened.set()
+    loop, stop = loops[0]
+    loop.call_soon_threadsafe(stop.set)
+    thread.join(30)
+
+
+KINDS: dict[str, Any] = {"threads": threads, "aio": aio}
+
+
+@pytest.fixture(params=list(KINDS))
+def server(request: pytest.FixtureRequest) -> Generator[Server]:
+    """Run a server of each kind."""
+    with KINDS[request.param]() as running:
+        yield running
+
+
+@pytest.fixture
+def seen(finished: Finished, until: Callable[..., None]) -> Callable[[], tuple[str, str, dict[str, int]]]:
+    """Return the route, the error and the time by stage of the only request, once it has ended."""
+
+    def only() -> tuple[str, str, dict[str, int]]:
+        until(lambda: finished, "the end of the request")
+        ((marks, start, end, route, error, status, kind),) = finished
+        assert (status, kind) == (0, "server")
+        return route, error, partition(read_marks(marks[:]).intervals, start, end)
+
+    return only
+
+
+def test_a_unary_call_is_a_request_with_stages(server: Server, seen: Any, finished: Finished) -> None:
+    """The method is `handler`, its messages are `serialize`, and nothing is unattributed."""
+    assert server.call("Unary", b"abc", metadata=[("traceparent", TRACEPARENT)]) == b"abc"
+    route, error, spent = seen()
+
+    assert (route, error) == (f"{SERVICE}/Unary", "")
+    assert spent["handler"] >= WORK_NS
+    assert spent["serialize"] >= 2 * WORK_NS
+    assert spent["overhead"] == 0
+    assert {"framework", "handler", "serialize", "network"} <= spent.keys()
+    assert ("queue" in spent) == (server.kind == "threads")
+    assert finished.facts()["@traceparent"] == TRACEPARENT
+    assert "@method" not in finished.facts()
+
+
+def test_a_streamed_response_is_timed(server: Server, seen: Any, finished: Finished) -> None:
+    """The generator is `handler`, and the first message and the longest gap are known."""
+    assert server.call("Stream", b"") == PARTS
+    route, error, spent = seen()
+
+    assert (route, error) == (f"{SERVICE}/Stream", "")
+    assert spent["handler"] >= 3 * WORK_NS
+    assert spent["serialize"] >= 4 * WORK_NS
+    assert spent["overhead"] == 0
+    assert {"@first_token", "@gap"} <= finished.facts().keys()
+
+
+def test_the_wait_for_the_client_is_network(server: Server, seen: Any) -> None:
+    """A client that sends its messages late does not make the method slow."""
+
+    def requests() -> Iterator[bytes]:
+        yield b"a"
+        assert server.gate.entered.wait(30)
+        spin(20 * WORK_NS)
+        yield b"b"
+
+    assert server.call("Collect", requests()) == b"ab"
+    route, _, spent = seen()
+
+    assert route == f"{SERVICE}/Collect"
+    assert spent["network"] > 0
+    assert spent["overhead"] == 0
+
+
+def test_a_bidirectional_stream_is_one_request(server: Server, seen: Any) -> None:
+    """Messages go in both directions."""
+    assert server.call("Echo", iter(PARTS)) == PARTS
+    route, error, spent = seen()
+
+    assert (route, error) == (f"{SERVICE}/Echo", "")
+    assert spent["serialize"] >= 6 * WORK_NS
+
+
+@pytest.mark.parametrize(
+    ("method", "request_", "code", "expected"),
+    [
+        ("Unary", b"abort", grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE"),
+        ("Unary", b"invalid", grpc.StatusCode.INVALID_ARGUMENT, ""),
+        ("Unary", b"code", grpc.StatusCode.INTERNAL, "INTERNAL"),
+        ("Unary", b"raise", grpc.StatusCode.UNKNOWN, "Refuses"),
+        ("Stream", b"raise", grpc.StatusCode.UNKNOWN, "Refuses"),
+    ],
+)
+def test_failures_of_the_service_are_errors(  # noqa: PLR0917 - parameters
+    server: Server, seen: Any, method: str, request_: bytes, code: grpc.StatusCode, expected: str
+) -> None:
+    """The status is unchanged; an error of the client is none of the service."""
+    with pytest.raises(grpc.RpcError) as refused:
+        server.call(method, request_)
+
+    assert refused.value.code() is code
+    assert seen()[:2] == (f"{SERVICE}/{method}", expected)
+
+
+def test_a_message_that_cannot_be_read_is_an_error(server: Server, seen: Any) -> None:
+    """The method is never called."""
+    with pytest.raises(grpc.RpcError):
+        server.call("Unary", b"unreadable")
+    route, error, spent = seen()
+
+    assert (route, error) == (f"{SERVICE}/Unary", "ValueError")
+    assert "handler" not in spent
+
+
+def test_an_unknown_method_is_counted_without_its_name(server: Server, seen: Any) -> None:
+    """Names that clients make up are no routes."""
+    with pytest.raises(grpc.RpcError) as refused:
+        server.call("Missing", b"")
+
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert seen()[:2] == ("__unmatched__", "")
+
+
+def test_an_exceeded_deadline_is_an_error(server: Server, finished: Finished, until: Callable[..., None]) -> None:
+    """The client gave up, because the method took too long."""
+    with pytest.raises(grpc.RpcError) as late:
+        server.call("Unary", b"hold", timeout=0.3)
+    server.settle()
+    server.gate.opened.set()
+    until(lambda: len(finished) == 2, "the end of the requests")
+
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert sorted(record[3:5] for record in finished) == [
+        ("__unmatched__", ""),
+        (f"{SERVICE}/Unary", "DEADLINE_EXCEEDED"),
+    ]
+
+
+def test_a_cancelled_call_is_no_error(server: Server, finished: Finished, until: Callable[..., None]) -> None:
+    """The client has lost interest."""
+    call: Any = server.channel.unary_unary(f"/{SERVICE}/Unary").future(b"hold", timeout=30)
+    assert server.gate.entered.wait(30)
+    call.cancel()
+    server.settle()
+    server.gate.opened.set()
+    until(lambda: len(finished) == 2, "the end of the requests")
+
+    assert sorted(record[3:5] for record in finished) == [("__unmatched__", ""), (f"{SERVICE}/Unary", "")]
+
+
+def test_registered_methods_have_their_name(seen: Any) -> None:
+    """Code generated by recent versions registers its methods."""
+    with threads() as server:
+        response = server.channel.unary_unary("/registered/Unary")(b"abc", timeout=30)
+
+    assert response == b"abc"
+    assert seen()[0] == "registered/Unary"
+
+
+def test_the_wait_for_a_thread_is_queue(finished: Finished, until: Callable[..., None]) -> None:
+    """While the only thread works for another call."""
+    with threads(max_workers=1) as server:
+        unary: Any = server.channel.unary_unary(f"/{SERVICE}/Unary")
+        first = unary.future(b"hold", timeout=30)
+        assert server.gate.entered.wait(30)
+        second = unary.future(b"second", timeout=30)
+        server.settle()
+        opened = records.clock()
+        server.gate.opened.set()
+        assert [first.result(30), second.result(30)] == [b"hold", b"second"]
+        until(lambda: len(finished) == 3, "the end of the requests")
+
+    marks, start, end, *_ = finished[-1]
+    assert start < opened
+    assert partition(read_marks(marks[:]).intervals, start, end)["queue"] >= opened - start
+
+
+def test_a_call_that_never_gets_a_thread_in_time_is_an_error(finished: Finished, until: Callable[..., None]) -> None:
+    """Its client gave up while it waited."""
+    with threads(max_workers=1) as server:
+        first: Any = server.channel.unary_unary(f"/{SERVICE}/Unary").future(b"hold", timeout=30)
+        assert server.gate.entered.wait(30)
+        with pytest.raises(grpc.RpcError) as late:
+            server.call("Stream", b"", timeout=0.3)
+        server.settle()
+        server.gate.opened.set()
+        first.result(30)
+        until(lambda: len(finished) == 3, "the end of the requests")
+
+    assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert finished[-1][3:5] == (f"{SERVICE}/Stream", "DEADLINE_EXCEEDED")
+    assert {"queue"} <= {key for key in finished[-1][0][::3] if key[0] != "@"} <= {"queue", "network", "framework"}
+
+
+def test_a_rejected_call_is_counted(finished: Finished, until: Callable[..., None]) -> None:
+    """The limit of concurrent calls is no failure, and the method is known."""
+    with threads(maximum_concurrent_rpcs=1) as server:
+        first: Any = server.channel.unary_unary(f"/{SERVICE}/Unary").future(b"hold", timeout=30)
+        assert server.gate.entered.wait(30)
+        with pytest.raises(grpc.RpcError) as refused:
+            server.call("Unary", b"second")
+        server.gate.opened.set()
+        first.result(30)
+        until(lambda: len(finished) == 2, "the end of the requests")
+
+    assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert [record[3:5] for record in finished] == [(f"{SERVICE}/Unary", "")] * 2
+
+
+class Slow(grpc.ServerInterceptor):
+    """An interceptor of the user, which works before and after the method."""
+
+    def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Return the method with work around it."""
+        found = continuation(handler_call_details)
+        spin(WORK_NS)
+
+        def around(request: Any, context: Any) -> Any:
+            spin(2 * WORK_NS)
+            return found.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(around, found.request_deserializer, found.response_serializer)
+
+
+class SlowAio(grpc.aio.ServerInterceptor):
+    """The same for asyncio."""
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Return the method with work around it."""
+        found = await continuation(handler_call_details)
+        spin(WORK_NS)
+
+        async def around(request: Any, context: Any) -> Any:
+            spin(2 * WORK_NS)
+            return await found.unary_unary(request, context)
+
+        return grpc.unary_unary_rpc_method_handler(around, found.request_deserializer, found.response_serializer)
+
+
+@pytest.mark.parametrize(("kind", "interceptor"), [("threads", Slow), ("aio", SlowAio)])
+def test_interceptors_are_framework(seen: Any, kind: str, interceptor: Any) -> None:
+    """Only the method of the servicer is `handler`."""
+    with KINDS[kind](interceptors=[interceptor()]) as server:
+        assert server.call("Unary", b"abc") == b"abc"
+    _, _, spent = seen()
+
+    assert spent["framework"] >= 3 * WORK_NS
+    assert spent["handler"] >= WORK_NS
+
+
+@pytest.mark.parametrize(("kind", "interceptor"), [("threads", server_interceptor), ("aio", aio_server_interceptor)])
+@pytest.mark.parametrize("method", ["Unary", "Stream"])
+def test_opentelemetry_beside_us(seen: Any, kind: str, interceptor: Any, method: str) -> None:
+    """Its interceptor works as before, and the method inside is still known."""
+    spans = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(spans))
+    with KINDS[kind](interceptors=[interceptor(tracer_provider=provider)]) as server, pytest.raises(grpc.RpcError):
+        server.call(method, b"raise")
+    route, error, spent = seen()
+
+    assert (route, error) == (f"{SERVICE}/{method}", "Refuses")
+    assert spent["handler"] >= WORK_NS
+    assert [(span.attributes or {})["rpc.method"] for span in spans.get_finished_spans()] == [method]
+
+
+@pytest.mark.parametrize("method", ["Unary", "Stream", "Collect"])
+def test_methods_without_async_run_in_threads_of_an_asyncio_server(seen: Any, method: str) -> None:
+    """Their time is still `handler`."""
+    executors = ExecutorInstrumentor()
+    executors.instrument()
+    with aio(methods=sync_methods) as server:
+        assert server.call(method, iter(PARTS) if method == "Collect" else b"abc")
+    executors.uninstrument()
+    route, error, spent = seen()
+
+    assert (route, error) == (f"{SERVICE}/{method}", "")
+    assert spent["handler"] >= (0 if method == "Collect" else WORK_NS)
+
+
+def test_no_failure_of_ours_reaches_a_call(
+    server: Server, make_fail: Any, reported: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The response is that of the method, and the failure is logged once."""
+    make_fail(module, "record_request_head")
+    with caplog.at_level(logging.WARNING, "stagelens"):
+        responses = [server.call("Unary", b"abc") for _ in range(2)]
+
+    assert responses == [b"abc"] * 2
+    assert len([record for record in caplog.records if record.name == "stagelens"]) == len(reported) == 1
+
+
+def test_uninstrumenting_restores_the_servers(instrumented: Any, finished: Finished) -> None:
+    """A server that is created afterwards records nothing."""
+    instrumented.uninstrument()
+    for run in KINDS.values():
+        with run() as server:
+            assert server.call("Unary", b"abc") == b"abc"
+
+    assert list(finished) == []
