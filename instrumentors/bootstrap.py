@@ -49,6 +49,7 @@ LIBRARIES = (
     Library("httpx", "httpx", "HttpxInstrumentor"),
     Library("httpx2", "httpx", "HttpxInstrumentor"),
     Library("json", "json", "JsonInstrumentor"),
+    Library("kserve", "kserve", "KServeInstrumentor"),
     Library("lightgbm", "lightgbm", "LightGBMInstrumentor"),
     Library("litserve", "litserve", "LitServeInstrumentor"),
     Library("mlserver", "mlserver", "MLServerInstrumentor"),

@@ -290,6 +290,7 @@ SINGLE_VERSION = {
     "bentoml",
     "boto3",
     "catboost",
+    "kserve",
     "lightgbm",
     "litserve",
     "mlserver",

@@ -1,42 +1,52 @@
-"""BentoML: times the wait of a request for its batch, and attributes the stages of the batch to each of its requests.
+"""BentoML: times the methods of an API, and the wait of a request for its batch.
 
-Only APIs with `batchable=True` have these times. The [Starlette and FastAPI](asgi.md) module counts the web requests.
+Only APIs with `batchable=True` have batches. Each stage of a batch counts for each of its requests. The
+[Starlette and FastAPI](asgi.md) module counts the web requests.
 """
 # The dispatcher processes all batches in tasks that run in the context of the first request. So each call creates a ticket
 # (`tickets.py`), stored with the future that it waits for. Both parts of a split call share its ticket.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure, timed_async
 from ..records import SHARED, Marks, clock
 from ..tickets import BatchScope, Ticket, ticket
+from .server_common import as_handler
 
 
 class BentoMLInstrumentor(Instrumentor):
-    """Instrumentor of the dispatcher of `bentoml.api(batchable=True)`."""
+    """Instrumentor of the methods of `bentoml.api`, and of the dispatcher of `bentoml.api(batchable=True)`."""
 
     library = "bentoml"
     title = "BentoML"
     stages = MappingProxyType(
         {
+            "handler": "the method of an API; the methods of a batch and of a stream too",
+            "serialize": "the parsing of the input and the conversion of the output",
             "queue": "the time from the call of a batchable API until its batch starts, or until BentoML cancels the call",
         }
     )
     facts = ("batch",)
-    not_timed = (
-        'the body of the batchable method, except for supported libraries in it. To time the body, wrap it in `stagelens.stage("forward")`.',
-    )
     tested = MappingProxyType({"bentoml": "1.4.39"})
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module."""
-        return {"bentoml._internal.marshal.dispatcher": self._dispatcher}
+        return {
+            "_bentoml_sdk.method": lambda module: self.replace(module.APIMethod, "_local_call", _local_call),
+            "_bentoml_sdk.io_models": self._io,
+            "bentoml._internal.marshal.dispatcher": self._dispatcher,
+        }
+
+    def _io(self, module: ModuleType) -> None:
+        for name in ("from_http_request", "to_http_response"):
+            self.replace(module.IOMixin, name, timed_async("serialize"))
 
     def _dispatcher(self, module: ModuleType) -> None:
         self.replace(module.CorkDispatcher, "inbound_call", _inbound)
@@ -48,6 +58,15 @@ class BentoMLInstrumentor(Instrumentor):
 # Ticket of the call that is being queued; tickets of the queued calls by their future.
 _drawn: ContextVar[Ticket | None] = ContextVar("stagelens_bentoml", default=None)
 _waiting: WeakKeyDictionary[Any, Ticket] = WeakKeyDictionary()
+
+
+def _local_call(original: Any) -> Any:
+    def _local_call(self: Any, instance: Any) -> Any:
+        call = original(self, instance)
+        # With the attributes by which BentoML finds the method.
+        return functools.update_wrapper(as_handler(call, self.func), call)
+
+    return _local_call
 
 
 def _inbound(original: Any) -> Any:

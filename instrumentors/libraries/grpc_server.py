@@ -26,9 +26,17 @@ from typing import Any
 from .. import recorder, scripts
 from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, log_failure, timed, timed_call
 from ..recorder import begin, end, finish
-from ..records import MAX_MARKS, Marks, clock, current
+from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
-from .server_common import MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
+from .server_common import (
+    MIN_CHUNK_NS,
+    UNMATCHED,
+    ResponseStream,
+    as_handler,
+    is_users_code,
+    proxy_wait_ns,
+    record_request_head,
+)
 
 # Errors of a server: https://opentelemetry.io/docs/specs/semconv/rpc/grpc/
 FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
@@ -104,11 +112,12 @@ class GrpcExchange:
         if started:
             self.mark("network", started)
 
-    def enter(self, context: Any) -> None:
-        """Start the method of the user."""
+    def enter(self, context: Any, behavior: Any) -> None:
+        """Start the method *behavior*."""
         self.received()
         self.context = context
-        self.handling = clock()
+        if is_users_code(behavior):
+            self.handling = clock()
 
     def end_handler(self) -> None:
         """Record the running method of the user, if any."""
@@ -187,9 +196,9 @@ class GrpcServerInstrumentor(Instrumentor):
         last = type("StagelensMethod", (module.ServerInterceptor,), {"intercept_service": _intercept_method})
 
         def make(original: Any) -> Any:
-            def __init__(
+            def __init__(  # noqa: N807 - shown in tracebacks
                 self: Any, thread_pool: Any, generic_handlers: Any, interceptors: Any, *rest: Any, **named: Any
-            ) -> None:  # noqa: N807 - shown in tracebacks
+            ) -> None:
                 original(self, thread_pool, generic_handlers, (first(), *(interceptors or ()), last()), *rest, **named)
 
             return __init__
@@ -403,44 +412,7 @@ def _with_behavior(found: Any, wrap: Callable[[Any], Any], *converters: Callable
 
 
 def _timed_behavior(behavior: Any) -> Any:
-    handled = timed("handler")(behavior)
-
-    def method(*arguments: Any) -> Any:
-        responses = handled(*arguments)
-        return Responses(responses) if hasattr(responses, "__next__") else responses
-
-    return method
-
-
-class Responses:
-    """Iterator over the responses of a method that records each slow step as `handler`.
-
-    Args:
-        responses: Iterator of the method.
-    """
-
-    __slots__ = ("_responses",)
-
-    def __init__(self, responses: Any) -> None:
-        self._responses = responses
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._responses, name)
-
-    def __iter__(self) -> Responses:
-        return self
-
-    def __next__(self) -> Any:
-        marks = current.get()
-        if marks is None:
-            return next(self._responses)
-        started = clock()
-        try:
-            return next(self._responses)
-        finally:
-            now = clock()
-            if now - started > MIN_CHUNK_NS and len(marks) < MAX_MARKS:
-                marks.extend(("handler", started, now))
+    return as_handler(behavior, behavior) if is_users_code(behavior) else behavior
 
 
 async def _intercept_call(_: Any, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
@@ -543,7 +515,7 @@ def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
     if inspect.isasyncgenfunction(behavior):
 
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
-            exchange.enter(context)
+            exchange.enter(context, behavior)
             try:
                 async for message in behavior(_incoming(exchange, request), context):
                     started = clock()
@@ -560,7 +532,7 @@ def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
     if inspect.iscoroutinefunction(behavior):
 
         async def method(request: Any, context: Any) -> Any:
-            exchange.enter(context)
+            exchange.enter(context, behavior)
             try:
                 return await behavior(_incoming(exchange, request), context)
             except BaseException as error:

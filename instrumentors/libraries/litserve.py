@@ -14,6 +14,7 @@ from operator import itemgetter
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
+from ...core.stages import HANDLER
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, clock, current
 from ..tickets import BatchRun, TicketsById, ticket, with_run
@@ -29,6 +30,9 @@ BEGINS: Final = {
     "on_before_encode_response": "postprocess",
 }
 ENDS: Final = {name.replace("before", "after"): stage for name, stage in BEGINS.items()}
+# `predict` and `encode_response` of a stream are generators that run alternately until the last response, which ends the run.
+STREAM_BEGINS: Final = {"on_before_decode_request": "preprocess", "on_before_predict": HANDLER}
+STREAM_ENDS: Final = frozenset({"on_after_decode_request"})
 
 
 class LitServeInstrumentor(Instrumentor):
@@ -42,12 +46,12 @@ class LitServeInstrumentor(Instrumentor):
             "preprocess": "the time in `decode_request`, for all requests of a batch",
             "forward": "the time in `predict`, except the time that libraries in it record as other stages",
             "postprocess": "the time in `encode_response`, for all requests of a batch",
+            "handler": "the time in `predict` and `encode_response` of a stream",
         }
     )
     facts = ("batch",)
     not_timed = (
-        "the return of the result from the worker, and the methods `batch` and `unbatch`. Their time is *Unattributed*.",
-        "`predict` and `encode_response` of a stream, except for supported libraries in them",
+        "the return of the result from the worker, and the methods `batch` and `unbatch`. Their time is *Framework*.",
         "continuous batching, except for `queue`",
     )
     tested = MappingProxyType({"litserve": "0.2.19"})
@@ -180,11 +184,13 @@ def _event(original: Any) -> Callable[..., Any]:
     def trigger_event(self: Any, event_name: Any, *args: Any, **options: Any) -> Any:
         # Callbacks of the user are not part of the stage.
         work = _work.get() if event_name in BEGINS or event_name in ENDS else None
-        if work is not None and event_name in ENDS:
+        streams = work is not None and getattr(options.get("lit_api"), "stream", False)
+        begins, ends = (STREAM_BEGINS, STREAM_ENDS) if streams else (BEGINS, ENDS)
+        if work is not None and event_name in ends:
             work.end_stage()
         result = original(self, event_name, *args, **options)
-        if work is not None and event_name in BEGINS and not getattr(options.get("lit_api"), "stream", False):
-            work.begin(BEGINS[event_name])
+        if work is not None and event_name in begins:
+            work.begin(begins[event_name])
         return result
 
     return trigger_event

@@ -1,6 +1,6 @@
-"""MLServer: times the wait of a request for its batch and for a worker process, and the stages that the batch or worker records.
+"""MLServer: times the runtime, the wait of a request for its batch and for a worker process, and the stages of the batch or worker.
 
-- The [Starlette and FastAPI](asgi.md) module counts the web requests.
+- The [Starlette and FastAPI](asgi.md) module counts the web requests, and the [gRPC (server)](grpc_server.md) module the others.
 - The stages of a batch count for each request of the batch.
 """
 # The batcher processes batches in tasks that run in the context of an early request. So each request creates a ticket
@@ -9,14 +9,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ...core.stages import HANDLER
 from ..instrumentor import Hook, Instrumentor, log_failure
-from ..records import SHARED, clock
-from ..tickets import BatchScope, Ticket, TicketsById, ticket, with_run
+from ..records import SHARED, clock, current
+from ..tickets import BatchRun, BatchScope, Ticket, TicketsById, ticket, with_run
 
 
 class MLServerInstrumentor(Instrumentor):
@@ -26,22 +28,25 @@ class MLServerInstrumentor(Instrumentor):
     title = "MLServer"
     stages = MappingProxyType(
         {
+            "handler": "`predict` of a runtime, for all requests of a batch",
             "queue": "with adaptive batching, the time from the call of a model until its batch starts; with `parallel_workers`, "
             "the time from the entry into the queue of a worker process until the worker has received the message",
         }
     )
     facts = ("batch",)
     not_timed = (
-        "`predict` of a runtime, except for supported libraries in it. To time it, use `stagelens run --stage forward=your_module:YourRuntime.predict`.",
-        "the return of the result from a worker, and the merging and splitting of a batch. Their time is *Unattributed*.",
-        "gRPC and Kafka requests, because these servers are not instrumented",
-        "the work of a worker with a separate Python environment (`environment_tarball`). This time is *Unattributed*.",
+        "the return of the result from a worker, and the merging and splitting of a batch. Their time is *Framework*.",
+        "Kafka requests, because this server is not instrumented",
+        "the work of a worker with a separate Python environment (`environment_tarball`). This time is *Framework*.",
     )
     tested = MappingProxyType({"mlserver": "1.7.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module."""
         return {
+            "mlserver.handlers.dataplane": lambda module: self.replace(
+                module.DataPlane, "_infer_contextmanager", _infer
+            ),
             "mlserver.batching.adaptive": self._batching,
             "mlserver.parallel.dispatcher": self._dispatching,
             "mlserver.parallel.worker": lambda module: self.replace(module.Worker, "_process_request", _process),
@@ -72,9 +77,34 @@ def _schedule(original: Any) -> Any:
     return schedule_with_callback
 
 
+def _infer(original: Any) -> Any:
+    @contextlib.asynccontextmanager
+    async def _infer_contextmanager(self: Any, *args: Any, **options: Any) -> AsyncGenerator[Any]:
+        async with original(self, *args, **options) as model:
+            marks = current.get()
+            # A batch and a worker process are timed where they run.
+            if marks is None or "predict" in vars(model) or type(model).__module__.startswith("mlserver.parallel."):
+                yield model
+                return
+            started = clock()
+            try:
+                yield model
+            finally:
+                marks.extend((HANDLER, started, clock()))
+
+    return _infer_contextmanager
+
+
 async def _in_batch(work: Awaitable[Any], tickets: Iterable[Ticket | None]) -> Any:
-    async with BatchScope(tickets):
+    async with BatchScope(tickets) as run:
+        return await _handled(work, run)
+
+
+async def _handled(work: Awaitable[Any], run: BatchRun) -> Any:
+    try:
         return await work
+    finally:
+        run.marks.extend((HANDLER, run.marks[1], clock()))
 
 
 def _dispatch(original: Any) -> Any:
@@ -103,7 +133,8 @@ def _resolve(original: Any) -> Any:
 def _process(original: Any) -> Any:
     async def _process_request(self: Any, request: Any) -> Any:
         async with BatchScope((), [SHARED, 0, 0]) as run:
-            response = await original(self, request)
+            work = original(self, request)
+            response = await (_handled(work, run) if getattr(request, "method_name", "") == "predict" else work)
         try:
             response.id = with_run(response.id, run)
         except Exception:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import sys
 import time
 from collections.abc import Generator, Mapping
@@ -43,6 +44,8 @@ class RayServeInstrumentor(Instrumentor):
         {
             "queue": "the time from the proxy, or from the call of a handle, until a replica has the request; and the time "
             "from the call of a `@serve.batch` method until its batch starts",
+            "handler": "the method of a deployment, with its batch",
+            "framework": "the time of a replica outside the method",
             "dependency": "the wait for the response to `handle.remote()`",
             "network": "the sending of the response to the proxy, except in FastAPI deployments",
         }
@@ -50,7 +53,6 @@ class RayServeInstrumentor(Instrumentor):
     facts = ("batch", "method")
     not_timed = (
         "the time in the proxy after the replica has sent its response.",
-        'the method of a deployment, except for supported libraries in it. To time the method, wrap its body in `stagelens.stage("forward")`.',
         "a response that goes directly to another deployment, as in `second.remote(first.remote())`. The wait counts as `queue` of the second deployment.",
         "the `queue` of a call whose start is in the future, because the clocks of its two hosts differ",
     )
@@ -76,6 +78,8 @@ class RayServeInstrumentor(Instrumentor):
         self.replace(module.Replica, "_wrap_request", _call)
         self.replace(module.Replica, "perform_graceful_shutdown", _shutdown)
         self.replace(module.UserCallableWrapper, "_call_http_entrypoint", _http)
+        self.replace(module.UserCallableWrapper, "_call_func_or_gen", timed_async("handler"))
+        self.replace(module.UserCallableWrapper, "_handle_user_method_result", _result)
 
     def _batching(self, module: ModuleType) -> None:
         batches = getattr(module, "_BatchQueue", None)
@@ -158,7 +162,20 @@ def _counted(wrapped: Any, replica: Any, metadata: Any) -> Generator[Any]:
         raise
     finally:
         end(token)
-        finish(marks, start, clock(), route, error_type)
+        ended = clock()
+        marks.extend(("framework", marks[1], ended))
+        finish(marks, start, ended, route, error_type)
+
+
+def _result(original: Any) -> Any:
+    handled = timed_async("handler")(original)
+
+    async def _handle_user_method_result(self: Any, result: Any, *args: Any, **options: Any) -> Any:
+        # The method is a generator, which runs now.
+        generates = inspect.isgenerator(result) or inspect.isasyncgen(result)
+        return await (handled if generates else original)(self, result, *args, **options)
+
+    return _handle_user_method_result
 
 
 def _http(original: Any) -> Any:

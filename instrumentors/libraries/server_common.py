@@ -12,11 +12,15 @@ on its length. A body with a declared length is not a stream, regardless of the 
 
 from __future__ import annotations
 
+import inspect
 import re
 import time
+from collections.abc import AsyncIterator
+from typing import Any
 
 from ...core.names import BY_FIRST_CHUNK
-from ..records import Marks
+from ..instrumentor import timed, timed_async
+from ..records import MAX_MARKS, Marks, clock, current
 from ..trace_context import is_forced
 
 # Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
@@ -50,13 +54,95 @@ class ResponseStream:
 
 
 # Frameworks whose endpoints are not the user's code.
-_FRAMEWORKS = frozenset({"starlette", "fastapi", "flask", "django"})
+_FRAMEWORKS = frozenset(
+    {
+        "_bentoml_impl",
+        "_bentoml_sdk",
+        "aiohttp",
+        "bentoml",
+        "django",
+        "fastapi",
+        "flask",
+        "grpc_health",
+        "grpc_reflection",
+        "kserve",
+        "litserve",
+        "mlserver",
+        "ray",
+        "starlette",
+    }
+)
 
 
 def is_users_code(endpoint: object) -> bool:
     """Return whether the user wrote *endpoint*, which is no endpoint of a framework, such as that of its documentation."""
     module = getattr(endpoint, "__module__", None)
     return not isinstance(module, str) or module.partition(".")[0] not in _FRAMEWORKS
+
+
+class Steps:
+    """Iterator of the user that records each slow step as `handler`.
+
+    Args:
+        steps: The iterator.
+    """
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Any) -> None:
+        self._steps = steps
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._steps, name)
+
+    def __iter__(self) -> Steps:
+        return self
+
+    def __next__(self) -> Any:
+        started = clock()
+        try:
+            return next(self._steps)
+        finally:
+            _record_step(started)
+
+
+def _record_step(started: int) -> None:
+    marks, now = current.get(), clock()
+    if marks is not None and now - started > MIN_CHUNK_NS and len(marks) < MAX_MARKS:
+        marks.extend(("handler", started, now))
+
+
+def as_handler(call: Any, function: Any) -> Any:
+    """Return *call* timed as `handler`, with each slow step of a generator.
+
+    Args:
+        call: A callable of the user.
+        function: The function behind *call*, which is asynchronous or a generator if *call* is.
+    """
+    if inspect.isasyncgenfunction(function):
+
+        async def steps(*args: Any, **options: Any) -> AsyncIterator[Any]:
+            generator = call(*args, **options)
+            while True:
+                started = clock()
+                try:
+                    step = await anext(generator)
+                except StopAsyncIteration:
+                    return
+                finally:
+                    _record_step(started)
+                yield step
+
+        return steps
+    if inspect.iscoroutinefunction(function):
+        return timed_async("handler")(call)
+    handled = timed("handler")(call)
+
+    def handle(*args: Any, **options: Any) -> Any:
+        result = handled(*args, **options)
+        return Steps(result) if hasattr(result, "__next__") else result
+
+    return handle
 
 
 # Route of a request that matched no route; its path is never used.

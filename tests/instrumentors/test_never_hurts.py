@@ -22,13 +22,14 @@ from stagelens.instrumentors.bootstrap import LIBRARIES
 # in one process: in batchers/ it is imported later.
 BESIDE = {
     "bentoml": "bentoml",
+    "kserve": "kserve",
     "litserve": "litserve",
     "mlserver": "mlserver",
     "ray.serve": "ray",
     **dict.fromkeys(("botocore", "orjson", "redis", "soundfile"), "around"),
     **dict.fromkeys(("catboost", "lightgbm", "xgboost"), "models"),
 }
-ALONE = {"mlserver", "ray.serve"}
+ALONE = {"kserve", "mlserver", "ray.serve"}
 # Patches each class of a library, which has more of them the more of its modules are imported.
 GROWS = {"sklearn"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}

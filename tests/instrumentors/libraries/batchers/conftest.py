@@ -61,7 +61,12 @@ class Server:
 
         assert sum(stages.values()) == int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
 
-        return {key: spent for key, spent in stages.items() if spent}
+        own = {key: spent for key, spent in stages.items() if spent}
+
+        # All time outside the user's methods is that of the server.
+        assert "overhead" not in own
+
+        return own
 
     def batch(self, span: dict[str, Any], number: int) -> dict[str, int]:
         """Return the same of a request that was in one batch, a request inside it named for its numbers: in no other's."""
@@ -71,7 +76,7 @@ class Server:
 
         assert number in numbers
         assert span["attributes"]["inference.batch.size"] == len(numbers)
-        assert stages.keys() >= {"queue", "forward"}
+        assert stages.keys() >= {"queue", "forward", "framework"}
 
         return stages
 

@@ -4,6 +4,10 @@
 # pyright: reportUnknownVariableType=false, reportUntypedClassDecorator=false
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Generator
+
 import bentoml
 from doubling import double
 
@@ -17,3 +21,27 @@ class Model:
     def double(self, rows: list[int]) -> list[int]:
         """Double all."""
         return double(rows)
+
+    @bentoml.api
+    def triple(self, number: int) -> int:
+        """Take a while, in a thread."""
+        time.sleep(0.005)
+        return number * 3
+
+    @bentoml.api
+    async def triple_later(self, number: int) -> int:
+        """Take a while, on the event loop."""
+        await asyncio.sleep(0.006)
+        return number * 3
+
+    @bentoml.api
+    async def triple_each(self, number: int) -> AsyncGenerator[str]:
+        """Take a while in a stream."""
+        await asyncio.sleep(0.006)
+        yield str(number * 3)
+
+    @bentoml.api
+    def triple_in_steps(self, number: int) -> Generator[str]:
+        """Take a while in a stream, in a thread."""
+        time.sleep(0.005)
+        yield str(number * 3)

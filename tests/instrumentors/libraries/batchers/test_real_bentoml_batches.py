@@ -32,6 +32,12 @@ def test_calls_have_separate_waits_and_the_stages_of_their_batch(serving: Callab
         assert responses == [[number * 2 for number in row] for row in rows]
         for row, span in zip(rows, spans, strict=True):
             check(row, span, server)
+    for path in ("/triple", "/triple_later", "/triple_each", "/triple_in_steps"):
+        responses, spans = server.send_requests(path, [{"number": 2}])
+
+        assert responses == [6]
+        assert server.own_times(spans[0]).keys() >= {"handler", "serialize", "framework"}
+        assert server.own_times(spans[0])["handler"] >= 5_000_000
     failed, spans = server.send_requests("/double", [{"rows": [-7]}])
 
     assert failed == [None]
@@ -45,5 +51,5 @@ def check(rows: list[int], span: dict[str, Any], server: Any) -> None:
 
     assert set(rows) <= set[int]().union(*batches)
     assert all(batch & set(rows) for batch in batches), "no batch but its own"
-    assert server.own_times(span).keys() >= {"queue", "forward"}
+    assert server.own_times(span).keys() >= {"queue", "forward", "handler", "serialize", "framework"}
     assert span["attributes"]["inference.batch.size"] <= 3

@@ -22,4 +22,4 @@ def test_a_ticket_gives_each_request_its_batch(serving: Callable[..., Any]) -> N
 
         assert responses == [{"predictions": [number * 2]} if number > 0 else None for number in numbers]
         for number, span in zip(numbers, spans, strict=True):
-            assert server.batch(span, number).keys() >= {"preprocess", "network"}
+            assert server.batch(span, number).keys() >= {"preprocess", "handler", "network"}

@@ -23,6 +23,7 @@ def test_requests_have_separate_waits_and_worker_stages(serving: Callable[..., A
     for number, span in zip((1, -1), spans, strict=True):
         stages = server.own_times(span)
         assert stages.keys() >= {"queue", "preprocess", f"item-{number}", "forward", "network"}
+        assert "handler" not in stages
         assert not {"item-1", "item--1"} - {f"item-{number}"} & stages.keys()
 
     responses, spans = server.send_requests("/many", [{"input": number} for number in range(3)])
@@ -40,4 +41,4 @@ def test_openai_spec_requests_have_separate_waits_and_stages(serving: Callable[.
     contents = [response and response["choices"][0]["message"]["content"] for response in responses]
 
     assert contents == ["hello Ada", "hello Bob"]
-    assert all(server.own_times(span).keys() >= {"queue", "thinking"} for span in spans)
+    assert all(server.own_times(span).keys() >= {"queue", "thinking", "handler", "framework"} for span in spans)

@@ -26,4 +26,4 @@ def test_a_worker_gives_each_request_its_batch(serving: Callable[..., Any]) -> N
 
         assert doubled == [[number * 2] if number > 0 else None for number in numbers]
         for number, span in zip(numbers, spans, strict=True):
-            assert server.batch(span, number).keys() >= {"network", "serialize"}
+            assert server.batch(span, number).keys() >= {"network", "serialize", "handler"}
