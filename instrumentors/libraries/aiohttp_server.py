@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
@@ -17,7 +19,15 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
+from .server_common import (
+    FAILED,
+    MIN_CHUNK_NS,
+    UNMATCHED,
+    ResponseStream,
+    is_users_code,
+    proxy_wait_ns,
+    record_request_head,
+)
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
@@ -31,7 +41,17 @@ class AiohttpExchange:
         marks: Marks of the request.
     """
 
-    __slots__ = ("_ended", "_error_type", "_handler", "_request", "_start", "_stream", "_streamed", "marks")
+    __slots__ = (
+        "_ended",
+        "_error_type",
+        "_handler",
+        "_request",
+        "_start",
+        "_stream",
+        "_streamed",
+        "handler_timed",
+        "marks",
+    )
 
     def __init__(self, request: Any, handler: Handler, marks: Marks) -> None:
         self.marks = marks
@@ -41,6 +61,8 @@ class AiohttpExchange:
         self._error_type = ""
         self._stream: ResponseStream | None = None
         self._streamed: Any = None
+        # Whether the handler inside the middlewares records itself.
+        self.handler_timed = False
         headers = request.headers
         self._start = record_request_head(
             marks,
@@ -59,9 +81,12 @@ class AiohttpExchange:
             self._error_type = type(error).__qualname__
             raise
         finally:
-            match = getattr(self._request, "_match_info", None)
-            if getattr(match, "http_exception", None) is None and len(self.marks) < MAX_MARKS:
+            if not self.handler_timed and self._runs_users_code() and len(self.marks) < MAX_MARKS:
                 self.marks.extend(("handler", started, self._ended or clock()))
+
+    def _runs_users_code(self) -> bool:
+        match = getattr(self._request, "_match_info", None)
+        return getattr(match, "http_exception", None) is None and is_users_code(getattr(match, "handler", None))
 
     def reads(self, stream: Any) -> bool:
         """Return whether *stream* is the body of this request, not that of an outgoing request of the handler."""
@@ -125,8 +150,8 @@ class AioHttpServerInstrumentor(Instrumentor):
     title = "aiohttp (server)"
     stages = MappingProxyType(
         {
-            "framework": "the time outside handler and middlewares, and requests that match no route",
-            "handler": "the handler and the middlewares around it",
+            "framework": "the time outside the handler, such as middlewares, and requests that match no route",
+            "handler": "the handler",
             "network": "the wait for the request body, and the writing of the response",
             "queue": "the wait after a proxy has set the header `X-Request-Start`",
             "serialize": "calls of `Request.json`, `Request.post` and `json_response`, and the creation of a `Response`",
@@ -135,6 +160,7 @@ class AioHttpServerInstrumentor(Instrumentor):
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets and invalid HTTP requests, because they do not count as requests",
+        "middlewares around a `web.View`, and old-style middlewares: their time is `handler`",
         "the callbacks of the signal `on_response_prepare`",
     )
     tested = MappingProxyType({"aiohttp": "3.14.5"})
@@ -142,6 +168,7 @@ class AioHttpServerInstrumentor(Instrumentor):
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module; `web` is last, because it imports names of the other modules."""
         return {
+            "aiohttp.web_app": lambda module: self.replace(module, "_cached_build_middleware", _build_middlewares),
             "aiohttp.web_protocol": self._protocol,
             "aiohttp.web_request": self._request,
             "aiohttp.web_response": self._response,
@@ -205,6 +232,22 @@ def _handle_request(original: Any) -> Any:
                 _exchange.reset(serving)
 
     return _handle_request
+
+
+def _build_middlewares(original: Any) -> Any:
+    # Results are cached by the handler, so our wrapper of a handler is always the same one.
+    @functools.lru_cache(maxsize=1024)
+    def handled(handler: Handler) -> Handler:
+        return functools.update_wrapper(timed_async("handler")(handler), handler)
+
+    def _cached_build_middleware(handler: Handler, apps: Any) -> Any:
+        exchange = _exchange.get()
+        if exchange is None or inspect.isclass(handler) or not is_users_code(handler):
+            return original(handler, apps)
+        exchange.handler_timed = True
+        return original(handled(handler), apps)
+
+    return _cached_build_middleware
 
 
 def _open(connection: Any, request: Any, handler: Handler) -> tuple[AiohttpExchange, Token[Marks | None]] | None:

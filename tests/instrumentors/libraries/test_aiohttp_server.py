@@ -28,6 +28,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import aiohttp_server
 from stagelens.instrumentors.libraries import aiohttp_server as module
 from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
+from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -516,3 +517,72 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
         ["/{n}", "200", "framework", "handler", "network", "serialize"],
         "",
     )
+
+
+@web.middleware
+async def slow_middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Work, and refuse some requests."""
+    work()
+    if "refuse" in request.query:
+        raise web.HTTPForbidden
+    return await handler(request)
+
+
+async def worker(_: web.Request) -> web.Response:
+    work()
+    return web.Response()
+
+
+async def worker_stream(request: web.Request) -> web.StreamResponse:
+    response = web.StreamResponse()
+    await response.prepare(request)
+    for _ in range(2):
+        work()
+        await response.write(b"x")
+    return response
+
+
+@pytest.mark.parametrize("handler", [worker, worker_stream])
+def test_middlewares_are_framework(finished: Finished, handler: Handler) -> None:
+    """What the handler does without a stage is `handler`, also when its middlewares are built once and cached."""
+    app = application(("GET", "/", handler))
+    app.middlewares.extend([slow_middleware, slow_middleware])
+
+    async def drive(client: Client) -> None:
+        for _ in range(2):
+            finished.clear()
+            async with client.get("/") as response:
+                await response.read()
+
+    serving(app, drive)
+
+    own = own_times(finished)
+    assert own["framework"] >= 2 * WORK_NS
+    assert own["handler"] >= WORK_NS
+    assert own["overhead"] == 0
+
+
+def test_a_refusal_of_a_middleware_is_framework(finished: Finished) -> None:
+    """The handler never runs."""
+    app = application(("GET", "/", worker))
+    app.middlewares.append(slow_middleware)
+
+    assert send_request(app, "GET", "/?refuse")[0] == 403
+    assert "handler" not in own_times(finished)
+
+
+def test_a_middleware_sees_the_handler_of_the_user(finished: Finished) -> None:
+    """By its attributes, and unchanged in the match of the route."""
+    seen: list[Any] = []
+
+    @web.middleware
+    async def looks(request: web.Request, handler: Any) -> web.StreamResponse:
+        seen.extend((handler.__name__, request.match_info.handler))
+        return await handler(request)
+
+    app = application(("GET", "/", worker))
+    app.middlewares.append(looks)
+    send_request(app, "GET", "/")
+
+    assert seen == ["worker", worker]
+    assert len(finished) == 1
