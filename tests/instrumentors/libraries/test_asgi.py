@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 import httpx
 import pytest
-from fastapi import APIRouter, BackgroundTasks, FastAPI, Request
+from fastapi import APIRouter, BackgroundTasks, Depends, FastAPI, Request
 from fastapi.routing import APIRoute
 from opentelemetry.instrumentation.fastapi import FastAPIInstrumentor as TheirInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
@@ -37,7 +37,7 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import asgi
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
-from stagelens.instrumentors.request_marks import read_marks
+from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -750,21 +750,6 @@ print(route, *sorted({{key for key in marks[::3] if key[0] != "@"}}))
     assert completed.stdout.split() == ["/{n}", "framework", "handler", "network", "queue", "queue@loop", "serialize"]
 
 
-def own_times(finished: Finished) -> dict[str, int]:
-    marks, start, ended, *_ = finished[0]
-    return partition(read_marks(marks[:]).intervals, start, ended)
-
-
-WORK_NS = 20_000_000
-
-
-def work() -> None:
-    """Work without a stage."""
-    until = time.perf_counter_ns() + WORK_NS
-    while time.perf_counter_ns() < until:
-        pass
-
-
 async def worker(request: Request) -> Response:
     """Answer after the work."""
     work()
@@ -835,3 +820,42 @@ def test_the_documentation_of_fastapi_is_framework(finished: Finished) -> None:
     send_request(FastAPI(), "GET", "/openapi.json")
 
     assert "handler" not in own_times(finished)
+
+
+def depends() -> int:
+    """Dependency that works, in a thread."""
+    work()
+    return 1
+
+
+async def depends_later() -> int:
+    """Dependency that works, on the event loop."""
+    work()
+    return 1
+
+
+@pytest.mark.parametrize("dependency", [depends, depends_later])
+def test_dependencies_are_framework(finished: Finished, dependency: Any) -> None:
+    """The endpoint waits for them, and is no part of them."""
+    app = FastAPI(routes=[APIRoute("/", worker, dependencies=[Depends(dependency)])])
+    send_request(app, "GET", "/")
+
+    own = own_times(finished)
+    assert own["framework"] >= WORK_NS
+    assert own["handler"] >= WORK_NS
+    assert own["overhead"] == 0
+
+
+def test_a_request_that_fails_validation_is_framework(finished: Finished) -> None:
+    """The endpoint is never called."""
+    app = FastAPI()
+
+    @app.get("/{number}")
+    def numbers(number: int) -> int:
+        return number
+
+    assert send_request(app, "GET", "/none").status_code == 422
+
+    own = own_times(finished)
+    assert "handler" not in own
+    assert own["framework"] > 0

@@ -17,7 +17,9 @@ from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.test import override_settings
 from django.urls import include, path, re_path
+from django.views import View
 from opentelemetry.instrumentation.django import DjangoInstrumentor as TheirInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -31,6 +33,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import django as module
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.django import DjangoInstrumentor
+from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -98,7 +101,51 @@ def mine(_: HttpRequest, n: str) -> HttpResponse:
     return HttpResponse(n.encode())
 
 
+def worker(_: HttpRequest) -> HttpResponse:
+    work()
+    return HttpResponse()
+
+
+async def async_worker(_: HttpRequest) -> HttpResponse:
+    work()
+    return HttpResponse()
+
+
+class Worker(View):
+    """View that is a class."""
+
+    def get(self, _: HttpRequest) -> HttpResponse:
+        """Answer after the work."""
+        work()
+        return HttpResponse()
+
+
+def worker_stream(_: HttpRequest) -> StreamingHttpResponse:
+    def parts() -> Iterator[str]:
+        for _ in range(2):
+            work()
+            yield "x"
+
+    return StreamingHttpResponse(parts())
+
+
+def slow_middleware(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[[HttpRequest], HttpResponse]:
+    """Work before and after the view."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        work()
+        response = get_response(request)
+        work()
+        return response
+
+    return middleware
+
+
 PATTERNS = (
+    path("worker", worker),
+    path("async-worker", async_worker),
+    path("class-worker", Worker.as_view()),
+    path("worker-stream", worker_stream),
     path("items/<int:item>/", item),
     path("form", form),
     path("body", body),
@@ -388,3 +435,26 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
     completed = subprocess.run([sys.executable, "-c", code + SERVICE], capture_output=True, text=True, check=False)
 
     assert (completed.stdout.split(), completed.stderr) == (["/<n>", "200", "framework", "handler", "serialize"], "")
+
+
+@pytest.mark.parametrize("url", ["/worker", "/async-worker", "/class-worker"])
+def test_the_view_is_handler_and_the_rest_framework(finished: Finished, send_request: Ask, url: str) -> None:
+    """Middleware is no handler, under either protocol."""
+    with override_settings(MIDDLEWARE=[f"{__name__}.slow_middleware"]):
+        assert send_request("GET", url)[0] == 200
+
+    own = own_times(finished)
+    assert own["framework"] >= 2 * WORK_NS
+    assert own["handler"] >= WORK_NS
+    assert own["overhead"] == 0
+
+
+def test_a_stream_is_handler(finished: Finished) -> None:
+    """Its steps run after the middleware."""
+    with override_settings(MIDDLEWARE=[f"{__name__}.slow_middleware"]):
+        assert by_wsgi("GET", "/worker-stream") == (200, b"xx")
+
+    own = own_times(finished)
+    assert own["framework"] >= 2 * WORK_NS
+    assert own["handler"] >= 2 * WORK_NS
+    assert own["overhead"] == 0

@@ -17,6 +17,7 @@ import flask
 import flask.json.provider
 import pytest
 from flask import Blueprint, Flask, jsonify, request, send_file, stream_with_context
+from flask.views import MethodView
 from opentelemetry.instrumentation.flask import FlaskInstrumentor as TheirInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
@@ -28,6 +29,7 @@ from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import flask as module
 from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
+from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -374,3 +376,69 @@ def test_a_process_without_flask_loads_nothing_of_it() -> None:
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert completed.stdout.strip() == "[]"
+
+
+def working_views(app: Flask) -> None:
+    """Add views that work, and work of the framework around them."""
+
+    @app.get("/plain")
+    def plain() -> str:
+        work()
+        return "done"
+
+    @app.get("/coroutine")
+    async def coroutine() -> str:
+        work()
+        return "done"
+
+    @app.get("/generator")
+    def generator() -> Any:
+        def parts() -> Generator[str]:
+            for _ in range(2):
+                work()
+                yield "x"
+
+        return flask.Response(parts())
+
+    class View(MethodView):
+        """View that is a class."""
+
+        def get(self) -> str:
+            """Answer after the work."""
+            work()
+            return "done"
+
+    app.add_url_rule("/view", view_func=View.as_view("view"))
+
+    @app.before_request
+    def before() -> Any:
+        work()
+        return ("no", 403) if "refuse" in request.args else None
+
+    @app.after_request
+    def after(response: flask.Response) -> flask.Response:
+        work()
+        return response
+
+
+@pytest.mark.parametrize("path", ["/plain", "/coroutine", "/generator", "/view"])
+def test_the_view_is_handler_and_the_rest_framework(finished: Finished, path: str) -> None:
+    """The functions around the view are no handler."""
+    app = Flask(__name__)
+    working_views(app)
+
+    assert send_request(app, "GET", path).status_code == 200
+    own = own_times(finished)
+    assert own["framework"] >= 2 * WORK_NS
+    assert own["handler"] >= WORK_NS
+    assert own["overhead"] == 0
+
+
+def test_a_request_that_never_reaches_its_view_is_framework(finished: Finished) -> None:
+    """A `before_request` function has refused it."""
+    app = Flask(__name__)
+    working_views(app)
+
+    assert send_request(app, "GET", "/plain?refuse=1").status_code == 403
+    assert own_times(finished)["framework"] >= 2 * WORK_NS
+    assert own_times(finished).get("handler", 0) < WORK_NS
