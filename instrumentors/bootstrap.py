@@ -43,6 +43,7 @@ LIBRARIES = (
     Library("cv2", "opencv", "OpenCvInstrumentor"),
     Library("django", "django", "DjangoInstrumentor"),
     Library("flask", "flask", "FlaskInstrumentor"),
+    Library("gradio", "gradio", "GradioInstrumentor"),
     Library("grpc", "grpc", "GrpcInstrumentor"),
     Library("grpc.aio", "grpc_server", "GrpcServerInstrumentor"),
     Library("gunicorn", "gunicorn", "GunicornInstrumentor"),

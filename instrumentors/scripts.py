@@ -26,6 +26,7 @@ SERVERS: Final = (
     "bentoml",
     "django.core.handlers.base",
     "flask",
+    "gradio",
     "grpc._server",
     "gunicorn",
     "litserve",

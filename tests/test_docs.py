@@ -290,6 +290,7 @@ SINGLE_VERSION = {
     "bentoml",
     "boto3",
     "catboost",
+    "gradio",
     "kserve",
     "lightgbm",
     "litserve",

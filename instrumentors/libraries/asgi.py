@@ -462,7 +462,7 @@ async def _handled(exchange: Any, handler: Awaitable[None]) -> None:
 def _stream(original: Any) -> Any:
     async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
         exchange = scope.get(KEY)
-        if exchange is None or exchange.handling:
+        if exchange is None or exchange.handling or not is_users_code(scope.get("endpoint")):
             await original(self, scope, receive, send)
         else:
             await _handled(exchange, original(self, scope, receive, send))

@@ -63,6 +63,7 @@ _FRAMEWORKS = frozenset(
         "django",
         "fastapi",
         "flask",
+        "gradio",
         "grpc_health",
         "grpc_reflection",
         "kserve",

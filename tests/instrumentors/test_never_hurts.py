@@ -22,6 +22,7 @@ from stagelens.instrumentors.bootstrap import LIBRARIES
 # in one process: in batchers/ it is imported later.
 BESIDE = {
     "bentoml": "bentoml",
+    "gradio": "found",
     "kserve": "kserve",
     "litserve": "litserve",
     "mlserver": "mlserver",
@@ -29,7 +30,7 @@ BESIDE = {
     **dict.fromkeys(("botocore", "orjson", "redis", "soundfile"), "around"),
     **dict.fromkeys(("catboost", "lightgbm", "xgboost"), "models"),
 }
-ALONE = {"kserve", "mlserver", "ray.serve"}
+ALONE = {"gradio", "kserve", "mlserver", "ray.serve"}
 # Patches each class of a library, which has more of them the more of its modules are imported.
 GROWS = {"sklearn"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}

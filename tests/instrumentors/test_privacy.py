@@ -327,7 +327,7 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
     return {item["key"]: next(iter(item["value"].values())) for item in attributes}
 
 
-BATCHERS = {"bentoml", "concurrent.futures", "kserve", "litserve", "mlserver", "ray.serve"}
+BATCHERS = {"bentoml", "concurrent.futures", "gradio", "kserve", "litserve", "mlserver", "ray.serve"}
 # Libraries that note times and numbers of rows only, as the tests in `around/` and `models/` show.
 CALLS_ONLY = {
     library.trigger

@@ -1,0 +1,126 @@
+"""Gradio: counts each event of its queue as a request, and times the function of the event.
+
+- The route is the name of the event in Gradio's API, such as `/predict`, or the name of its function.
+- The [Starlette and FastAPI](asgi.md) module counts the web requests. Those of the queue only add events, and wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from types import MappingProxyType, ModuleType
+from typing import Any
+
+from ..instrumentor import Hook, Instrumentor, log_failure, timed_async
+from ..recorder import begin, end, finish
+from ..records import Marks, clock, current
+
+
+class GradioInstrumentor(Instrumentor):
+    """Instrumentor of `gradio.queueing.Queue`, and of the functions of `gradio.Blocks`."""
+
+    library = "gradio"
+    title = "Gradio"
+    stages = MappingProxyType(
+        {
+            "queue": "the time from the entry of an event into Gradio's queue until it is processed",
+            "preprocess": "the conversion of the inputs by the components",
+            "handler": "the function of the event",
+            "postprocess": "the conversion of the outputs by the components",
+            "framework": "the rest of the processing of an event",
+        }
+    )
+    not_timed = ("the way of the result to the browser",)
+    tested = MappingProxyType({"gradio": "6.31.0"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return the patch functions by module."""
+        return {"gradio.queueing": self._queueing, "gradio.route_utils": self._routes, "gradio.blocks": self._blocks}
+
+    def _queueing(self, module: ModuleType) -> None:
+        self.replace(module.Event, "__init__", _event)
+        self.replace(module.Queue, "process_events", _process_events)
+
+    def _routes(self, module: ModuleType) -> None:
+        self.replace(module, "call_process_api", _call)
+
+    def _blocks(self, module: ModuleType) -> None:
+        self.replace(module.Blocks, "preprocess_data", timed_async("preprocess"))
+        self.replace(module.Blocks, "call_function", timed_async("handler"))
+        self.replace(module.Blocks, "postprocess_data", timed_async("postprocess"))
+
+
+# Classes of the exceptions in the events that the current task processes.
+_errors: ContextVar[list[str] | None] = ContextVar("stagelens_gradio", default=None)
+
+
+def _event(original: Any) -> Any:
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
+        original(self, *args, **options)
+        self.stagelens_queued = clock()
+
+    return __init__
+
+
+def _call(original: Any) -> Any:
+    async def call_process_api(*args: Any, **options: Any) -> Any:
+        try:
+            return await original(*args, **options)
+        except BaseException as error:
+            errors = _errors.get()
+            if errors is not None:
+                errors.append(type(error).__qualname__)
+            raise
+
+    return call_process_api
+
+
+def _process_events(original: Any) -> Any:
+    async def process_events(
+        self: Any, events: Sequence[Any], batch: Any, begin_time: Any, fn: Any, **options: Any
+    ) -> Any:
+        # The task may run in the context of the web request that has started the queue.
+        outer = current.set(None)
+        opened = begin()
+        if opened is None:
+            current.reset(outer)
+            return await original(self, events, batch, begin_time, fn, **options)
+        marks, token = opened
+        queued = [getattr(event, "stagelens_queued", marks[1]) for event in events if getattr(event, "alive", True)]
+        errors: list[str] = []
+        noted = _errors.set(errors)
+        try:
+            return await original(self, events, batch, begin_time, fn, **options)
+        finally:
+            ended = clock()
+            _errors.reset(noted)
+            end(token)
+            current.reset(outer)
+            try:
+                _finish(marks, queued, ended, _route(fn), errors[-1] if errors else "")
+            except Exception:
+                log_failure("recording an event of Gradio")
+
+    return process_events
+
+
+def _finish(marks: Marks, queued: Sequence[int], ended: int, route: str, error_type: str) -> None:
+    """Finish a request for each event of a batch, with its own wait and the stages of the batch."""
+    started = marks[1]
+    if len(queued) > 1:
+        marks.extend(("@batch", len(queued), 0))
+    # Facts of the first event, such as its trace, are no facts of the others.
+    shared = [mark for triple in _triples(marks) if triple[0] == "@batch" or triple[0][0] != "@" for mark in triple]
+    for number, since in enumerate(queued):
+        own = [*marks[:3], *shared] if number else marks
+        own.extend(("queue", since, started, "framework", started, ended))
+        finish(own, since, ended, route, error_type)
+
+
+def _triples(marks: Marks) -> list[tuple[Any, Any, Any]]:
+    return list(zip(marks[3::3], marks[4::3], marks[5::3], strict=True))
+
+
+def _route(fn: Any) -> str:
+    name = getattr(fn, "api_name", None) or getattr(fn, "name", None)
+    return f"/{name}" if isinstance(name, str) else ""
