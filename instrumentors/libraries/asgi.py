@@ -16,7 +16,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final, TypeAlias
 
 from ...core.partition import partition
-from ...core.stages import BY_KEY, OVERHEAD, ordered
+from ...core.stages import BY_KEY, FRAMEWORK, HANDLER, OVERHEAD, ordered
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, end_work, finish, start_work
@@ -43,6 +43,9 @@ _SERVER_TIMING: Final = b"server-timing"
 sends_server_timing = os.environ.get(SERVER_TIMING_VARIABLE, "").strip().lower() == "true"
 
 
+_REPORTED: Final = BY_KEY.keys() - {FRAMEWORK, HANDLER}
+
+
 def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
     """Return *message* with a `Server-Timing` header, or unchanged if it has timings of another server; never raises.
 
@@ -67,10 +70,12 @@ def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
 def format_server_timing(marks: Marks, start: int, now: int) -> str:
     """Return the `Server-Timing` value: each stage and the total until *now*, truncated to whole microseconds.
 
+    The time of the framework and of the endpoint's code is only in the total: for the caller, all of it is the service.
+
     >>> format_server_timing(["@open", 0, 0, "queue", 0, 2_500_000, "forward", 3_000_000, 9_000_000], 0, 10_000_000)
     'forward;dur=6.0, queue;dur=2.5, total;dur=10.0'
     """
-    own = partition([each for each in read_marks(marks[:]).intervals if each[0] in BY_KEY], start, now)
+    own = partition([each for each in read_marks(marks[:]).intervals if each[0] in _REPORTED], start, now)
     spent = [(stage, own[stage]) for stage in ordered(own) if own[stage] and stage != OVERHEAD]
     return ", ".join(f"{name};dur={duration // 1000 / 1000}" for name, duration in (*spent, (TOTAL, now - start)))
 
