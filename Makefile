@@ -143,7 +143,7 @@ programs:
 
 # All that the tests of stacks need beside the virtual environment.
 .PHONY: stacks
-stacks: programs triton kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk
+stacks: programs triton kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found
 
 # What the tests of KServe, BentoML, LitServe, MLServer, Ray, vLLM, libraries of models, and clients such as redis-py run, and
 # those of httpx and Starlette themselves, beside what the tests have anyway; the oldest supported versions of libraries and of

@@ -255,7 +255,10 @@ def test_every_library_declares_what_it_times(library: Library) -> None:
 def _installed(distribution: str) -> str:
     """Return the version that the tests run, also of what `make` puts beside them."""
     beside = [
-        path.read_text() for path in (ROOT / "tests").rglob("*.txt") if path.stem in {distribution, "around", "models"}
+        path.read_text()
+        for folder in ("tests", "benchmarks")
+        for path in (ROOT / folder).rglob("*.txt")
+        if path.stem in {distribution, "around", "models", "found"}
     ]
     pinned = re.findall(rf"^{distribution}(?:-cpu)?==(.+)$", "\n".join(beside), re.MULTILINE)
     return pinned[0] if pinned else version(distribution)

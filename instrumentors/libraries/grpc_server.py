@@ -556,10 +556,10 @@ def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
 
 def _incoming(exchange: GrpcExchange, request: Any) -> Any:
     """Return the messages of a streamed *request*, with the wait for each one as `network`; any other request unchanged."""
-    return Requests(exchange, request) if type(request).__name__ == "_MessageReceiver" else request
+    return IncomingMessages(exchange, request) if type(request).__name__ == "_MessageReceiver" else request
 
 
-class Requests:
+class IncomingMessages:
     """Asynchronous iterator over the messages of a request.
 
     Args:
@@ -576,7 +576,7 @@ class Requests:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._messages, name)
 
-    def __aiter__(self) -> Requests:
+    def __aiter__(self) -> IncomingMessages:
         return self
 
     async def __anext__(self) -> Any:

@@ -81,7 +81,7 @@ def is_users_code(endpoint: object) -> bool:
     return not isinstance(module, str) or module.partition(".")[0] not in _FRAMEWORKS
 
 
-class Steps:
+class HandlerSteps:
     """Iterator of the user that records each slow step as `handler`.
 
     Args:
@@ -96,7 +96,7 @@ class Steps:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._steps, name)
 
-    def __iter__(self) -> Steps:
+    def __iter__(self) -> HandlerSteps:
         return self
 
     def __next__(self) -> Any:
@@ -141,7 +141,7 @@ def as_handler(call: Any, function: Any) -> Any:
 
     def handle(*args: Any, **options: Any) -> Any:
         result = handled(*args, **options)
-        return Steps(result) if hasattr(result, "__next__") else result
+        return HandlerSteps(result) if hasattr(result, "__next__") else result
 
     return handle
 
