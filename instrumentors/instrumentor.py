@@ -244,7 +244,11 @@ class CallsInstrumentor(Instrumentor):
                 owner = getattr(module, path, None) if path else module
                 if owner is not None:
                     is_async = inspect.iscoroutinefunction(_function(vars(owner).get(attribute)))
-                    self.replace(owner, attribute, (timed_call_async if is_async else timed_call)(stage))
+                    self.replace(owner, attribute, self.wrapper(stage, is_async=is_async))
+
+    def wrapper(self, stage: str, *, is_async: bool) -> Callable[[Any], Any]:
+        """Return the wrapper of a function, or of a coroutine function, that records its calls as *stage*."""
+        return (timed_call_async if is_async else timed_call)(stage)
 
 
 def _identity(function: Any) -> tuple[str | None, str | None]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ..instrumentor import CallsInstrumentor
+from .dependency_common import DependencyInstrumentor
 
 
-class BotocoreInstrumentor(CallsInstrumentor):
+class BotocoreInstrumentor(DependencyInstrumentor):
     """Instrumentor of the clients of botocore."""
 
     library = "botocore"
     title = "boto3"
+    service = "boto3"
     stages = MappingProxyType({"dependency": "a call of a client, and reading the body of a response"})
     not_timed = ("aiobotocore",)
     tested = MappingProxyType({"boto3": "1.44.8"})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ..instrumentor import CallsInstrumentor
+from .dependency_common import DependencyInstrumentor
 
 _CURSOR = ("execute", "executemany", "fetchone", "fetchmany", "fetchall", "scroll")
 _CONNECTION = ("connect", "execute", "commit", "rollback")
@@ -17,11 +17,12 @@ def _methods(owner: str, names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     return {"dependency": tuple(f"{owner}.{name}" for name in names)}
 
 
-class PsycopgInstrumentor(CallsInstrumentor):
+class PsycopgInstrumentor(DependencyInstrumentor):
     """Instrumentor of the connections and cursors of Psycopg."""
 
     library = "psycopg"
     title = "Psycopg"
+    service = "psycopg"
     stages = MappingProxyType(
         {"dependency": "connecting, `execute`, `executemany`, `commit`, `rollback`, and fetching rows"}
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ..instrumentor import CallsInstrumentor
+from .dependency_common import DependencyInstrumentor
 
 _CLIENT = (
     "Redis.execute_command",
@@ -18,11 +18,12 @@ _CLIENT = (
 _CLUSTER = ("RedisCluster.execute_command", "ClusterPipeline.execute")
 
 
-class RedisInstrumentor(CallsInstrumentor):
+class RedisInstrumentor(DependencyInstrumentor):
     """Instrumentor of the clients of redis-py."""
 
     library = "redis"
     title = "Redis"
+    service = "redis"
     stages = MappingProxyType({"dependency": "a command, or the execution of a pipeline"})
     not_timed = ("messages of `PubSub` and `monitor`, because they belong to no request",)
     tested = MappingProxyType({"redis": "8.1.0"})

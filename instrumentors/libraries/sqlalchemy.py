@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from ..instrumentor import CallsInstrumentor
+from .dependency_common import DependencyInstrumentor
 
 
-class SqlAlchemyInstrumentor(CallsInstrumentor):
+class SqlAlchemyInstrumentor(DependencyInstrumentor):
     """Instrumentor of the calls of a dialect to its driver."""
 
     library = "sqlalchemy"
     title = "SQLAlchemy"
+    service = "sqlalchemy"
     stages = MappingProxyType({"dependency": "connecting, executing a statement, commit and rollback"})
     not_timed = (
         "fetching rows, except by drivers that Stagelens times",

@@ -13,6 +13,7 @@ from typing import Any
 from ...instrumentor import log_failure
 from ...records import MAX_MARKS, Marks, clock, current
 from ...trace_context import traceparent
+from .. import dependency_common
 from .statistics import Averaged, Server
 
 # Outcome by status of HTTP and gRPC: queue full or server unavailable, timeout, cancelled.
@@ -22,9 +23,6 @@ OUTCOMES = {
     "StatusCode.DEADLINE_EXCEEDED": "timeout",
     "StatusCode.CANCELLED": "cancelled",
 }
-# Exceptions by class name, because they come from asyncio, gevent and concurrent.futures.
-CANCELLATIONS = ("CancelledError", "GreenletExit")
-TIMEOUTS = ("Timeout",)
 
 # Attribute of a client that holds its server.
 SERVER = "_stagelens_server"
@@ -129,12 +127,7 @@ def outcome(error: BaseException | None, status: str = "") -> str:
     """
     if not status and callable(ask := getattr(error, "status", None)):
         status = str(ask())
-    if status in OUTCOMES:
-        return OUTCOMES[status]
-    kind = type(error).__name__
-    if isinstance(error, TimeoutError) or kind in TIMEOUTS:
-        return "timeout"
-    return "cancelled" if kind in CANCELLATIONS else "error"
+    return OUTCOMES.get(status) or dependency_common.outcome(error)
 
 
 # Position of `headers` among the arguments of `infer` after the model version, for positional calls.

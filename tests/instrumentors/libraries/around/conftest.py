@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stagelens.instrumentors import recorder
+from stagelens.instrumentors.records import current
 from stagelens.instrumentors.request_marks import read_marks
 
 AROUND = Path(__file__).parents[4] / ".venv" / "around"
@@ -47,3 +48,12 @@ def stages() -> Generator[Callable[[], list[str]]]:
 
     yield outermost
     recorder.end(token)
+
+
+@pytest.fixture
+def failed_calls(stages: Callable[[], list[str]]) -> Callable[[], list[str]]:
+    """The function returns the outcomes of the failed calls of the request so far."""
+    assert stages() == []
+    marks = current.get()
+    assert marks is not None
+    return lambda: [outcome for outcome, _ in read_marks(marks).facts.get("@failed", ())]

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import io
 import shutil
+import socket
 import subprocess
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -51,6 +52,13 @@ def redis_port(around: Path, tmp_path: Path) -> Generator[int]:
         server.terminate()
 
 
+@pytest.fixture
+def silent_port() -> Generator[int]:
+    """Port of a server that accepts connections and sends nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
 def test_orjson_serializes(stages: Callable[[], list[str]]) -> None:
     """A C function with its options."""
     orjson: Any = importlib.import_module("orjson")
@@ -73,8 +81,10 @@ def test_soundfile_preprocesses(stages: Callable[[], list[str]]) -> None:
     assert stages() == ["preprocess", "preprocess"]
 
 
-def test_redis_is_a_dependency(stages: Callable[[], list[str]], redis_port: int) -> None:
-    """A command and a pipeline are a stage each; an error of the server too."""
+def test_redis_is_a_dependency(
+    stages: Callable[[], list[str]], failed_calls: Callable[[], list[str]], redis_port: int
+) -> None:
+    """A command and a pipeline are a stage each; an error of the server too, which is a failed call."""
     redis: Any = importlib.import_module("redis")
     with redis.Redis(port=redis_port) as client:
         client.set("a", 1)
@@ -83,7 +93,37 @@ def test_redis_is_a_dependency(stages: Callable[[], list[str]], redis_port: int)
         with pytest.raises(redis.ResponseError):
             client.lpush("a", 1)
 
-    assert stages() == ["dependency"] * 3
+    assert (stages(), failed_calls()) == (["dependency"] * 3, ["redis:error"])
+
+
+def test_a_silent_server_is_a_failed_call(silent_port: int, failed_calls: Callable[[], list[str]]) -> None:
+    """Redis, S3 and a task that is cancelled; a body that stops arriving would be one of its own."""
+    redis: Any = importlib.import_module("redis")
+    redis_asyncio: Any = importlib.import_module("redis.asyncio")
+    boto3: Any = importlib.import_module("boto3")
+    config: Any = importlib.import_module("botocore.config")
+    exceptions: Any = importlib.import_module("botocore.exceptions")
+    with redis.Redis(port=silent_port, socket_timeout=0.1, retry=None) as client, pytest.raises(redis.TimeoutError):
+        client.get("a")
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=f"http://127.0.0.1:{silent_port}",
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",  # noqa: S106 - not a secret
+        config=config.Config(read_timeout=0.1, retries={"total_max_attempts": 1}),
+    )
+    with pytest.raises(exceptions.ReadTimeoutError):
+        s3.list_buckets()
+
+    async def cancel() -> None:
+        async with redis_asyncio.Redis(port=silent_port) as client:
+            await asyncio.wait_for(client.get("a"), 0.1)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(cancel())
+
+    assert failed_calls() == ["redis:timeout", "boto3:timeout", "redis:cancelled"]
 
 
 def test_redis_of_asyncio_is_a_dependency(stages: Callable[[], list[str]], redis_port: int) -> None:

@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from sqlalchemy import create_engine, text
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from stagelens.instrumentors import instrumentor, recorder
@@ -145,6 +146,26 @@ def test_psycopg_is_a_dependency(stages: Callable[[], list[str]], postgresql_ser
 
     # The connection commits at its end.
     assert stages() == ["dependency"] * 4
+
+
+def test_a_failed_statement_is_one_failed_call(failed_calls: Callable[[], list[str]], postgresql_server: Any) -> None:
+    """Of the driver, through the connection or SQLAlchemy around it."""
+    url = postgresql_server.url("postgres")
+    with psycopg.connect(url) as connection, pytest.raises(psycopg.errors.UndefinedTable):
+        connection.execute("SELECT * FROM missing")
+    with (
+        psycopg.connect(url, options="-c statement_timeout=1") as connection,
+        pytest.raises(psycopg.errors.QueryCanceled),
+    ):
+        connection.execute("SELECT pg_sleep(60)")
+    engine = create_engine("postgresql+psycopg://" + url.partition("://")[2])
+    with engine.connect() as connection, pytest.raises(ProgrammingError):
+        connection.execute(text("SELECT * FROM missing"))
+    engine.dispose()
+    with create_engine("sqlite://").connect() as connection, pytest.raises(OperationalError):
+        connection.execute(text("SELECT * FROM missing"))
+
+    assert failed_calls() == ["psycopg:error", "psycopg:cancelled", "psycopg:error", "sqlalchemy:error"]
 
 
 def test_an_async_engine_is_a_dependency(stages: Callable[[], list[str]], postgresql_server: Any) -> None:
