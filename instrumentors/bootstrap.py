@@ -75,6 +75,7 @@ LIBRARIES = (
     Library("sklearn", "sklearn", "SklearnInstrumentor"),
     Library("starlette", "asgi", "AsgiInstrumentor"),
     Library("threading", "executors", "ExecutorInstrumentor"),
+    Library("tokenizers", "tokenizers", "TokenizersInstrumentor"),
     Library("torch", "torch", "TorchInstrumentor"),
     Library("transformers", "transformers", "TransformersInstrumentor"),
     Library("tritonclient", "tritonclient", "TritonClientInstrumentor"),

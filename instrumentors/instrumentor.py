@@ -266,9 +266,11 @@ def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
 
 def _as_wrapper_of(replacement: Any, original: Any) -> Any:
     functools.update_wrapper(replacement, original)
-    if inspect.isbuiltin(original):
-        # A function written in C has no annotations, and those of our wrapper are not its own.
+    # A function or method written in C may lack both, and those of our wrapper are not its own.
+    if not hasattr(original, "__annotations__"):
         replacement.__annotations__ = {}
+    if not hasattr(original, "__module__"):
+        replacement.__module__ = None
     # OpenTelemetry instrumentations recognize their own wrappers by these attributes, so our wrapper must not have them.
     for name in [name for name in vars(replacement) if name.startswith("opentelemetry_")]:
         delattr(replacement, name)

@@ -56,7 +56,7 @@ ALLOWED = MappingProxyType(
 
 
 # Libraries that only the second tier has installed.
-HEAVY = {*BESIDE, "cv2", "sentence_transformers", "torch", "transformers", "tritonclient"}
+HEAVY = {*BESIDE, "cv2", "sentence_transformers", "tokenizers", "torch", "transformers", "tritonclient"}
 TRIGGERS = [
     pytest.param(library.trigger, marks=[pytest.mark.stacks] if library.trigger in HEAVY else [])
     for library in LIBRARIES

@@ -33,6 +33,8 @@ KINDS: Final = (
     inspect.isclass,
 )
 ABSENT: Final = object()
+# Py_TPFLAGS_BASETYPE: the class can have subclasses.
+BASETYPE: Final = 1 << 10
 
 
 class Place(NamedTuple):
@@ -134,7 +136,7 @@ def unheard(noise: list[str]) -> Generator[None]:
 
 def overridden(place: Place) -> bool:
     """Return whether a subclass of a patched class can override the method, and inherits the patch otherwise."""
-    if not isinstance(place.owner, type):
+    if not isinstance(place.owner, type) or not place.owner.__flags__ & BASETYPE:
         return True
 
     def override() -> None: ...

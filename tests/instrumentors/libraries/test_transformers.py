@@ -9,7 +9,7 @@ import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from transformers import (
     LlamaForCausalLM,
     Pipeline,
     PreTrainedTokenizerFast,
+    TextStreamer,
     pipeline,
 )
 
@@ -30,6 +31,7 @@ from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import transformers
+from stagelens.instrumentors.libraries.tokenizers import TokenizersInstrumentor
 from stagelens.instrumentors.libraries.transformers import TransformersInstrumentor, repository_name
 from tests.instrumentors.libraries.tiny_models import bert, llama, tokenizer
 
@@ -195,6 +197,17 @@ def test_a_pipeline_that_generates_prefills_and_decodes(in_a_request: Finished) 
     assert max(shares) > 0.5
 
 
+@pytest.fixture
+def own_tokenizers(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Instrument the tokenizers inside too, and record calls of any duration."""
+    monkeypatch.setattr("stagelens.instrumentors.instrumentor.MIN_CALL_NS", 0)
+    instrumentor = TokenizersInstrumentor()
+    instrumentor.instrument()
+    yield
+    instrumentor.uninstrument()
+
+
+@pytest.mark.usefixtures("own_tokenizers")
 @pytest.mark.parametrize(
     ("call", "stage"),
     [
@@ -206,11 +219,23 @@ def test_a_pipeline_that_generates_prefills_and_decodes(in_a_request: Finished) 
     ],
 )
 def test_a_tokenizer_is_one_stage(in_a_request: Finished, call: Any, stage: str) -> None:
-    """However often it calls itself."""
+    """However often it calls itself, with the tokenizer of `tokenizers` inside."""
     call(tokenizer())
 
     assert in_a_request.stages() == [stage]
     assert records.current.get() is in_a_request[0][0]
+
+
+@pytest.mark.usefixtures("own_tokenizers")
+def test_decoding_inside_of_generate_is_no_stage(in_a_request: Finished, capsys: pytest.CaptureFixture[str]) -> None:
+    """A streamer decodes every token."""
+    words, model = tokenizer(), llama()
+    inputs = words("word1", return_tensors="pt", return_token_type_ids=False)
+    model.generate(**inputs, max_new_tokens=3, do_sample=False, streamer=TextStreamer(words))
+
+    assert capsys.readouterr().out
+    assert in_a_request.stages().count("tokenize") == 1
+    assert "postprocess" not in in_a_request.stages()
 
 
 def test_an_exception_of_the_tokenizer_is_unchanged(in_a_request: Finished) -> None:

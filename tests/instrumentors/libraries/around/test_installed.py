@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import pickle
 import threading
 from collections.abc import Callable, Generator
 from typing import Any
@@ -18,11 +19,14 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from sqlalchemy import create_engine, text
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.ext.asyncio import create_async_engine
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from stagelens.instrumentors import instrumentor, recorder
 from stagelens.instrumentors.bootstrap import LIBRARIES
 
-INSTALLED = ("json", "numpy", "PIL", "cv2", "pydantic", "psycopg", "sqlalchemy")
+INSTALLED = ("json", "numpy", "PIL", "cv2", "pydantic", "psycopg", "sqlalchemy", "tokenizers")
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +58,8 @@ def _image() -> bytes:
     return file.getvalue()
 
 
+WORDS = Tokenizer(WordLevel({"a": 0, "b": 1}))
+WORDS.pre_tokenizer = Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
 CALLS: dict[str, tuple[str, Callable[[], Any], Any]] = {
     "json": ("serialize", lambda: json.load(io.StringIO('{"a": [1]}')), {"a": [1]}),
     "json option": ("serialize", lambda: json.dumps({"b": 1, "a": 2}, sort_keys=True), '{"a": 2, "b": 1}'),
@@ -61,6 +67,8 @@ CALLS: dict[str, tuple[str, Callable[[], Any], Any]] = {
     "pydantic dump": ("serialize", lambda: Sized(name="a", size=1).model_dump(exclude={"name"}), {"size": 1}),
     "type adapter": ("serialize", lambda: TypeAdapter(list[int]).validate_json("[1, 2]"), [1, 2]),
     "pillow": ("preprocess", lambda: Image.new("RGB", (4, 4)).resize((2, 1)).size, (2, 1)),
+    "tokenizers": ("tokenize", lambda: [each.ids for each in WORDS.encode_batch(["a b", "b"])], [[0, 1], [1]]),
+    "tokenizers decode": ("postprocess", lambda: pickle.loads(pickle.dumps(WORDS)).decode(ids=[1, 0]), "b a"),  # noqa: S301
     "opencv": ("preprocess", lambda: cv2.resize(np.zeros((4, 4, 3)), dsize=(2, 1)).shape, (1, 2, 3)),
 }
 
