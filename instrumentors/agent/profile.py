@@ -13,6 +13,7 @@ samples of a request wait for its end, and are then divided among its stages by 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import gc
 import random
@@ -21,7 +22,7 @@ import sysconfig
 import time
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from importlib import import_module
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NamedTuple
@@ -271,13 +272,17 @@ class Profiler:
             chosen = {*chosen, self._rng.choice(requests)}
         if not chosen:
             return False
+        with _no_collection():
+            self._look(chosen, now)
+        return bool(slow)
+
+    def _look(self, chosen: Collection[_Request], now: int) -> None:
         frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
         for request in chosen:
             stack = self._stack(request, frames, jobs)
             if stack and request.marks[0] == OPEN:
                 self.samples_of(request.marks).add(now, stack)
-        return bool(slow)
 
     def take(
         self, marks: Marks, own: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
@@ -427,6 +432,24 @@ class Profiler:
                 self._codes.clear()
             known = self._codes[code] = _describe(code, frame.f_globals.get("__name__"))
         return known
+
+
+@contextlib.contextmanager
+def _no_collection() -> Generator[None]:
+    """Prevent garbage collections while the frames of other threads are read, in Python 3.11.
+
+    That version may collect garbage while it creates the frame object of a running function. A finalizer can let the function end
+    meanwhile. The object then refers to memory of something else, and the process crashes sooner or later. Python 3.12 collects
+    between two instructions only (https://docs.python.org/3.12/whatsnew/3.12.html#other-language-changes).
+    """
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def other_key(key: str) -> str:
