@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import sys
 from collections.abc import Generator, Mapping
 
@@ -65,8 +64,6 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--gate", action="store_true", help="exit with 1 if a gated goal is missed")
     options = parser.parse_args()
     options.as_found = options.stacks[:1] == [AS_FOUND]
-    if options.as_found:
-        os.environ.setdefault("STAGELENS_PROFILE", "on")
     known = found.FOUND if options.as_found else STACKS
     chosen = options.stacks[1:] if options.as_found else options.stacks
     options.stacks = chosen or list(known)

@@ -27,7 +27,7 @@ _ROW = re.compile(r"^(guilty_\w+) \(planted_lines\.py:\d+\)\s+\S+(?: m?s)?\s+([\
 def measure(style: str, kind: str) -> tuple[bool, float, float]:
     """Return whether the first function is the planted one, its time and the true time. [milliseconds]."""
     command = [sys.executable, "-m", "stagelens", "run", "--summary", "--", sys.executable, str(PROGRAM), style, kind]
-    env = {**os.environ, "COLUMNS": "120", "STAGELENS_PROFILE": "on"}
+    env = {**os.environ, "COLUMNS": "120"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300, check=True)
     true = float(done.stdout)
     _, _, table = done.stderr.partition("Your code at p99")

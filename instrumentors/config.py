@@ -68,9 +68,6 @@ MIN_INTERVAL_SECONDS = 0.1
 MAX_DIGITS = 9
 # Per series and export interval: bounds the memory for retained traces.
 MAX_RETAINED = 100
-# On Python 3.11 a process may end by a segmentation fault while a thread reads the frames of others. It was seen under load; also
-# https://github.com/getsentry/sentry-python/issues/6119.
-IS_PROFILE_SAFE = sys.version_info >= (3, 12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +185,7 @@ class AgentConfig:
     keep: SamplingLimits = field(default_factory=SamplingLimits)
     budget: OverheadBudget | None = field(default_factory=OverheadBudget)
     hardware: bool = True
-    profile: bool = IS_PROFILE_SAFE
+    profile: bool = True
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AgentConfig:
@@ -214,7 +211,7 @@ class AgentConfig:
             ),
             budget=read("STAGELENS_OVERHEAD_BUDGET", OverheadBudget.parse, OverheadBudget()),
             hardware=read("STAGELENS_HARDWARE", _boolean, default=True),
-            profile=read("STAGELENS_PROFILE", _switch, default=IS_PROFILE_SAFE),
+            profile=read("STAGELENS_PROFILE", _switch, default=True),
         )
 
 

@@ -91,7 +91,7 @@ AGENT = (
     ),
     Setting(
         "STAGELENS_PROFILE",
-        "on, but off on Python 3.11",
+        "on",
         "`off` disables the [sampling of call stacks of slow requests](architecture.md#tail-profiler)",
     ),
     Setting("STAGELENS_HARDWARE", "true", "`false` disables [metrics of CPU, memory, threads and GPUs](hardware.md)"),

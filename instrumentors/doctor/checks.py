@@ -222,7 +222,7 @@ def profiler_state(inspection: Inspection) -> str:
     if not config.enabled:
         return ""
     if not config.profile:
-        return "off (STAGELENS_PROFILE; the default on Python 3.11)"
+        return "off (STAGELENS_PROFILE)"
     limit = f"at most {100 * SLOW_SHARE:g} % of a CPU core"
     return f"on, {limit}, within the overhead budget of {config.budget}" if config.budget else f"on, {limit}"
 
