@@ -261,6 +261,9 @@ def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
         return type(original)(_as_wrapper_of(make(function), function))
     if isinstance(original, property) and original.fget is not None:
         return original.getter(_as_wrapper_of(make(original.fget), original.fget))
+    if isinstance(original, type):
+        # A subclass, which inherits the rest.
+        return make(original)
     return _as_wrapper_of(make(_callable(owner, original)), original)
 
 

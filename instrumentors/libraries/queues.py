@@ -51,11 +51,14 @@ MAX_KINDS: Final = 1024
 # Coroutines of asyncio that wait and do no work.
 _WAITS: Final = frozenset({"get", "wait", "sleep", "acquire", "join"})
 
+# Modules whose pools follow the work of their jobs by themselves (`executors.py`), or cannot.
+_POOLS: Final = frozenset({"concurrent.futures.thread", "multiprocessing.pool"})
+
 _logger = logging.getLogger("stagelens")
 
 
 class QueueInstrumentor(Instrumentor):
-    """Instrumentor of `asyncio.Queue` and `queue.Queue`."""
+    """Instrumentor of `asyncio.Queue`, `queue.Queue`, `queue.SimpleQueue` and janus."""
 
     library = "queue"
     title = "Queues and your own batchers"
@@ -66,7 +69,7 @@ class QueueInstrumentor(Instrumentor):
     not_timed = (
         "jobs without a future, a `threading.Event` or a queue for the result. Use `stagelens.ticket` and `stagelens.batch` for them.",
         "jobs whose future or event is shared by several requests",
-        "jobs in `queue.SimpleQueue`, `collections.deque` and `multiprocessing` queues. Use `stagelens.ticket` in the same way.",
+        "jobs in lists, `collections.deque` and `multiprocessing` queues. Use `stagelens.ticket` in the same way.",
         "requests that use `stagelens.ticket` themselves: only their tickets count",
     )
     # Loops and their methods that are inherited from a type that cannot be patched.
@@ -80,6 +83,7 @@ class QueueInstrumentor(Instrumentor):
             "concurrent.futures._base": lambda module: _add_type(FUTURES, module.Future),
             "asyncio.futures": lambda module: _add_type(FUTURES, module.Future),
             "asyncio.queues": self._asyncio,
+            "janus": self._janus,
             "asyncio.base_events": self._loop,
             "uvloop": self._uvloop,
         }
@@ -87,6 +91,14 @@ class QueueInstrumentor(Instrumentor):
     def _queue(self, module: ModuleType) -> None:
         self.replace(module.Queue, "put", _put)
         self.replace(module.Queue, "get", _get)
+        # The type is not mutable.
+        self.replace(module, "SimpleQueue", _followed)
+
+    def _janus(self, module: ModuleType) -> None:
+        self.replace(module.Queue, "_put_internal", _put_nowait)
+        self.replace(module._SyncQueueProxy, "get", _get)  # noqa: SLF001 - the type of `Queue.sync_q`
+        self.replace(module._AsyncQueueProxy, "get", _get_janus)  # noqa: SLF001 - the type of `Queue.async_q`
+        self.replace(module._AsyncQueueProxy, "get_nowait", _get_nowait)  # noqa: SLF001 - as above
 
     def _asyncio(self, module: ModuleType) -> None:
         _add_type(QUEUES, module.Queue)
@@ -551,6 +563,27 @@ def _after(forming: QueueRun | None, awaited: Job | None, started: int) -> None:
             forming.marks.extend(("queue", started, clock()))
 
 
+def _followed(original: Any) -> Any:
+    """Return a subclass of `queue.SimpleQueue` that follows jobs."""
+
+    class SimpleQueue(original):
+        def __new__(cls, *args: Any) -> Any:
+            owner = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            return original() if owner in _POOLS else super().__new__(cls, *args)
+
+        put = _put(original.put)
+        get = _get(original.get)
+
+        def put_nowait(self, item: Any) -> None:
+            self.put(item)
+
+        def get_nowait(self) -> Any:
+            return self.get(block=False)
+
+    SimpleQueue.__qualname__, SimpleQueue.__module__, SimpleQueue.__doc__ = "SimpleQueue", "queue", original.__doc__
+    return SimpleQueue
+
+
 def _get_later(original: Any) -> Any:
     # The context of the caller: `asyncio.wait_for` runs the coroutine in another one in Python 3.11.
     def get(self: Any) -> Any:
@@ -579,6 +612,25 @@ def _as_coroutine_function(function: Callable[..., Any]) -> Any:
     # Honoured by `asyncio.iscoroutinefunction`; `inspect` has no such mark in Python 3.11.
     vars(function)["_is_coroutine"] = sys.modules["asyncio.coroutines"]._is_coroutine  # noqa: SLF001
     return function
+
+
+def _get_janus(original: Any) -> Any:
+    def get(self: Any) -> Any:
+        # In the context of the caller, as above. Its `get` does not call `get_nowait`.
+        run, forms, awaited = _before(self)
+        return _taking(_forming(original(self), run if forms else None, awaited), run)
+
+    return _as_coroutine_function(get)
+
+
+async def _taking(waiting: Any, run: QueueRun | None) -> Any:
+    item = await waiting
+    if _jobs:
+        try:
+            _take(run, item)
+        except Exception:
+            log_failure("following a job from a queue")
+    return item
 
 
 async def _forming(waiting: Any, run: QueueRun | None, awaited: Job | None) -> Any:
@@ -642,7 +694,7 @@ def _create_task(original: Any) -> Any:
 
 def _only_waits(coro: Any) -> bool:
     code = getattr(coro, "cr_code", None)
-    return code is _forming.__code__ or (
+    return code in {_forming.__code__, _taking.__code__} or (
         code is not None and code.co_name in _WAITS and Path(code.co_filename).parent.name == "asyncio"
     )
 

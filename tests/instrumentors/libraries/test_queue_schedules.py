@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import janus
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -33,6 +34,9 @@ def executors() -> Iterator[None]:
     instrumentor.instrument()
     yield
     instrumentor.uninstrument()
+
+
+Queue = asyncio.Queue[Any] | janus.AsyncQueue[Any]
 
 
 class Style(NamedTuple):
@@ -113,7 +117,7 @@ async def answer(reference: Reference, batch: list[Any], style: Style) -> None:
         await asyncio.sleep(0)
 
 
-async def process(reference: Reference, batch: list[Any], style: Style, following: asyncio.Queue[Any] | None) -> None:
+async def process(reference: Reference, batch: list[Any], style: Style, following: Queue | None) -> None:
     """Work on a batch, then pass it on or answer."""
     if style.elsewhere == "executor":
 
@@ -132,9 +136,7 @@ async def process(reference: Reference, batch: list[Any], style: Style, followin
             following.put_nowait(job)
 
 
-async def work(
-    reference: Reference, jobs: asyncio.Queue[Any], style: Style, following: asyncio.Queue[Any] | None
-) -> None:
+async def work(reference: Reference, jobs: Queue, style: Style, following: Queue | None) -> None:
     """Take batches until cancelled."""
     while True:
         batch = [await jobs.get()]
@@ -153,7 +155,7 @@ async def work(
             await process(reference, batch, style, following)
 
 
-async def ask(jobs: asyncio.Queue[Any], name: str, yields: int, *, cancelled: bool) -> None:
+async def ask(jobs: Queue, name: str, yields: int, *, cancelled: bool) -> None:
     """Be a request, that gives up soon if it is to be cancelled."""
     with request(name):
         for _ in range(yields):
@@ -172,20 +174,20 @@ ALONE = Style(1, forms=False, elsewhere="here", answers=(0, 0, 0, 0), steps_betw
 
 
 @SHARED
-@given(styles=st.lists(STYLES, min_size=1, max_size=3), last=STYLES, requests=REQUESTS)
+@given(styles=st.lists(STYLES, min_size=1, max_size=3), last=STYLES, requests=REQUESTS, of_janus=st.booleans())
 # The first request of a batch is cancelled between the next `get` and the start of its task, in Python 3.11.
 @example(
     styles=[ALONE, ALONE._replace(size=2, forms=True), ALONE],
     last=ALONE,
     requests=[(0, False), (2, False), (3, False), (1, True)],
+    of_janus=False,
 )
-def test_tasks(styles: list[Style], last: Style, requests: list[tuple[int, bool]]) -> None:
+def test_tasks(styles: list[Style], last: Style, requests: list[tuple[int, bool]], *, of_janus: bool) -> None:
     """Workers that share a queue, and one behind them."""
     reference = Reference()
 
     async def main() -> None:
-        first: asyncio.Queue[Any] = asyncio.Queue()
-        second: asyncio.Queue[Any] = asyncio.Queue()
+        first, second = (janus.Queue[Any]().async_q if of_janus else asyncio.Queue[Any]() for _ in range(2))
         workers = [
             asyncio.create_task(work(reference, first, style, second if style.passes_on else None)) for style in styles
         ]
@@ -265,11 +267,16 @@ async def handle_in_tasks(jobs: queue.Queue[Any], count: int) -> None:
 
 
 @SHARED
-@given(styles=st.lists(STYLES, min_size=1, max_size=3), count=st.integers(1, 6), in_tasks=st.booleans())
-def test_threads(styles: list[Style], count: int, *, in_tasks: bool) -> None:
+@given(
+    styles=st.lists(STYLES, min_size=1, max_size=3),
+    count=st.integers(1, 6),
+    in_tasks=st.booleans(),
+    queue_type=st.sampled_from(["Queue", "SimpleQueue"]),
+)
+def test_threads(styles: list[Style], count: int, queue_type: str, *, in_tasks: bool) -> None:
     """Threads that share a queue, for requests in threads or in an event loop."""
     reference = Reference()
-    jobs: queue.Queue[Any] = queue.Queue()
+    jobs = getattr(queue, queue_type)()
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
 

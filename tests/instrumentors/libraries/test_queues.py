@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import janus
 import pytest
 
 from stagelens.instrumentors import tickets
@@ -137,6 +138,49 @@ def test_a_batch_of_an_asyncio_queue_counts_for_its_requests(finished: Finished,
     for names in ("ab", "cd"):
         for name in names:
             assert results[name] == ({"queue", "for_" + "_".join(names)}, 2)
+
+
+@pytest.mark.parametrize("worker", [in_an_executor, pipelined])
+def test_a_batch_of_janus_counts_for_its_requests(finished: Finished, worker: Any) -> None:
+    """As of an `asyncio.Queue`; `pipelined` also takes jobs without a wait."""
+
+    async def main() -> None:
+        jobs: janus.Queue[Any] = janus.Queue()
+        task = asyncio.create_task(worker(jobs.async_q))
+        await asyncio.gather(*(ask(jobs.async_q, name) for name in "abcd"))
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await jobs.aclose()
+
+    asyncio.run(main())
+
+    assert found(finished) == {
+        name: ({"queue", "for_" + "_".join(names)}, 2) for names in ("ab", "cd") for name in names
+    }
+
+
+def test_a_thread_that_takes_from_janus_works_for_the_requests_of_the_loop(finished: Finished) -> None:
+    """The reason for which janus exists."""
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        jobs: janus.Queue[Any] = janus.Queue()
+
+        def serve() -> None:
+            while (job := jobs.sync_q.get()) is not None:
+                work(job[0])
+                loop.call_soon_threadsafe(job[1].set_result, None)
+
+        worker = threading.Thread(target=serve)
+        worker.start()
+        await asyncio.gather(*(ask(jobs.async_q, name) for name in "ab"))
+        await jobs.async_q.put(None)
+        await asyncio.to_thread(worker.join, 30)
+        await jobs.aclose()
+
+    asyncio.run(main())
+
+    assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "ab"}
 
 
 def test_jobs_one_by_one_do_not_mix(finished: Finished) -> None:
@@ -400,9 +444,12 @@ def answer(reply: Any) -> None:
 @pytest.mark.parametrize("make", [threading.Event, Future, queue.Queue])
 @pytest.mark.parametrize("kind", [Job, SlottedJob])
 @pytest.mark.parametrize("size", [1, 2])
-def test_a_thread_works_for_the_requests_of_its_batch(finished: Finished, make: Any, kind: Any, size: int) -> None:
+@pytest.mark.parametrize("queue_type", ["Queue", "SimpleQueue"])
+def test_a_thread_works_for_the_requests_of_its_batch(
+    finished: Finished, make: Any, kind: Any, size: int, queue_type: str
+) -> None:
     """With an event, a future or a queue for the result."""
-    jobs: queue.Queue[Any] = queue.Queue()
+    jobs = getattr(queue, queue_type)()
 
     def loop() -> None:
         while (job := jobs.get()) is not None:
