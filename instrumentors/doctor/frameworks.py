@@ -182,6 +182,15 @@ WAYS = (
         "bypasses the instrumented queue of LitServe: stages recorded in the worker belong to no request",
         'with stagelens.request("predict"):    # in predict',
     ),
+    Way(
+        "multiprocessing",
+        tuple(
+            f"{module}.{name}" for module in ("multiprocessing", "mp") for name in ("Queue", "JoinableQueue", "Pipe")
+        ),
+        (),
+        "carries jobs to another process: stages recorded there belong to no request",
+        "jobs.put((x, stagelens.ticket()))    # and in the process: with stagelens.batch([ticket]) as run:",
+    ),
 )
 # A program that calls one of these functions already handles batches (docs/batches.md).
 _HANDLED_BY = frozenset({"stagelens.batch", "stagelens.request", "stagelens.ticket"})

@@ -66,6 +66,11 @@ def without_modules(monkeypatch: pytest.MonkeyPatch) -> None:
         (inspection_of("mlserver", "start", "."), "mlserver runs in MLServer workers", "stagelens.request"),
         (inspection_of("torchserve", "--start"), "torchserve runs handlers", "ctx.get_request_header"),
         (inspection_of("python", "serve.py", code=SPEC), "ls.OpenAISpec (serve.py:3)", "stagelens.request"),
+        (
+            inspection_of("python", "serve.py", code="import multiprocessing as mp\njobs = mp.Queue()"),
+            "mp.Queue (serve.py:2) carries jobs to another process",
+            "stagelens.ticket()",
+        ),
     ],
 )
 def test_an_uncounted_framework_request_is_reported_with_the_fix(inspection: Inspection, text: str, fix: str) -> None:
@@ -86,6 +91,7 @@ def test_an_uncounted_framework_request_is_reported_with_the_fix(inspection: Ins
         inspection_of("python", "serve.py", code=DEPLOYMENT.replace("class", "@serve.ingress(app)\nclass")),
         inspection_of("mlserver", "start", ".", MLSERVER_PARALLEL_WORKERS="0"),
         inspection_of("python", "serve.py", code="import litserve, bentoml, torch"),
+        inspection_of("python", "serve.py", code="import multiprocessing, queue\njobs = queue.Queue()"),
     ],
 )
 def test_an_unused_or_fixed_framework_has_no_finding(inspection: Inspection) -> None:
