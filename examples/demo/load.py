@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 
 SEED = 2026
-LARGE_SHARE = 0.08
+LARGE_SHARE = 0.2
 SMALL_BYTES, LARGE_BYTES = range(256, 40 << 10), range(448 << 10, 1 << 20)
 MAX_IN_FLIGHT = 64
 
 
 def files(choice: random.Random, count: int = 400) -> list[bytes]:
-    """Read *count* files of this Python's own library, 8 % of them large."""
+    """Read *count* files of this Python's own library, 20 % of them large."""
     library = Path(sysconfig.get_path("stdlib"))
     sizes = {path: path.stat().st_size for path in sorted(library.rglob("*")) if _is_own(path, library)}
     small = [path for path, size in sizes.items() if size in SMALL_BYTES]
