@@ -46,8 +46,8 @@ ALERT_NS = 10 * 10**9
 LOOKS_AHEAD = 4
 # One in this many looks, while requests are slow or were lately, samples another request, as the baseline.
 BASELINE_EVERY = 8
-# Stacks of one look: other threads wait for the interpreter lock meanwhile.
-STACKS_AT_ONCE = 8
+# Stacks of one look, and of those before other threads may run, which wait for the interpreter lock.
+STACKS_AT_ONCE, STACKS_WITHOUT_PAUSE = 8, 4
 MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 512, 512
 # Frames of one stack that are read, from the innermost.
 MAX_DEPTH = 150
@@ -184,6 +184,7 @@ class Profiler:
         self.recent = RecentDurations()
         self.cpu_ns = 0
         self._share = 0.0
+        self._sleep = unpatched("time", "sleep")
         self._enabled = self._started = self._failed = False
         self._running: deque[Place] = deque(maxlen=MAX_RUNNING)
         self._open: dict[int, _Request] = {}
@@ -207,12 +208,11 @@ class Profiler:
             unpatched("_thread", "start_new_thread")(self._run, ())
 
     def _run(self) -> None:
-        sleep = unpatched("time", "sleep")
         seconds, credit_ns = IDLE_SECONDS, MAX_CREDIT_NS
         before, looked_at = time.thread_time_ns(), clock()
         try:
             while True:
-                sleep(seconds)
+                self._sleep(seconds)
                 if not self._enabled:
                     self._clear()
                     seconds = 1.0
@@ -262,18 +262,20 @@ class Profiler:
         shortest = self.recent.shortest
         if not baseline and (shortest is None or not self._has_request_from_before(now - shortest)):
             return False
+        began = clock()
         self._register()
+        self._sleep(0)
         requests = [
             request for request in self._open.values() if request.marks[3:4] != [SHARED] and request.marks[1] > 0
         ]
         slow = [request for request in requests if self._is_slow(request, now)]
         chosen = self._rng.sample(slow, STACKS_AT_ONCE) if len(slow) > STACKS_AT_ONCE else slow
         if requests and (baseline if not slow else self._rng.random() * BASELINE_EVERY < 1):
-            chosen = {*chosen, self._rng.choice(requests)}
-        if not chosen:
-            return False
-        with _no_collection():
-            self._look(chosen, now)
+            chosen = list({*chosen, self._rng.choice(requests)})
+        for first in range(0, len(chosen), STACKS_WITHOUT_PAUSE):
+            self._sleep(0)
+            with _no_collection():
+                self._look(chosen[first : first + STACKS_WITHOUT_PAUSE], now + clock() - began)
         return bool(slow)
 
     def _look(self, chosen: Collection[_Request], now: int) -> None:
