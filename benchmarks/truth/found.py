@@ -234,6 +234,8 @@ def _side(number: int) -> Mapping[str, object]:
     return {"side": 960 if number % 12 == 7 else 32}
 
 
+# Some seconds of fast requests: the tail profiler needs slow ones after it has learned what is slow.
+MANY = 3000
 _GTHREAD = (*GUNICORN, "--worker-class", "gthread", "--threads", "8")
 _PREDICT = _posting("/predict", _features)
 
@@ -242,19 +244,25 @@ FOUND: Mapping[str, Found] = {
         "FastAPI, own batcher: asyncio.Queue, a task, run_in_executor",
         (*UVICORN, "services.found.fastapi_batcher:app"),
         _PREDICT,
+        requests=MANY,
     ),
     "fastapi-pipelined": Found(
         "FastAPI, own pipelined batcher: a task for each batch",
         (*UVICORN, "services.found.fastapi_pipelined:app"),
         _PREDICT,
+        requests=MANY,
     ),
     "flask-batcher": Found(
-        "Flask, own batcher: queue.Queue, a thread, futures", (*_GTHREAD, "services.found.flask_batcher:app"), _PREDICT
+        "Flask, own batcher: queue.Queue, a thread, futures",
+        (*_GTHREAD, "services.found.flask_batcher:app"),
+        _PREDICT,
+        requests=MANY,
     ),
     "flask-prepare": Found(
         "Flask, own prepare() makes the tail",
         (*_GTHREAD, "services.found.flask_prepare:app"),
         _posting("/predict", _side),
+        requests=MANY,
     ),
     "fastapi-sklearn": Found(
         "FastAPI, scikit-learn pipeline, pandas", (*UVICORN, "services.found.fastapi_sklearn:app"), _PREDICT
