@@ -567,9 +567,10 @@ def _followed(original: Any) -> Any:
     """Return a subclass of `queue.SimpleQueue` that follows jobs."""
 
     class SimpleQueue(original):
-        def __new__(cls, *args: Any) -> Any:
+        # Without an annotation, for the same signature.
+        def __new__(cls):
             owner = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            return original() if owner in _POOLS else super().__new__(cls, *args)
+            return original() if owner in _POOLS else super().__new__(cls)
 
         put = _put(original.put)
         get = _get(original.get)

@@ -50,7 +50,13 @@ ALLOWED = MappingProxyType(
             "AsyncStream.__stream__ isasyncgenfunction",
             # It returns the coroutine, and reads the context of the caller before. Python 3.11 has no mark for `inspect`; that of
             # `asyncio.iscoroutinefunction` is set.
-            *({"Queue.get iscoroutinefunction"} if sys.version_info < (3, 12) else ()),
+            *(
+                {f"{name} iscoroutinefunction" for name in ("Queue.get", "_AsyncQueueProxy.get")}
+                if sys.version_info < (3, 12)
+                else ()
+            ),
+            # `pickle` finds the subclass in `queue`, but not in `_queue`.
+            "queue.SimpleQueue __module__",
         },
         # Python turns the function of the subclass into a class method.
         "cannot be overridden": {"_MetadataRequester.__init_subclass__"},

@@ -64,8 +64,13 @@ def introspection(place: Place) -> dict[str, Any]:
         "pickled": place.name.startswith("_") or value_or_error(is_pickled, function) is True,
         **{kind.__name__: kind(function) for kind in KINDS},
         # A function written in C has no annotations, and ours has empty ones.
-        **{name: repr(getattr(function, name, None) or ABSENT) for name in DESCRIPTION},
+        **{name: repr(described(function, name) or ABSENT) for name in DESCRIPTION},
     }
+
+
+def described(function: Any, name: str) -> Any:
+    """Return an attribute; None for the annotations of a class, which Python would add to it."""
+    return None if isinstance(function, type) and name == "__annotations__" else getattr(function, name, None)
 
 
 def is_pickled(function: Any) -> bool:

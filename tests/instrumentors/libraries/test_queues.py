@@ -55,7 +55,7 @@ def found(finished: Finished) -> dict[str, tuple[set[str], Any]]:
     return results
 
 
-async def ask(jobs: asyncio.Queue[Any], name: str) -> None:
+async def ask(jobs: asyncio.Queue[Any] | janus.AsyncQueue[Any], name: str) -> None:
     with request(name):
         future = asyncio.get_running_loop().create_future()
         await jobs.put((name, future))
