@@ -57,6 +57,7 @@ LIBRARIES = (
     Library("librosa", "librosa", "LibrosaInstrumentor"),
     Library("lightgbm", "lightgbm", "LightGBMInstrumentor"),
     Library("litserve", "litserve", "LitServeInstrumentor"),
+    Library("asyncio", "locks", "LockInstrumentor"),
     Library("mlserver", "mlserver", "MLServerInstrumentor"),
     Library("numpy", "numpy", "NumpyInstrumentor"),
     Library("onnxruntime", "onnxruntime", "OnnxRuntimeInstrumentor"),

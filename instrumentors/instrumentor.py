@@ -134,6 +134,15 @@ class Instrumentor:
         self._patches.append(Patch(owner, name, original, replacement))
 
 
+def as_coroutine_function(function: Callable[..., Any]) -> Any:
+    """Return *function*, which returns a coroutine, marked as a coroutine function."""
+    if sys.version_info >= (3, 12):
+        return inspect.markcoroutinefunction(function)
+    # Honoured by `asyncio.iscoroutinefunction`; `inspect` has no such mark in Python 3.11.
+    vars(function)["_is_coroutine"] = sys.modules["asyncio.coroutines"]._is_coroutine  # noqa: SLF001
+    return function
+
+
 def timed(stage: str) -> Callable[[Any], Any]:
     """Return a wrapper that records every call of a plain function as a stage of the running request."""
 

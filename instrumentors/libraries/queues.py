@@ -16,12 +16,11 @@ A job with a `contextvars.Context` runs in the context of its request, as those 
 
 from __future__ import annotations
 
-import inspect
 import logging
 import queue
 import sys
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from contextvars import Context
 from pathlib import Path
@@ -31,7 +30,7 @@ from typing import Any, ClassVar, Final
 from weakref import ref
 
 from .. import recorder
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, as_coroutine_function, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, Marks, clock, current
 from ..tickets import BatchRun, Ticket, request_tickets
 
@@ -604,15 +603,7 @@ def _get_later(original: Any) -> Any:
             awaited.release()
         return original(self)
 
-    return _as_coroutine_function(get)
-
-
-def _as_coroutine_function(function: Callable[..., Any]) -> Any:
-    if sys.version_info >= (3, 12):
-        return inspect.markcoroutinefunction(function)
-    # Honoured by `asyncio.iscoroutinefunction`; `inspect` has no such mark in Python 3.11.
-    vars(function)["_is_coroutine"] = sys.modules["asyncio.coroutines"]._is_coroutine  # noqa: SLF001
-    return function
+    return as_coroutine_function(get)
 
 
 def _get_janus(original: Any) -> Any:
@@ -621,7 +612,7 @@ def _get_janus(original: Any) -> Any:
         run, forms, awaited = _before(self)
         return _taking(_forming(original(self), run if forms else None, awaited), run)
 
-    return _as_coroutine_function(get)
+    return as_coroutine_function(get)
 
 
 async def _taking(waiting: Any, run: QueueRun | None) -> Any:

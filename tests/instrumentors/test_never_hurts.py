@@ -51,7 +51,10 @@ ALLOWED = MappingProxyType(
             # It returns the coroutine, and reads the context of the caller before. Python 3.11 has no mark for `inspect`; that of
             # `asyncio.iscoroutinefunction` is set.
             *(
-                {f"{name} iscoroutinefunction" for name in ("Queue.get", "_AsyncQueueProxy.get")}
+                {
+                    f"{name} iscoroutinefunction"
+                    for name in ("Queue.get", "_AsyncQueueProxy.get", "Lock.acquire", "Semaphore.acquire")
+                }
                 if sys.version_info < (3, 12)
                 else ()
             ),

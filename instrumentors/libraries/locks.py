@@ -1,0 +1,83 @@
+"""Locks and semaphores: times the wait of a request for a lock or semaphore, such as one that limits the calls of a model.
+
+The wait counts as `queue`, also that of a batcher's worker for each request of the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType, ModuleType
+from typing import Any, Final
+
+from ..instrumentor import Hook, Instrumentor, as_coroutine_function, log_failure
+from ..records import MAX_MARKS, OPEN, Marks, clock, current
+
+# Shorter waits are not recorded. [nanoseconds]
+MIN_WAIT: Final = 20_000
+
+
+class LockInstrumentor(Instrumentor):
+    """Instrumentor of `asyncio.Lock`, `asyncio.Semaphore` and `threading.Semaphore`."""
+
+    library = "asyncio"
+    title = "Locks and semaphores"
+    stages = MappingProxyType(
+        {
+            "queue": "the wait for an `asyncio.Lock`, an `asyncio.Semaphore` or a `threading.Semaphore`, and their subclasses"
+        }
+    )
+    not_timed = ("`threading.Lock` and `threading.RLock`. Their types cannot be instrumented.",)
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return the patch functions by module."""
+        return {"asyncio.locks": self._asyncio, "threading": self._threading}
+
+    def _asyncio(self, module: ModuleType) -> None:
+        for owner in (module.Lock, module.Semaphore):
+            self.replace(owner, "acquire", _acquire_later)
+
+    def _threading(self, module: ModuleType) -> None:
+        for name in ("acquire", "__enter__"):
+            self.replace(module.Semaphore, name, _acquire)
+
+
+def _acquire(original: Any) -> Any:
+    def acquire(self: Any, *args: Any, **options: Any) -> Any:
+        marks = current.get()
+        if marks is None or marks[0] != OPEN:
+            return original(self, *args, **options)
+        started = clock()
+        try:
+            return original(self, *args, **options)
+        finally:
+            _record(marks, started)
+
+    return acquire
+
+
+def _acquire_later(original: Any) -> Any:
+    def acquire(self: Any) -> Any:
+        marks = current.get()
+        waiting = original(self)
+        try:
+            if marks is not None and marks[0] == OPEN and self.locked():
+                return _waiting(waiting, marks)
+        except Exception:
+            log_failure("timing the wait for a lock")
+        return waiting
+
+    return as_coroutine_function(acquire)
+
+
+async def _waiting(waiting: Any, marks: Marks) -> Any:
+    started = clock()
+    try:
+        return await waiting
+    finally:
+        _record(marks, started)
+
+
+def _record(marks: Marks, started: int) -> None:
+    now = clock()
+    if now - started >= MIN_WAIT and len(marks) < MAX_MARKS:
+        marks.extend(("queue", started, now))

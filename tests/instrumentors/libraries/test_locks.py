@@ -1,0 +1,109 @@
+"""Locks and semaphores: the wait of a request for one is its `queue`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from stagelens.instrumentors.api import request
+from stagelens.instrumentors.libraries.locks import MIN_WAIT, LockInstrumentor
+from stagelens.instrumentors.request_marks import read_marks
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+INSTRUMENTOR = LockInstrumentor
+pytestmark = pytest.mark.usefixtures("instrumented")
+LOCKS = [asyncio.Lock, lambda: asyncio.Semaphore(1), lambda: asyncio.BoundedSemaphore(1)]
+SEMAPHORES = [threading.Semaphore, threading.BoundedSemaphore]
+
+
+def queued(finished: Finished) -> dict[str, list[str]]:
+    """Return the stages of each request by its name."""
+    return {route: [key for key, _, _ in read_marks(marks)[1]] for marks, _, _, route, *_ in finished}
+
+
+@pytest.mark.parametrize("make", LOCKS)
+def test_only_a_request_that_waits_has_a_queue(finished: Finished, make: Any) -> None:
+    async def main() -> None:
+        lock = make()
+        holds, waits = asyncio.Event(), asyncio.Event()
+
+        async def hold() -> None:
+            with request("holds"):
+                async with lock:
+                    holds.set()
+                    await waits.wait()
+                    await asyncio.sleep(2 * MIN_WAIT / 1e9)
+
+        async def wait() -> None:
+            await holds.wait()
+            with request("waits"):
+                waits.set()
+                async with lock:
+                    pass
+
+        await asyncio.gather(hold(), wait())
+
+    asyncio.run(main())
+
+    assert queued(finished) == {"holds": [], "waits": ["queue"]}
+
+
+@pytest.mark.parametrize("make", LOCKS)
+def test_a_cancelled_wait_counts_and_holds_nothing(finished: Finished, make: Any) -> None:
+    async def main() -> None:
+        lock = make()
+        await lock.acquire()
+
+        async def wait() -> None:
+            with request("waits"):
+                await lock.acquire()
+
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(2 * MIN_WAIT / 1e9)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert task.cancelled()
+        lock.release()
+        await asyncio.wait_for(lock.acquire(), 30)
+
+    asyncio.run(main())
+
+    assert queued(finished) == {"waits": ["queue"]}
+
+
+@pytest.mark.parametrize("make", SEMAPHORES)
+def test_a_thread_that_waits_has_a_queue(finished: Finished, make: Any) -> None:
+    semaphore = make(1)
+    waits = threading.Event()
+
+    def wait() -> None:
+        with request("waits"):
+            assert not semaphore.acquire(timeout=2 * MIN_WAIT / 1e9)
+            waits.set()
+            with semaphore:
+                pass
+
+    with request("holds"), semaphore:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waits.wait(30)
+    thread.join(30)
+
+    assert queued(finished)["holds"] == []
+    assert queued(finished)["waits"][0] == "queue"
+
+
+@pytest.mark.parametrize("make", [*LOCKS, *SEMAPHORES])
+def test_nothing_changes_outside_of_a_request(make: Any) -> None:
+    async def main() -> None:
+        lock = make()
+        acquired = lock.acquire()
+        assert await acquired if asyncio.iscoroutine(acquired) else acquired
+        lock.release()
+
+    asyncio.run(main())
