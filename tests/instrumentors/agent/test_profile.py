@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import queue
 import random
 import subprocess
@@ -106,6 +107,51 @@ def test_a_thread(profiler: Profiler) -> None:
     assert "4111" not in key
     line = next(frame.line for frame in frames if frame.function == "guilty")
     assert line == guilty.__code__.co_firstlineno + 3
+
+
+def blocked_by_a_lock() -> tuple[Any, Any]:
+    lock = threading.Lock()
+    lock.acquire()
+    return lock.acquire, lock.release
+
+
+def blocked_by_input() -> tuple[Any, Any]:
+    reading, writing = os.pipe()
+
+    def block() -> None:
+        os.read(reading, 1)
+        os.close(reading)
+
+    # The end of the input.
+    return block, lambda: os.close(writing)
+
+
+def blocked_in_a_library_in_c() -> tuple[Any, Any]:
+    items: queue.SimpleQueue[None] = queue.SimpleQueue()
+    return items.get, lambda: items.put(None)
+
+
+@pytest.mark.parametrize("blocked", [blocked_by_a_lock, blocked_by_input, blocked_in_a_library_in_c])
+def test_a_thread_that_waits_in_c(profiler: Profiler, blocked: Any) -> None:
+    """The innermost function of Python is named, because C code has no frames."""
+    block, release = blocked()
+    opened: list[records.Marks] = []
+
+    def waits(started: threading.Event) -> None:
+        started.set()
+        block()
+
+    def serve(started: threading.Event, _: threading.Event) -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        waits(started)
+        recorder.end(token)
+
+    thread, _ = in_thread(serve)
+    assert look(profiler)
+    release()
+    thread.join()
+    assert "waits" in functions(profiler, opened[0])
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python 3.12 collects between two instructions only")
