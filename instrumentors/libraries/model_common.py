@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sized
+from collections.abc import Callable, Iterable, Mapping, Sized
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -19,11 +19,14 @@ def class_name(model: Any) -> str:
     return type(model).__name__
 
 
-def model_call(name_of: Callable[[Any], str] = class_name) -> Callable[[Any], Any]:
+def model_call(
+    name_of: Callable[[Any], str] = class_name, rows: Callable[[Any], int] | None = None
+) -> Callable[[Any], Any]:
     """Return a wrapper that records the outermost call of a method as `forward`, with the name and the batch size of the model.
 
     Args:
         name_of: Returns the name of the model, for the object whose method is called.
+        rows: Returns the number of rows of the first argument, 0 if unknown. Default: `rows_of`.
     """
 
     def make(original: Any) -> Any:
@@ -42,7 +45,7 @@ def model_call(name_of: Callable[[Any], str] = class_name) -> Callable[[Any], An
                 return timed(self, *args, **options)
             finally:
                 if has_capacity(marks):
-                    _describe(marks, _name(name_of, self), args)
+                    _describe(marks, _name(name_of, self), rows or rows_of, args, options)
 
         return call
 
@@ -70,12 +73,14 @@ def _name(name_of: Callable[[Any], str], model: Any) -> str:
         return class_name(model)
 
 
-def _describe(marks: Marks, name: str, args: tuple[Any, ...]) -> None:
+def _describe(
+    marks: Marks, name: str, rows: Callable[[Any], int], args: tuple[Any, ...], options: Mapping[str, Any]
+) -> None:
     try:
         marks.extend(("@model", name, 0))
-        rows = rows_of(args[0]) if args else 0
-        if rows:
-            marks.extend(("@batch", rows, 0))
+        count = rows(next(iter((*args, *options.values())), None))
+        if count:
+            marks.extend(("@batch", count, 0))
     except Exception:
         log_failure("describing a model call")
 
@@ -89,7 +94,19 @@ def rows_of(data: Any) -> int:
     count = getattr(data, "num_row", None)
     if count is not None:
         return int(count())
-    shape = getattr(data, "shape", None)
-    if isinstance(shape, tuple):
-        return int(shape[0]) if len(shape) > 1 else 0  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    shape: Any = getattr(data, "shape", None)
+    if hasattr(shape, "__len__"):
+        return int(shape[0]) if len(shape) > 1 else 0
     return len(data) if isinstance(data, list) and data and isinstance(data[0], Sized) else 0  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+
+
+def rows_of_inputs(inputs: Any) -> int:
+    """Return the number of rows of the first tensor in *inputs*, which may be one tensor, a sequence or a mapping of tensors.
+
+    >>> rows_of_inputs({"ids": [memoryview(bytes(6)).cast("B", (2, 3))]}), rows_of_inputs([])
+    (2, 0)
+    """
+    while isinstance(inputs, (list, tuple, Mapping)):
+        values: Iterable[Any] = inputs.values() if isinstance(inputs, Mapping) else inputs
+        inputs = next(iter(values), None)
+    return rows_of(inputs)

@@ -328,11 +328,12 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 BATCHERS = {"bentoml", "concurrent.futures", "gradio", "kserve", "litserve", "mlserver", "ray.serve"}
+MODELS = {"catboost", "keras", "lightgbm", "sklearn", "tensorflow", "xgboost"}
 # Libraries that note times and numbers of rows only, as the tests in `around/` and `models/` show.
 CALLS_ONLY = {
     library.trigger
     for library in LIBRARIES
-    if issubclass(library.load(), CallsInstrumentor) or library.module in {"catboost", "lightgbm", "sklearn", "xgboost"}
+    if issubclass(library.load(), CallsInstrumentor) or library.module in MODELS
 }
 
 

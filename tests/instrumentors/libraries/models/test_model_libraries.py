@@ -1,11 +1,13 @@
-"""Libraries of models: scikit-learn, XGBoost, LightGBM and CatBoost, each with a model that is trained on the spot."""
+"""Libraries of models, each with a small model that is made on the spot."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from collections.abc import Generator
+import tempfile
+import warnings
+from collections.abc import Callable, Generator
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -21,8 +23,10 @@ from sklearn.preprocessing import StandardScaler
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.catboost import CatBoostInstrumentor
+from stagelens.instrumentors.libraries.keras import KerasInstrumentor
 from stagelens.instrumentors.libraries.lightgbm import LightGBMInstrumentor
 from stagelens.instrumentors.libraries.sklearn import SklearnInstrumentor
+from stagelens.instrumentors.libraries.tensorflow import TensorFlowInstrumentor
 from stagelens.instrumentors.libraries.xgboost import XGBoostInstrumentor
 
 if TYPE_CHECKING:
@@ -54,7 +58,9 @@ def _library(name: str) -> Any:
         pytest.skip(f"make models: {name} is not installed")
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
-    return import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return import_module(name)
 
 
 def _pipeline() -> Model:
@@ -89,13 +95,47 @@ def _catboost() -> Model:
     return Model(CatBoostInstrumentor, model, "predict_proba", "CatBoostClassifier")
 
 
-MAKERS = [_pipeline, _forest, _xgboost, _booster, _lightgbm, _catboost]
+@cache
+def _network() -> Any:
+    keras = _library("keras")
+    inner = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64), keras.layers.Dense(2)])
+    inputs = keras.Input((8,))
+    network = keras.Model(inputs, inner(inputs), name="network")
+    network.predict(X, verbose=0)
+    return network
+
+
+def _keras() -> Model:
+    return Model(KerasInstrumentor, _network(), "__call__", "network")
+
+
+def _keras_predict() -> Model:
+    return Model(KerasInstrumentor, _network(), "predict_on_batch", "network")
+
+
+def _tensorflow() -> Model:
+    tensorflow = _library("tensorflow")
+    with tempfile.TemporaryDirectory() as folder:
+        _network().export(f"{folder}/resnet/1", verbose=False)
+        TensorFlowInstrumentor().instrument()
+        loaded = tensorflow.saved_model.load(f"{folder}/resnet/1")
+    TensorFlowInstrumentor().uninstrument()
+    loaded.serve(X)
+    return Model(TensorFlowInstrumentor, loaded, "serve", "resnet")
+
+
+MAKERS = [_pipeline, _forest, _xgboost, _booster, _lightgbm, _catboost, _keras, _keras_predict, _tensorflow]
+
+
+@cache
+def _made(make: Callable[[], Model]) -> Model:
+    return make()
 
 
 @pytest.fixture(params=MAKERS, ids=lambda make: make.__name__.strip("_"))
 def model(request: pytest.FixtureRequest) -> Generator[Model]:
     """A trained model of an instrumented library."""
-    made: Model = cache(request.param)()
+    made = _made(request.param)
     instrumentor = made.instrumentor()
     instrumentor.instrument()
     yield made

@@ -1,0 +1,158 @@
+"""TensorFlow and Keras: tracing, training, and functions that are no models."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from stagelens.instrumentors import scripts
+from stagelens.instrumentors.api import request
+from stagelens.instrumentors.libraries.keras import KerasInstrumentor
+from stagelens.instrumentors.libraries.tensorflow import TensorFlowInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+FOLDER = Path(__file__).parents[4] / ".venv" / "models"
+# NumPy warns of the variables of TensorFlow.
+pytestmark = [pytest.mark.stacks, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
+X = np.ones((64, 8), np.float32)
+
+
+@pytest.fixture(scope="module")
+def tensorflow() -> Any:
+    """The library, which also imports Keras."""
+    if not (FOLDER / "tensorflow").is_dir():
+        pytest.skip("make models: tensorflow is not installed")
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import tensorflow  # noqa: ICN001, PLC0415 - it takes seconds
+
+    return tensorflow
+
+
+@pytest.fixture(autouse=True)
+def instrumented(tensorflow: Any) -> Generator[None]:  # noqa: ARG001 - imported before
+    """Instrument both libraries."""
+    instrumentors = TensorFlowInstrumentor(), KerasInstrumentor()
+    for each in instrumentors:
+        each.instrument()
+    yield
+    for each in instrumentors:
+        each.uninstrument()
+
+
+@pytest.fixture
+def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
+    """Run the test as a plain script, which imports no server."""
+    monkeypatch.setattr(scripts, "on", True)
+    monkeypatch.setattr(scripts, "SERVERS", ())
+    return finished
+
+
+def network(tensorflow: Any) -> Any:
+    """Return a new model, which contains a model."""
+    keras = tensorflow.keras
+    inner = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)])
+    inputs = keras.Input((8,))
+    return keras.Model(inputs, inner(inputs))
+
+
+def test_the_first_call_is_a_load(tensorflow: Any, finished: Finished) -> None:
+    """TensorFlow traces the model; the rest of the call is the forward."""
+    with request("predict"):
+        network(tensorflow).predict_on_batch(X)
+
+    assert finished.stages() == ["load", "forward"]
+    assert finished.facts() == {"@model": "Functional", "@batch": len(X)}
+
+
+def test_a_function_with_variables_is_a_model(tensorflow: Any, finished: Finished) -> None:
+    """One without variables may be a preprocessing step; the model that it calls while it is traced computes nothing."""
+    model = network(tensorflow)
+    scale = tensorflow.function(lambda x: 2 * x)
+    classify = tensorflow.function(model)
+    with request("predict"):
+        classify(scale(X))
+    assert finished.stages() == ["load", "load"]
+    finished.clear()
+
+    with request("predict"):
+        classify(scale(X))
+    assert finished.stages() == ["forward"]
+
+
+def test_a_concrete_function_is_a_model(tensorflow: Any, finished: Finished) -> None:
+    """Its name is that of the function."""
+    model = network(tensorflow)
+
+    @tensorflow.function
+    def classify(x: Any) -> Any:
+        return model(x)
+
+    concrete = classify.get_concrete_function(tensorflow.constant(X))
+    with request("predict"):
+        concrete(tensorflow.constant(X))
+
+    assert finished.stages() == ["forward"]
+    assert finished.facts() == {"@model": "classify", "@batch": len(X)}
+
+
+def test_saved_models_are_loaded(tensorflow: Any, finished: Finished, tmp_path: Path) -> None:
+    """That of Keras, and that of TensorFlow, whose signature takes named arguments."""
+    network(tensorflow).save(tmp_path / "model.keras")
+    with request("load"):
+        loaded = tensorflow.keras.models.load_model(tmp_path / "model.keras")
+    assert set(finished.stages()) == {"load"}
+    finished.clear()
+
+    loaded.export(tmp_path / "resnet", verbose=False)
+    with request("load"):
+        signature = tensorflow.saved_model.load(tmp_path / "resnet").signatures["serving_default"]
+    assert set(finished.stages()) == {"load"}
+    finished.clear()
+
+    (name,) = signature.structured_input_signature[1]
+    with request("predict"):
+        signature(**{name: tensorflow.constant(X)})
+    assert finished.stages() == ["forward"]
+    assert finished.facts() == {"@model": "resnet", "@batch": len(X)}
+
+
+def test_a_script_counts_predictions_and_no_training(tensorflow: Any, script: Finished) -> None:
+    """Neither a model that is built of models, nor one that a data set calls, is a request."""
+    model = network(tensorflow)
+    model.compile(loss="mse")
+    model.fit(X, X[:, :2], validation_split=0.5, verbose=0)
+    tensorflow.data.Dataset.from_tensor_slices(X).batch(32).map(model)
+    model(X, training=True)
+    assert not script
+
+    model.predict(X, verbose=0)
+    model(X)
+    assert [record[3] for record in script] == ["Functional", "Functional"]
+
+
+def test_an_interpreter_of_tensorflow_lite_is_a_model(tensorflow: Any, finished: Finished) -> None:
+    """It is timed where its model takes longer than 20 µs."""
+    keras = tensorflow.keras
+    model = keras.Sequential([keras.Input((512,), batch_size=64), keras.layers.Dense(512)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        interpreter = tensorflow.lite.Interpreter(
+            model_content=tensorflow.lite.TFLiteConverter.from_keras_model(model).convert()
+        )
+    interpreter.allocate_tensors()
+    with request("predict"):
+        interpreter.invoke()
+
+    assert finished.stages() == ["forward"]
+    assert finished.facts() == {"@model": "Interpreter"}
