@@ -63,6 +63,7 @@ LIBRARIES = (
     Library("numpy", "numpy", "NumpyInstrumentor"),
     Library("onnxruntime", "onnxruntime", "OnnxRuntimeInstrumentor"),
     Library("openai", "openai", "OpenAIInstrumentor"),
+    Library("openvino", "openvino", "OpenVinoInstrumentor"),
     Library("opentelemetry.sdk.trace", "opentelemetry_sdk", "OpenTelemetrySdkInstrumentor"),
     Library("orjson", "orjson", "OrjsonInstrumentor"),
     Library("PIL", "pillow", "PillowInstrumentor"),

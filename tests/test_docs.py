@@ -303,6 +303,7 @@ SINGLE_VERSION = {
     "mlserver",
     "numpy",
     "opencv-python",
+    "openvino",
     "orjson",
     "pillow",
     "psycopg",

@@ -20,13 +20,17 @@ def class_name(model: Any) -> str:
 
 
 def model_call(
-    name_of: Callable[[Any], str] = class_name, rows: Callable[[Any], int] | None = None
+    name_of: Callable[[Any], str] = class_name,
+    rows: Callable[[Any], int] | None = None,
+    *,
+    is_request: bool = True,
 ) -> Callable[[Any], Any]:
     """Return a wrapper that records the outermost call of a method as `forward`, with the name and the batch size of the model.
 
     Args:
         name_of: Returns the name of the model, for the object whose method is called.
         rows: Returns the number of rows of the first argument, 0 if unknown. Default: `rows_of`.
+        is_request: Whether the call is a request of a plain script: not if it is only the wait for a model.
     """
 
     def make(original: Any) -> Any:
@@ -37,7 +41,7 @@ def model_call(
                 return original(self, *args, **options)
             marks = current.get()
             if marks is None:
-                scope = scripts.begin() if scripts.on else None
+                scope = scripts.begin() if is_request and scripts.on else None
                 if scope is None:
                     return original(self, *args, **options)
                 return scripts.call(scope, _name(name_of, self), call, self, *args, **options)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -25,6 +25,7 @@ from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries.catboost import CatBoostInstrumentor
 from stagelens.instrumentors.libraries.keras import KerasInstrumentor
 from stagelens.instrumentors.libraries.lightgbm import LightGBMInstrumentor
+from stagelens.instrumentors.libraries.openvino import OpenVinoInstrumentor
 from stagelens.instrumentors.libraries.sklearn import SklearnInstrumentor
 from stagelens.instrumentors.libraries.tensorflow import TensorFlowInstrumentor
 from stagelens.instrumentors.libraries.xgboost import XGBoostInstrumentor
@@ -50,7 +51,8 @@ class Model(NamedTuple):
 
     def predict(self, table: Any) -> Any:
         """Call the method as it is patched now."""
-        return getattr(self.trained, self.method)(table)
+        result = getattr(self.trained, self.method)(table)
+        return next(iter(result.values())) if isinstance(result, Mapping) else result
 
 
 def _library(name: str) -> Any:
@@ -124,7 +126,19 @@ def _tensorflow() -> Model:
     return Model(TensorFlowInstrumentor, loaded, "serve", "resnet")
 
 
-MAKERS = [_pipeline, _forest, _xgboost, _booster, _lightgbm, _catboost, _keras, _keras_predict, _tensorflow]
+@cache
+def _compiled(name: str) -> Any:
+    openvino = _library("openvino")
+    x = openvino.opset13.parameter([-1, 8], np.float32)
+    product = openvino.opset13.matmul(x, np.ones((8, 256), np.float32), False, False)
+    return openvino.Core().compile_model(openvino.Model([product], [x], name), "CPU")
+
+
+def _openvino() -> Model:
+    return Model(OpenVinoInstrumentor, _compiled("graph"), "__call__", "graph")
+
+
+MAKERS = [_pipeline, _forest, _xgboost, _booster, _lightgbm, _catboost, _keras, _keras_predict, _tensorflow, _openvino]
 
 
 @cache
@@ -171,6 +185,28 @@ def test_uninstrumenting_restores_the_originals(model: Model, finished: Finished
         model.predict(X)
 
     assert finished.stages() == []
+
+
+def test_the_wait_for_openvino_is_a_forward(finished: Finished) -> None:
+    """Of a request for inference, and of a queue of these; what is ready before it is waited for takes no time."""
+    compiled, openvino = _compiled("graph"), _library("openvino")
+    instrumentor = OpenVinoInstrumentor()
+    instrumentor.instrument()
+    infer_request, queue = compiled.create_infer_request(), openvino.AsyncInferQueue(compiled, 1)
+    for start, wait in (
+        (infer_request.start_async, infer_request.wait),
+        (infer_request.start_async, lambda: infer_request.wait_for(60_000)),
+        (queue.start_async, queue.wait_all),
+    ):
+        finished.clear()
+        while not finished or not finished.stages():
+            finished.clear()
+            with request("predict"):
+                start(X)
+                wait()
+        assert set(finished.stages()) == {"forward"}
+        assert finished.facts() == {"@model": "graph"}
+    instrumentor.uninstrument()
 
 
 def test_a_script_counts_predictions_and_no_training(tmp_path: Path) -> None:
