@@ -51,6 +51,7 @@ LIBRARIES = (
     Library("gunicorn", "gunicorn", "GunicornInstrumentor"),
     Library("httpx", "httpx", "HttpxInstrumentor"),
     Library("httpx2", "httpx", "HttpxInstrumentor"),
+    Library("jax", "jax", "JaxInstrumentor"),
     Library("json", "json", "JsonInstrumentor"),
     Library("kafka", "kafka", "KafkaInstrumentor"),
     Library("keras", "keras", "KerasInstrumentor"),

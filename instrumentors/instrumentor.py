@@ -277,7 +277,11 @@ def _replacement(owner: Any, original: Any, make: Callable[[Any], Any]) -> Any:
 
 
 def _as_wrapper_of(replacement: Any, original: Any) -> Any:
-    functools.update_wrapper(replacement, original)
+    assigned = functools.WRAPPER_ASSIGNMENTS
+    if getattr(original, "__qualname__", "") is None:
+        # A method by nanobind has no name, which a function in Python must have.
+        assigned, replacement.__qualname__ = [name for name in assigned if name != "__qualname__"], ""
+    functools.update_wrapper(replacement, original, assigned)
     # A function or method written in C may lack both, and those of our wrapper are not its own.
     if not hasattr(original, "__annotations__"):
         replacement.__annotations__ = {}

@@ -294,6 +294,7 @@ SINGLE_VERSION = {
     "boto3",
     "catboost",
     "gradio",
+    "jax",
     "kafka-python",
     "keras",
     "kserve",

@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from contextvars import ContextVar
 from typing import Any, Final
 
+from ...core.stages import LOAD_COMPILE
 from .. import scripts
 from ..instrumentor import log_failure, timed_call
-from ..records import Marks, current, has_capacity
+from ..loads import loads
+from ..records import Marks, clock, current, has_capacity
 
 # Whether a model call or a training runs in this context: the model calls inside belong to it.
 inside: Final[ContextVar[bool]] = ContextVar("stagelens_inside_model", default=False)
@@ -67,6 +69,15 @@ def without_calls(original: Any) -> Any:
             inside.reset(token)
 
     return call
+
+
+def note_compilation(name: str, started: int) -> None:
+    """Record a call of function *name* that compiled it as `load`, from *started* until now."""
+    ended = clock()
+    loads.note(LOAD_COMPILE.key, name, "", started, ended)
+    marks = current.get()
+    if marks is not None and has_capacity(marks):
+        marks.extend(("load", started, ended))
 
 
 def _name(name_of: Callable[[Any], str], model: Any) -> str:

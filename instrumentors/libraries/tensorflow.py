@@ -12,11 +12,9 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ...core.stages import LOAD_COMPILE
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
-from ..loads import loads
-from ..records import clock, current, has_capacity
-from .model_common import model_call, rows_of_inputs, without_calls
+from ..records import clock
+from .model_common import model_call, note_compilation, rows_of_inputs, without_calls
 
 
 class TensorFlowInstrumentor(Instrumentor):
@@ -111,7 +109,7 @@ def _call(original: Any) -> Any:
             return call(self, *args, **kwds)
         finally:
             if self.experimental_get_tracing_count() != traces:
-                _traced(self, started)
+                note_compilation(_name(self), started)
 
     return __call__
 
@@ -127,14 +125,6 @@ def _is_model(function: Any) -> bool:
             found = False
         _uses_variables[function] = found
     return found
-
-
-def _traced(function: Any, started: int) -> None:
-    ended = clock()
-    loads.note(LOAD_COMPILE.key, _name(function), "", started, ended)
-    marks = current.get()
-    if marks is not None and has_capacity(marks):
-        marks.extend(("load", started, ended))
 
 
 def _name(function: Any) -> str:

@@ -1,0 +1,120 @@
+"""JAX: times calls of jitted functions, and the waits for their results, as `forward`.
+
+- JAX computes asynchronously. The call only starts the computation; the rest of it counts where your code waits for the result.
+- A call that compiles a function counts as `load`.
+- Flax and other libraries use `jax.jit`, so Stagelens times them too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType, MethodType, ModuleType
+from typing import Any, cast
+
+from ..instrumentor import Hook, Instrumentor, log_failure, timed_call
+from ..records import clock
+from .model_common import model_call, note_compilation
+
+
+class JaxInstrumentor(Instrumentor):
+    """Instrumentor of `jax.jit`, `jax.stages.Compiled` and the waits of `jax.Array`."""
+
+    library = "jax"
+    title = "JAX"
+    stages = MappingProxyType(
+        {
+            "forward": "calls of functions that `jax.jit` returned, and of a `Compiled`; calls of `block_until_ready`, and the "
+            "conversion of a `jax.Array` to a NumPy array or a number, both with the wait for its computation; from 20 µs",
+            "load": "calls of a jitted function that compile it",
+        }
+    )
+    facts = ("model",)
+    not_timed = (
+        "on a CPU, the wait in `np.asarray` and `item()`, where NumPy does not call JAX. To time it, call `block_until_ready` before.",
+        "functions that were jitted before `instrument()`",
+        "plain scripts, where the end of a computation is not known. There, use `stagelens.request()`.",
+    )
+    tested = MappingProxyType({"jax": "0.10.2"})
+
+    def hooks(self) -> Mapping[str, Hook]:
+        """Return the patch functions by module."""
+        return {"jax": self._jax, "jax._src.array": self._array, "jax._src.stages": self._stages}
+
+    def _jax(self, module: ModuleType) -> None:
+        self.replace(module, "jit", _jit)
+        self.replace(module, "block_until_ready", timed_call("forward"))
+        # Pickle looks them up in the module that defines them.
+        for name in ("jit", "block_until_ready"):
+            self.replace(module._src.api, name, lambda _, name=name: getattr(module, name))  # noqa: SLF001
+
+    def _array(self, module: ModuleType) -> None:
+        for name in ("block_until_ready", "_value"):
+            self.replace(module.ArrayImpl, name, timed_call("forward"))
+
+    def _stages(self, module: ModuleType) -> None:
+        self.replace(module.Compiled, "__call__", model_call(rows=_no_rows, is_request=False))
+
+
+def _jit(original: Any) -> Any:
+    def jit(*args: Any, **options: Any) -> Any:
+        jitted = original(*args, **options)
+        # Without a function, `jit` returns a decorator.
+        return _timed(jitted) if args else lambda function: _timed(jitted(function))
+
+    return jit
+
+
+def _timed(jitted: Any) -> Any:
+    try:
+        # The functions of JAX itself are no models; those of `jax.numpy` were jitted before this function was replaced.
+        return jitted if str(jitted.__module__).startswith("jax.") else Jitted(jitted)
+    except Exception:
+        log_failure("timing a jitted function")
+        return jitted
+
+
+class Jitted:
+    """A jitted function whose calls are timed. In all else it is the function, whose class is written in C++ and cannot be patched.
+
+    Args:
+        jitted: What `jax.jit` returned.
+    """
+
+    def __init__(self, jitted: Any) -> None:
+        self._jitted = jitted
+        self._size = jitted._cache_size  # noqa: SLF001 - there is no public name for the number of compiled signatures
+        self.__doc__, self.__module__ = jitted.__doc__, jitted.__module__
+
+    def _run(self, *args: Any, **options: Any) -> Any:
+        size = self._size()
+        started = clock()
+        try:
+            return self._jitted(*args, **options)
+        finally:
+            if self._size() != size:
+                note_compilation(_name(self), started)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jitted, name)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else MethodType(self, instance)
+
+    def __repr__(self) -> str:
+        return repr(self._jitted)
+
+    def __reduce__(self) -> Any:
+        # Another process may not have Stagelens.
+        return cast, ("", self._jitted)
+
+
+def _name(jitted: Any) -> str:
+    return str(getattr(jitted, "__qualname__", "")).rpartition("<locals>.")[2] or "jit"
+
+
+def _no_rows(_: Any) -> int:
+    """Return 0: which argument is the input, and which are the weights, is not known."""
+    return 0
+
+
+Jitted.__call__ = model_call(_name, _no_rows, is_request=False)(Jitted._run)  # noqa: SLF001

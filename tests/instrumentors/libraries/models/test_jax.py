@@ -1,0 +1,132 @@
+"""JAX: the calls of jitted functions, their compilation, and the waits for their results."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from collections.abc import Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from stagelens.instrumentors.api import request
+from stagelens.instrumentors.libraries.jax import JaxInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+FOLDER = Path(__file__).parents[4] / ".venv" / "models"
+pytestmark = pytest.mark.stacks
+# Large enough that a call takes longer than 20 µs, and its result longer than the call.
+X = np.ones((500, 500), np.float32)
+
+
+@pytest.fixture
+def jax() -> Generator[Any]:
+    """The library, instrumented."""
+    if not (FOLDER / "jax").is_dir():
+        pytest.skip("make models: jax is not installed")
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    import jax  # noqa: PLC0415 - installed beside the others
+
+    instrumentor = JaxInstrumentor()
+    instrumentor.instrument()
+    yield jax
+    instrumentor.uninstrument()
+
+
+def network(x: Any) -> Any:
+    """Multiply matrices."""
+    return x @ x @ x @ x
+
+
+def test_the_first_call_is_a_load_and_a_later_one_a_forward(jax: Any, finished: Finished) -> None:
+    """So is the first one with another shape."""
+    jitted = jax.jit(network)
+    stages: list[str] = []
+    for size in (500, 500, 400):
+        with request("predict"):
+            jitted(X[:size, :size]).block_until_ready()
+        stages += [stage for stage in finished.stages() if stage == "load"] or ["warm"]
+        assert "forward" in finished.stages()
+        assert finished.facts() == {"@model": "network"}
+        finished.clear()
+
+    assert stages == ["load", "warm", "load"]
+
+
+def test_a_wait_for_a_result_is_a_forward(jax: Any, finished: Finished) -> None:
+    """However the code waits; a result that is ready when it is waited for takes no time."""
+    jitted = jax.jit(network)
+    jitted(X)
+    waits = (
+        lambda y: y.block_until_ready(),
+        jax.block_until_ready,
+        lambda y: jax.block_until_ready((y, y)),
+        lambda y: y.tolist(),
+        lambda y: float(y[0, 0]),
+    )
+    for wait in waits:
+        stages: list[str] = []
+        while not stages:
+            result = jitted(X)
+            with request("wait"):
+                wait(result)
+            stages = finished.stages()
+            finished.clear()
+        assert set(stages) == {"forward"}
+
+
+def test_jitted_functions_look_unchanged(jax: Any, finished: Finished) -> None:
+    """A decorator with and without arguments, a method, and transformations of jitted functions; a call inside is not timed."""
+
+    class Model:
+        @functools.partial(jax.jit, static_argnums=0)
+        def scale(self, x: Any) -> Any:
+            return inner(x) * 2
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        """Return the sum of squares."""
+        return (x**2).sum()
+
+    plain = inner._jitted
+    assert (inner.__name__, inner.__doc__, inner.__wrapped__) == (plain.__name__, plain.__doc__, plain.__wrapped__)
+    assert inspect.signature(inner) == inspect.signature(plain)
+    assert isinstance(inner, jax.stages.Wrapped)
+    assert repr(inner) == repr(plain)
+    assert jax.grad(inner)(3.0) == 6
+    assert jax.vmap(inner)(X).shape == (500,)
+    assert jax.eval_shape(inner, X).shape == ()
+    assert inner.lower(X).compile()(X) == X.size
+    model = Model()
+    with request("predict"):
+        model.scale(X).block_until_ready()
+    assert finished.facts() == {"@model": "Model.scale"}
+    assert finished.stages().count("load") == 1
+
+
+def test_an_exception_is_unchanged(jax: Any, finished: Finished) -> None:
+    """The next call is recorded."""
+    jitted = jax.jit(network)
+    with request("predict"):
+        with pytest.raises(TypeError, match="str"):
+            jitted("text")
+        jitted(X).block_until_ready()
+
+    assert "forward" in finished.stages()
+
+
+def test_uninstrumenting_restores_the_originals(jax: Any, finished: Finished) -> None:
+    """A function that is jitted afterwards is that of JAX."""
+    JaxInstrumentor().uninstrument()
+    jitted = jax.jit(network)
+    with request("predict"):
+        jitted(X).block_until_ready()
+
+    assert type(jitted).__name__ == "PjitFunction"
+    assert finished.stages() == []
