@@ -42,6 +42,7 @@ LIBRARIES = (
     Library("catboost", "catboost", "CatBoostInstrumentor"),
     Library("concurrent.futures", "process_pools", "ProcessPoolInstrumentor"),
     Library("confluent_kafka", "kafka", "KafkaInstrumentor"),
+    Library("ctranslate2", "ctranslate2", "CTranslate2Instrumentor"),
     Library("cv2", "opencv", "OpenCvInstrumentor"),
     Library("django", "django", "DjangoInstrumentor"),
     Library("flask", "flask", "FlaskInstrumentor"),

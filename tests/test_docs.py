@@ -293,6 +293,7 @@ SINGLE_VERSION = {
     "bentoml",
     "boto3",
     "catboost",
+    "ctranslate2",
     "gradio",
     "jax",
     "kafka-python",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sized
 from contextvars import ContextVar
 from typing import Any, Final
@@ -11,6 +12,7 @@ from .. import scripts
 from ..instrumentor import log_failure, timed_call
 from ..loads import loads
 from ..records import Marks, clock, current, has_capacity
+from .onnxruntime_session import path_name
 
 # Whether a model call or a training runs in this context: the model calls inside belong to it.
 inside: Final[ContextVar[bool]] = ContextVar("stagelens_inside_model", default=False)
@@ -69,6 +71,16 @@ def without_calls(original: Any) -> Any:
             inside.reset(token)
 
     return call
+
+
+def folder_name(path: Any) -> str:
+    """Return the name of a folder with a model, which may be one in the cache of the Hugging Face hub; never raises.
+
+    >>> folder_name("/models/resnet/1/"), folder_name(None)
+    ('resnet', '')
+    """
+    name = path_name(os.path.join(path, "model") if isinstance(path, (str, os.PathLike)) else None)  # noqa: PTH118 - importing pathlib would cost the host time
+    return name.rpartition("--")[2] if name.startswith("models--") else name
 
 
 def note_compilation(name: str, started: int) -> None:

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import clock
-from .model_common import model_call, note_compilation, rows_of_inputs, without_calls
+from .model_common import folder_name, model_call, note_compilation, rows_of_inputs, without_calls
 
 
 class TensorFlowInstrumentor(Instrumentor):
@@ -73,7 +73,7 @@ def _loading(original: Any) -> Any:
         try:
             root = loaded.get("root")
             functions = [*vars(root).values(), *getattr(root, "signatures", {}).values()]
-            name = _folder(str(export_dir))
+            name = folder_name(export_dir)
             _saved.update(
                 (each, name)
                 for each in functions
@@ -84,16 +84,6 @@ def _loading(original: Any) -> Any:
         return loaded
 
     return load_partial
-
-
-def _folder(path: str) -> str:
-    """Return the name of the folder of a SavedModel, without its version.
-
-    >>> _folder("/models/resnet50/1/"), _folder("1")
-    ('resnet50', '1')
-    """
-    *parents, name = path.rstrip("/").split("/")
-    return parents[-1] if name.isdigit() and parents and parents[-1] else name
 
 
 def _call(original: Any) -> Any:

@@ -31,7 +31,9 @@ BESIDE = {
         ("aiokafka", "botocore", "confluent_kafka", "kafka", "librosa", "orjson", "redis", "soundfile"), "around"
     ),
     **dict.fromkeys(("torchaudio", "torchvision"), "around"),
-    **dict.fromkeys(("catboost", "jax", "keras", "lightgbm", "openvino", "tensorflow", "xgboost"), "models"),
+    **dict.fromkeys(
+        ("catboost", "ctranslate2", "jax", "keras", "lightgbm", "openvino", "tensorflow", "xgboost"), "models"
+    ),
 }
 ALONE = {"gradio", "kserve", "mlserver", "ray.serve"}
 # Patches each class of a library, which has more of them the more of its modules are imported.

@@ -1,0 +1,121 @@
+"""CTranslate2: models that are built on the spot, converted, and loaded as the library does it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel
+
+from stagelens.instrumentors import scripts
+from stagelens.instrumentors.api import request
+from stagelens.instrumentors.libraries.ctranslate2 import CTranslate2Instrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished
+
+sys.path.append(str(Path(__file__).parents[1]))
+import tiny_models
+
+FOLDER = Path(__file__).parents[4] / ".venv" / "models"
+pytestmark = pytest.mark.stacks
+TOKENS = [["word1", "word2"], ["word3"], ["word4"]]
+
+
+def bert() -> Any:
+    """Return an encoder."""
+    torch.manual_seed(0)
+    # The attribute is what the converter asks for and transformers no longer has.
+    config = BertConfig(vocab_size=len(tiny_models.WORDS), position_embedding_type="absolute", **tiny_models.SMALL)
+    return BertModel(config)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with converted models."""
+    if not (FOLDER / "ctranslate2").is_dir():
+        pytest.skip("make models: ctranslate2 is not installed")
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    folder = tmp_path_factory.mktemp("ctranslate2")
+    for name, make in (("t5", tiny_models.t5), ("llama", tiny_models.llama), ("bert", bert)):
+        make().save_pretrained(folder / "hub" / name)
+        tiny_models.tokenizer().save_pretrained(folder / "hub" / name)
+        converters = import_module("ctranslate2.converters")
+        converters.TransformersConverter(str(folder / "hub" / name)).convert(str(folder / name))
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def ctranslate2(folder: Path) -> Generator[Any]:  # noqa: ARG001 - makes it importable
+    """The library, instrumented."""
+    instrumentor = CTranslate2Instrumentor()
+    instrumentor.instrument()
+    yield import_module("ctranslate2")
+    instrumentor.uninstrument()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("Translator", "translate_batch"),
+        ("Generator", "generate_batch"),
+        ("Generator", "score_batch"),
+        ("Generator", "forward_batch"),
+        ("Encoder", "forward_batch"),
+    ],
+)
+def test_a_batch_is_one_forward(ctranslate2: Any, folder: Path, finished: Finished, kind: str, method: str) -> None:
+    """With the name of the folder; the creation of the model is a load."""
+    name = {"Translator": "t5", "Generator": "llama", "Encoder": "bert"}[kind]
+    with request("load"):
+        model = getattr(ctranslate2, kind)(str(folder / name))
+    assert finished.stages() == ["load"]
+    finished.clear()
+
+    with request("predict"):
+        result = getattr(model, method)(TOKENS)
+    assert finished.stages() == ["forward"]
+    assert finished.facts() == {"@model": name, "@batch": len(TOKENS)}
+
+    CTranslate2Instrumentor().uninstrument()
+    assert type(result) is type(getattr(model, method)(TOKENS))
+
+
+def test_the_wait_for_an_asynchronous_call_is_the_forward(
+    ctranslate2: Any, folder: Path, finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script counts no call that only starts the work; what is ready before it is waited for takes no time."""
+    model = ctranslate2.Generator(str(folder / "llama"))
+    stages: list[str] = []
+    while not stages:
+        with request("predict"):
+            for result in model.generate_batch(TOKENS, asynchronous=True, max_length=200):
+                result.result()
+        stages = finished.stages()
+        finished.clear()
+    assert set(stages) == {"forward"}
+
+    monkeypatch.setattr(scripts, "on", True)
+    monkeypatch.setattr(scripts, "SERVERS", ())
+    model.generate_batch(TOKENS, asynchronous=True)[0].result()
+    assert not finished
+    model.generate_batch(TOKENS)
+    assert [record[3] for record in finished] == ["llama"]
+
+
+def test_an_exception_of_the_library_is_unchanged(ctranslate2: Any, folder: Path, finished: Finished) -> None:
+    """Of a call, and of a model that is not there."""
+    model = ctranslate2.Generator(str(folder / "llama"))
+    with request("predict"):
+        with pytest.raises(TypeError):
+            model.generate_batch(7)
+        with pytest.raises(RuntimeError, match="missing"):
+            ctranslate2.Generator(str(folder / "missing"))
+
+    assert set(finished.stages()) <= {"forward", "load"}
