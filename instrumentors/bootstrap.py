@@ -44,6 +44,7 @@ LIBRARIES = (
     Library("confluent_kafka", "kafka", "KafkaInstrumentor"),
     Library("ctranslate2", "ctranslate2", "CTranslate2Instrumentor"),
     Library("cv2", "opencv", "OpenCvInstrumentor"),
+    Library("diffusers", "diffusers", "DiffusersInstrumentor"),
     Library("django", "django", "DjangoInstrumentor"),
     Library("flask", "flask", "FlaskInstrumentor"),
     Library("gradio", "gradio", "GradioInstrumentor"),

@@ -294,6 +294,7 @@ SINGLE_VERSION = {
     "boto3",
     "catboost",
     "ctranslate2",
+    "diffusers",
     "gradio",
     "jax",
     "kafka-python",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -71,6 +71,13 @@ def without_calls(original: Any) -> Any:
             inside.reset(token)
 
     return call
+
+
+def subclasses(owner: type) -> Iterator[type]:
+    """Yield the subclasses of *owner* that are loaded, and theirs."""
+    for each in owner.__subclasses__():
+        yield each
+        yield from subclasses(each)
 
 
 def folder_name(path: Any) -> str:

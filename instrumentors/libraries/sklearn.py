@@ -6,12 +6,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
-from .model_common import class_name, model_call, without_calls
+from .model_common import class_name, model_call, subclasses, without_calls
 
 PREDICTIONS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "kneighbors")
 TRAINING = ("fit", "fit_transform", "fit_predict", "partial_fit")
@@ -41,7 +41,7 @@ class SklearnInstrumentor(Instrumentor):
         return {"sklearn.base": self._base, "sklearn.utils.parallel": self._parallel}
 
     def _base(self, module: ModuleType) -> None:
-        for owner in _subclasses(module.BaseEstimator):
+        for owner in subclasses(module.BaseEstimator):
             self._estimator(owner)
         # The base class that is called for each further estimator, also those of other libraries and of the user.
         requester = next(owner for owner in module.BaseEstimator.__mro__ if "__init_subclass__" in vars(owner))
@@ -77,9 +77,3 @@ class SklearnInstrumentor(Instrumentor):
 def _name(estimator: Any) -> str:
     steps = getattr(estimator, "steps", None)
     return class_name(steps[-1][1] if steps else estimator)
-
-
-def _subclasses(owner: type) -> Iterator[type]:
-    for each in owner.__subclasses__():
-        yield each
-        yield from _subclasses(each)

@@ -32,7 +32,8 @@ BESIDE = {
     ),
     **dict.fromkeys(("torchaudio", "torchvision"), "around"),
     **dict.fromkeys(
-        ("catboost", "ctranslate2", "jax", "keras", "lightgbm", "openvino", "tensorflow", "xgboost"), "models"
+        ("catboost", "ctranslate2", "diffusers", "jax", "keras", "lightgbm", "openvino", "tensorflow", "xgboost"),
+        "models",
     ),
 }
 ALONE = {"gradio", "kserve", "mlserver", "ray.serve"}

@@ -328,7 +328,18 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 BATCHERS = {"bentoml", "concurrent.futures", "gradio", "kserve", "litserve", "mlserver", "ray.serve"}
-MODELS = {"catboost", "ctranslate2", "jax", "keras", "lightgbm", "openvino", "sklearn", "tensorflow", "xgboost"}
+MODELS = {
+    "catboost",
+    "ctranslate2",
+    "diffusers",
+    "jax",
+    "keras",
+    "lightgbm",
+    "openvino",
+    "sklearn",
+    "tensorflow",
+    "xgboost",
+}
 # Libraries that note times and numbers of rows only, as the tests in `around/` and `models/` show.
 CALLS_ONLY = {
     library.trigger

@@ -15,12 +15,10 @@ from transformers import BertConfig, BertModel
 from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.ctranslate2 import CTranslate2Instrumentor
+from tests.instrumentors.libraries import tiny_models
 
 if TYPE_CHECKING:
     from conftest import Finished
-
-sys.path.append(str(Path(__file__).parents[1]))
-import tiny_models
 
 FOLDER = Path(__file__).parents[4] / ".venv" / "models"
 pytestmark = pytest.mark.stacks
