@@ -60,6 +60,16 @@ def model_call(
     return make
 
 
+def preparation(original: Any) -> Any:
+    """Wrap a method that prepares the input of a model as `preprocess`, except inside of a model call."""
+    timed = timed_call("preprocess")(without_calls(original))
+
+    def call(*args: Any, **options: Any) -> Any:
+        return (original if inside.get() else timed)(*args, **options)
+
+    return call
+
+
 def without_calls(original: Any) -> Any:
     """Wrap a function so that the model calls inside are neither requests nor stages."""
 

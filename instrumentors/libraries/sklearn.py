@@ -1,4 +1,4 @@
-"""scikit-learn: times the predictions of estimators as `forward`.
+"""scikit-learn: times the predictions of estimators as `forward`, and their transformations as `preprocess`.
 
 - A `Pipeline` is one `forward`, which includes its transformations. Its model name is the class of its last step.
 - Stagelens reads only the number of rows of the input.
@@ -11,7 +11,7 @@ from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
-from .model_common import class_name, model_call, subclasses, without_calls
+from .model_common import class_name, model_call, preparation, subclasses, without_calls
 
 PREDICTIONS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "kneighbors")
 TRAINING = ("fit", "fit_transform", "fit_predict", "partial_fit")
@@ -25,13 +25,13 @@ class SklearnInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `decision_function`, `score_samples` and "
-            "`kneighbors` of an estimator or a `Pipeline`, from 20 µs"
+            "`kneighbors` of an estimator or a `Pipeline`, from 20 µs",
+            "preprocess": "calls of `transform` outside of a prediction, from 20 µs",
         }
     )
     facts = ("model", "batch")
     not_timed = (
-        "`transform` outside a `Pipeline`",
-        "predictions inside `fit`",
+        "predictions and transformations inside `fit`",
         'the loading of an estimator by `joblib` or `pickle`. To time it, use `stagelens.stage("load")`.',
     )
     tested = MappingProxyType({"scikit-learn": "1.9.1"})
@@ -64,7 +64,11 @@ class SklearnInstrumentor(Instrumentor):
         return __init_subclass__
 
     def _estimator(self, owner: type) -> None:
-        for names, make in ((PREDICTIONS, model_call(_name)), (TRAINING, without_calls)):
+        for names, make in (
+            (PREDICTIONS, model_call(_name)),
+            (("transform",), preparation),
+            (TRAINING, without_calls),
+        ):
             for name in names:
                 method = vars(owner).get(name)
                 if isinstance(method, FunctionType):

@@ -167,6 +167,23 @@ def test_a_prediction_is_one_forward_with_the_same_result(model: Model, finished
     assert finished.facts() == {"@model": model.name, "@batch": len(X)}
 
 
+def test_a_transformation_is_a_preprocess(finished: Finished) -> None:
+    """Of an estimator alone, and of a pipeline of these; one inside of a prediction belongs to the prediction."""
+    instrumentor = SklearnInstrumentor()
+    instrumentor.instrument()
+    scaler = StandardScaler().fit(X)
+    scalers, model = make_pipeline(StandardScaler()).fit(X), _pipeline().trained
+    before = scaler.transform(X)
+    with request("predict"):
+        inside = scaler.transform(X)
+        scalers.transform(X)
+        model.predict(X)
+    instrumentor.uninstrument()
+
+    assert np.array_equal(before, inside)
+    assert finished.stages() == ["preprocess", "preprocess", "forward"]
+
+
 def test_an_exception_of_the_library_is_unchanged(model: Model, finished: Finished) -> None:
     """The call is recorded, and the next one too."""
     with request("predict"):
