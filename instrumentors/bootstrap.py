@@ -91,6 +91,7 @@ LIBRARIES = (
     Library("tritonclient", "tritonclient", "TritonClientInstrumentor"),
     Library("urllib3", "urllib3", "Urllib3Instrumentor"),
     Library("uvicorn", "uvicorn", "UvicornInstrumentor"),
+    Library("vllm", "vllm", "VllmInstrumentor"),
     Library("xgboost", "xgboost", "XGBoostInstrumentor"),
 )
 

@@ -36,7 +36,7 @@ SERVERS: Final = (
     "triton_python_backend_utils",
     "uvicorn",
 )
-# Modules of engines that run models in child processes: the call in the parent is the request.
+# Modules of engines that run models in child processes: the call in the parent is the request. They import Starlette.
 ENGINES: Final = ("vllm",)
 
 Scope: TypeAlias = tuple[Marks, Token[Marks | None]]
@@ -51,7 +51,7 @@ def turn_off() -> None:
 
 def begin() -> Scope | None:
     """Start a request for a model call outside of requests; return None if this process is no plain script."""
-    if any(name in sys.modules for name in SERVERS) or _is_child_of_engine():
+    if _has_server() or _is_child_of_engine():
         turn_off()
         return None
     return recorder.begin()
@@ -73,6 +73,12 @@ def call(scope: Scope, name: str, function: Callable[..., Any], *args: Any, **op
         # The creation of a lazy iterator and its end are no requests: the steps are.
         if error_type != "StopIteration" and not hasattr(type(result), "__next__"):
             recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
+
+
+def _has_server() -> bool:
+    servers = [name for name in SERVERS if name in sys.modules]
+    # A server of an engine runs in uvicorn.
+    return bool(servers) and not (servers == ["starlette"] and any(name in sys.modules for name in ENGINES))
 
 
 def _is_child_of_engine() -> bool:

@@ -260,7 +260,7 @@ def _installed(distribution: str) -> str:
         for path in (ROOT / folder).rglob("*.txt")
         if path.stem in {distribution, "around", "models", "found"}
     ]
-    pinned = re.findall(rf"^{distribution}(?:-cpu)?==(.+)$", "\n".join(beside), re.MULTILINE)
+    pinned = re.findall(rf"^{distribution}(?:-cpu)?==(\S+)", "\n".join(beside), re.MULTILINE)
     return pinned[0] if pinned else version(distribution)
 
 
@@ -321,6 +321,7 @@ SINGLE_VERSION = {
     "torch",
     "torchaudio",
     "torchvision",
+    "vllm",
     "xgboost-cpu",
 }
 

@@ -27,6 +27,7 @@ BESIDE = {
     "litserve": "litserve",
     "mlserver": "mlserver",
     "ray.serve": "ray",
+    "vllm": "vllm",
     **dict.fromkeys(
         ("aiokafka", "botocore", "confluent_kafka", "kafka", "librosa", "orjson", "redis", "soundfile"), "around"
     ),
@@ -36,7 +37,7 @@ BESIDE = {
         "models",
     ),
 }
-ALONE = {"gradio", "kserve", "mlserver", "ray.serve"}
+ALONE = {"gradio", "kserve", "mlserver", "ray.serve", "vllm"}
 # Patches each class of a library, which has more of them the more of its modules are imported.
 GROWS = {"sklearn"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}

@@ -338,6 +338,7 @@ MODELS = {
     "openvino",
     "sklearn",
     "tensorflow",
+    "vllm",
     "xgboost",
 }
 # Libraries that note times and numbers of rows only, as the tests in `around/` and `models/` show.
