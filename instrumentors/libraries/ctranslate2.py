@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_call
-from .model_common import class_name, folder_name, model_call
+from ..instrumentor import Hook, Instrumentor, timed_call
+from .model_common import created_name, creation, model_call
 
 CALLS = {
     "Translator": ("translate_batch", "score_batch", "translate_file", "score_file"),
@@ -53,7 +52,7 @@ class CTranslate2Instrumentor(Instrumentor):
         for kind, names in CALLS.items():
             owner = getattr(module, kind, None)
             if owner is not None:
-                self.replace(owner, "__init__", _creating)
+                self.replace(owner, "__init__", creation)
                 for name in names:
                     self.replace(owner, name, _call)
         for kind in RESULTS:
@@ -62,32 +61,11 @@ class CTranslate2Instrumentor(Instrumentor):
                 self.replace(owner, "result", timed_call("forward"))
 
 
-# Names of models, which do not know their folders.
-_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
-
-
-def _creating(original: Any) -> Any:
-    load = timed("load")(original)
-
-    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
-        load(self, *args, **options)
-        try:
-            _names[self] = folder_name(args[0] if args else options.get("model_path"))
-        except Exception:
-            log_failure("naming a model of CTranslate2")
-
-    return __init__
-
-
 def _call(original: Any) -> Any:
-    run = model_call(_name)(original)
+    run = model_call(created_name)(original)
 
     def call(self: Any, *args: Any, **options: Any) -> Any:
         # An asynchronous call only starts the work.
         return (original if options.get("asynchronous") else run)(self, *args, **options)
 
     return call
-
-
-def _name(model: Any) -> str:
-    return _names.get(model) or class_name(model)

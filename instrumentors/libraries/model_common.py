@@ -6,10 +6,11 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextvars import ContextVar
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from ...core.stages import LOAD_COMPILE
 from .. import scripts
-from ..instrumentor import log_failure, timed_call
+from ..instrumentor import log_failure, timed, timed_call
 from ..loads import loads
 from ..records import Marks, clock, current, has_capacity
 from .onnxruntime_session import path_name
@@ -98,6 +99,30 @@ def folder_name(path: Any) -> str:
     """
     name = path_name(os.path.join(path, "model") if isinstance(path, (str, os.PathLike)) else None)  # noqa: PTH118 - importing pathlib would cost the host time
     return name.rpartition("--")[2] if name.startswith("models--") else name
+
+
+# Names of models that do not know their folders.
+_created: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+def creation(original: Any) -> Any:
+    """Wrap the `__init__` of a model, whose first argument is its folder or file, as `load`."""
+    load = timed("load")(original)
+
+    def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
+        load(self, *args, **options)
+        try:
+            path = args[0] if args else options.get("model_path", options.get("models_path"))
+            _created[self] = folder_name(path).removesuffix(".gguf")
+        except Exception:
+            log_failure("naming a model that was loaded")
+
+    return __init__
+
+
+def created_name(model: Any) -> str:
+    """Return the name of the folder or file of a model with `creation`; else its class name."""
+    return _created.get(model) or class_name(model)
 
 
 def note_compilation(name: str, started: int) -> None:

@@ -1,6 +1,6 @@
 """OpenVINO: times inference as `forward`, and the compilation of models as `load`.
 
-- The model name is the name of the graph.
+- The model name is the name of the graph; for OpenVINO GenAI, the name of the folder or file.
 - Stagelens reads only the shape of the first input.
 """
 
@@ -11,30 +11,42 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, timed
-from .model_common import model_call, rows_of_inputs
+from .model_common import created_name, creation, model_call, rows_of_inputs
+
+# Classes of OpenVINO GenAI with a `generate`.
+PIPELINES = (
+    "LLMPipeline",
+    "VLMPipeline",
+    "WhisperPipeline",
+    "Text2ImagePipeline",
+    "Image2ImagePipeline",
+    "InpaintingPipeline",
+    "Text2SpeechPipeline",
+    "Text2VideoPipeline",
+)
 
 
 class OpenVinoInstrumentor(Instrumentor):
-    """Instrumentor of `openvino.CompiledModel`, `InferRequest`, `AsyncInferQueue` and `Core`."""
+    """Instrumentor of `openvino.CompiledModel`, `InferRequest`, `AsyncInferQueue` and `Core`, and of pipelines of OpenVINO GenAI."""
 
     library = "openvino"
     title = "OpenVINO"
     stages = MappingProxyType(
         {
             "forward": "calls of a `CompiledModel`, its `infer_new_request` and `InferRequest.infer`; of asynchronous inference, "
-            "the wait in `InferRequest.wait`, `wait_for` and `AsyncInferQueue.wait_all`; from 20 µs",
-            "load": "calls of `Core.compile_model`, `read_model` and `import_model`",
+            "the wait in `InferRequest.wait`, `wait_for` and `AsyncInferQueue.wait_all`; calls of `generate` of a pipeline of OpenVINO GenAI; from 20 µs",
+            "load": "calls of `Core.compile_model`, `read_model` and `import_model`; the creation of a pipeline",
         }
     )
     facts = ("model", "batch")
     not_timed = (
         "asynchronous inference whose result a callback receives, and asynchronous inference in a plain script",
     )
-    tested = MappingProxyType({"openvino": "2026.4.1"})
+    tested = MappingProxyType({"openvino": "2026.4.1", "openvino-genai": "2026.4.1.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module."""
-        return {"openvino._ov_api": self._api}
+        return {"openvino._ov_api": self._api, "openvino_genai.py_openvino_genai": self._genai}
 
     def _api(self, module: ModuleType) -> None:
         for name in ("__call__", "infer_new_request"):
@@ -46,6 +58,14 @@ class OpenVinoInstrumentor(Instrumentor):
                 self.replace(owner, name, model_call(_name, is_request=False))
         for name in ("compile_model", "read_model", "import_model"):
             self.replace(module.Core, name, timed("load"))
+
+    def _genai(self, module: ModuleType) -> None:
+        for kind in PIPELINES:
+            owner = getattr(module, kind, None)
+            if owner is not None:
+                self.replace(owner, "__init__", creation)
+                for name in ("__call__", "generate"):
+                    self.replace(owner, name, model_call(created_name))
 
 
 def _name(model: Any) -> str:
