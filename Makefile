@@ -38,7 +38,7 @@ test-changed: $(VENV)/dev-$(INSTALL) chromium ## of these, the tests of what dif
 	@$(NAMED) --tier first --changed main
 
 .PHONY: test-stacks
-test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser, the documentation's commands (15 minutes; needs 5 GB)
+test-stacks: $(VENV)/stacks-$(INSTALL) stacks ## real servers, clients, databases, every page in a browser, the documentation's commands (15 minutes; needs 8 GB)
 	@$(if $(K),$(NAMED) --tier stacks --word '$(K)',$(PYTEST) --tier stacks)
 
 # Left out is what does not depend on the version of a library, and what takes long: processes that only import, compilation.
