@@ -13,6 +13,7 @@ from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, timed
 from .model_common import model_call, rows_of_inputs, without_calls
+from .torch.models import thread_state
 
 BACKENDS = ("tensorflow", "jax", "torch")
 PREDICTIONS = ("predict", "predict_on_batch")
@@ -58,11 +59,25 @@ class KerasInstrumentor(Instrumentor):
             for name in PREDICTIONS:
                 self.replace(owner, name, model_call(_name, rows_of_inputs))
             for name in TRAINING:
-                self.replace(owner, name, without_calls)
+                self.replace(owner, name, _training)
 
     def _loading(self, module: ModuleType) -> None:
         for name in LOADING:
             self.replace(module, name, timed("load"))
+
+
+def _training(original: Any) -> Any:
+    """Wrap a method that trains, so that neither its models nor, with the backend of PyTorch, its modules are timed."""
+    train = without_calls(original)
+
+    def call(*args: Any, **options: Any) -> Any:
+        busy, thread_state.inside = thread_state.inside, True
+        try:
+            return train(*args, **options)
+        finally:
+            thread_state.inside = busy
+
+    return call
 
 
 def _call(original: Any, model: type) -> Any:

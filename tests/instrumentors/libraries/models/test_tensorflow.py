@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import warnings
 from collections.abc import Generator
@@ -155,3 +157,27 @@ def test_an_interpreter_of_tensorflow_lite_is_a_model(tensorflow: Any, finished:
 
     assert finished.stages() == ["forward"]
     assert finished.facts() == {"@model": "Interpreter"}
+
+
+def test_the_backend_of_pytorch_counts_no_training(tmp_path: Path) -> None:
+    """Its layers are modules of PyTorch. Keras chooses one backend in a process."""
+    code = """
+import sys, stagelens
+from stagelens.instrumentors import recorder
+stagelens.instrument()
+recorder.background.wake_at = sys.maxsize
+import keras, numpy as np
+x = np.ones((64, 8), np.float32)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)], name="network")
+model.compile(loss="mse")
+model.fit(x, x[:, :2], verbose=0)
+model.predict(x, verbose=0)
+model(x)
+print(*(record[3] for record in recorder.pending))
+"""
+    environment = os.environ | {"PYTHONPATH": str(FOLDER), "KERAS_BACKEND": "torch"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
+    )
+
+    assert done.stdout.splitlines()[-1].split() == ["network", "Sequential"]
