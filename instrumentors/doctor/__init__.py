@@ -147,24 +147,21 @@ def _usage_error(text: str) -> int:
 
 # Libraries that run models and have no instrumentor: import name by distribution.
 WITHOUT_MODULE = {
-    "ctranslate2": "ctranslate2",
-    "jax": "jax",
-    "lightgbm": "lightgbm",
     "llama-cpp-python": "llama_cpp",
     "mlx": "mlx",
     "onnxruntime-genai": "onnxruntime_genai",
-    "openvino": "openvino",
     "paddlepaddle": "paddle",
-    "scikit-learn": "sklearn",
     "spacy": "spacy",
-    "tensorflow": "tensorflow",
     "tensorrt": "tensorrt",
-    "xgboost": "xgboost",
 }
 # Distributions that are tested together with a library but also used without it: their import is no sign of the library.
 ALSO_ALONE = frozenset({"gevent", "werkzeug"})
 # Distributions of the same library for other devices.
-OTHER_NAMES = {"onnxruntime": ("onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino")}
+OTHER_NAMES = {
+    "onnxruntime": ("onnxruntime-gpu", "onnxruntime-directml", "onnxruntime-openvino"),
+    "tensorflow-cpu": ("tensorflow",),
+    "xgboost-cpu": ("xgboost",),
+}
 
 
 class TimedLibrary(NamedTuple):

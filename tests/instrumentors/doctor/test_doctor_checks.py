@@ -13,7 +13,15 @@ import pytest
 
 from stagelens import __version__
 from stagelens.instrumentors import run
-from stagelens.instrumentors.doctor import CHECKS, checks, frameworks, timed_libraries
+from stagelens.instrumentors.bootstrap import LIBRARIES
+from stagelens.instrumentors.doctor import (
+    CHECKS,
+    WITHOUT_MODULE,
+    checks,
+    frameworks,
+    timed_libraries,
+    untimed_libraries,
+)
 from stagelens.instrumentors.doctor.inspection import Check, Inspection, Interpreter, Sources, read_sources
 from stagelens.instrumentors.doctor.target import find_target
 
@@ -215,6 +223,18 @@ def test_importing_a_related_library_does_not_count_as_the_library() -> None:
     )
 
     assert {each.title: each.certain for each in timed_libraries(inspection)} == {"Flask": False, "ONNX Runtime": True}
+
+
+def test_a_library_with_an_instrumentor_is_not_listed_as_untimed() -> None:
+    """Of whichever name its distribution is."""
+    inspection = with_interpreter(
+        inspection_of("python", "serve.py", code="import tensorflow, sklearn, spacy"),
+        distributions={"tensorflow": "2.21.0", "scikit-learn": "1.9.1", "spacy": "3.8.0"},
+    )
+
+    assert [each.title for each in timed_libraries(inspection) if each.certain] == ["scikit-learn", "TensorFlow"]
+    assert untimed_libraries(inspection) == {"spacy": "3.8.0"}
+    assert not {library.load().library for library in LIBRARIES} & set(WITHOUT_MODULE.values())
 
 
 def test_an_argument_too_long_for_a_path_is_not_a_file(tmp_path: Path) -> None:
