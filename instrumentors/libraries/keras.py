@@ -1,6 +1,7 @@
 """Keras: times the outermost call of a model as `forward`, and the loading of models.
 
 - With TensorFlow, the first call of a model includes `load`, because TensorFlow traces the model.
+- With JAX, a call of a `Model` only starts the computation, as [with JAX itself](jax.md). `predict` waits for it.
 """
 
 from __future__ import annotations
@@ -94,10 +95,11 @@ def _call(original: Any, model: type) -> Any:
 
 
 def _is_tracing() -> bool:
-    """Return whether TensorFlow builds a graph, in which a call computes nothing."""
-    tensorflow = sys.modules.get("tensorflow")
-    executing = getattr(tensorflow, "executing_eagerly", None)
-    return executing is not None and not executing()
+    """Return whether TensorFlow or JAX traces a function, in which a call computes nothing."""
+    executing = getattr(sys.modules.get("tensorflow"), "executing_eagerly", None)
+    # There is no public name for it.
+    is_clean = getattr(sys.modules.get("jax._src.core"), "trace_state_clean", None)
+    return (executing is not None and not executing()) or (is_clean is not None and not is_clean())
 
 
 def _name(model: Any) -> str:
