@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 from tests.support.postgresql_server import find_programs, postgresql  # noqa: E402
 
 # Folders of packages that only these services need: `make found`, and those of the tests of model libraries.
-FOLDERS = tuple(str(ROOT / ".venv" / name) for name in ("found", "models", "around"))
+FOLDERS = tuple(str(ROOT / ".venv" / name) for name in ("found", "models", "tensorflow", "around"))
 REDIS_SERVER = ROOT / ".venv" / "found" / "bin" / "redis-server"
 
 # Asks the service once; called from several threads with the number of the request.

@@ -27,17 +27,17 @@ BESIDE = {
     "litserve": "litserve",
     "mlserver": "mlserver",
     "ray.serve": "ray",
+    "tensorflow": "tensorflow",
     "vllm": "vllm",
     **dict.fromkeys(
         ("aiokafka", "botocore", "confluent_kafka", "kafka", "librosa", "orjson", "redis", "soundfile"), "around"
     ),
     **dict.fromkeys(("torchaudio", "torchvision"), "around"),
     **dict.fromkeys(
-        ("catboost", "ctranslate2", "diffusers", "jax", "keras", "lightgbm", "openvino", "tensorflow", "xgboost"),
-        "models",
+        ("catboost", "ctranslate2", "diffusers", "jax", "keras", "lightgbm", "openvino", "xgboost"), "models"
     ),
 }
-ALONE = {"gradio", "kserve", "mlserver", "ray.serve", "vllm"}
+ALONE = {"gradio", "kserve", "mlserver", "ray.serve", "tensorflow", "vllm"}
 # Patches each class of a library, which has more of them the more of its modules are imported.
 GROWS = {"sklearn"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}
@@ -71,10 +71,11 @@ ALLOWED = MappingProxyType(
 )
 
 
-# Libraries that only the second tier has installed.
+# Libraries that only the second tier has installed; those that take longest, and TensorFlow, are in `make soak`.
 HEAVY = {*BESIDE, "cv2", "sentence_transformers", "tokenizers", "torch", "transformers", "tritonclient"}
+TIERS = dict.fromkeys(HEAVY, pytest.mark.stacks) | dict.fromkeys(("diffusers", "tensorflow", "vllm"), pytest.mark.soak)
 TRIGGERS = [
-    pytest.param(library.trigger, marks=[pytest.mark.stacks] if library.trigger in HEAVY else [])
+    pytest.param(library.trigger, marks=TIERS.get(library.trigger, ()))
     for library in LIBRARIES
     if library.trigger not in MISSING
 ]
@@ -93,6 +94,8 @@ def harmless(*trigger: str) -> dict[str, Any]:
             "DJANGO_SETTINGS_MODULE": "django.conf.global_settings",
             "OMP_NUM_THREADS": "1",
             "BENTOML_DO_NOT_TRACK": "True",
+            # Its default is TensorFlow.
+            "KERAS_BACKEND": "tensorflow" if "tensorflow" in trigger else "jax",
         },
         capture_output=True,
         text=True,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Generator, Mapping
 from functools import cache
@@ -27,7 +26,6 @@ from stagelens.instrumentors.libraries.keras import KerasInstrumentor
 from stagelens.instrumentors.libraries.lightgbm import LightGBMInstrumentor
 from stagelens.instrumentors.libraries.openvino import OpenVinoInstrumentor
 from stagelens.instrumentors.libraries.sklearn import SklearnInstrumentor
-from stagelens.instrumentors.libraries.tensorflow import TensorFlowInstrumentor
 from stagelens.instrumentors.libraries.xgboost import XGBoostInstrumentor
 
 if TYPE_CHECKING:
@@ -99,7 +97,10 @@ def _catboost() -> Model:
 
 @cache
 def _network() -> Any:
-    keras = _library("keras")
+    with pytest.MonkeyPatch.context() as patch:
+        # TensorFlow, which is the default, is large: test_tensorflow.py has it.
+        patch.setenv("KERAS_BACKEND", "jax")
+        keras = _library("keras")
     inner = keras.Sequential([keras.Input((8,)), keras.layers.Dense(64), keras.layers.Dense(2)])
     inputs = keras.Input((8,))
     network = keras.Model(inputs, inner(inputs), name="network")
@@ -115,17 +116,6 @@ def _keras_predict() -> Model:
     return Model(KerasInstrumentor, _network(), "predict_on_batch", "network")
 
 
-def _tensorflow() -> Model:
-    tensorflow = _library("tensorflow")
-    with tempfile.TemporaryDirectory() as folder:
-        _network().export(f"{folder}/resnet/1", verbose=False)
-        TensorFlowInstrumentor().instrument()
-        loaded = tensorflow.saved_model.load(f"{folder}/resnet/1")
-    TensorFlowInstrumentor().uninstrument()
-    loaded.serve(X)
-    return Model(TensorFlowInstrumentor, loaded, "serve", "resnet")
-
-
 @cache
 def _compiled(name: str) -> Any:
     openvino = _library("openvino")
@@ -138,7 +128,7 @@ def _openvino() -> Model:
     return Model(OpenVinoInstrumentor, _compiled("graph"), "__call__", "graph")
 
 
-MAKERS = [_pipeline, _forest, _xgboost, _booster, _lightgbm, _catboost, _keras, _keras_predict, _tensorflow, _openvino]
+MAKERS = [_pipeline, _forest, _xgboost, _booster, _lightgbm, _catboost, _keras, _keras_predict, _openvino]
 
 
 @cache

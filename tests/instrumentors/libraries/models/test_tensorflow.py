@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import warnings
 from collections.abc import Generator
@@ -22,9 +20,9 @@ from stagelens.instrumentors.libraries.tensorflow import TensorFlowInstrumentor
 if TYPE_CHECKING:
     from conftest import Finished
 
-FOLDER = Path(__file__).parents[4] / ".venv" / "models"
+FOLDER = Path(__file__).parents[4] / ".venv" / "tensorflow"
 # NumPy warns of the variables of TensorFlow.
-pytestmark = [pytest.mark.stacks, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
+pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")]
 X = np.ones((64, 8), np.float32)
 
 
@@ -32,9 +30,10 @@ X = np.ones((64, 8), np.float32)
 def tensorflow() -> Any:
     """The library, which also imports Keras."""
     if not (FOLDER / "tensorflow").is_dir():
-        pytest.skip("make models: tensorflow is not installed")
-    if str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))
+        pytest.skip("make tensorflow: tensorflow is not installed")
+    if "keras" in sys.modules:
+        pytest.skip("Keras chooses one backend in a process")
+    sys.path.append(str(FOLDER))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return import_module("tensorflow")
@@ -128,6 +127,26 @@ def test_saved_models_are_loaded(tensorflow: Any, finished: Finished, tmp_path: 
     assert finished.facts() == {"@model": "resnet", "@batch": len(X)}
 
 
+def test_a_saved_model_behaves_unchanged(tensorflow: Any, finished: Finished, tmp_path: Path) -> None:
+    """Its results, its exceptions, and all of it after `uninstrument`."""
+    network(tensorflow).export(tmp_path / "resnet", verbose=False)
+    loaded = tensorflow.saved_model.load(tmp_path / "resnet")
+    loaded.serve(X)
+    with request("predict"):
+        with pytest.raises(Exception) as failed:  # noqa: PT011 - the class is one of TensorFlow
+            loaded.serve(object())
+        inside = loaded.serve(X)
+    assert "stagelens" not in type(failed.value).__module__
+    assert finished.stages()[-1] == "forward"
+    finished.clear()
+
+    TensorFlowInstrumentor().uninstrument()
+    with request("predict"):
+        outside = loaded.serve(X)
+    assert np.array_equal(inside, outside)
+    assert finished.stages() == []
+
+
 def test_a_script_counts_predictions_and_no_training(tensorflow: Any, script: Finished) -> None:
     """Neither a model that is built of models, nor one that a data set calls, is a request."""
     model = network(tensorflow)
@@ -157,27 +176,3 @@ def test_an_interpreter_of_tensorflow_lite_is_a_model(tensorflow: Any, finished:
 
     assert finished.stages() == ["forward"]
     assert finished.facts() == {"@model": "Interpreter"}
-
-
-def test_the_backend_of_pytorch_counts_no_training(tmp_path: Path) -> None:
-    """Its layers are modules of PyTorch. Keras chooses one backend in a process."""
-    code = """
-import sys, stagelens
-from stagelens.instrumentors import recorder
-stagelens.instrument()
-recorder.background.wake_at = sys.maxsize
-import keras, numpy as np
-x = np.ones((64, 8), np.float32)
-model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(2)], name="network")
-model.compile(loss="mse")
-model.fit(x, x[:, :2], verbose=0)
-model.predict(x, verbose=0)
-model(x)
-print(*(record[3] for record in recorder.pending))
-"""
-    environment = os.environ | {"PYTHONPATH": str(FOLDER), "KERAS_BACKEND": "torch"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
-    )
-
-    assert done.stdout.splitlines()[-1].split() == ["network", "Sequential"]

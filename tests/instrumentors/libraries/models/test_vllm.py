@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tests.instrumentors.libraries.tiny_models import WORDS, tokenizer
 
 FOLDER = Path(__file__).parents[4] / ".venv" / "vllm"
-pytestmark = pytest.mark.stacks
+pytestmark = pytest.mark.soak
 PROGRAM = """
 import json, sys
 import stagelens
