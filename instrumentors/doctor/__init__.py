@@ -43,6 +43,7 @@ CHECKS: tuple[Check, ...] = (
     frameworks.check_gevent,
     frameworks.check_tracers,
     frameworks.check_batching,
+    frameworks.check_lists_of_jobs,
     checks.check_threads,
     checks.check_memory,
     checks.check_temporary_files,

@@ -177,7 +177,14 @@ def test_a_healthy_service_has_no_findings(check: Check) -> None:
 
 
 # Those whose troubles are real ones: an address, a file system, a control group; or in a file of their own.
-ELSEWHERE = {"check_collector", "check_memory", "check_temporary_files", "check_batching", "check_gpus"}
+ELSEWHERE = {
+    "check_collector",
+    "check_memory",
+    "check_temporary_files",
+    "check_batching",
+    "check_lists_of_jobs",
+    "check_gpus",
+}
 
 
 def test_every_check_has_a_test_case() -> None:

@@ -99,6 +99,23 @@ def test_an_unused_or_fixed_framework_has_no_finding(inspection: Inspection) -> 
     assert list(frameworks.check_batching(inspection)) == []
 
 
+LIST = "import asyncio\nfuture = asyncio.get_running_loop().create_future()\njobs.append((x, future))"
+
+
+def test_a_batcher_with_a_list_is_reported() -> None:
+    """Nobody knows when it starts to work for which request."""
+    (found,) = frameworks.check_lists_of_jobs(inspection_of("python", "serve.py", code=LIST))
+
+    assert found.text.startswith("serve.py:2 creates a future")
+    assert "stagelens.ticket()" in found.fix
+    assert not found.hurts
+
+
+@pytest.mark.parametrize("more", ["jobs = asyncio.Queue()", "ticket = stagelens.ticket()"])
+def test_a_batcher_with_a_queue_or_a_ticket_is_not_reported(more: str) -> None:
+    assert list(frameworks.check_lists_of_jobs(inspection_of("python", "serve.py", code=f"{LIST}\n{more}"))) == []
+
+
 def test_instrumented_libraries_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Adding one takes nothing here."""
     monkeypatch.setattr(frameworks, "LIBRARIES", (Library("ray.serve", "ray_serve", "Ray"),))
