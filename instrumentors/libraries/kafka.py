@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..instrumentor import Hook, Patch
+from ..instrumentor import Hook
 from .dependency_common import DependencyInstrumentor
 
 
@@ -62,13 +62,9 @@ class KafkaInstrumentor(DependencyInstrumentor):
 
     def _confluent(self, module: ModuleType) -> None:
         for name, names in _CONFLUENT.items():
-            original = getattr(module, name, None)
-            if isinstance(original, type) and not any(patch.replacement is original for patch in self._patches):
-                replacement = self._subclass(original, names)
-                setattr(module, name, replacement)
-                self._patches.append(Patch(module, name, original, replacement))
+            self.replace(module, name, functools.partial(self._subclass, names))
 
-    def _subclass(self, original: type[Any], names: Sequence[str]) -> type[Any]:
+    def _subclass(self, names: Sequence[str], original: type[Any]) -> type[Any]:
         make = self.wrapper("dependency", is_async=False)
         found = {name: vars(original)[name] for name in names if name in vars(original)}
         attributes = {name: functools.update_wrapper(make(method), method) for name, method in found.items()}
