@@ -8,12 +8,12 @@ from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from ...core.stages import LOAD_COMPILE
+from ...core.stages import LOAD_COMPILE, LOAD_READ
 from .. import scripts
 from ..instrumentor import log_failure, timed, timed_call
 from ..loads import loads
 from ..records import Marks, clock, current, has_capacity
-from .onnxruntime_session import path_name
+from .onnxruntime_session import model_name
 
 # Whether a model call or a training runs in this context: the model calls inside belong to it.
 inside: Final[ContextVar[bool]] = ContextVar("stagelens_inside_model", default=False)
@@ -97,7 +97,11 @@ def folder_name(path: Any) -> str:
     >>> folder_name("/models/resnet/1/"), folder_name(None)
     ('resnet', '')
     """
-    name = path_name(os.path.join(path, "model") if isinstance(path, (str, os.PathLike)) else None)  # noqa: PTH118 - importing pathlib would cost the host time
+    try:
+        name = model_name(os.path.join(path, "model")) if isinstance(path, (str, os.PathLike)) else ""  # noqa: PTH118 - importing pathlib would cost the host time
+    except Exception:
+        log_failure("naming a model that is loaded")
+        return ""
     return name.rpartition("--")[2] if name.startswith("models--") else name
 
 
@@ -106,14 +110,19 @@ _created: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def creation(original: Any) -> Any:
-    """Wrap the `__init__` of a model, whose first argument is its folder or file, as `load`."""
+    """Wrap the `__init__` of a model, whose first argument is its folder or file, as `load`, also outside of requests."""
     load = timed("load")(original)
 
     def __init__(self: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
-        load(self, *args, **options)
+        path = args[0] if args else options.get("model_path", options.get("models_path"))
+        name = folder_name(path).removesuffix(".gguf")
+        loading = loads.begin(name, reading=True)
         try:
-            path = args[0] if args else options.get("model_path", options.get("models_path"))
-            _created[self] = folder_name(path).removesuffix(".gguf")
+            load(self, *args, **options)
+        finally:
+            loads.end(loading, LOAD_READ.key)
+        try:
+            _created[self] = name
         except Exception:
             log_failure("naming a model that was loaded")
 
