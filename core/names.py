@@ -137,7 +137,7 @@ BY_ENGINE = "engine"
 BY_ENGINE_GAP = "engine_gap"
 DEFINITIONS = MappingProxyType(
     {
-        BY_GENERATE: "until generate of transformers had the first new token",
+        BY_GENERATE: "until generate had the first new token",
         BY_FIRST_CHUNK: "until the first part of the response was passed to the server",
         BY_TRITON_RESPONSE: "until the first response of a Triton stream arrived",
         BY_CLIENT_CHUNK: "until the client of a model had the first part of the response, as measured by the client",

@@ -122,7 +122,7 @@ def test_the_page_starts_with_the_stage_behind_the_first_token_tail(source: Sour
     assert "p99 of the first token is" in text
     assert "Queue explains" in text
     assert "of the difference" in text
-    assert "Timed until generate of transformers had the first new token" in text
+    assert "Timed until generate had the first new token" in text
     assert "the main cause of the tail is longer responses" in text
 
 
@@ -188,7 +188,7 @@ def test_first_token_definitions_never_mix(store: Store) -> None:
     usual, other = shown(source, PAGE), shown(source, f"{PAGE}?by=first_chunk")
     wrong = shown(source, f"{PAGE}?by=<b>")
 
-    assert "Timed until generate of transformers had the first new token: 60 of 100 requests." in usual
+    assert "Timed until generate had the first new token: 60 of 100 requests." in usual
     assert "Not shown, because times of different definitions are not comparable: 40." in usual
     assert f"Half of the requests wait up to {waited(source, PAGE)} for" in usual
     assert f"Half of the requests wait up to {waited(source, f'{PAGE}?by=first_chunk')} for" in other
