@@ -61,6 +61,7 @@ LIBRARIES = (
     Library("librosa", "librosa", "LibrosaInstrumentor"),
     Library("lightgbm", "lightgbm", "LightGBMInstrumentor"),
     Library("litserve", "litserve", "LitServeInstrumentor"),
+    Library("llama_cpp", "llama_cpp", "LlamaCppInstrumentor"),
     Library("asyncio", "locks", "LockInstrumentor"),
     Library("mlserver", "mlserver", "MLServerInstrumentor"),
     Library("numpy", "numpy", "NumpyInstrumentor"),

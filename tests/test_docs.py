@@ -258,7 +258,7 @@ def _installed(distribution: str) -> str:
         path.read_text()
         for folder in ("tests", "benchmarks")
         for path in (ROOT / folder).rglob("*.txt")
-        if path.stem in {distribution, "around", "models", "found", "tensorflow"}
+        if path.stem in {distribution, "around", "models", "found", "llama", "tensorflow"}
     ]
     pinned = re.findall(rf"^{distribution}(?:-cpu)?==(\S+)", "\n".join(beside), re.MULTILINE)
     return pinned[0] if pinned else version(distribution)
@@ -303,6 +303,7 @@ SINGLE_VERSION = {
     "librosa",
     "lightgbm",
     "litserve",
+    "llama-cpp-python",
     "mlserver",
     "numpy",
     "opencv-python",

@@ -148,7 +148,6 @@ def _usage_error(text: str) -> int:
 
 # Libraries that run models and have no instrumentor: import name by distribution.
 WITHOUT_MODULE = {
-    "llama-cpp-python": "llama_cpp",
     "mlx": "mlx",
     "onnxruntime-genai": "onnxruntime_genai",
     "paddlepaddle": "paddle",

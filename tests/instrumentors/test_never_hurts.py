@@ -25,6 +25,7 @@ BESIDE = {
     "gradio": "found",
     "kserve": "kserve",
     "litserve": "litserve",
+    "llama_cpp": "llama",
     "mlserver": "mlserver",
     "ray.serve": "ray",
     "tensorflow": "tensorflow",
@@ -37,7 +38,7 @@ BESIDE = {
         ("catboost", "ctranslate2", "diffusers", "jax", "keras", "lightgbm", "openvino", "xgboost"), "models"
     ),
 }
-ALONE = {"gradio", "kserve", "mlserver", "ray.serve", "tensorflow", "vllm"}
+ALONE = {"gradio", "kserve", "llama_cpp", "mlserver", "ray.serve", "tensorflow", "vllm"}
 # Patches each class of a library, which has more of them the more of its modules are imported.
 GROWS = {"sklearn"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}
@@ -71,9 +72,11 @@ ALLOWED = MappingProxyType(
 )
 
 
-# Libraries that only the second tier has installed; those that take longest, and TensorFlow, are in `make soak`.
+# Libraries that only the second tier has installed; those that take longest, TensorFlow and llama-cpp-python are in `make soak`.
 HEAVY = {*BESIDE, "cv2", "sentence_transformers", "tokenizers", "torch", "transformers", "tritonclient"}
-TIERS = dict.fromkeys(HEAVY, pytest.mark.stacks) | dict.fromkeys(("diffusers", "tensorflow", "vllm"), pytest.mark.soak)
+TIERS = dict.fromkeys(HEAVY, pytest.mark.stacks) | dict.fromkeys(
+    ("diffusers", "llama_cpp", "tensorflow", "vllm"), pytest.mark.soak
+)
 TRIGGERS = [
     pytest.param(library.trigger, marks=TIERS.get(library.trigger, ()))
     for library in LIBRARIES

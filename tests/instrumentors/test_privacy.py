@@ -335,6 +335,7 @@ MODELS = {
     "jax",
     "keras",
     "lightgbm",
+    "llama_cpp",
     "openvino",
     "sklearn",
     "tensorflow",

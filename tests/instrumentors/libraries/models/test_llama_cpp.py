@@ -1,0 +1,398 @@
+"""llama-cpp-python: a model of random weights, written as GGUF on the spot."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import sys
+import threading
+from collections.abc import Generator
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import numpy as np
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
+
+from stagelens.core.partition import segments
+from stagelens.instrumentors import scripts
+from stagelens.instrumentors.api import request
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.llama_cpp import LlamaCppInstrumentor
+from stagelens.instrumentors.loads import loads
+
+if TYPE_CHECKING:
+    from conftest import Finished
+    from starlette.requests import Request
+
+FOLDER = Path(__file__).parents[4] / ".venv" / "llama"
+pytestmark = pytest.mark.soak
+SIZE, HEADS, CONTEXT = 64, 2, 256
+# Tokens of control, bytes, and letters.
+SPECIAL, BYTE, NORMAL = 3, 6, 1
+VOCABULARY = [
+    *((name, SPECIAL) for name in ("<unk>", "<s>", "</s>")),
+    *((f"<0x{byte:02X}>", BYTE) for byte in range(256)),
+    *((letter, NORMAL) for letter in "▁abcdefgh"),
+]
+PROMPT = "abc" * 20
+# The beginning, a space, and the letters.
+PROMPT_TOKENS = 1 + 1 + len(PROMPT)
+TOKENS = 8
+OPTIONS: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0}
+MESSAGES = [{"role": "user", "content": PROMPT}]
+
+
+def write_llama(path: Path) -> None:
+    """Write a model with one layer."""
+    writer = import_module("gguf").GGUFWriter(path, "llama")
+    writer.add_context_length(CONTEXT)
+    writer.add_embedding_length(SIZE)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(SIZE)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(HEADS)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(SIZE // HEADS)
+    writer.add_vocab_size(len(VOCABULARY))
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list([text for text, _ in VOCABULARY])
+    writer.add_token_scores([0.0 for _ in VOCABULARY])
+    writer.add_token_types([kind for _, kind in VOCABULARY])
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
+    random = np.random.default_rng(0)
+    # It generates letters only.
+    is_letter = np.array([[kind == NORMAL] for _, kind in VOCABULARY])
+    layer = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
+    for name in ("token_embd", "output", *(f"blk.0.{part}" for part in layer)):
+        rows = SIZE if name.startswith("blk") else len(VOCABULARY)
+        weights = random.normal(size=(rows, SIZE)) * (is_letter if name == "output" else 1)
+        writer.add_tensor(f"{name}.weight", weights.astype(np.float32))
+    for name in ("output_norm", "blk.0.attn_norm", "blk.0.ffn_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(SIZE, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a model."""
+    if not (FOLDER / "llama_cpp").is_dir():
+        pytest.skip("make llama: llama-cpp-python is not installed")
+    sys.path.append(str(FOLDER))
+    path = tmp_path_factory.mktemp("llama") / "tiny.gguf"
+    write_llama(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def instrumented(path: Path) -> Generator[None]:  # noqa: ARG001 - makes the library importable
+    """Instrument the library."""
+    instrumentor = LlamaCppInstrumentor()
+    instrumentor.instrument()
+    yield
+    instrumentor.uninstrument()
+
+
+def load(path: Path, **options: Any) -> Any:
+    """Return a new model on one thread."""
+    return import_module("llama_cpp").Llama(
+        model_path=str(path), n_ctx=CONTEXT, n_threads=1, n_threads_batch=1, verbose=False, **options
+    )
+
+
+@pytest.fixture
+def llama(path: Path) -> Generator[Any]:
+    """A loaded model."""
+    model = load(path)
+    yield model
+    model.close()
+
+
+@pytest.fixture
+def script(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> Finished:
+    """Run the test as a plain script, which imports no server."""
+    monkeypatch.setattr(scripts, "on", True)
+    monkeypatch.setattr(scripts, "SERVERS", ())
+    return finished
+
+
+def complete(llama: Any, *, stream: bool) -> list[Any]:
+    """Return the parts of a completion."""
+    result = llama.create_completion(PROMPT, stream=stream, **OPTIONS)
+    return list(result) if stream else [result]
+
+
+def chat(llama: Any, *, stream: bool) -> list[Any]:
+    """Return the parts of a response to a message."""
+    result = llama.create_chat_completion(MESSAGES, stream=stream, **OPTIONS)
+    return list(result) if stream else [result]
+
+
+def call(llama: Any, *, stream: bool) -> list[Any]:
+    """Return the parts of a completion of the call of the model."""
+    result = llama(PROMPT, stream=stream, **OPTIONS)
+    return list(result) if stream else [result]
+
+
+def generate(llama: Any, *, stream: bool) -> list[int]:
+    """Return the tokens of `generate`, which always streams."""
+    assert stream
+    tokens: list[int] = []
+    for token in llama.generate(llama.tokenize(PROMPT.encode()), temp=0):
+        tokens.append(token)
+        if len(tokens) == TOKENS:
+            break
+    return tokens
+
+
+GENERATIONS = [
+    (complete, False),
+    (complete, True),
+    (call, False),
+    (call, True),
+    (chat, False),
+    (chat, True),
+    (generate, True),
+]
+
+
+def stages_of(finished: Finished) -> list[str]:
+    """Return the stages of the only request without repetitions in a row; the tokenizer may be faster than is timed."""
+    stages = [stage for stage in finished.stages() if stage != "tokenize"]
+    return [stage for place, stage in enumerate(stages) if stages[place - 1 : place] != [stage]]
+
+
+def test_the_creation_of_a_model_is_a_load(path: Path, finished: Finished) -> None:
+    """It is also a phase of the cold start."""
+    loads.take()
+    with request("load"):
+        load(path).close()
+
+    assert finished.stages() == ["load"]
+    assert {each.model for each in loads.take()} == {"tiny"}
+
+
+@pytest.mark.parametrize(("run", "stream"), GENERATIONS)
+def test_a_generation_is_prefill_and_decode(llama: Any, finished: Finished, run: Any, stream: bool) -> None:
+    """The prefill ends with the first token; the result is unchanged."""
+    with request("generate"):
+        parts = run(llama, stream=stream)
+    assert stages_of(finished) == ["prefill", "decode"]
+    facts = finished.facts()
+    assert facts["@model"] == "tiny"
+    assert facts["@tokens_in"] >= PROMPT_TOKENS
+    assert facts["@tokens_out"] == TOKENS
+    assert facts["@per_token"] > 0
+    assert facts["@first_token"] == [end for stage, _, end in finished.marks() if stage == "prefill"][-1]
+    if "usage" in (usage := parts[-1] if isinstance(parts[-1], dict) else {}):
+        assert usage["usage"]["prompt_tokens"] == facts["@tokens_in"]
+        assert usage["usage"]["completion_tokens"] == TOKENS
+    finished.clear()
+
+    LlamaCppInstrumentor().uninstrument()
+    with request("generate"):
+        again = run(llama, stream=stream)
+    assert finished.stages() == []
+    assert texts(again) == texts(parts)
+
+
+def texts(parts: list[Any]) -> list[Any]:
+    """Return what does not change from call to call."""
+    return [part["choices"] if isinstance(part, dict) else part for part in parts]
+
+
+def test_a_long_prompt_is_tokenized(llama: Any, finished: Finished) -> None:
+    """The time of the tokenizer is a stage inside the prefill; a prompt that is too long is an error of the library."""
+    with request("generate"), pytest.raises(ValueError, match="exceed context window"):
+        llama("a b" * 100_000)
+
+    assert finished.stages() == ["tokenize", "prefill"]
+
+
+def test_a_stream_that_is_closed_early_counts_its_tokens(llama: Any, finished: Finished) -> None:
+    """No further token is generated."""
+    with request("generate"):
+        stream = llama.create_completion(PROMPT, stream=True, **OPTIONS)
+        next(stream)
+        next(stream)
+        stream.close()
+        with pytest.raises(StopIteration):
+            next(stream)
+
+    assert stages_of(finished) == ["prefill", "decode"]
+    assert finished.facts()["@tokens_out"] == 2
+
+
+def test_a_stream_that_is_dropped_after_its_request_changes_no_other(llama: Any, finished: Finished) -> None:
+    """It is closed by the garbage collector, in whatever context."""
+    with request("first"):
+        stream = llama.create_completion(PROMPT, stream=True, **OPTIONS)
+        next(stream)
+    finished.clear()
+    with request("second"):
+        del stream
+        gc.collect()
+
+    assert finished.facts() == {}
+
+
+def test_a_chat_of_several_completions_has_several_prefills(llama: Any, finished: Finished) -> None:
+    """Its first token is that of the first one, and its tokens are those of all."""
+
+    def handler(llama: Any, **_: Any) -> list[Any]:
+        return [llama.create_completion(prompt, **OPTIONS) for prompt in (PROMPT, PROMPT[::-1])]
+
+    llama.chat_handler = handler
+    with request("chat"):
+        llama.create_chat_completion(MESSAGES)
+
+    marks = finished.marks()
+    start, end = next(iter(marks))[1], max(end for stage, _, end in marks if stage == "decode")
+    intervals = [mark for mark in marks if mark[0] in {"prefill", "decode"}]
+    assert [stage for stage, _, _ in segments(intervals, start, end)][-4:] == ["prefill", "decode", "prefill", "decode"]
+    assert [value for key, value, _ in marks if key == "@tokens_out"] == [TOKENS, TOKENS]
+
+
+def test_a_streamed_response_of_a_server_is_one_request(llama: Any, finished: Finished) -> None:
+    """Starlette takes each step of the stream on any thread of its pool."""
+
+    def endpoint(_: Request) -> StreamingResponse:
+        chunks = llama.create_completion(PROMPT, stream=True, **OPTIONS)
+        return StreamingResponse(chunk["choices"][0]["text"] for chunk in chunks)
+
+    async def send() -> str:
+        transport = httpx.ASGITransport(Starlette(routes=[Route("/generate", endpoint)]))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return (await client.get("/generate")).text
+
+    instrumentor = AsgiInstrumentor()
+    instrumentor.instrument()
+    try:
+        text = asyncio.run(send())
+    finally:
+        instrumentor.uninstrument()
+
+    assert text == llama(PROMPT, **OPTIONS)["choices"][0]["text"]
+    stages = finished.stages()
+    assert stages.count("prefill") == 1
+    assert stages.count("decode") > 1
+    assert finished.facts()["@tokens_out"] == TOKENS
+    assert [record[3] for record in finished] == ["/generate"]
+
+
+def test_tokens_can_be_sent_into_generate(path: Path, finished: Finished) -> None:
+    """As the library allows it; an exception that is thrown into it comes back."""
+    llama = load(path, logits_all=True)
+    prompt = llama.tokenize(PROMPT.encode())
+
+    def generate() -> tuple[int, int]:
+        steps = llama.generate(prompt, temp=0)
+        next(steps)
+        token = steps.send(prompt[:5])
+        with pytest.raises(KeyError, match="mine"):
+            steps.throw(KeyError("mine"))
+        return token, llama.n_tokens
+
+    with request("generate"):
+        inside = generate()
+    assert finished.facts()["@tokens_out"] == 2
+    assert inside == generate()
+    LlamaCppInstrumentor().uninstrument()
+    assert inside == generate()
+    llama.close()
+
+
+def test_a_loop_of_the_users_own_is_timed(llama: Any, finished: Finished) -> None:
+    """The stage of `sample`, which waits for a GPU, is that of the `eval` before."""
+    with request("generate"):
+        llama.eval(llama.tokenize(PROMPT.encode()))
+        for _ in range(3):
+            llama.eval([llama.sample(temp=0)])
+
+    assert stages_of(finished) == ["prefill", "decode"]
+
+
+def test_an_embedding_is_a_forward(path: Path, finished: Finished) -> None:
+    """Of one text or of several."""
+    llama = load(path, embedding=True)
+    with request("embed"):
+        llama.create_embedding([PROMPT, PROMPT])
+    assert [stage for stage in finished.stages() if stage != "tokenize"] == ["forward"]
+    assert finished.facts() == {"@model": "tiny", "@batch": 2}
+    finished.clear()
+
+    with request("embed"):
+        llama.embed(PROMPT)
+    assert [stage for stage in finished.stages() if stage != "tokenize"] == ["forward"]
+    assert finished.facts() == {"@model": "tiny"}
+    llama.close()
+
+
+@pytest.mark.parametrize(("run", "stream"), GENERATIONS)
+def test_a_generation_is_one_request_of_a_script(llama: Any, script: Finished, run: Any, stream: bool) -> None:
+    """However many parts its stream has."""
+    run(llama, stream=stream)
+
+    assert [(record[3], record[4], record[6]) for record in script] == [("tiny", "", "internal")]
+    assert stages_of(script) == ["prefill", "decode"]
+    assert script.facts()["@tokens_out"] == TOKENS
+
+
+def test_a_failed_call_is_a_failed_request_of_a_script(llama: Any, script: Finished) -> None:
+    """Also if it fails in a step of its stream; one that is closed early did not fail, and one without steps is none."""
+    with pytest.raises(ValueError, match="exceed context window"):
+        llama("a" * CONTEXT)
+    stream = llama("a" * CONTEXT, stream=True, max_tokens=1)
+    assert len(script) == 1
+    with pytest.raises(ValueError, match="exceed context window"):
+        next(stream)
+    stream = llama(PROMPT, stream=True)
+    next(stream)
+    stream.close()
+    del stream
+    llama(PROMPT, stream=True)
+
+    assert [(record[3], record[4]) for record in script] == [
+        ("tiny", "ValueError"),
+        ("tiny", "ValueError"),
+        ("tiny", ""),
+    ]
+
+
+def test_an_embedding_is_one_request_of_a_script(path: Path, script: Finished) -> None:
+    """The call inside is none."""
+    llama = load(path, embedding=True)
+    llama.create_embedding(PROMPT)
+    llama.close()
+
+    assert [record[3] for record in script] == ["tiny"]
+
+
+def test_two_threads_do_not_mix(path: Path, script: Finished) -> None:
+    """Each has a model and a stream of its own, whose steps alternate with those of the other."""
+    barrier = threading.Barrier(2)
+
+    def generate(prompt: str) -> None:
+        llama = load(path)
+        for _ in llama(prompt, stream=True, **OPTIONS):
+            barrier.wait(60)
+        llama.close()
+
+    threads = [threading.Thread(target=generate, args=(prompt,)) for prompt in (PROMPT, PROMPT + "abc")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    counts = {tuple(marks[marks.index(key) + 1] for key in ("@tokens_in", "@tokens_out")) for marks, *_ in script}
+    assert len(script) == len(threads)
+    assert counts == {(PROMPT_TOKENS, TOKENS), (PROMPT_TOKENS + 3, TOKENS)}
