@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import itertools
+import operator
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -69,9 +70,15 @@ def read_request(record: Record) -> RequestFacts:
     """
     marks, start, end, *_, kind = record
     parsed = read_marks(marks)
+    if "@late" in parsed.facts:
+        # Like all others in the order of their end, with which `partition` is several times as fast.
+        parsed.intervals.sort(key=_END)
     if kind == "internal":
         parsed.intervals.append((HANDLER, start, max(start, end)))
     return parsed
+
+
+_END = operator.itemgetter(2)
 
 
 def _subtract_intervals(intervals: Sequence[Interval], taken: Iterable[tuple[int, int]]) -> Iterator[Interval]:
@@ -170,10 +177,11 @@ class DeferredRecords:
             record: A finished request.
             now: Time of the monotonic clock. [seconds]
         """
-        if "@late" not in record[0][::3]:
+        marks = record[0]
+        if "@late" not in marks[::3]:
             return False
-        if is_ready(record[0]):
-            complete(record[0])
+        if is_ready(marks):
+            complete(marks)
             return False
         self._held.append((now + MAX_WAIT_SECONDS, record))
         return True
@@ -212,4 +220,6 @@ def complete(marks: Marks) -> None:
 
 
 def _late_parts(marks: Marks) -> list[Late]:
-    return [late for key, late in zip(marks[::3], marks[1::3], strict=False) if key == "@late"]
+    keys = marks[::3]
+    # Most runs of a batch have none.
+    return [late for key, late in zip(keys, marks[1::3], strict=False) if key == "@late"] if "@late" in keys else []

@@ -18,9 +18,10 @@ attaches the run to the id of the response: the id stays equal to the original, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextvars import Token
-from typing import Any, Final
+from itertools import chain
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakValueDictionary
 
@@ -40,6 +41,9 @@ NOT_SHARED: Final = frozenset(
 )
 
 
+Triple: TypeAlias = tuple[str, Any, Any]
+
+
 class BatchRun:
     """Record of the work for the requests of one batch.
 
@@ -48,12 +52,15 @@ class BatchRun:
         ended: End of the work, 0 while it runs. [nanoseconds by `clock`]
     """
 
-    __slots__ = ("_completed", "ended", "marks")
+    __slots__ = ("_completed", "_shared", "_shared_length", "ended", "marks")
 
     def __init__(self, marks: Marks, ended: int = 0) -> None:
         self.marks = marks
         self.ended = ended
         self._completed = False
+        # The triples for each request, and the length of the marks from which they were read.
+        self._shared: list[Triple] = []
+        self._shared_length = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the marks that are known so far, as built-in types."""
@@ -70,15 +77,18 @@ class BatchRun:
         """Return whether the work has ended and all of its marks are known; do not block."""
         return self.ended > 0 and (self._completed or is_ready(self.marks))
 
-    def stage_facts(self) -> Iterator[tuple[str, Any, Any]]:
-        """Yield the triples that hold for each request of the run."""
+    def stage_facts(self) -> list[Triple]:
+        """Return the triples that hold for each request of the run."""
         if self.ended and not self._completed:
             self._completed = True
             complete(self.marks)
-        items = iter(self.marks)
-        for triple in zip(items, items, items, strict=False):
-            if triple[0] not in NOT_SHARED:
-                yield triple
+        # Read once for all requests of a batch.
+        if self._shared_length != len(self.marks):
+            marks = self.marks[:]
+            self._shared_length = len(marks)
+            triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
+            self._shared = [triple for triple in triples if triple[0] not in NOT_SHARED]
+        return self._shared
 
 
 class Ticket:
@@ -170,10 +180,13 @@ class Tickets:
             runs.update((id(run), run) for run in own)
             # A ticket that no worker has taken still waits.
             waits.append((ticket.since, min((run.marks[1] for run in own), default=ticket.gone or now)))
-        marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])
+        if len(waits) == 1:
+            # No run can work for the request before the first run of its only ticket.
+            marks: Marks = ["queue", *waits[0]] if waits[0][0] < waits[0][1] else []
+        else:
+            marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])
         for run in runs.values():
-            for triple in run.stage_facts():
-                marks += triple
+            marks.extend(chain.from_iterable(run.stage_facts()))
             if len(marks) > MAX_MARKS:
                 break
         return marks[:MAX_MARKS]

@@ -32,7 +32,7 @@ from weakref import ref
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, as_coroutine_function, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, Marks, clock, current
-from ..tickets import BatchRun, Ticket, request_tickets
+from ..tickets import BatchRun, Ticket, Triple, request_tickets
 
 # Types of the objects that a request waits for. A job with a future may also refer to a stop event, so futures come first.
 # Types of modules that the process has not imported are missing.
@@ -252,27 +252,42 @@ class Job(Ticket):
 
     def ready(self) -> bool:
         """Return whether all work is known; do not block."""
-        if not self.parts or self.shared or not self.confirmed:
-            # No `queue`: what happened to the job is unknown.
-            self.gone = self.since
-            self.parts = []
+        self._discard_unknown()
         return all(run.ready() for run, _, _ in self.parts)
 
     def runs(self) -> list[BatchRun]:
         """Return the parts of the runs in which the request waited for them."""
-        self.ready()
+        self._discard_unknown()
         last = self.released or clock()
-        return [_clip(run, start, min(end or last, last)) for run, start, end in self.parts if start < last]
+        return [_RunPart(run, start, min(end or last, last)) for run, start, end in self.parts if start < last]
+
+    def _discard_unknown(self) -> None:
+        if not self.parts or self.shared or not self.confirmed:
+            # No `queue`: what happened to the job is unknown.
+            self.gone = self.since
+            self.parts = []
 
 
-def _clip(run: QueueRun, start: int, end: int) -> BatchRun:
-    marks: Marks = [CLOSED, start, 0] if run.mixed else [CLOSED, start, 0, "@batch", run.size, 0]
-    for key, first, second in run.stage_facts():
-        if key[0] == "@":
-            marks += (key, first, second)
-        elif first < end and start < second:
-            marks += (key, max(first, start), min(second, end))
-    return BatchRun(marks, end)
+class _RunPart(BatchRun):
+    """The part of a run from *start* to *end*."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: QueueRun, start: int, end: int) -> None:
+        super().__init__([CLOSED, start, 0], end)
+        self._run = run
+
+    def stage_facts(self) -> list[Triple]:
+        """Return the triples of the run in this part."""
+        start, end = self.marks[1], self.ended
+        found: list[Triple] = [] if self._run.mixed else [("@batch", self._run.size, 0)]
+        for triple in self._run.stage_facts():
+            key, first, second = triple
+            if key[0] == "@" or (start <= first and second <= end):
+                found.append(triple)
+            elif first < end and start < second:
+                found.append((key, max(first, start), min(second, end)))
+        return found
 
 
 # Jobs by the id of the object that their request waits for, until it is set.
