@@ -1,6 +1,6 @@
 """Aggregation of the finished requests of a process into series of histograms, on the background thread.
 
-The recording level (`ALL` to `NOTHING`) defines how much of a request is aggregated; `RequestTotals` holds the number, marks and
+The recording level (`ALL` to `NOTHING`) defines how much of a request is aggregated; `RequestTotals` holds the number, stages and
 duration of the requests of each level, for the governor.
 """
 
@@ -33,28 +33,28 @@ ALL, NO_TRACES, NO_FACTS, REQUESTS_ONLY, NOTHING = range(len(AGENT_LEVELS))
 
 @dataclass(slots=True)
 class RequestTotals:
-    """Number, marks and duration of a set of requests.
+    """Number, stages and duration of a set of requests.
 
     Args:
         requests: Number of requests.
-        marks: Number of their stages and facts.
+        stages: Number of times that their stages ran.
         duration_ns: Sum of their durations. [nanoseconds]
     """
 
     requests: int = 0
-    marks: int = 0
+    stages: int = 0
     duration_ns: int = 0
 
     def include(self, other: RequestTotals) -> None:
         """Add the totals of *other*."""
         self.requests += other.requests
-        self.marks += other.marks
+        self.stages += other.stages
         self.duration_ns += other.duration_ns
 
     def since(self, before: RequestTotals) -> RequestTotals:
         """Return the difference from an earlier total."""
         return RequestTotals(
-            self.requests - before.requests, self.marks - before.marks, self.duration_ns - before.duration_ns
+            self.requests - before.requests, self.stages - before.stages, self.duration_ns - before.duration_ns
         )
 
 
@@ -190,7 +190,7 @@ class Aggregator:
             delta = series.delta = self.nothing(series.own_stages)
         load = delta.loads.get(level) or delta.loads.setdefault(level, RequestTotals())
         load.requests += 1
-        load.marks += len(frozen) // 3 - 1
+        load.stages += len(intervals)
         load.duration_ns += end - start
         self._until_sampled -= 1
         if spared or (self._until_sampled < 0 and level < REQUESTS_ONLY):

@@ -1,7 +1,7 @@
 """The cost of the agent in this process, and the governor that limits it to STAGELENS_OVERHEAD_BUDGET.
 
 Requests are not measured. Once a second, before a request starts, a calibration request measures the cost on the request's
-thread (`PathCost`); this cost is multiplied by the number of marks. The calibration request uses the real recorder with
+thread (`PathCost`); this cost is multiplied by the number of stages. The calibration request uses the real recorder with
 empty stages, and runs on that thread because only there the CPU caches are in the state that the work of the service leaves.
 The median of many calibrations counts, because another thread may have held the interpreter lock during any of them. The
 CPU time of our own threads is measured (`CpuAccount`).
@@ -33,6 +33,7 @@ from .. import recorder, records
 from ..api import Request, stage
 from ..config import OverheadBudget, SamplingLimits
 from ..records import Record, clock
+from ..request_marks import read_request
 from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
 # Number of stages of a typical request; number of consecutive stages with which the cost of one stage is measured.
@@ -71,15 +72,15 @@ class PathCost:
         self._stages[False].append(max(0.0, idle - bare))
         self._stages[True].append(max(0.0, written - bare))
 
-    def of_ns(self, marks: float, *, timed: bool = True) -> float:
+    def of_ns(self, stages: float, *, timed: bool = True) -> float:
         """Return the cost of one request in nanoseconds; needs at least one calibration.
 
         Args:
-            marks: Number of stages and facts of the request, also if they are not recorded. [count]
+            stages: Number of times that a stage of the request runs, also if they are not recorded. [count]
             timed: Whether the stages are recorded.
         """
         requests = self._requests[timed] or self._requests[not timed]
-        return statistics.median(requests) + marks * statistics.median(self._stages[timed])
+        return statistics.median(requests) + stages * statistics.median(self._stages[timed])
 
 
 def _each_ns(stage: Callable[[], None]) -> float:
@@ -327,8 +328,8 @@ class CostController:
         self._spare = recorder.NEVER
         self._before = RequestTotals()
         self._spent_before = self._added_before = self._exported_before = cpu.spent_ns()
-        # Mean number of marks of a request that is recorded with its stages.
-        self._marks = 0.0
+        # Mean number of stages of a request that is recorded with them. Facts cost little: most are recorded with a stage.
+        self._stages = 0.0
         # CPU time of the latest exports, and of their traces. [nanoseconds per second]
         self._exporting = self._tracing = 0.0
         # Part of a core that the profiler may use.
@@ -390,7 +391,7 @@ class CostController:
         self._added_before = spent
         each_ns = max(0.0, background_ns / sum(load.requests for _, _, load in loads))
         for delta, level, load in loads:
-            path_ns = self._path_ns(level, load.marks / load.requests)
+            path_ns = self._path_ns(level, load.stages / load.requests)
             key = names.AGENT_LEVELS[level]
             delta.counts.add_equal(names.AGENT_COST, key, path_ns / 1e9, load.requests)
             delta.counts.add_equal(names.AGENT_BACKGROUND, key, each_ns / 1e9, load.requests)
@@ -410,10 +411,9 @@ class CostController:
                 self._counting.calibrate(samples[0])
             samples.rotate()
         if self.level < REQUESTS_ONLY:
-            self._marks = seen.marks / seen.requests
+            self._stages = seen.stages / seen.requests
         elif samples:
-            # Without the first triple (state of the request) and the second one (not timed).
-            self._marks = sum(len(record[0]) // 3 - 2 for record in samples) / len(samples)
+            self._stages = statistics.fmean(len(read_request(record).intervals) for record in samples)
         rate = seen.requests / seconds
         return CostSample(now, self._costs_ns(counting_ns, rate), seen.duration_ns / seen.requests, rate)
 
@@ -424,14 +424,14 @@ class CostController:
         for level in range(NOTHING):
             counting = max(0.0, counting_ns + calibrated[level] - calibrated[min(self.level, REQUESTS_ONLY)])
             tracing = self._tracing if level == ALL else 0.0
-            costs.append(self._path_ns(level, self._marks) + counting + (self._exporting + tracing) / rate)
+            costs.append(self._path_ns(level, self._stages) + counting + (self._exporting + tracing) / rate)
         return [*costs, 0.0]
 
-    def _path_ns(self, level: int, marks: float) -> float:
+    def _path_ns(self, level: int, stages: float) -> float:
         if level < REQUESTS_ONLY:
-            return self._path.of_ns(marks)
+            return self._path.of_ns(stages)
         # One request in `SCOUTS` is still timed.
-        return self._path.of_ns(self._marks, timed=False) + self._path.of_ns(self._marks) / recorder.SCOUTS
+        return self._path.of_ns(self._stages, timed=False) + self._path.of_ns(self._stages) / recorder.SCOUTS
 
     def _apply(self, why: str) -> None:
         level = self.level
