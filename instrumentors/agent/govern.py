@@ -6,7 +6,7 @@ empty stages, and runs on that thread because only there the CPU caches are in t
 The median of many calibrations counts, because another thread may have held the interpreter lock during any of them. The
 CPU time of our own threads is measured (`CpuAccount`).
 
-The governor lowers the level as soon as the cost has exceeded the budget for a few seconds, to the first level whose expected
+The governor lowers the level as soon as the cost has exceeded the budget for ten seconds, to the first level whose expected
 cost fits. It raises the level only after the next one has been expected to fit, with a margin, for a while. After a raise
 that soon had to be undone, the next one waits twice as long, up to an hour, so that a varying load changes the level rarely.
 A new level takes effect in `recorder.begin` and in the aggregation.
@@ -154,7 +154,7 @@ FREE_SHARE = 0.01
 # Share of a core that the tail profiler may use even if the rest uses up the budget. [ratio]
 MIN_PROFILER_SHARE = 0.003
 # Lower the level after this time over the budget. [seconds]
-OVER_BUDGET_SECONDS = 3.0
+OVER_BUDGET_SECONDS = 10.0
 # Raise the level after this time within this part of the budget. [ratio, seconds]
 RAISE_MARGIN = 0.7
 RAISE_AFTER_SECONDS, MAX_RAISE_AFTER_SECONDS = 60.0, 3600.0

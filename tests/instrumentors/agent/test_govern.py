@@ -124,10 +124,10 @@ def test_the_profiler_gets_what_the_rest_leaves(cost_us: float, rate: float, sha
 def test_below_the_highest_level_the_profiler_is_paused() -> None:
     """Traces come back first."""
     governor = Governor(BUDGET)
-    run(governor, costs(120, 50, 40, 10), range(10))
+    run(governor, costs(120, 50, 40, 10), range(20))
 
     assert governor.level == NO_TRACES
-    assert governor.profiler_share(CostSample(10, costs(50, 50, 40, 10), 1e6, 1000)) == 0
+    assert governor.profiler_share(CostSample(20, costs(50, 50, 40, 10), 1e6, 1000)) == 0
 
 
 def test_a_short_excess_does_not_change_the_level() -> None:
@@ -143,8 +143,8 @@ def test_a_short_excess_does_not_change_the_level() -> None:
 def test_the_governor_raises_the_level_after_lasting_headroom() -> None:
     """Not because the cost of the level below fits, but that of the one to return to."""
     governor = Governor(BUDGET)
-    run(governor, costs(300, 290, 280, 10), range(10))
-    still = run(governor, costs(101, 101, 101, 1), range(10, HOUR))
+    run(governor, costs(300, 290, 280, 10), range(20))
+    still = run(governor, costs(101, 101, 101, 1), range(20, HOUR))
     tight = run(
         governor,
         costs(100 * RAISE_MARGIN + 1, 100 * RAISE_MARGIN + 1, 100 * RAISE_MARGIN + 1, 1),
