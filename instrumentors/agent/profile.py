@@ -90,9 +90,8 @@ class RecentDurations:
     """
 
     def __init__(self) -> None:
-        self._recent: dict[str | None, deque[int]] = {None: deque(maxlen=RECENT_REQUESTS)}
+        self._recent: dict[str | None, list[int]] = {None: []}
         self._thresholds: dict[str | None, int] = {}
-        self._added: Counter[str | None] = Counter()
         self.shortest: int | None = None
         self.slow_at = 0
 
@@ -113,10 +112,10 @@ class RecentDurations:
     def _add(self, key: str | None, duration: int) -> None:
         recent = self._recent.get(key)
         if recent is None:
-            recent = self._recent[key] = deque(maxlen=RECENT_REQUESTS)
+            recent = self._recent[key] = []
         recent.append(duration)
-        self._added[key] += 1
-        if self._added[key] % MIN_REQUESTS == 0:
+        if len(recent) % MIN_REQUESTS == 0:
+            del recent[:-RECENT_REQUESTS]
             ordered = sorted(recent)
             self._thresholds[key] = max(ordered[len(ordered) * 9 // 10], int(MIN_SLOWER * ordered[len(ordered) // 2]))
             self.shortest = min(self._thresholds.values())
