@@ -244,7 +244,7 @@ def agent_note(context: Context) -> Component | None:
     if not lines:
         return None
     full = costs.get(_FULL_LEVEL)
-    why = f" At full detail, the overhead of a request is {duration(_mean(full))}." if full else ""
+    why = f" At full detail, the overhead of a request is {_overhead(context, _FULL_LEVEL, full)}." if full else ""
     head = html.Span([html.B("Agents reached their overhead budget:"), f" they record less detail.{why}"])
     return html.Div([head, *lines], className="quiet stack")
 
@@ -258,8 +258,15 @@ def _level_line(context: Context, level: str, costs: dict[str, Histogram]) -> Co
     requests = sum(each.count for name, each in costs.items() if name != AGENT_LEVELS[-1])
     return html.Span(
         f"{_level_period(context, level)}: {count(found.count)} of {count(requests)} requests were recorded with less detail: {_MISSING_AT[level]}. "
-        f"Their mean overhead is {duration(_mean(found))}."
+        f"Their mean overhead is {_overhead(context, level, found)}."
     )
+
+
+def _overhead(context: Context, level: str, cost: Histogram) -> str:
+    """Return the overhead per request at *level* with that of the background threads, which the budget includes."""
+    background = _agent_streams(context, AGENT_BACKGROUND).get(level)
+    behind = _mean(background) if background else 0.0
+    return f"{duration(_mean(cost) + behind)}, of which {duration(behind)} in background threads"
 
 
 def _level_period(context: Context, level: str) -> str:

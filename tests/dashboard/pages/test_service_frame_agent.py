@@ -79,7 +79,8 @@ def test_reduced_recording_is_shown_on_every_page(source: Source, tab: str) -> N
     """The notice has the missing detail, the share of requests, the start, and the cost of full recording."""
     page = page_text(source, f"/s/less{tab}?from=now-15m")
 
-    assert "At full detail, the overhead of a request is 150" in page
+    assert "At full detail, the overhead of a request is 157" in page
+    assert "of which 7" in page
     assert (
         "Since 11:59: 100 of 200 requests were recorded with less detail: their stages are not recorded and show as Not timed"
         in page
