@@ -87,11 +87,12 @@ class Instrumentor:
     not_timed: ClassVar[Sequence[str]] = ()
     tested: ClassVar[Mapping[str, str]] = MappingProxyType({})
     _patches: ClassVar[list[Patch]]
+    _overrides: ClassVar[list[tuple[type, str]]]
     _waiting: ClassVar[dict[str, Hook]]
 
     def __init_subclass__(cls) -> None:
         """Create the patches of each library."""
-        cls._patches, cls._waiting = [], {}
+        cls._patches, cls._overrides, cls._waiting = [], [], {}
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the function that patches each module of the library, by import name; it runs after the import."""
@@ -118,6 +119,8 @@ class Instrumentor:
             if patch.is_applied():
                 setattr(patch.owner, patch.name, patch.original)
                 self._patches.remove(patch)
+        while self._overrides:
+            delattr(*self._overrides.pop())
 
     def replace(self, owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         """Replace attribute *name* of *owner*, a module or class, by `make(original)`.
@@ -132,6 +135,12 @@ class Instrumentor:
         replacement = _replacement(owner, original, make)
         setattr(owner, name, replacement)
         self._patches.append(Patch(owner, name, original, replacement))
+
+    def override(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
+        """Define method *name* of class *owner* as `make(inherited)`, because the type that has it cannot be patched."""
+        if name not in vars(owner):
+            setattr(owner, name, make(getattr(owner, name)))
+            self._overrides.append((owner, name))
 
 
 def as_coroutine_function(function: Callable[..., Any]) -> Any:

@@ -80,6 +80,8 @@ REST: Final = "rest"
 
 # 4096 triples. A task that outlives its request, or a loop inside one, must not grow the list without limit.
 MAX_MARKS: Final = 3 * 4096
+# A stream from a thread pool waits for the event loop at each chunk; a long one must not use up the marks.
+MAX_WAYS_BACK: Final = MAX_MARKS // 4
 
 current: ContextVar[Marks | None] = ContextVar("stagelens_request", default=None)
 # A request that is counted without stages: no stage finds it, so a stage costs what it costs outside of requests. Code that

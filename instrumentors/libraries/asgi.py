@@ -20,7 +20,7 @@ from ...core.stages import BY_KEY, FRAMEWORK, HANDLER, OVERHEAD, ordered
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, end_work, finish, start_work
-from ..records import MAX_MARKS, Marks, clock, current
+from ..records import MAX_MARKS, MAX_WAYS_BACK, Marks, clock, current
 from ..request_marks import read_marks
 from ..stalls import watch_loop
 from .client_common import parse_server_timing
@@ -335,10 +335,6 @@ def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Tok
         log_failure("timing a request")
         return None
     return exchange, token
-
-
-# A stream from the thread pool waits for the event loop at each chunk; a long one must not use up the marks.
-MAX_WAYS_BACK = MAX_MARKS // 4
 
 
 class AsgiInstrumentor(Instrumentor):

@@ -11,14 +11,16 @@ wait does not count as `queue`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from threading import Thread
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..recorder import end_work, start_work
-from ..records import MAX_MARKS, OPEN, SHARED, Marks, clock, current, untimed
+from ..records import MAX_MARKS, MAX_WAYS_BACK, OPEN, SHARED, Marks, clock, current, untimed
 
 # Modules whose threads are shared by requests and set the context of each request.
 SERVING_ALL = frozenset(
@@ -45,7 +47,8 @@ class ExecutorInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "queue": "the wait for a thread of a `ThreadPoolExecutor` or a `multiprocessing.pool.ThreadPool`, "
-            "including the pools of `loop.run_in_executor` and `asyncio.to_thread`",
+            "including the pools of `loop.run_in_executor` and `asyncio.to_thread`; and their wait for the event loop after "
+            "the thread is done",
         }
     )
     not_timed = (
@@ -62,6 +65,10 @@ class ExecutorInstrumentor(Instrumentor):
             "concurrent.futures._base": self._futures,
             "concurrent.futures.thread": self._executor,
             "multiprocessing.pool": self._pool,
+            "asyncio.base_events": lambda module: self.replace(
+                module.BaseEventLoop, "run_in_executor", _run_in_executor
+            ),
+            "uvloop": lambda module: self.override(module.Loop, "run_in_executor", _run_in_executor),
             # This executor overrides `submit`.
             "gevent.threadpool": self._executor,
         }
@@ -173,6 +180,31 @@ def _submit(original: Any) -> Any:
         return future
 
     return submit
+
+
+def _run_in_executor(original: Any) -> Any:
+    def run_in_executor(self: Any, executor: Any, func: Any, *args: Any) -> Any:
+        marks = current.get()
+        if marks is None or marks[0] != OPEN:
+            return original(self, executor, func, *args)
+        submitted = clock()
+        future = original(self, executor, func, *args)
+        pools = sys.modules.get("concurrent.futures.thread")
+        # Jobs of other executors run in processes.
+        if marks[2] and pools is not None and (executor is None or isinstance(executor, pools.ThreadPoolExecutor)):
+            # Called just before the task that waits for the job continues.
+            future.add_done_callback(partial(_record_way_back, marks, submitted))
+        return future
+
+    return run_in_executor
+
+
+def _record_way_back(marks: Marks, submitted: int, future: Any) -> None:
+    """Record the wait for the event loop since the end of the last job of *marks*, if it is that of *future*."""
+    jobs: list[int] = marks[2]
+    is_last = len(jobs) == 1 and jobs[0] > submitted and not future.cancelled()
+    if is_last and marks[0] == OPEN and len(marks) < MAX_WAYS_BACK:
+        marks.extend(("queue@loop", jobs[0], clock()))
 
 
 def _cancel(original: Any) -> Any:

@@ -137,7 +137,7 @@ def test_a_cancelled_job_is_queue_until_its_cancellation(
 def test_run_in_executor_and_to_thread_wait_in_queue(
     finished: Finished, loop: Callable[[], asyncio.AbstractEventLoop]
 ) -> None:
-    """Both end in a pool's `submit`; the thread sees the request either way."""
+    """Both end in a pool's `submit`, and the loop then continues the request."""
 
     async def handle() -> None:
         async with request("async"):
@@ -147,7 +147,7 @@ def test_run_in_executor_and_to_thread_wait_in_queue(
     with asyncio.Runner(loop_factory=loop) as runner:
         runner.run(handle())
 
-    assert finished.stages() == ["queue", "forward", "queue", "forward"]
+    assert finished.stages() == ["queue", "forward", "queue@loop"] * 2
 
 
 def test_a_pool_thread_is_part_of_no_request(finished: Finished) -> None:
@@ -389,7 +389,7 @@ def test_concurrent_requests_on_one_pool_do_not_mix(finished: Finished) -> None:
     asyncio.run(serve())
 
     assert {name: set(stages) for name, stages in routes(finished).items()} == {
-        f"r{number}": {"queue", f"r{number}"} for number in range(20)
+        f"r{number}": {"queue", f"r{number}", "queue@loop"} for number in range(20)
     }
 
 
