@@ -26,7 +26,7 @@ from contextvars import Context
 from pathlib import Path
 from threading import get_ident
 from types import MappingProxyType, ModuleType
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from weakref import ref
 
 from .. import recorder
@@ -62,7 +62,9 @@ class QueueInstrumentor(Instrumentor):
     library = "queue"
     title = "Queues and your own batchers"
     stages = MappingProxyType(
-        {"queue": "the time from `put` to `get`, and the wait of a worker for further jobs while it forms a batch"}
+        {
+            "queue": "the time from `put` to `get`, and the wait of a worker for further jobs while it forms a batch, also in `asyncio.sleep`"
+        }
     )
     facts = ("batch",)
     not_timed = (
@@ -71,8 +73,6 @@ class QueueInstrumentor(Instrumentor):
         "jobs in lists, `collections.deque` and `multiprocessing` queues. Use `stagelens.ticket` in the same way.",
         "requests that use `stagelens.ticket` themselves: only their tickets count",
     )
-    # Loops and their methods that are inherited from a type that cannot be patched.
-    _inherited: ClassVar[list[tuple[Any, str]]] = []
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module."""
@@ -82,6 +82,7 @@ class QueueInstrumentor(Instrumentor):
             "concurrent.futures._base": lambda module: _add_type(FUTURES, module.Future),
             "asyncio.futures": lambda module: _add_type(FUTURES, module.Future),
             "asyncio.queues": self._asyncio,
+            "asyncio": self._asyncio_package,
             "janus": self._janus,
             "asyncio.base_events": self._loop,
             "uvloop": self._uvloop,
@@ -105,21 +106,18 @@ class QueueInstrumentor(Instrumentor):
         self.replace(module.Queue, "get", _get_later)
         self.replace(module.Queue, "get_nowait", _get_nowait)
 
+    def _asyncio_package(self, module: ModuleType) -> None:
+        self.replace(module.tasks, "sleep", _sleep)
+        # The same function under another name.
+        self.replace(module, "sleep", lambda _: module.tasks.sleep)
+
     def _loop(self, module: ModuleType) -> None:
         for name, patch in _LOOP.items():
             self.replace(module.BaseEventLoop, name, patch)
 
     def _uvloop(self, module: ModuleType) -> None:
         for name, patch in _LOOP.items():
-            if name not in vars(module.Loop):
-                setattr(module.Loop, name, patch(getattr(module.Loop, name)))
-                self._inherited.append((module.Loop, name))
-
-    def uninstrument(self, **more: Any) -> None:
-        """Restore the originals."""
-        while self._inherited:
-            delattr(*self._inherited.pop())
-        super().uninstrument(**more)
+            self.override(module.Loop, name, patch)
 
 
 class QueueRun(BatchRun):
@@ -169,6 +167,16 @@ class QueueRun(BatchRun):
             self.close(now)
         return False
 
+    def is_idle(self) -> bool:
+        """Return whether the worker has jobs and has not started to work on them: a `sleep` lets the batch grow."""
+        return (
+            bool(self.jobs)
+            and not self.completed
+            and not self.children
+            and self.owner == _thread_or_task()
+            and all(key == "queue" for key in self.marks[6::3])
+        )
+
     def close(self, now: int) -> None:
         """End the work."""
         if not self.ended:
@@ -188,7 +196,7 @@ class Job(Ticket):
         reply: The object that the request waits for.
     """
 
-    __slots__ = ("_key", "_reply", "confirmed", "owner", "parts", "released", "request", "shared")
+    __slots__ = ("_key", "_reply", "confirmed", "owner", "parts", "released", "request", "resumed", "shared")
     automatic = True
 
     def __init__(self, request: Marks, reply: Any) -> None:
@@ -201,7 +209,8 @@ class Job(Ticket):
         self.owner = _thread_or_task()
         # Run, start and end (0 while it lasts) of each part of the work.
         self.parts: list[list[Any]] = []
-        self.released = 0
+        # Result set, and its request called after that by the event loop; 0 before.
+        self.released = self.resumed = 0
         self.shared = False
         # An event or a queue may have another purpose until the request waits for it.
         self.confirmed = _kind(reply) == _FUTURE
@@ -231,6 +240,7 @@ class Job(Ticket):
     def release(self, reply: Any = None) -> None:
         """End all work, because the request continues; callback of a future and of its weak reference."""
         if self.released:
+            self.resumed = self.resumed or clock()
             return
         self.released = now = clock()
         self._reply = None
@@ -259,7 +269,12 @@ class Job(Ticket):
         """Return the parts of the runs in which the request waited for them."""
         self._discard_unknown()
         last = self.released or clock()
-        return [_RunPart(run, start, min(end or last, last)) for run, start, end in self.parts if start < last]
+        parts: list[BatchRun] = [
+            _RunPart(run, start, min(end or last, last)) for run, start, end in self.parts if start < last
+        ]
+        if parts and self.resumed:
+            parts.append(BatchRun([CLOSED, last, 0, "queue@loop", last, self.resumed], self.resumed))
+        return parts
 
     def _discard_unknown(self) -> None:
         if not self.parts or self.shared or not self.confirmed:
@@ -648,6 +663,16 @@ async def _forming(waiting: Any, run: QueueRun | None, awaited: Job | None) -> A
         _after(run, awaited, started)
 
 
+def _sleep(original: Any) -> Any:
+    async def sleep(*args: Any, **options: Any) -> Any:
+        marks = current.get()
+        run = None if marks is None else _run_of(marks)
+        waiting = original(*args, **options)
+        return await (waiting if run is None or not run.is_idle() else _forming(waiting, run, None))
+
+    return sleep
+
+
 def _get_nowait(original: Any) -> Any:
     def get_nowait(self: Any) -> Any:
         item = original(self)
@@ -701,8 +726,9 @@ def _create_task(original: Any) -> Any:
 
 def _only_waits(coro: Any) -> bool:
     code = getattr(coro, "cr_code", None)
-    return code in {_forming.__code__, _taking.__code__} or (
-        code is not None and code.co_name in _WAITS and Path(code.co_filename).parent.name == "asyncio"
+    return code is not None and (
+        # The coroutines of this file wait for those of asyncio.
+        code.co_filename == __file__ or (code.co_name in _WAITS and Path(code.co_filename).parent.name == "asyncio")
     )
 
 

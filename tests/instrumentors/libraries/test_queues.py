@@ -183,6 +183,38 @@ def test_a_thread_that_takes_from_janus_works_for_the_requests_of_the_loop(finis
     assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "ab"}
 
 
+async def slow_to_answer(jobs: asyncio.Queue[Any]) -> None:
+    while True:
+        job = await jobs.get()
+        work(job[0])
+        await asyncio.sleep(0.01)
+        resolve([job])
+
+
+@pytest.mark.parametrize(
+    ("worker", "expected"), [(drained, ["queue", "queue", "for_a"]), (slow_to_answer, ["queue", "for_a"])]
+)
+def test_a_sleep_before_the_work_belongs_to_the_forming_of_the_batch(
+    finished: Finished, worker: Any, expected: list[str]
+) -> None:
+    """After the work has begun, a sleep is the code of the worker."""
+    asyncio.run(serve(worker, "a"))
+    ((marks, *_),) = finished
+    complete(marks)
+
+    # The wait for the event loop at the end is no wait for the worker.
+    assert [key for key in marks[::3] if key in {"queue", "for_a"}] == expected
+
+
+def test_a_request_waits_for_the_loop_after_its_result_is_set(finished: Finished) -> None:
+    """The worker takes its next job before the loop calls the request."""
+    asyncio.run(serve(one_by_one, "a", "b"))
+
+    for marks, *_ in finished:
+        complete(marks)
+        assert "queue@loop" in marks[::3]
+
+
 def test_jobs_one_by_one_do_not_mix(finished: Finished) -> None:
     """The queue is never empty, so the worker does not yield between the jobs of two requests."""
     asyncio.run(serve(one_by_one, "a", "b", "c"))
