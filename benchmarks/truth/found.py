@@ -235,7 +235,7 @@ def _side(number: int) -> Mapping[str, object]:
 
 
 # Some seconds of fast requests: the tail profiler needs slow ones after it has learned what is slow.
-MANY = 3000
+MANY = 10_000
 _GTHREAD = (*GUNICORN, "--worker-class", "gthread", "--threads", "8")
 _PREDICT = _posting("/predict", _features)
 
