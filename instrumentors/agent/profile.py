@@ -70,7 +70,7 @@ _OPENERS = frozenset(
         "stagelens.instrumentors.api",
         *(
             f"stagelens.instrumentors.libraries.{name}"
-            for name in ("aiohttp_server", "asgi", "executors", "grpc", "wsgi")
+            for name in ("aiohttp_server", "asgi", "executors", "grpc_server", "wsgi")
         ),
     }
 )
