@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from ..instrumentor import Hook, Instrumentor, timed
 from .model_common import created_name, creation, model_call, rows_of_inputs
@@ -68,8 +69,15 @@ class OpenVinoInstrumentor(Instrumentor):
                     self.replace(owner, name, model_call(created_name))
 
 
+# Names by compiled model, request and queue. Reading one releases the GIL, and a request would wait for it again.
+_names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
 def _name(model: Any) -> str:
     """Return the name of *model*, a compiled model, one of its requests or a queue of these."""
-    request = model[0] if hasattr(model, "wait_all") else model
-    compiled = request.get_compiled_model() if hasattr(request, "get_compiled_model") else request
-    return str(compiled.get_property("NETWORK_NAME"))
+    name = _names.get(model)
+    if name is None:
+        request = model[0] if hasattr(model, "wait_all") else model
+        compiled = request.get_compiled_model() if hasattr(request, "get_compiled_model") else request
+        name = _names[model] = str(compiled.get_property("NETWORK_NAME"))
+    return name

@@ -216,6 +216,27 @@ def test_the_wait_for_openvino_is_a_forward(finished: Finished) -> None:
     instrumentor.uninstrument()
 
 
+def test_the_name_of_a_model_of_openvino_is_read_once(finished: Finished) -> None:
+    """Reading it releases the GIL, for which a request would then wait."""
+    instrumentor, read = OpenVinoInstrumentor(), list[str]()
+    instrumentor.instrument()
+
+    class Model(_library("openvino").CompiledModel):
+        def get_property(self, name: str) -> Any:
+            read.append(name)
+            return super().get_property(name)
+
+    model = Model(_compiled("graph"))
+    for _ in range(3):
+        finished.clear()
+        with request("predict"):
+            model(X)
+        assert finished.facts() == {"@model": "graph", "@batch": len(X)}
+    instrumentor.uninstrument()
+
+    assert read == ["NETWORK_NAME"]
+
+
 def test_a_script_counts_predictions_and_no_training(tmp_path: Path) -> None:
     """An ensemble predicts inside of `fit`, and in other threads; an estimator of the user's own is timed too."""
     code = """
