@@ -1,4 +1,4 @@
-"""JAX: times calls of jitted functions, and the waits for their results, as `forward`.
+"""JAX: times calls of jitted functions, and the waits for their results, as `forward`, and the creation of arrays as `preprocess`.
 
 - JAX computes asynchronously. The call only starts the computation; the rest of it counts where your code waits for the result.
 - A call that compiles a function counts as `load`.
@@ -7,13 +7,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import MappingProxyType, MethodType, ModuleType
 from typing import Any, cast
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed_call
 from ..records import clock
-from .model_common import model_call, note_compilation
+from .model_common import model_call, note_compilation, preparation
+
+PACKAGE = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - importing pathlib would cost the host time
 
 
 class JaxInstrumentor(Instrumentor):
@@ -25,12 +28,13 @@ class JaxInstrumentor(Instrumentor):
         {
             "forward": "calls of functions that `jax.jit` returned, and of a `Compiled`; calls of `block_until_ready`, and the "
             "conversion of a `jax.Array` to a NumPy array or a number, both with the wait for its computation; from 20 µs",
+            "preprocess": "calls of `jnp.array` and `jnp.asarray` outside of a jitted function, from 20 µs",
             "load": "calls of a jitted function that compile it",
         }
     )
     facts = ("model",)
     not_timed = (
-        "on a CPU, the wait in `np.asarray` and `item()`, where NumPy does not call JAX. To time it, call `block_until_ready` before.",
+        "on a CPU with Python 3.11, the wait in `np.asarray`, which calls no Python code of JAX. To time it, call `block_until_ready` before.",
         "functions that were jitted before `instrument()`",
         "plain scripts, where the end of a computation is not known. There, use `stagelens.request()`.",
     )
@@ -46,9 +50,18 @@ class JaxInstrumentor(Instrumentor):
         # Pickle looks them up in the module that defines them.
         for name in ("jit", "block_until_ready"):
             self.replace(module._src.api, name, lambda _, name=name: getattr(module, name))  # noqa: SLF001
+        for name in ("array", "asarray"):
+            self.replace(module.numpy, name, preparation)
+        # JAX adds it after the import of the module that defines the class.
+        arrays: Any = module._src.array.ArrayImpl  # noqa: SLF001
+        self.replace(arrays, "item", timed_call("forward"))
+        self.replace(module._src.numpy.array_methods, "_item", lambda _: arrays.item)  # noqa: SLF001
+        # An operation comes from the code that called `jnp.array`, not from our wrapper.
+        module._src.source_info_util.register_exclusion(PACKAGE)  # noqa: SLF001
 
     def _array(self, module: ModuleType) -> None:
-        for name in ("block_until_ready", "_value"):
+        # From Python 3.12 on, NumPy gets the buffer of an array on a CPU by the last one.
+        for name in ("block_until_ready", "_value", "__buffer__"):
             self.replace(module.ArrayImpl, name, timed_call("forward"))
 
     def _stages(self, module: ModuleType) -> None:

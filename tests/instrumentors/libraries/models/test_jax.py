@@ -69,6 +69,8 @@ def test_a_wait_for_a_result_is_a_forward(jax: Any, finished: Finished) -> None:
         lambda y: jax.block_until_ready((y, y)),
         lambda y: y.tolist(),
         lambda y: float(y[0, 0]),
+        lambda y: y[0, 0].item(),
+        *([np.asarray, memoryview] if sys.version_info >= (3, 12) else []),
     )
     for wait in waits:
         stages: list[str] = []
@@ -79,6 +81,41 @@ def test_a_wait_for_a_result_is_a_forward(jax: Any, finished: Finished) -> None:
             stages = finished.stages()
             finished.clear()
         assert set(stages) == {"forward"}
+
+
+def test_the_creation_of_an_array_is_a_preprocess(jax: Any, finished: Finished) -> None:
+    """Not inside of a jitted function, where it belongs to the call."""
+    rows = X.tolist()
+    jitted = jax.jit(lambda x: x + jax.numpy.asarray(rows))
+    with request("predict"):
+        x = jax.numpy.array(rows)
+        jax.numpy.asarray(rows)
+    assert finished.stages() == ["preprocess", "preprocess"]
+    finished.clear()
+    with request("predict"):
+        jitted(x).block_until_ready()
+    assert "preprocess" not in finished.stages()
+
+
+def test_an_operation_keeps_its_place_in_the_code(jax: Any) -> None:
+    """JAX names the line that called `jnp.array`, not our wrapper."""
+
+    def copy(x: Any) -> Any:
+        return jax.numpy.array(x)
+
+    assert f"{Path(__file__).name}:" in jax.make_jaxpr(copy)(X).pretty_print(source_info=True)
+
+
+def test_the_buffer_of_an_array_is_unchanged(jax: Any) -> None:
+    """NumPy copies nothing, and the buffer outlives the array; an array without a buffer fails as before."""
+    x = jax.device_put(X, may_alias=False)
+    first, second = np.asarray(x), np.asarray(x)
+    assert np.shares_memory(first, second)
+    assert not first.flags.writeable
+    del x, second
+    assert np.array_equal(first, X)
+    with pytest.raises(BufferError, match="BF16"):
+        memoryview(jax.numpy.ones(3, jax.numpy.bfloat16))
 
 
 def test_jitted_functions_look_unchanged(jax: Any, finished: Finished) -> None:
