@@ -8,6 +8,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from types import MappingProxyType, MethodType, ModuleType
 from typing import Any, cast
@@ -66,6 +67,9 @@ class JaxInstrumentor(Instrumentor):
 
     def _stages(self, module: ModuleType) -> None:
         self.replace(module.Compiled, "__call__", model_call(rows=_no_rows, is_request=False))
+        # From Python 3.12 on, a protocol does not see what `__getattr__` returns.
+        if sys.version_info >= (3, 12):
+            module.Wrapped.register(Jitted)
 
 
 def _jit(original: Any) -> Any:
