@@ -279,7 +279,9 @@ FOUND: Mapping[str, Found] = {
         _PREDICT,
         needs=("keras", "tensorflow"),
     ),
-    "fastapi-jax": Found("FastAPI, JAX", (*UVICORN, "services.found.fastapi_jax:app"), _PREDICT, needs=("jax",)),
+    "fastapi-jax": Found(
+        "FastAPI, JAX", (*UVICORN, "services.found.fastapi_jax:app"), _PREDICT, needs=("jax",), requests=MANY
+    ),
     "fastapi-openvino": Found(
         "FastAPI, OpenVINO", (*UVICORN, "services.found.fastapi_openvino:app"), _PREDICT, needs=("openvino",)
     ),
