@@ -74,6 +74,7 @@ ALLOWED = MappingProxyType(
 
 # Libraries that only the second tier has installed; those that take longest, TensorFlow and llama-cpp-python are in `make soak`.
 HEAVY = {*BESIDE, "cv2", "sentence_transformers", "tokenizers", "torch", "transformers", "tritonclient"}
+LIGHT = tuple(library.trigger for library in LIBRARIES if library.trigger not in HEAVY)
 TIERS = dict.fromkeys(HEAVY, pytest.mark.stacks) | dict.fromkeys(
     ("diffusers", "llama_cpp", "tensorflow", "vllm"), pytest.mark.soak
 )
@@ -86,7 +87,7 @@ TRIGGERS = [
 
 @functools.cache
 def harmless(*trigger: str) -> dict[str, Any]:
-    """Run `harmless/examine.py` and return what it prints."""
+    """Run `harmless/examine.py` and return what it prints: about one library, about several in one process, or all."""
     beside = [str(folder) for part, folder in INSTALLED.items() if part in trigger or not (trigger or part in ALONE)]
     # Django wants to be configured.
     completed = subprocess.run(
@@ -122,5 +123,17 @@ def test_an_instrumented_library_behaves_unchanged(trigger: str) -> None:
 
 @pytest.mark.parametrize("trigger", [trigger for trigger in TRIGGERS if trigger.values[0] not in ALONE | GROWS])
 def test_a_library_imported_later_behaves_unchanged(trigger: str) -> None:
-    """As `stagelens run` does it, for all libraries in one process."""
-    assert harmless()[trigger] == harmless(trigger)["patched"]
+    """As `stagelens run` does it, for all libraries of the tier in one process."""
+    together = harmless(*LIGHT) if trigger in LIGHT else harmless()
+
+    assert together[trigger] == harmless(trigger)["patched"]
+
+
+@pytest.mark.stacks
+def test_all_libraries_in_one_process_behave_unchanged() -> None:
+    """Those of the first tier are patched in the same way beside all others."""
+    every, light = harmless(), harmless(*LIGHT)
+
+    assert {trigger: every[trigger] for trigger in LIGHT if trigger not in GROWS} == {
+        trigger: light[trigger] for trigger in LIGHT if trigger not in GROWS
+    }

@@ -3,6 +3,7 @@
 - `examine.py TRIGGER`: what of that library is patched, and what of it is not as it was. Every attribute of the modules
   and classes that could be patched is remembered before: no claim of ours about what was patched is trusted.
 - `examine.py`: what of each library is patched when it is imported after `stagelens.instrument()`.
+- `examine.py TRIGGER TRIGGER ...`: the same of these libraries, without the others.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import pickle
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -223,11 +224,13 @@ def examine(trigger: str) -> dict[str, Any]:
     return {"patched": examination.patched, "broken": broken, "noise": examination.noise}
 
 
-def instrument_first() -> dict[str, list[str]]:
-    """Return what is patched of each library."""
+def instrument_first(triggers: Collection[str]) -> dict[str, list[str]]:
+    """Return what is patched of each library; of those with these *triggers*, if there are any."""
     instrument()
     patched: dict[str, list[str]] = {}
     for library in LIBRARIES:
+        if triggers and library.trigger not in triggers:
+            continue
         # Those that `make` puts beside the others may not be there.
         with contextlib.suppress(ImportError):
             importlib.import_module(library.trigger)
@@ -244,4 +247,5 @@ def patches(instrumentor: type[Instrumentor]) -> list[str]:
 
 
 if __name__ == "__main__":
-    json.dump(examine(sys.argv[1]) if sys.argv[1:] else instrument_first(), sys.stdout)
+    _, *named = sys.argv
+    json.dump(examine(*named) if len(named) == 1 else instrument_first(named), sys.stdout)
