@@ -10,11 +10,12 @@ import itertools
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 import clickhouse_connect
@@ -44,6 +45,9 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
     disable_nagle_algorithm = True
     client: Client
+    # The engine does one thing at a time, with the settings of its session.
+    alone = threading.Lock()
+    session: ClassVar[dict[str, str]] = {}
 
     def do_GET(self) -> None:
         if urlsplit(self.path).path == "/ping":
@@ -60,17 +64,30 @@ class _Handler(BaseHTTPRequestHandler):
         # The statement is in the URL, or at the start of the body before the data of an insert.
         query = asked["query"].encode() + b"\n" + body if "query" in asked else body
         try:
-            self._respond(200, self._do(query, settings))
+            with self.alone:
+                self._use(settings)
+                result = self._do(query)
+            self._respond(200, result)
         except ClickHouseError as error:
             code = str(getattr(error, "code", 1))
             self._respond(404, str(error).encode(), {"X-ClickHouse-Exception-Code": code})
 
-    def _do(self, query: bytes, settings: dict[str, Any]) -> bytes:
+    def _use(self, settings: dict[str, str]) -> None:
+        """Set what differs from the request before: to set and to reset all of them for each takes longer than most queries."""
+        for name in self.session.keys() - settings.keys():
+            self.client.command(f"SET {name} = DEFAULT")
+            del self.session[name]
+        for name, value in settings.items():
+            if self.session.get(name) != value:
+                self.client.command(f"SET {name} = '{value}'")
+                self.session[name] = value
+
+    def _do(self, query: bytes) -> bytes:
         first, _, data = query.partition(b"\n")
         if not first.startswith(b"INSERT INTO"):
-            return self.client.raw_query(query.decode(), settings=settings)
+            return self.client.raw_query(query.decode())
         statement, _, kind = first.decode().rpartition(" FORMAT ")
-        self.client.raw_insert(statement.removeprefix("INSERT INTO "), insert_block=data, fmt=kind, settings=settings)
+        self.client.raw_insert(statement.removeprefix("INSERT INTO "), insert_block=data, fmt=kind)
         return b""
 
     def _chunks(self) -> Generator[bytes]:
