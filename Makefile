@@ -95,6 +95,11 @@ lint: $(VENV)/dev-$(INSTALL)
 gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (a minute)
 	$(BIN)/python benchmarks/overhead.py --gate
 
+# Else each of the processes that run tests would compile all that the tests import.
+.PHONY: compiled
+compiled: $(VENV)/dev-$(INSTALL) $(VENV)/stacks-$(INSTALL)
+	$(BIN)/python -m pytest --collect-only --quiet --quiet > $(VENV)/compiled || { cat $(VENV)/compiled; exit 1; }
+
 types: $(VENV)/stacks-$(INSTALL) ## pyright, strict
 	@mkdir -p $(VENV)/types && ln -sfn ../.. $(VENV)/types/stagelens
 	$(BIN)/pyright --threads $(shell getconf _NPROCESSORS_ONLN)
