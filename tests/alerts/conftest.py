@@ -36,7 +36,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, clock: Clock) -> Itera
         url = f"sqlite:///{tmp_path / 'stagelens.db'}"
     else:
         server: Server = request.getfixturevalue("postgresql_server")
-        url = server.new_database()
+        url = server.new_store()
     opened = Store.open(url, clock=clock)
     yield opened
     opened.close()

@@ -94,7 +94,7 @@ def _sites(
     def make(**options: Any) -> Site:
         if database == "postgresql":
             server: Server = request.getfixturevalue("postgresql_server")
-            url = server.new_database()
+            url = server.new_store()
         else:
             url = f"sqlite:///{tmp_path_factory.mktemp('site')}/stagelens.db"
         if points:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import itertools
 import os
 import pwd
+import secrets
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import psycopg
+
+from stagelens.store.engines import database
 
 _USER = "stagelens"
 
@@ -55,6 +59,24 @@ class Server:
         with self.connect() as connection:
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} STRATEGY FILE_COPY")  # pyright: ignore[reportArgumentType, reportCallIssue]
         return self.url(name)
+
+    def new_store(self) -> str:
+        """Make a database with the tables of a store, without the migrations, which take 250 ms; return its URL."""
+        url = self.new_database(self._migrated)
+        with self.connect(url.partition("@/")[2].partition("?")[0]) as connection:
+            # The one thing that a migration makes of chance: what a store calls itself.
+            connection.execute("UPDATE identity SET id = %s", (secrets.token_hex(8),))
+        return url
+
+    @cached_property
+    def _migrated(self) -> str:
+        """Name of a database with the tables of a store."""
+        with self.connect() as connection:
+            connection.execute("CREATE DATABASE migrated")
+        engine = database.open_engine(self.url("migrated"))
+        database.migrate(engine)
+        engine.dispose()
+        return "migrated"
 
     def start(self) -> None:
         """Start it, and wait until it can be reached."""
