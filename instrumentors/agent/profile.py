@@ -200,11 +200,15 @@ class Profiler:
         enabled = share > 0
         if enabled == self._enabled or self._failed:
             return
+        if enabled and not self._started:
+            try:
+                unpatched("_thread", "start_new_thread")(self._run, ())
+            except RuntimeError:
+                # The interpreter is shutting down, or the host has reached its limit: the next call tries again.
+                return
+            self._started = True
         self._enabled = enabled
         recorder.opened = _registrar(self._running, self._threads) if enabled else None
-        if enabled and not self._started:
-            self._started = True
-            unpatched("_thread", "start_new_thread")(self._run, ())
 
     def _run(self) -> None:
         seconds, credit_ns = IDLE_SECONDS, MAX_CREDIT_NS

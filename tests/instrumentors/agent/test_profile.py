@@ -53,6 +53,28 @@ def _without_thread(original: Any) -> Any:
     return lambda module, name: (lambda *_: None) if name == "start_new_thread" else original(module, name)
 
 
+def test_a_profiler_whose_thread_cannot_start_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 and newer refuse new threads during the exit, when the last export runs."""
+    started: list[object] = []
+
+    def refuse(*_: object) -> None:
+        msg = "can't create new thread at interpreter shutdown"
+        raise RuntimeError(msg)
+
+    profiler = Profiler(random.Random(1))
+    for start in (refuse, lambda run, _: started.append(run)):
+        monkeypatch.setattr(profile, "unpatched", lambda *_, start=start: start)
+        monkeypatch.setattr(profile, "_registrar", lambda *_: bool)
+        profiler.allow(1.0)
+
+        assert (recorder.opened is not None) == bool(started)
+
+    profiler.allow(0.0)
+
+    assert len(started) == 1
+    assert recorder.opened is None
+
+
 def functions(profiler: Profiler, marks: records.Marks) -> list[str]:
     """The functions of the only sampled stack of a request, from the outermost."""
     now = records.clock() + 2 * LATER
