@@ -253,6 +253,10 @@ def _flush_at_exit() -> None:
     if "gevent" in sys.modules:
         # Before gevent 26.9 its name resolution imports this module, which fails during the exit, and so did the last report.
         __import__("concurrent.futures.thread")
+        monkey = sys.modules.get("gevent.monkey")
+        if monkey is not None and monkey.is_module_patched("socket"):
+            # Python 3.12 and later start no thread at exit, and the name resolution needs one.
+            sys.modules["gevent"].get_hub().threadpool.spawn(int)
     # Children of multiprocessing exit by os._exit, which runs no exit handlers but these.
     processes = sys.modules.get("multiprocessing.process")
     finalizers = sys.modules.get("multiprocessing.util")
