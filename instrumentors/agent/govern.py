@@ -12,7 +12,7 @@ that soon had to be undone, the next one waits twice as long, up to an hour, so 
 A new level takes effect in `recorder.begin` and in the aggregation.
 
 The tail profiler gets what the rest leaves of the budget, at least a small share of a core, so that it never lowers the level;
-it is paused below the highest level.
+it is paused at the levels that aggregate no samples.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ..api import Request, stage
 from ..config import OverheadBudget, SamplingLimits
 from ..records import Record, clock
 from ..request_marks import read_request
-from .aggregate import ALL, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
+from .aggregate import ALL, NO_FACTS, NOTHING, REQUESTS_ONLY, Aggregator, Delta, Dimensions, RequestTotals
 
 # Number of stages of a typical request; number of consecutive stages with which the cost of one stage is measured.
 USUAL_STAGES, IN_A_ROW = 6, 24
@@ -237,10 +237,10 @@ class Governor:
 
     def profiler_share(self, sample: CostSample) -> float:
         """Return how much of a core the tail profiler may use: what is left of the budget, or `MIN_PROFILER_SHARE`."""
-        if self.level != ALL:
+        if self.level >= NO_FACTS:
             return 0.0
         allowed_ns = max(self._budget.allows_ns(sample.duration_ns) * sample.rate, FREE_SHARE * 1e9)
-        return max(MIN_PROFILER_SHARE, (allowed_ns - sample.costs_ns[ALL] * sample.rate) / 1e9)
+        return max(MIN_PROFILER_SHARE, (allowed_ns - sample.costs_ns[self.level] * sample.rate) / 1e9)
 
     def _first_fit(self, sample: CostSample, part: float) -> int:
         """Return the first level whose cost is within *part* of the budget."""

@@ -121,13 +121,15 @@ def test_the_profiler_gets_what_the_rest_leaves(cost_us: float, rate: float, sha
     assert Governor(BUDGET).profiler_share(sample) == pytest.approx(share)
 
 
-def test_below_the_highest_level_the_profiler_is_paused() -> None:
-    """Traces come back first."""
+@pytest.mark.parametrize(("no_traces_us", "level", "share"), [(50, NO_TRACES, 0.05), (110, NO_FACTS, 0.0)])
+def test_the_profiler_is_paused_at_levels_without_samples(no_traces_us: float, level: int, share: float) -> None:
+    """Without traces, the names of slow functions are all that tells about single requests."""
     governor = Governor(BUDGET)
-    run(governor, costs(120, 50, 40, 10), range(20))
+    sample = costs(120, no_traces_us, 40, 10)
+    run(governor, sample, range(20))
 
-    assert governor.level == NO_TRACES
-    assert governor.profiler_share(CostSample(20, costs(50, 50, 40, 10), 1e6, 1000)) == 0
+    assert governor.level == level
+    assert governor.profiler_share(CostSample(20, sample, 1e6, 1000)) == pytest.approx(share)
 
 
 def test_a_short_excess_does_not_change_the_level() -> None:
