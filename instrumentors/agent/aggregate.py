@@ -37,7 +37,7 @@ class RequestTotals:
 
     Args:
         requests: Number of requests.
-        stages: Number of times that their stages ran.
+        stages: Number of their stages, each run of a stage counted.
         duration_ns: Sum of their durations. [nanoseconds]
     """
 

@@ -76,7 +76,7 @@ class PathCost:
         """Return the cost of one request in nanoseconds; needs at least one calibration.
 
         Args:
-            stages: Number of times that a stage of the request runs, also if they are not recorded. [count]
+            stages: Number of stages of the request, recorded or not. [count]
             timed: Whether the stages are recorded.
         """
         requests = self._requests[timed] or self._requests[not timed]
