@@ -77,8 +77,9 @@ _OPENERS = frozenset(
 
 # Marks, thread, task or greenlet if any, route as far as known.
 Place = tuple[Marks, int, Any, str]
-# Code and running line of each function, from the outermost to the innermost.
-Stack = tuple[tuple["Code", int], ...]
+# Code and running line of each function, from the outermost to the innermost; all in one object, because the garbage collector
+# visits each object of the samples that wait.
+Stack = tuple[Any, ...]
 
 
 class RecentDurations:
@@ -315,7 +316,9 @@ class Profiler:
         return {key: spent for key, spent in found.items() if spent}
 
     def _key(self, stage: str, stack: Stack) -> str:
-        key = stack_key(stage, [code.frame._replace(line=line) for code, line in stack])
+        key = stack_key(
+            stage, [code.frame._replace(line=line) for code, line in zip(stack[::2], stack[1::2], strict=True)]
+        )
         if key not in self._keys:
             if clock() - self._keys_since > HOUR_NS:
                 self._keys.clear()
@@ -424,10 +427,10 @@ class Profiler:
         outermost = openers[-1] if openers else users[-1] + 1 if users else len(codes)
         inside = [position for position in range(outermost) if not codes[position].is_ours]
         innermost_user = next((position for position in inside if codes[position].is_user), -1)
-        return tuple(
-            (codes[at], (found[at].f_lineno or 0) if at == innermost_user else codes[at].frame.line)
-            for at in reversed(inside)
-        )
+        stack: list[Any] = []
+        for at in reversed(inside):
+            stack += codes[at], (found[at].f_lineno or 0) if at == innermost_user else codes[at].frame.line
+        return tuple(stack)
 
     def _code(self, frame: FrameType) -> Code:
         code = frame.f_code

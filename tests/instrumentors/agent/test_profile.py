@@ -407,7 +407,7 @@ stages = st.lists(
 def test_the_keys_of_a_stage_add_up_to_its_time(intervals: list[Any], samples: list[tuple[int, int]]) -> None:
     profiler, marks = Profiler(random.Random(1)), [records.OPEN, 0, 0]
     for now, which in samples:
-        profiler.samples_of(marks).add(now, ((a_code(f"f{which}"), 1),))
+        profiler.samples_of(marks).add(now, (a_code(f"f{which}"), 1))
     own = partition(intervals, 0, 100)
     found = profiler.take(marks, own, intervals, 0, 100)
     totals: dict[str, int] = {}
@@ -425,7 +425,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     requests = [[records.OPEN, 0, 0] for _ in range(3)]
     for marks in requests:
         for now in range(3 * profile.MAX_SAMPLES):
-            profiler.samples_of(marks).add(now, ((a_code(f"f{now}"), 1),))
+            profiler.samples_of(marks).add(now, (a_code(f"f{now}"), 1))
     assert not profiler.take(requests[0], {"overhead": 9}, [], 0, LATER)
     assert len(profiler.samples_of(requests[1]).stacks) < profile.MAX_SAMPLES
     found = profiler.take(requests[1], {"overhead": 10**9}, [], 0, LATER)
@@ -439,7 +439,7 @@ def test_the_series_and_the_trace_get_the_profile(monkeypatch: pytest.MonkeyPatc
     fold = Aggregator(SamplingLimits(), random.Random(1), profiler=profiler)
     marks = [records.CLOSED, 0, 0, "forward", 0, 8_000_000]
     for now in range(8):
-        profiler.samples_of(marks).add(now, ((a_code(f"f{now // 6}"), 1),))
+        profiler.samples_of(marks).add(now, (a_code(f"f{now // 6}"), 1))
     fold.add((marks, 0, 10_000_000, "/p", "", 200, "server"))
     ((dimensions, delta),) = fold.take().items()
     counted = {
