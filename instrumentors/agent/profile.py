@@ -46,8 +46,12 @@ ALERT_NS = 10 * 10**9
 LOOKS_AHEAD = 4
 # One in this many looks, while requests are slow or were lately, samples another request, as the baseline.
 BASELINE_EVERY = 8
-# Stacks of one look, and of those before other threads may run, which wait for the interpreter lock.
-STACKS_AT_ONCE, STACKS_WITHOUT_PAUSE = 8, 4
+# Stacks of one look, and of those between two questions whether other threads must run first.
+STACKS_AT_ONCE, STACKS_WITHOUT_PAUSE = 8, 2
+# Time after which other threads may run, which wait for the interpreter lock. Busy ones keep it for 5 ms each. [nanoseconds]
+PAUSE_AFTER_NS = 300_000
+# Length of that pause: one that waits needs a part of it to wake up. [seconds]
+PAUSE_SECONDS = 0.0002
 MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 512, 512
 # Frames of one stack that are read, from the innermost.
 MAX_DEPTH = 150
@@ -139,10 +143,11 @@ class Code(NamedTuple):
 class _Request:
     """A running request (or the run of a batch) and the places where it has been seen, latest last."""
 
-    __slots__ = ("marks", "places", "route")
+    __slots__ = ("is_batch", "marks", "places", "route")
 
     def __init__(self, marks: Marks) -> None:
         self.marks = marks
+        self.is_batch = marks[3:4] == [SHARED]
         self.places: list[Place] = []
         self.route = ""
 
@@ -266,21 +271,26 @@ class Profiler:
         shortest = self.recent.shortest
         if not baseline and (shortest is None or not self._has_request_from_before(now - shortest)):
             return False
-        began = clock()
+        began = held_since = clock()
         self._register()
-        self._sleep(0)
-        requests = [
-            request for request in self._open.values() if request.marks[3:4] != [SHARED] and request.marks[1] > 0
-        ]
+        held_since = self._pause(held_since)
+        requests = [request for request in self._open.values() if request.marks[1] > 0 and not request.is_batch]
         slow = [request for request in requests if self._is_slow(request, now)]
         chosen = self._rng.sample(slow, STACKS_AT_ONCE) if len(slow) > STACKS_AT_ONCE else slow
         if requests and (baseline if not slow else self._rng.random() * BASELINE_EVERY < 1):
             chosen = list({*chosen, self._rng.choice(requests)})
         for first in range(0, len(chosen), STACKS_WITHOUT_PAUSE):
-            self._sleep(0)
+            held_since = self._pause(held_since)
             with _no_collection():
                 self._look(chosen[first : first + STACKS_WITHOUT_PAUSE], now + clock() - began)
         return bool(slow)
+
+    def _pause(self, held_since: int) -> int:
+        """Let other threads run if this one has held the interpreter lock for long; return since when it holds it."""
+        if clock() - held_since < PAUSE_AFTER_NS:
+            return held_since
+        self._sleep(PAUSE_SECONDS)
+        return clock()
 
     def _look(self, chosen: Collection[_Request], now: int) -> None:
         frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
@@ -364,8 +374,6 @@ class Profiler:
             request = self._open.get(id(marks))
             if request is None or request.marks is not marks:
                 request = self._open[id(marks)] = _Request(marks)
-            elif task is None and place in request.places:
-                continue
             request.places = [*request.places[-3:], place]
             request.route = route or request.route
         for key in [key for key, request in self._open.items() if request.marks[0] != OPEN]:
@@ -374,13 +382,16 @@ class Profiler:
             del self._open[next(iter(self._open))]
 
     def _threads_at_work(self) -> list[Place]:
-        """Return the requests of threads, and forget those that have ended."""
+        """Return where requests began to run in a thread, and forget the threads of those that have ended."""
         places: list[Place] = []
         for thread, marks in list(self._threads.items()):
-            if marks[0] == OPEN:
-                places.append((marks, thread, None, ""))
-            else:
+            if marks[0] != OPEN:
                 self._threads.pop(thread, None)
+                continue
+            request = self._open.get(id(marks))
+            known = request.places if request is not None and request.marks is marks else ()
+            if not any(place[1] == thread and place[2] is None for place in known):
+                places.append((marks, thread, None, ""))
         return places
 
     def _is_slow(self, request: _Request, now: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import os
 import queue
 import random
@@ -376,6 +377,21 @@ def test_a_look_without_a_baseline_samples_slow_requests_only(profiler: Profiler
     assert found == [False, True]
     marks[0] = records.CLOSED
     assert not profiler.sample(marks[1] + LATER, baseline=False)
+
+
+@pytest.mark.parametrize(("elapsed_ns", "pauses"), [(0, 0), (profile.PAUSE_AFTER_NS, 2)])
+def test_only_a_long_look_lets_other_threads_run(
+    monkeypatch: pytest.MonkeyPatch, profiler: Profiler, elapsed_ns: int, pauses: int
+) -> None:
+    """Each pause costs a short look 5 ms or more where other threads compute: the request has ended then."""
+    times = itertools.count(records.clock() + LATER, elapsed_ns)
+    slept: list[float] = []
+    marks, token = open_request()
+    monkeypatch.setattr(profile, "clock", lambda: next(times))
+    monkeypatch.setattr(profiler, "_sleep", slept.append)
+    assert profiler.sample(marks[1] + LATER)
+    recorder.end(token)
+    assert slept == [profile.PAUSE_SECONDS] * pauses
 
 
 def test_without_a_share_of_a_core_requests_do_not_register(profiler: Profiler) -> None:
