@@ -218,7 +218,7 @@ class Profiler:
 
     def _run(self) -> None:
         seconds, credit_ns = IDLE_SECONDS, MAX_CREDIT_NS
-        before, looked_at = time.thread_time_ns(), clock()
+        before, looked_at, no_baseline_until = time.thread_time_ns(), clock(), 0.0
         try:
             while True:
                 self._sleep(seconds)
@@ -228,7 +228,11 @@ class Profiler:
                     continue
                 now = clock()
                 is_alert = now - self.recent.slow_at < ALERT_NS
-                baseline = credit_ns > MAX_CREDIT_NS / 2 and (not is_alert or self._rng.random() * BASELINE_EVERY < 1)
+                baseline = (
+                    now > no_baseline_until
+                    and credit_ns > MAX_CREDIT_NS / 2
+                    and (not is_alert or self._rng.random() * BASELINE_EVERY < 1)
+                )
                 is_slow = self.sample(now, baseline=baseline)
                 # With the time of waking up.
                 spent = time.thread_time_ns() - before
@@ -239,9 +243,11 @@ class Profiler:
                 credit_ns = min(credit_ns + (now - looked_at) * share - spent, MAX_CREDIT_NS)
                 looked_at = now
                 seconds = max(self._seconds(is_slow=is_slow, is_alert=is_alert), -credit_ns / share / 1e9)
-                if not is_slow:
-                    # The other half of the share is for slow requests.
-                    seconds = max(seconds, spent / share / 1e9 * (2 if is_alert else 1))
+                # Half of the share is for slow requests. The next one may begin long before the next baseline.
+                if baseline:
+                    no_baseline_until = now + 2 * spent / share
+                elif not is_slow:
+                    seconds = max(seconds, 2 * spent / share / 1e9)
         except Exception:
             self._failed, self._enabled = True, False
             recorder.opened = None

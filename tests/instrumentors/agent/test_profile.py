@@ -11,6 +11,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -377,6 +378,46 @@ def test_a_look_without_a_baseline_samples_slow_requests_only(profiler: Profiler
     assert found == [False, True]
     marks[0] = records.CLOSED
     assert not profiler.sample(marks[1] + LATER, baseline=False)
+
+
+def test_a_baseline_does_not_delay_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow request may begin right after a baseline, whose CPU time counts for half a second and more."""
+    started: list[Any] = []
+    slept: list[float] = []
+    baselines: list[int] = []
+    now, spent, looks = records.clock(), 0, 100
+
+    class Enough(BaseException):
+        pass
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += int(seconds * 1e9)
+        slept.append(seconds)
+        if len(slept) > looks:
+            raise Enough
+
+    def sample(_: Profiler, _now: int, *, baseline: bool) -> bool:
+        nonlocal spent
+        spent += 400_000 if baseline else 10_000
+        baselines.append(baseline)
+        return False
+
+    fakes: dict[str, Any] = {"sleep": sleep, "start_new_thread": lambda run, _: started.append(run)}
+    unpatched = profile.unpatched
+    monkeypatch.setattr(profile, "unpatched", lambda module, name: fakes.get(name) or unpatched(module, name))
+    monkeypatch.setattr(profile, "clock", lambda: now)
+    monkeypatch.setattr(time, "thread_time_ns", lambda: spent)
+    monkeypatch.setattr(Profiler, "sample", sample)
+    profiler = Profiler(random.Random(1))
+    profiler.allow(1.0)
+    with pytest.raises(Enough):
+        started[0]()
+    profiler.allow(0.0)
+
+    assert max(slept) == profile.IDLE_SECONDS
+    assert 1 < sum(baselines) < looks
+    assert spent < profile.IDLE_SHARE * sum(slept) * 1e9
 
 
 @pytest.mark.parametrize(("elapsed_ns", "pauses"), [(0, 0), (profile.PAUSE_AFTER_NS, 2)])
