@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, select
 
-from ...analysis.profile import MIN_SAMPLED, ProfileBand
+from ...analysis.profile import ProfileBand
 from ...core.histogram import SCALE, bucket_middle
 from ...core.names import PROFILE_TIME
 from ...core.stages import OTHER
@@ -23,6 +23,8 @@ from .latency import PercentileGroup, fetch_mixture
 
 # Number of texts read in one statement.
 _TEXTS_AT_ONCE = 500
+# Number of sampled requests from which samples of other latencies are not needed.
+ENOUGH_SAMPLED = 8
 # Maximum distance of the samples from the latency at a percentile: a factor of 1.4 on both sides. [buckets at `SCALE`]
 _MAX_REACH = 2**SCALE // 2
 
@@ -34,7 +36,7 @@ class ProfileQueries(QueryGroup):
         """Return the time by stage and call stack in the requests at each percentile.
 
         The stages are those of `breakdown`. Stacks come from the sampled ones of the same requests; where these are fewer than
-        `MIN_SAMPLED`, also from sampled requests with the nearest latencies, within a factor of 1.4.
+        `ENOUGH_SAMPLED`, also from sampled requests with the nearest latencies, within a factor of 1.4.
 
         Returns:
             An item for each of *percentiles*; none without requests or without samples.
@@ -90,7 +92,7 @@ def _nearest_samples(samples: StageCounts, bounds: tuple[float, float]) -> tuple
         if not chosen[place] and centre / factor <= middle <= centre * factor
     ]
     for place in sorted(rest, key=lambda place: abs(middles[place] - centre)):
-        if sampled >= MIN_SAMPLED:
+        if sampled >= ENOUGH_SAMPLED:
             break
         chosen[place] = True
         sampled += requests[place]

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from stagelens.analysis.profile import MIN_SAMPLED, ProfileBand
+from stagelens.analysis.profile import ProfileBand
 from stagelens.core.code_stack import CodeFrame, stack_key
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import PROFILE_TIME
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.store import Batch, Point, schema, series
 from stagelens.store.full_export import open_export
+from stagelens.store.queries.profile import ENOUGH_SAMPLED
 from tests.support.raw_requests import NOON, SHOP, Series, Site
 
 PREDICT = CodeFrame("serve", "predict", "serve.py", 30)
@@ -80,7 +81,7 @@ def test_stacks_add_up_to_the_breakdown(
         (band,) = one.store.read.profile(one.around(), [quantile])
         stages = one.store.read.breakdown(one.around(), [quantile]).iloc[0]
         assert band.latency == pytest.approx(float(stages["value_seconds"]))
-        assert band.sampled >= min(len(requests), MIN_SAMPLED) * 0.9
+        assert band.sampled >= min(len(requests), ENOUGH_SAMPLED) * 0.9
         for stage, seconds in by_stage(band).items():
             assert seconds == pytest.approx(float(stages[stage]))
         one.store.maintain()
