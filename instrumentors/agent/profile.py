@@ -38,16 +38,16 @@ from ..tickets import Tickets
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
 # Limits of the CPU time: while no request is slow, and while one is. [ratio of one core]
 IDLE_SHARE, SLOW_SHARE = 0.0005, 0.01
-# CPU time that may be saved, for a burst of looks at slow requests; half of it is not for baselines. [nanoseconds]
-MAX_CREDIT_NS = 10e6
+# CPU time saved for a burst of looks at slow requests: three seconds of their limit, half of it for them alone. [nanoseconds]
+MAX_CREDIT_NS = 30e6
 # Time after a slow request in which looks stay frequent. [nanoseconds]
 ALERT_NS = 10 * 10**9
 # Looks during the shortest duration of a slow request, in that time.
 LOOKS_AHEAD = 4
 # One in this many looks, while requests are slow or were lately, samples another request, as the baseline.
 BASELINE_EVERY = 8
-# Stacks of one look, and of those between two questions whether other threads must run first.
-STACKS_AT_ONCE, STACKS_WITHOUT_PAUSE = 8, 2
+# Stacks of one look.
+STACKS_AT_ONCE = 8
 # Time after which other threads may run, which wait for the interpreter lock. Busy ones keep it for 5 ms each. [nanoseconds]
 PAUSE_AFTER_NS = 300_000
 # Length of that pause: one that waits needs a part of it to wake up. [seconds]
@@ -246,7 +246,7 @@ class Profiler:
                 # Half of the share is for slow requests. The next one may begin long before the next baseline.
                 if baseline:
                     no_baseline_until = now + 2 * spent / share
-                elif not is_slow:
+                elif not is_slow and credit_ns < MAX_CREDIT_NS / 2:
                     seconds = max(seconds, 2 * spent / share / 1e9)
         except Exception:
             self._failed, self._enabled = True, False
@@ -281,14 +281,15 @@ class Profiler:
         self._register()
         held_since = self._pause(held_since)
         requests = [request for request in self._open.values() if request.marks[1] > 0 and not request.is_batch]
-        slow = [request for request in requests if self._is_slow(request, now)]
-        chosen = self._rng.sample(slow, STACKS_AT_ONCE) if len(slow) > STACKS_AT_ONCE else slow
+        slow_before = now - (shortest or 0)
+        slow = [request for request in requests if request.marks[1] < slow_before and self._is_slow(request, now)]
+        chosen = self._rng.sample(slow, min(len(slow), STACKS_AT_ONCE))
         if requests and (baseline if not slow else self._rng.random() * BASELINE_EVERY < 1):
             chosen = list({*chosen, self._rng.choice(requests)})
-        for first in range(0, len(chosen), STACKS_WITHOUT_PAUSE):
+        while chosen:
             held_since = self._pause(held_since)
             with _no_collection():
-                self._look(chosen[first : first + STACKS_WITHOUT_PAUSE], now + clock() - began)
+                self._look(chosen, held_since, now - began)
         return bool(slow)
 
     def _pause(self, held_since: int) -> int:
@@ -298,13 +299,18 @@ class Profiler:
         self._sleep(PAUSE_SECONDS)
         return clock()
 
-    def _look(self, chosen: Collection[_Request], now: int) -> None:
+    def _look(self, chosen: list[_Request], held_since: int, offset: int) -> None:
+        """Sample and remove the last of *chosen*, until it is time for a pause; add *offset* to the times."""
         frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
-        for request in chosen:
+        now = clock()
+        while chosen:
+            request = chosen.pop()
             stack = self._stack(request, frames, jobs)
             if stack and request.marks[0] == OPEN:
-                self.samples_of(request.marks).add(now, stack)
+                self.samples_of(request.marks).add(now + offset, stack)
+            if clock() - held_since >= PAUSE_AFTER_NS:
+                return
 
     def take(
         self, marks: Marks, own: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
@@ -376,7 +382,7 @@ class Profiler:
         # Most requests that began since the last look have ended.
         still_open = [place for place in [oldest() for _ in range(len(self._running))] if place[0][0] == OPEN]
         for place in [*still_open, *self._threads_at_work()]:
-            marks, _, task, route = place
+            marks, route = place[0], place[3]
             request = self._open.get(id(marks))
             if request is None or request.marks is not marks:
                 request = self._open[id(marks)] = _Request(marks)
