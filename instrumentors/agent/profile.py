@@ -196,8 +196,8 @@ class Profiler:
         self._threads: dict[int, Marks] = {}
         self._samples: dict[int, _Samples] = {}
         self._codes: dict[CodeType, Code] = {}
-        # Keys of the current hour, and its start.
-        self._keys: set[str] = set()
+        # Keys of the current hour by stage and stack, and its start.
+        self._keys: dict[tuple[str, Stack], str] = {}
         self._keys_since = clock()
 
     def allow(self, share: float) -> None:
@@ -338,16 +338,17 @@ class Profiler:
         return {key: spent for key, spent in found.items() if spent}
 
     def _key(self, stage: str, stack: Stack) -> str:
-        key = stack_key(
-            stage, [code.frame._replace(line=line) for code, line in zip(stack[::2], stack[1::2], strict=True)]
-        )
-        if key not in self._keys:
+        key = self._keys.get((stage, stack))
+        if key is None:
+            key = stack_key(
+                stage, [code.frame._replace(line=line) for code, line in zip(stack[::2], stack[1::2], strict=True)]
+            )
             if clock() - self._keys_since > HOUR_NS:
                 self._keys.clear()
                 self._keys_since = clock()
             if len(self._keys) >= MAX_PROCESS_KEYS:
                 return other_key(key)
-            self._keys.add(key)
+            self._keys[stage, stack] = key
         return key
 
     def samples_of(self, marks: Marks) -> _Samples:
