@@ -173,15 +173,14 @@ class Aggregator:
         facts, intervals = read_request(copy)
         failed = bool(error_type) or http_status >= SERVER_ERROR
         series = self._series(facts, route, failed=failed)
-        for stage, _, _ in intervals:
-            if stage not in BY_KEY:
-                intervals = [(known_stage(stage, series.own_stages), t0, t1) for stage, t0, t1 in intervals]
-                break
         end = max(start, end)
         spared = facts.get(WITHOUT_STAGES)
         level = self.level if spared is None else REQUESTS_ONLY
         # Unattributed time exists only for requests with stages: it is the rest of the duration.
         own = {UNTIMED: end - start} if level == REQUESTS_ONLY else partition(intervals, start, end)
+        if not own.keys() <= BY_KEY.keys():
+            intervals = [(known_stage(stage, series.own_stages), t0, t1) for stage, t0, t1 in intervals]
+            own = partition(intervals, start, end)
         cold = "load" in own
         if cold:
             series = series.twin()
