@@ -177,11 +177,9 @@ class DeferredRecords:
             record: A finished request.
             now: Time of the monotonic clock. [seconds]
         """
-        marks = record[0]
-        if "@late" not in marks[::3]:
-            return False
-        if is_ready(marks):
-            complete(marks)
+        late = _late_parts(record[0])
+        if _are_ready(late):
+            _add(record[0], late)
             return False
         self._held.append((now + MAX_WAIT_SECONDS, record))
         return True
@@ -203,23 +201,33 @@ class DeferredRecords:
 
 def is_ready(marks: Marks) -> bool:
     """Return whether all late marks of *marks* are known; do not block."""
-    try:
-        return all(late.ready() for late in _late_parts(marks))
-    except Exception:
-        log_failure("requesting timings of a device or server")
-        return True
+    return _are_ready(_late_parts(marks))
 
 
 def complete(marks: Marks) -> None:
     """Add the late marks that are known by now; call once per request."""
-    for late in _late_parts(marks):
-        try:
-            marks.extend(late.marks())
-        except Exception:
-            log_failure("reading timings of a device or server")
+    _add(marks, _late_parts(marks))
 
 
 def _late_parts(marks: Marks) -> list[Late]:
     keys = marks[::3]
     # Most runs of a batch have none.
     return [late for key, late in zip(keys, marks[1::3], strict=False) if key == "@late"] if "@late" in keys else []
+
+
+def _are_ready(parts: Iterable[Late]) -> bool:
+    try:
+        for late in parts:
+            if not late.ready():
+                return False
+    except Exception:
+        log_failure("requesting timings of a device or server")
+    return True
+
+
+def _add(marks: Marks, parts: Iterable[Late]) -> None:
+    for late in parts:
+        try:
+            marks.extend(late.marks())
+        except Exception:
+            log_failure("reading timings of a device or server")

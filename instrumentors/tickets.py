@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextvars import Token
-from itertools import chain
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakValueDictionary
@@ -160,7 +159,8 @@ class Tickets:
 
     def jobs(self) -> list[Ticket]:
         """Return the tickets that count: those of the user or of a library, else the automatic ones."""
-        return [ticket for ticket in self._drawn if not ticket.automatic] or self._drawn
+        drawn = self._drawn
+        return drawn if len(drawn) == 1 else [ticket for ticket in drawn if not ticket.automatic] or drawn
 
     def running(self) -> list[Marks]:
         """Return the marks of the runs that work for the request now."""
@@ -176,17 +176,21 @@ class Tickets:
         runs: dict[int, BatchRun] = {}
         waits: list[tuple[int, int]] = []
         for ticket in self.jobs():
-            own = ticket.runs()
-            runs.update((id(run), run) for run in own)
             # A ticket that no worker has taken still waits.
-            waits.append((ticket.since, min((run.marks[1] for run in own), default=ticket.gone or now)))
+            started = ticket.gone or now
+            for position, run in enumerate(ticket.runs()):
+                runs[id(run)] = run
+                if not position or run.marks[1] < started:
+                    started = run.marks[1]
+            waits.append((ticket.since, started))
         if len(waits) == 1:
             # No run can work for the request before the first run of its only ticket.
             marks: Marks = ["queue", *waits[0]] if waits[0][0] < waits[0][1] else []
         else:
             marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])
         for run in runs.values():
-            marks.extend(chain.from_iterable(run.stage_facts()))
+            for triple in run.stage_facts():
+                marks += triple
             if len(marks) > MAX_MARKS:
                 break
         return marks[:MAX_MARKS]
