@@ -242,7 +242,27 @@ class Job(Ticket):
         if self.released:
             self.resumed = self.resumed or clock()
             return
-        self.released = now = clock()
+        now = clock()
+        # The event loop continues this request first; the others of the batch that have a result wait for their turn.
+        for run, _, ended in self.parts if hasattr(reply, "get_loop") else ():
+            # Another thread may close the run meanwhile, which gives it another list.
+            jobs = run.jobs
+            for job in jobs[jobs.index(self) + 1 :] if not ended and self in jobs else ():
+                answered = job.answered()
+                if answered is None:
+                    break
+                job.end(answered, now)
+        self.end(reply, now)
+
+    def answered(self) -> Any:
+        """Return the future for which the request still waits if it has a result, else None."""
+        known = self._reply
+        reply = None if known is None else known()
+        return reply if reply is not None and _kind(reply) == _FUTURE and reply.done() else None
+
+    def end(self, reply: Any, now: int) -> None:
+        """End all work at *now*, when *reply* is set."""
+        self.released = now
         self._reply = None
         _jobs.pop(self._key, None)
         request, self.request = self.request, None

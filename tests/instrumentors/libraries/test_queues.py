@@ -215,6 +215,17 @@ def test_a_request_waits_for_the_loop_after_its_result_is_set(finished: Finished
         assert "queue@loop" in marks[::3]
 
 
+def test_a_request_waits_for_its_turn_after_a_batch_is_answered(finished: Finished) -> None:
+    """The loop continues the requests of a batch one after the other; the first one does not wait."""
+    asyncio.run(serve(pipelined, "a", "b"))
+
+    waited: dict[str, bool] = {}
+    for marks, _, _, route, *_ in finished:
+        complete(marks)
+        waited[route] = "queue@loop" in marks[::3]
+    assert waited == {"a": False, "b": True}
+
+
 def test_jobs_one_by_one_do_not_mix(finished: Finished) -> None:
     """The queue is never empty, so the worker does not yield between the jobs of two requests."""
     asyncio.run(serve(one_by_one, "a", "b", "c"))
