@@ -63,7 +63,7 @@ class QueueInstrumentor(Instrumentor):
     title = "Queues and your own batchers"
     stages = MappingProxyType(
         {
-            "queue": "the time from `put` to `get`, and the wait of a worker for further jobs while it forms a batch, also in `asyncio.sleep`"
+            "queue": "the time from `put` to `get`, and the wait of a worker for further jobs while it forms a batch, also in `asyncio.sleep`; from the result until the request continues"
         }
     )
     facts = ("batch",)
@@ -79,7 +79,7 @@ class QueueInstrumentor(Instrumentor):
         return {
             "queue": self._queue,
             "threading": lambda module: self.replace(module.Event, "wait", _wait),
-            "concurrent.futures._base": lambda module: _add_type(FUTURES, module.Future),
+            "concurrent.futures._base": self._futures,
             "asyncio.futures": lambda module: _add_type(FUTURES, module.Future),
             "asyncio.queues": self._asyncio,
             "asyncio": self._asyncio_package,
@@ -87,6 +87,10 @@ class QueueInstrumentor(Instrumentor):
             "asyncio.base_events": self._loop,
             "uvloop": self._uvloop,
         }
+
+    def _futures(self, module: ModuleType) -> None:
+        _add_type(FUTURES, module.Future)
+        self.replace(module.Future, "result", _result)
 
     def _queue(self, module: ModuleType) -> None:
         self.replace(module.Queue, "put", _put)
@@ -209,7 +213,7 @@ class Job(Ticket):
         self.owner = _thread_or_task()
         # Run, start and end (0 while it lasts) of each part of the work.
         self.parts: list[list[Any]] = []
-        # Result set, and its request called after that by the event loop; 0 before.
+        # Result set, and its request continued after that by the event loop or its thread; 0 before.
         self.released = self.resumed = 0
         self.shared = False
         # An event or a queue may have another purpose until the request waits for it.
@@ -722,6 +726,21 @@ def _wait(original: Any) -> Any:
                 awaited.release()
 
     return wait
+
+
+def _result(original: Any) -> Any:
+    def result(self: Any, timeout: Any = None) -> Any:
+        job = _jobs.get(id(self)) if _jobs else None
+        if job is None or job.request is not current.get():
+            return original(self, timeout)
+        try:
+            return original(self, timeout)
+        finally:
+            # Set by the worker before; this thread had to wake up.
+            if job.released:
+                job.release()
+
+    return result
 
 
 def _create_task(original: Any) -> Any:

@@ -570,3 +570,27 @@ def test_an_item_without_attributes_of_its_own_is_passed_on() -> None:
     items = [Hostile(), object(), 1, {"a": Hostile()}, ([Hostile()],)]
 
     assert [queues.replies(item) for item in items] == [[]] * 5
+
+
+def test_a_thread_waits_to_wake_up_after_its_result_is_set(finished: Finished) -> None:
+    """The worker sets the result of the future; the thread of the request has to get the interpreter lock."""
+    jobs: queue.Queue[Any] = queue.Queue()
+
+    def serve_jobs() -> None:
+        while (future := jobs.get()) is not None:
+            while not future._condition._waiters:
+                time.sleep(0)
+            future.set_result(None)
+
+    worker = threading.Thread(target=serve_jobs)
+    worker.start()
+    with request("a"):
+        future: Future[None] = Future()
+        jobs.put(future)
+        future.result()
+    jobs.put(None)
+    worker.join()
+    ((marks, *_),) = finished
+    complete(marks)
+
+    assert "queue@loop" in marks[::3]
