@@ -275,6 +275,9 @@ async def handle_in_tasks(jobs: queue.Queue[Any], count: int) -> None:
 )
 def test_threads(styles: list[Style], count: int, queue_type: str, *, in_tasks: bool) -> None:
     """Threads that share a queue, for requests in threads or in an event loop."""
+    if queue_type == "SimpleQueue" and len(styles) > 1:
+        # In CPython 3.11 its `get` with a timeout may block for ever if another thread takes the item at the last moment.
+        styles = [style._replace(forms=False) for style in styles]
     reference = Reference()
     jobs = getattr(queue, queue_type)()
     with asyncio.Runner() as runner:
