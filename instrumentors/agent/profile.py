@@ -246,7 +246,7 @@ class Profiler:
                 # Half of the share is for slow requests. The next one may begin long before the next baseline.
                 if baseline:
                     no_baseline_until = now + 2 * spent / share
-                elif not is_slow and credit_ns < MAX_CREDIT_NS / 2:
+                elif not is_slow and (is_alert or credit_ns < MAX_CREDIT_NS / 2):
                     seconds = max(seconds, 2 * spent / share / 1e9)
         except Exception:
             self._failed, self._enabled = True, False
