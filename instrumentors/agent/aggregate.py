@@ -179,8 +179,10 @@ class Aggregator:
         # Unattributed time exists only for requests with stages: it is the rest of the duration.
         own = {UNTIMED: end - start} if level == REQUESTS_ONLY else partition(intervals, start, end)
         if not own.keys() <= BY_KEY.keys():
-            intervals = [(known_stage(stage, series.own_stages), t0, t1) for stage, t0, t1 in intervals]
-            own = partition(intervals, start, end)
+            shown = {stage: known_stage(stage, series.own_stages) for stage in own}
+            if shown.keys() != {*shown.values()}:
+                intervals = [(shown.get(stage, OTHER), t0, t1) for stage, t0, t1 in intervals]
+                own = partition(intervals, start, end)
         cold = "load" in own
         if cold:
             series = series.twin()
