@@ -46,6 +46,11 @@ STALL_TIME = "inference.stall.time"
 # requests whose latency is in bucket i. Only sampled requests are in it, so it divides a stage and does not measure it.
 PROFILE_TIME = "inference.profile.time"
 
+# Latency by the value of an attribute of the request (`core.attributes`), at the scale of attributes. [seconds]
+REQUEST_BY_ATTRIBUTE = "inference.request.by_attribute"
+# Like STAGE_TIME, at the scale of attributes; the collector counts it by replica.
+REPLICA_STAGE_TIME = "inference.replica.stage.time"
+
 # Metrics of inference engines, which have fixed Prometheus buckets or only sums. An observation in (low, high] is counted at `low`
 # in the first metric of a pair and at `high` in the second: the true quantile lies between the quantiles of the two. Sums are
 # exact. [seconds]
@@ -66,7 +71,7 @@ AGENT_BACKGROUND = "stagelens.agent.background"
 HARDWARE = "inference.hardware"
 
 # Metrics whose "counts" are microseconds, and which therefore have no sum.
-TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME, STALL_TIME, PROFILE_TIME)
+TIME_METRICS = (STAGE_TIME, FIRST_TOKEN_TIME, STALL_TIME, PROFILE_TIME, REPLICA_STAGE_TIME)
 
 # Requests that the agent could not count, by reason; a monotonic delta sum.
 REQUESTS_DROPPED = "stagelens.requests.dropped"
@@ -93,6 +98,7 @@ CALL_FAILURE = "inference.call.failure"
 DIALECT = "inference.report.dialect"
 STALL = "inference.stall"
 PROFILE_STACK = "inference.profile.stack"
+ATTRIBUTE = "inference.attribute"
 TOKENS_IN, TOKENS_OUT = "input", "output"
 TOKEN_BAND = "inference.token.band"
 PROVIDER = "inference.provider"
@@ -123,6 +129,8 @@ METRICS = MappingProxyType(
         AGENT_BACKGROUND: AGENT_LEVEL,
         STALL_TIME: STALL,
         PROFILE_TIME: PROFILE_STACK,
+        REQUEST_BY_ATTRIBUTE: ATTRIBUTE,
+        REPLICA_STAGE_TIME: STAGE,
     }
 )
 UNITS = MappingProxyType({**dict.fromkeys(TIME_METRICS, "us"), TOKENS: "{token}"})

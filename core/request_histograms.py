@@ -100,8 +100,13 @@ class RequestHistograms:
             yield names.STAGE_DURATION, stage, histogram
         for (metric, key), histogram in self._streams.items():
             yield metric, key, histogram
-        times = (self._spent, self._spent_to_first_token, self._held_up, self._profile)
-        for metric, spent in zip(names.TIME_METRICS, times, strict=True):
+        times = (
+            (names.STAGE_TIME, self._spent),
+            (names.FIRST_TOKEN_TIME, self._spent_to_first_token),
+            (names.STALL_TIME, self._held_up),
+            (names.PROFILE_TIME, self._profile),
+        )
+        for metric, spent in times:
             for stage, buckets in _by_stage(spent).items():
                 yield metric, stage, Histogram(buckets=buckets)
 

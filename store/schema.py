@@ -98,6 +98,8 @@ METRIC_CODES = {
     names.AGENT_BACKGROUND: 26,
     names.HARDWARE: 27,
     names.PROFILE_TIME: 28,
+    names.REQUEST_BY_ATTRIBUTE: 29,
+    names.REPLICA_STAGE_TIME: 30,
 }
 
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
