@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, select
@@ -14,7 +15,7 @@ from ..analysis.policies import BurnRatePolicy, Severity, default_burn_rate_poli
 from ..analysis.profile import FunctionGrowth
 from ..analysis.slo_status import URGENCY
 from ..store import Store
-from .delivery.message import BudgetOverrun, Ending, Message
+from .delivery.message import BudgetOverrun, Ending, Message, Trend
 from .delivery.message_text import headline, impact_text, worst_impact
 from .evaluation.slo_status import SloStatus, read_slo_status
 from .incidents.journal import build_message
@@ -24,6 +25,8 @@ from .incidents.silences import Silence, list_silences
 from .objectives.slo_file import LiveSloFile
 from .schema import outbox, transitions
 
+# Number of incidents in which similar ones are searched.
+_SEARCHED = 1000
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
 
 
@@ -101,6 +104,10 @@ class Incident:
         overruns: Stages that exceeded their budgets, worst first.
         where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
         functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
+        runbook: URL of the runbook; empty for none.
+        course: Burn rate, or latency percentile in seconds, over time; None without requests.
+        limit: Burn rate from which the rule fires, or usual latency in seconds; None for missing traffic.
+        between: Bounds of the onset with 95 % confidence; None if unknown.
     """
 
     id: str
@@ -129,6 +136,10 @@ class Incident:
     overruns: tuple[BudgetOverrun, ...] = ()
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     functions: tuple[FunctionGrowth, ...] = ()
+    runbook: str = ""
+    course: Trend | None = None
+    limit: float | None = None
+    between: tuple[datetime, datetime] | None = None
 
 
 class AlertsReader:
@@ -172,6 +183,18 @@ class AlertsReader:
         with self._store.engine.connect() as connection:
             found = get_incident(connection, name)
             return None if found is None else _complete_incidents(connection, [found])[0]
+
+    def similar(self, about: Incident, limit: int = 5) -> list[Incident]:
+        """Return earlier incidents of the same service that ended, with the same rule or the same stage, newest first."""
+        earlier = (each for each in self.incidents(_SEARCHED) if each.resolved_at and each.since < about.since)
+        stage = about.stages[0].stage if about.stages else None
+        alike = (
+            each
+            for each in earlier
+            if each.service == about.service
+            and (each.name == about.name or (stage is not None and each.stages[:1] and each.stages[0].stage == stage))
+        )
+        return list(islice(alike, limit))
 
     def silences(self, now: datetime | None = None, *, over: bool = False) -> list[Silence]:
         """Return active and future silences; *over* adds past ones."""
@@ -250,6 +273,10 @@ def _incident(found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequenc
         overruns=finding.overruns,
         where=finding.where,
         functions=finding.functions,
+        runbook=finding.runbook,
+        course=finding.course,
+        limit=finding.burn.threshold if finding.burn else finding.shift and finding.shift.before_seconds,
+        between=finding.between and (_utc(finding.between[0]), _utc(finding.between[1])),
     )
 
 

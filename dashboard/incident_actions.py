@@ -37,6 +37,10 @@ class IncidentActions:
         """Return the incident with the id *name*; None if there is none."""
         return self._reader.incident(name)
 
+    def similar(self, about: Incident) -> list[Incident]:
+        """Return earlier incidents like *about*, see `AlertsReader.similar`."""
+        return self._reader.similar(about)
+
     def chart(self, name: str, signature: str) -> bytes | None:
         """Return the chart of the incident *name* as PNG; None for an invalid signature or without data."""
         with self._store.engine.connect() as connection:

@@ -1,4 +1,4 @@
-"""Incidents page: the list of incidents, one incident with its history, and the actions on incidents.
+"""Incidents page: the list of incidents and silences, and the actions on incidents.
 
 The module also has the cards of the SLO page for alert rules and alert history. Action buttons contain the request that
 `tell.js` sends.
@@ -14,19 +14,16 @@ from urllib.parse import quote
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.delivery.message_text import stage_name
 from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.incidents.silences import Silence
-from ...alerts.reader import Delivery, Incident, Transition
+from ...alerts.reader import Delivery, Incident
 from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table, with_code
-from ..ui.format import UNKNOWN, duration, percent, several, span, times
+from ..ui.format import UNKNOWN, percent, several, span, times
 from ..view import INCIDENTS_API, SCOPE, SILENCES_API, View, incident_page, service_path
-from .page import Context, Page, empty_page_card, panel
-from .service_code import time_bar
-from .slo_spent import requests_path
+from .page import Context, Page, panel
 
 _MAX_INCIDENTS = 20
 # Rule states of an objective that is not evaluated: word, symbol, reason.
@@ -50,39 +47,19 @@ _ENDING_WORDS = {
 }
 _DELIVERY_WORDS = {"waiting": "pending", "sending": "sending", "dead": "dropped", "superseded": "superseded"}
 # Durations of the silence buttons.
-_LENGTHS = ("1h", "8h")
-_PLACE = "/incidents"
-_TITLE = "Incidents · Stagelens"
-_SHAPES = {"sent": "good", "dead": "bad", "superseded": "out", "waiting": "warn", "sending": "warn"}
-_DELIVERY_STATES = {
-    "sent": "Accepted",
-    "dead": "Dropped",
-    "superseded": "Superseded",
-    "waiting": "Pending",
-    "sending": "Sending",
-}
+_LENGTHS = ("1h", "8h", "24h")
+PLACE = "/incidents"
+TITLE = "Incidents · Stagelens"
 # End states other than resolved: word, badge kind.
 _ENDING_PILLS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_data": ("Closed", "out")}
 
 
-def render(context: Context, name: str | None = None) -> Page:
-    """Return the page of the incident *name*, or the list of incidents."""
-    view = context.view
-    if name is None:
-        return Page(_TITLE, [("Incidents", None)], _list_body(context), _PLACE)
-    found = context.source.incident_actions.incident(name)
-    trail: list[tuple[str, str | None]] = [("Incidents", view.link(_PLACE))]
-    trail.append((name if found is None else found.name, None))
-    if found is None:
-        back = link("All incidents", href=view.link(_PLACE), className="btn pri")
-        unknown = empty_page_card(
-            "No such incident", "Incidents are deleted one year after they ended.", actions=[back]
-        )
-        return Page(_TITLE, trail, [unknown], _PLACE)
-    return Page(f"{found.service}: {found.name} · {_TITLE}", trail, _incident_body(context, found), _PLACE)
+def render(context: Context) -> Page:
+    """Return the list of incidents and silences."""
+    return Page(TITLE, [("Incidents", None)], _body(context), PLACE)
 
 
-def _list_body(context: Context) -> list[Node]:
+def _body(context: Context) -> list[Node]:
     every, silent = context.source.incident_actions.incidents(), context.source.incident_actions.silences()
     still = [each for each in every if each.state == "open"]
     muted = sum(bool(each.muted) and not each.told_with for each in still)
@@ -115,12 +92,12 @@ def _row(context: Context, found: Incident) -> Component:
         html.Div(found.headline, className="s wrap"),
     ]
     if found.muted:
-        what.append(html.Div(_mute_reason(context, found), className="s wrap"))
+        what.append(html.Div(mute_reason(context, found), className="s wrap"))
     cells = [
-        html.Td(_incident_pill(found)),
+        html.Td(incident_pill(found)),
         html.Td(html.Div(what), className="fits"),
         html.Td(_acknowledged_by(found), className="hide"),
-        html.Td(_when(context, found.since), className="r muted nowrap hide"),
+        html.Td(when(context, found.since), className="r muted nowrap hide"),
         html.Td(span(end - found.since), className="r nowrap"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
@@ -135,12 +112,12 @@ def _silences(context: Context, found: Sequence[Silence]) -> Component:
         html.Tr(
             [
                 html.Td(
-                    [html.Span(_matchers(each), className="n"), html.Div(each.comment, className="s wrap")],
+                    [html.Span(matchers_text(each), className="n"), html.Div(each.comment, className="s wrap")],
                     className="fits",
                 ),
                 html.Td(each.author, className="hide"),
-                html.Td(_when(context, each.ends_at), className="r muted nowrap hide"),
-                html.Td(end_button(each, _matchers(each)), className="r"),
+                html.Td(when(context, each.ends_at), className="r muted nowrap hide"),
+                html.Td(end_button(each, matchers_text(each)), className="r"),
             ]
         )
         for each in found
@@ -148,109 +125,7 @@ def _silences(context: Context, found: Sequence[Silence]) -> Component:
     return card("Silences", table(head, rows, "Silences"), sub=several(len(found), "silence"), flush=True)
 
 
-def _incident_body(context: Context, found: Incident) -> list[Node]:
-    return [
-        _head(context, found),
-        html.P(found.impact, className="says"),
-        panel("Functions that grew", lambda: _functions(context, found)) if found.functions else None,
-        panel("What happened", lambda: _history(context, found.transitions)),
-        panel("Deliveries", lambda: _deliveries(context, found.deliveries)),
-    ]
-
-
-def _head(context: Context, found: Incident) -> Component:
-    view, now = context.view, context.source.now()
-    lasted = span((found.resolved_at or now) - found.since)
-    facts = [
-        f"since {_when(context, found.since)}",
-        f"{'for' if found.resolved_at else 'open for'} {lasted}",
-        _acknowledgement(found),
-    ]
-    silence = context.source.incident_actions.silence_of(found) if found.resolved_at is None else None
-    title = html.Div(
-        [
-            html.H1([_incident_pill(found), found.headline]),
-            html.P(" · ".join(each for each in facts if each), className="sub"),
-            html.P(_silence_note(context, silence), className="sub") if silence else None,
-            html.P(_mute_reason(context, found), className="sub") if found.muted else None,
-        ],
-        className="say",
-    )
-    slo = next((each.slo for each in context.slos if each.slo.name == found.name), None)
-    path = requests_path(view, slo, found.since, found.resolved_at) if slo else incident_path(view, found)
-    requests = link("Show the requests", href=path, className="btn")
-    quiet = [end_button(silence, _matchers(silence))] if silence else silence_buttons(found)
-    done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *quiet]
-    return html.Div([title, html.Div([*done, requests], className="acts")], className="phead")
-
-
-def _silence_note(context: Context, silence: Silence) -> str:
-    """Return the end and the author of the silence as text; a silence takes effect at the next evaluation."""
-    return f"Silenced until {_when(context, silence.ends_at)} by {silence.author}"
-
-
-def _functions(context: Context, found: Incident) -> Component:
-    """Return the functions that grew in the stage to blame, with their time before and during the incident."""
-    widest = max(max(each.before_ms, each.after_ms) for each in found.functions)
-    head = (("Function", ""), ("Before", "hide"), ("Incident", ""), ("More", "r"), ("Of the growth", "r hide"))
-    rows = [
-        html.Tr(
-            [
-                html.Td(each.title, className="mono wraps"),
-                html.Td(time_bar(each.before_ms, widest), className="hide"),
-                html.Td(time_bar(each.after_ms, widest)),
-                html.Td(duration(each.growth_ms / 1e3, sign=True), className="r nowrap b"),
-                html.Td(percent(each.share), className="r muted hide"),
-            ]
-        )
-        for each in found.functions
-    ]
-    return card(
-        f"Functions that grew in {stage_name(found.functions[0].stage)}",
-        table(head, rows, "Functions that grew", css="codes"),
-        sub="slow requests at the same percentile before and since the onset, estimated from samples",
-        tools=link("Your code →", href=incident_path(context.view, found), className="link"),
-        flush=True,
-    )
-
-
-def _history(context: Context, happened: Sequence[Transition]) -> Component:
-    head = (("Time", ""), ("Event", ""), ("Notified", ""), ("Message", "hide"))
-    rows = [
-        html.Tr(
-            [
-                html.Td(_when(context, each.at), className="muted nowrap"),
-                html.Td(pill(each.event.capitalize(), "out")),
-                html.Td(_notified_channels(each)),
-                html.Td(each.headline, className="hide wraps"),
-            ]
-        )
-        for each in happened
-    ]
-    return card("What happened", table(head, rows, "What happened"), flush=True)
-
-
-def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
-    if not sent:
-        return card("Deliveries", html.P("No notification was sent.", className="muted"))
-    head = (("Channel", ""), ("Message", ""), ("State", ""), ("Tries", "r hide"), ("Time", "r"), ("Response", "hide"))
-    rows = [
-        html.Tr(
-            [
-                html.Td(each.channel, className="n"),
-                html.Td(each.transition),
-                html.Td(pill(_DELIVERY_STATES[each.state], _SHAPES[each.state])),
-                html.Td(str(each.attempts), className="r hide"),
-                html.Td(_when(context, each.at), className="r muted nowrap"),
-                html.Td(each.error, className="hide wraps"),
-            ]
-        )
-        for each in sent
-    ]
-    return card("Deliveries", table(head, rows, "Deliveries"), flush=True)
-
-
-def _mute_reason(context: Context, found: Incident) -> list[Node]:
+def mute_reason(context: Context, found: Incident) -> list[Node]:
     """Return the reason why notifications are muted, with a link to the incident that is notified instead."""
     lead = context.source.incident_actions.incident(found.told_with) if found.told_with else None
     if lead is None:
@@ -259,7 +134,8 @@ def _mute_reason(context: Context, found: Incident) -> list[Node]:
     return ["Grouped with ", link(f"{lead.service}: {lead.name}", href=href, className="link")]
 
 
-def _incident_pill(found: Incident) -> Component:
+def incident_pill(found: Incident) -> Component:
+    """Return the severity of an open incident, or how it ended."""
     if found.resolved_at is not None:
         return pill(*_ENDING_PILLS.get(found.ending, ("Resolved", "good")))
     return pill(found.severity.capitalize(), "bad" if found.severity == "page" else "warn")
@@ -271,25 +147,13 @@ def _acknowledged_by(found: Incident) -> Node:
     return html.Span(UNKNOWN if found.resolved_at is None else "", className="muted")
 
 
-def _acknowledgement(found: Incident) -> str:
-    if found.ending == "accepted":
-        return f"{found.acked_by} accepted it as the new baseline"
-    if found.acked_by:
-        return f"{found.acked_by} acknowledged it"
-    return "unacknowledged" if found.resolved_at is None else ""
-
-
-def _notified_channels(each: Transition) -> str:
-    if each.event in ("acknowledged", "accepted"):
-        return f"by {each.note}"
-    return each.note or (several(each.told, "channel") if each.told else "none")
-
-
-def _matchers(silence: Silence) -> str:
+def matchers_text(silence: Silence) -> str:
+    """Return what *silence* matches."""
     return ", ".join(f"{key} {value}" for key, value in silence.matchers.items())
 
 
-def _when(context: Context, at: datetime) -> str:
+def when(context: Context, at: datetime) -> str:
+    """Return the day and minute of *at* in the time zone of the reader."""
     return f"{at.astimezone(context.view.zone):%-d %b %H:%M}"
 
 
@@ -319,13 +183,15 @@ def history_card(context: Context, found: SloStatus) -> Component:
     return card("Alert history", table(head, rows, "Alert history"), tools=every, flush=True)
 
 
-def incident_path(view: View, found: Incident) -> str:
-    """Return the address of the service's page at the time of *found*, starting shortly before it."""
+def incident_path(view: View, found: Incident, tab: str = "") -> str:
+    """Return the address of the service's page, or of its *tab*, at the time of *found*, starting shortly before it."""
     start = found.since - CALM_BEFORE
     end = None if found.resolved_at is None else str(int(found.resolved_at.timestamp() * 1000))
     keys = {**SCOPE, "env": "environment"}
     about = {key: found.where[name] for key, name in keys.items() if name in found.where}
-    return view.link(service_path(found.service), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about)
+    return view.link(
+        service_path(found.service, tab), from_=str(int(start.timestamp() * 1000)), to=end, p="99", **about
+    )
 
 
 def _rule(found: RuleStatus, slo: SloStatus) -> Component:

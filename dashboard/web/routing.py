@@ -19,6 +19,7 @@ from ..pages import (
     compare,
     engines,
     events,
+    incident,
     incidents,
     overview,
     regressions,
@@ -146,7 +147,7 @@ def page_of(context: Context) -> Page | None:
         case ("slo", name):
             return slo.render(context, name)
         case ("incidents", name):
-            return incidents.render(context, name)
+            return incident.render(context, name)
         case ("traces", name):
             return trace.render(context, name)
         case (str(first), _, *tab) if first == _SERVICE:

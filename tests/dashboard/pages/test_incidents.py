@@ -112,6 +112,20 @@ def test_an_incident_has_the_functions_that_grew(source: Source) -> None:
     assert "Functions that grew" not in shown(source, f"/incidents/{notified_store.OVER}")
 
 
+def test_an_incident_has_its_evidence_timeline_and_similar_incidents(source: Source) -> None:
+    """What is known comes strongest first; deployments and the onset are between the transitions; earlier ones tell how they ended."""
+    markup = re.sub(r"<[^>]+>", " ", shown(source, f"/incidents/{notified_store.OPEN}"))
+
+    evidence = [
+        markup.index(each) for each in ("It started with version 2", "Preprocess grew", "resize (serve.py:41):")
+    ]
+    timeline = [markup.index(each) for each in ("checkout 2.0.0", "started between 11:41 and 11:44", "Opened")]
+    assert evidence == sorted(evidence)
+    assert timeline == sorted(timeline)
+    assert "acknowledged by ann; rolled back to 1.9.3" in markup
+    assert "Runbook" in markup
+
+
 def test_an_unknown_incident_has_a_page_that_explains(source: Source) -> None:
     """A wrong id in the address breaks nothing."""
     assert "No such incident" in shown(source, "/incidents/sl-%00%2F")

@@ -1,0 +1,367 @@
+"""Incident page: what is known of one incident, what happened, what was tried before, and the actions on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import pandas as pd
+from dash import html
+from dash.development.base_component import Component
+
+from ...alerts.delivery.message_text import of_the_excess, stage_name
+from ...alerts.evaluation.evidence import CALM_BEFORE
+from ...alerts.incidents.silences import Silence
+from ...alerts.reader import Delivery, Incident, Transition
+from ...store import Selection
+from ..figures.incident import trend_figure
+from ..figures.time_axis import TimeAxis
+from ..ui.components import Node, card, chart, link, pill, table
+from ..ui.format import axis_duration, duration, percent, several, span, times
+from ..view import incident_page
+from .incidents import (
+    PLACE,
+    TITLE,
+    accept_button,
+    acknowledge_button,
+    end_button,
+    incident_path,
+    incident_pill,
+    matchers_text,
+    mute_reason,
+    silence_buttons,
+    when,
+)
+from .page import Context, Page, empty_page_card, panel, records, traces_table
+from .service_code import time_bar
+from .slo_spent import requests_path
+
+_SHAPES = {"sent": "good", "dead": "bad", "superseded": "out", "waiting": "warn", "sending": "warn"}
+_DELIVERY_STATES = {
+    "sent": "Accepted",
+    "dead": "Dropped",
+    "superseded": "Superseded",
+    "waiting": "Pending",
+    "sending": "Sending",
+}
+# Number of slow requests, and of events that are named in the chart.
+_SLOW_REQUESTS, _MARKS = 6, 4
+_MAX_EVENTS, _TRIED = 50, 2
+
+
+def render(context: Context, name: str) -> Page:
+    """Return the page of the incident *name*."""
+    view = context.view
+    found = context.source.incident_actions.incident(name)
+    trail: list[tuple[str, str | None]] = [("Incidents", view.link(PLACE))]
+    trail.append((name if found is None else found.name, None))
+    if found is None:
+        back = link("All incidents", href=view.link(PLACE), className="btn pri")
+        unknown = empty_page_card(
+            "No such incident", "Incidents are deleted one year after they ended.", actions=[back]
+        )
+        return Page(TITLE, trail, [unknown], PLACE)
+    body: list[Node] = [
+        _head(context, found),
+        html.P(found.impact, className="says"),
+        html.Div(
+            [
+                panel("Chart", lambda: _chart(context, found), "c7"),
+                panel("Evidence", lambda: _evidence(context, found), "c5"),
+            ],
+            className="grid",
+        ),
+        panel("Slow requests", lambda: _slow_requests(context, found)),
+        panel("Functions that grew", lambda: _functions(context, found)) if found.functions else None,
+        panel("Timeline", lambda: _timeline(context, found)),
+        panel("Similar incidents", lambda: _similar(context, found)),
+        panel("Deliveries", lambda: _deliveries(context, found.deliveries)),
+    ]
+    return Page(f"{found.service}: {found.name} · {TITLE}", trail, body, PLACE)
+
+
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """Something that happened around an incident.
+
+    Args:
+        at: Time.
+        kind: Kind of the event, one or two words.
+        text: Description.
+        mark: Short name in the chart; "" for none.
+        notified: Notified channels, or the person who acted.
+        href: Address with details; "" for none.
+    """
+
+    at: datetime
+    kind: str
+    text: str
+    mark: str = ""
+    notified: str = ""
+    href: str = ""
+
+
+def _end(context: Context, found: Incident) -> datetime:
+    return found.resolved_at or context.source.now()
+
+
+def _moments(context: Context, found: Incident) -> list[_Moment]:
+    """Return what happened from shortly before the onset to the end, in order of time."""
+    start, end = found.since - CALM_BEFORE, _end(context, found)
+    happened = [*_releases(context, found, start, end), *_events(context, found.service, start, end)]
+    happened.append(_Moment(found.since, "Onset", _onset_text(context, found)))
+    happened += (
+        _Moment(each.at, each.event.capitalize(), each.headline, notified=_notified_channels(each))
+        for each in found.transitions
+    )
+    return sorted(happened, key=lambda each: each.at)
+
+
+def _onset_text(context: Context, found: Incident) -> str:
+    if found.between is None:
+        return "The problem started"
+    low, high = (f"{each.astimezone(context.view.zone):%H:%M}" for each in found.between)
+    return f"The problem started between {low} and {high}"
+
+
+def _releases(context: Context, found: Incident, start: datetime, end: datetime) -> Iterator[_Moment]:
+    versions = context.source.versions(found.service, found.where.get("environment"), start, end)
+    for row in records(versions)[1:]:
+        at = pd.Timestamp(row["first_seen"]).to_pydatetime(warn=False)
+        if start <= at <= end:
+            version = str(row["version"])
+            yield _Moment(at, "Release", f"First request of version {version}", mark=version)
+
+
+def _events(context: Context, service: str, start: datetime, end: datetime) -> list[_Moment]:
+    """Return the reported events of *service* and of all services, the newest `_MAX_EVENTS`."""
+    frame = context.source.cached(context.source.read.events, start, end, service=service).head(_MAX_EVENTS)
+    return [
+        _Moment(
+            pd.Timestamp(row["at"]).to_pydatetime(warn=False),
+            str(row["kind"]).capitalize(),
+            str(row["text"]),
+            mark=str(row["key"]) or str(row["text"])[:20],
+            href=str(row["link"]),
+        )
+        for row in records(frame)
+    ]
+
+
+def _chart(context: Context, found: Incident) -> Component:
+    trend, is_burn = found.course, found.kind != "tail"
+    what = "Burn rate" if is_burn else "Latency"
+    if trend is None or trend.highest is None:
+        return card(what, html.P("There were no requests to show.", className="muted"), size="c7")
+    zone, step = context.view.zone, timedelta(seconds=trend.step_seconds)
+    start, end = (datetime.fromtimestamp(each, zone) for each in (trend.start, trend.end))
+    marked = {each.at: each.mark for each in _moments(context, found) if each.mark and start < each.at < end}
+    figure = trend_figure(
+        trend,
+        TimeAxis(start, end, step, zone),
+        is_burn_rate=is_burn,
+        limit=found.limit,
+        onset=found.between or (found.since, found.since),
+        marks=dict(list(marked.items())[:_MARKS]),
+    )
+    highest = (times if is_burn else axis_duration)(trend.highest)
+    times_of_steps = pd.to_datetime(
+        [trend.start + trend.step_seconds * place for place in range(len(trend.values))], unit="s", utc=True
+    )
+    frame = pd.DataFrame({"time (UTC)": times_of_steps, "burn rate" if is_burn else "latency (s)": list(trend.values)})
+    spoken = (
+        f"{what} since {when(context, start)}, at most {highest}; the problem started at {when(context, found.since)}."
+    )
+    return card(
+        what, chart("trend", figure, spoken, 220, frame=frame), sub=f"steps of {span(step)}; red: the onset", size="c7"
+    )
+
+
+def _evidence(context: Context, found: Incident) -> Component:
+    """Return what the incident is about, strongest first, each with a link to the page that shows it."""
+    rows = [
+        html.Tr(
+            [
+                html.Td(kind, className="muted nowrap"),
+                html.Td(link(text, href=href, className="link"), className="wraps"),
+            ]
+        )
+        for kind, text, href in _evidence_rows(context, found)
+    ]
+    if not rows:
+        text = "No stage, release, function, replica or attribute stands out."
+        return card("Evidence", html.P(text, className="muted"), size="c5")
+    return card("Evidence", table((("Kind", ""), ("Evidence", "")), rows, "Evidence"), size="c5", flush=True)
+
+
+def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str, str]]:
+    view, path = context.view, incident_path(context.view, found)
+    if found.version:
+        yield "Release", f"It started with version {found.version}", view.link("/compare", svc=found.service)
+    for grown in found.stages[:2]:
+        text = f"{stage_name(grown.stage)} grew {duration(grown.seconds, sign=True)}, {of_the_excess(grown)}"
+        yield "Stage", text[0].upper() + text[1:], path
+    for each in found.functions[:1]:
+        yield (
+            "Code",
+            f"{each.title}: {duration(each.growth_ms / 1e3, sign=True)}, {percent(each.share)} of the stage",
+            path,
+        )
+    for each in found.overruns[:1]:
+        text = f"{stage_name(each.stage)} took {duration(each.seconds)} of its {duration(each.budget_seconds)}"
+        yield "Budget", text[0].upper() + text[1:], path
+
+
+def _slow_requests(context: Context, found: Incident) -> Component:
+    """Return the slowest retained request of each cause since the onset."""
+    about = Selection(found.since, _end(context, found), service=found.service, **found.where)
+    frame = context.source.cached(context.source.read.one_per_cause, about, _SLOW_REQUESTS)
+    if not len(frame):
+        return card("Slow requests", html.P("No request of this time is retained.", className="muted"))
+    more = link("All traces →", href=incident_path(context.view, found, "traces"), className="link")
+    rows = traces_table(frame, context.view, "Slow requests")
+    return card("Slow requests", rows, sub="the slowest of each cause", tools=more, flush=True)
+
+
+def _timeline(context: Context, found: Incident) -> Component:
+    head = (("Time", ""), ("Event", ""), ("What", ""), ("Notified", "hide"))
+    rows = [
+        html.Tr(
+            [
+                html.Td(when(context, each.at), className="muted nowrap"),
+                html.Td(pill(each.kind, "out")),
+                html.Td(
+                    link(each.text, href=each.href, className="link") if each.href else each.text, className="wraps"
+                ),
+                html.Td(each.notified, className="hide"),
+            ]
+        )
+        for each in _moments(context, found)
+    ]
+    return card("Timeline", table(head, rows, "Timeline"), flush=True)
+
+
+def _similar(context: Context, found: Incident) -> Component:
+    """Return earlier incidents with the same rule or stage: how they ended, and what was done meanwhile."""
+    alike = context.source.incident_actions.similar(found)
+    if not alike:
+        return card("Similar incidents", html.P("This service had no similar incident before.", className="muted"))
+    head = (("When", ""), ("What", ""), ("Done meanwhile", "hide"), ("For", "r hide"), ("Ended", "r"))
+    rows = [
+        html.Tr(
+            [
+                html.Td(when(context, each.since), className="muted nowrap"),
+                html.Td(
+                    link(each.headline, href=context.view.link(incident_page(each.id)), className="link"),
+                    className="wraps",
+                ),
+                html.Td(_done(context, each), className="hide wraps"),
+                html.Td(span(_end(context, each) - each.since), className="r nowrap hide"),
+                html.Td(incident_pill(each), className="r"),
+            ]
+        )
+        for each in alike
+    ]
+    return card("Similar incidents", table(head, rows, "Similar incidents"), flush=True)
+
+
+def _done(context: Context, found: Incident) -> str:
+    """Return the person who handled an earlier incident, and the deployments, changes and notes during it."""
+    events = _events(context, found.service, found.since, _end(context, found))
+    done = [
+        *([f"acknowledged by {found.acked_by}"] if found.acked_by else []),
+        *(each.text for each in events[:_TRIED]),
+    ]
+    return "; ".join(done) or "nothing recorded"
+
+
+def _head(context: Context, found: Incident) -> Component:
+    view, now = context.view, context.source.now()
+    lasted = span((found.resolved_at or now) - found.since)
+    facts = [
+        f"since {when(context, found.since)}",
+        f"{'for' if found.resolved_at else 'open for'} {lasted}",
+        _acknowledgement(found),
+    ]
+    silence = context.source.incident_actions.silence_of(found) if found.resolved_at is None else None
+    title = html.Div(
+        [
+            html.H1([incident_pill(found), found.headline]),
+            html.P(" · ".join(each for each in facts if each), className="sub"),
+            html.P(_silence_note(context, silence), className="sub") if silence else None,
+            html.P(mute_reason(context, found), className="sub") if found.muted else None,
+        ],
+        className="say",
+    )
+    slo = next((each.slo for each in context.slos if each.slo.name == found.name), None)
+    path = requests_path(view, slo, found.since, found.resolved_at) if slo else incident_path(view, found)
+    links = [link("Show the requests", href=path, className="btn")]
+    links += [link("Runbook", href=found.runbook, className="btn")] if found.runbook else []
+    quiet = [end_button(silence, matchers_text(silence))] if silence else silence_buttons(found)
+    done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *quiet]
+    return html.Div([title, html.Div([*done, *links], className="acts")], className="phead")
+
+
+def _silence_note(context: Context, silence: Silence) -> str:
+    """Return the end and the author of the silence as text; a silence takes effect at the next evaluation."""
+    return f"Silenced until {when(context, silence.ends_at)} by {silence.author}"
+
+
+def _functions(context: Context, found: Incident) -> Component:
+    """Return the functions that grew in the stage to blame, with their time before and during the incident."""
+    widest = max(max(each.before_ms, each.after_ms) for each in found.functions)
+    head = (("Function", ""), ("Before", "hide"), ("Incident", ""), ("More", "r"), ("Of the growth", "r hide"))
+    rows = [
+        html.Tr(
+            [
+                html.Td(each.title, className="mono wraps"),
+                html.Td(time_bar(each.before_ms, widest), className="hide"),
+                html.Td(time_bar(each.after_ms, widest)),
+                html.Td(duration(each.growth_ms / 1e3, sign=True), className="r nowrap b"),
+                html.Td(percent(each.share), className="r muted hide"),
+            ]
+        )
+        for each in found.functions
+    ]
+    return card(
+        f"Functions that grew in {stage_name(found.functions[0].stage)}",
+        table(head, rows, "Functions that grew", css="codes"),
+        sub="slow requests at the same percentile before and since the onset, estimated from samples",
+        tools=link("Your code →", href=incident_path(context.view, found), className="link"),
+        flush=True,
+    )
+
+
+def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
+    if not sent:
+        return card("Deliveries", html.P("No notification was sent.", className="muted"))
+    head = (("Channel", ""), ("Message", ""), ("State", ""), ("Tries", "r hide"), ("Time", "r"), ("Response", "hide"))
+    rows = [
+        html.Tr(
+            [
+                html.Td(each.channel, className="n"),
+                html.Td(each.transition),
+                html.Td(pill(_DELIVERY_STATES[each.state], _SHAPES[each.state])),
+                html.Td(str(each.attempts), className="r hide"),
+                html.Td(when(context, each.at), className="r muted nowrap"),
+                html.Td(each.error, className="hide wraps"),
+            ]
+        )
+        for each in sent
+    ]
+    return card("Deliveries", table(head, rows, "Deliveries"), flush=True)
+
+
+def _acknowledgement(found: Incident) -> str:
+    if found.ending == "accepted":
+        return f"{found.acked_by} accepted it as the new baseline"
+    if found.acked_by:
+        return f"{found.acked_by} acknowledged it"
+    return "unacknowledged" if found.resolved_at is None else ""
+
+
+def _notified_channels(each: Transition) -> str:
+    if each.event in ("acknowledged", "accepted"):
+        return f"by {each.note}"
+    return each.note or (several(each.told, "channel") if each.told else "none")
