@@ -1,0 +1,565 @@
+"""What slow requests share: attributes that are more frequent among slow requests than among all others.
+
+Requests are counted by attribute and value (`core.attributes`). Each value, and of numbers each range from a band up or down, is
+tested: does it have more slow requests than its share of the requests explains?
+
+- Against confusion with time, the expected number is the sum over steps of time: the slow requests of the step, times the share of
+  the value in the step. A value that is frequent while everything is slow is not marked (Mantel-Haenszel).
+- Probability of the observed number without a cause: at most exp(-S KL(k/S, e/S)) for k observed and e expected of S slow requests,
+  for any number of requests (Chernoff-Hoeffding). This exponent, the log-likelihood ratio, also ranks the causes: a cause has more
+  of it than a value that merely contains it (which has a smaller lift) or is part of it (which has a smaller share).
+- Slow requests come in bursts, which are one event rather than many: the exponent is divided by the dispersion between steps
+  (quasi-likelihood), and the excess must be spread over several steps.
+- Probabilities are multiplied by the number of values and ranges that were tested (Bonferroni).
+
+Time itself is tested in the requests that the first cause does not explain: a period with more slow requests than the rest.
+
+Sources:
+    N. Mantel, W. Haenszel, Statistical aspects of the analysis of data from retrospective studies, JNCI 22 (1959), 719-748.
+    W. Hoeffding, Probability inequalities for sums of bounded random variables, JASA 58 (1963), 13-30, theorem 1.
+    P. McCullagh, J. A. Nelder, Generalized Linear Models, 2nd ed., section 4.5 (dispersion).
+    O. S. Miettinen, Proportion of disease caused or prevented, Am. J. Epidemiology 99 (1974), 325-332 (attributable fraction).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.attributes import attribute, band_end, bytes_label, value_label
+from ..core.histogram import bucket_bounds, bucket_middle, has_enough_samples
+from .comparison import QUANTILES
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+# Probability of a false claim, over all attributes; the same again for time.
+ALPHA = 0.01
+# Minimum effect: rate of slow requests relative to the others, and slow requests above the expected number, as a share of all.
+MIN_RATIO, MIN_EXCESS = 2.0, 0.1
+# Number of slow requests that are enough for a percentile.
+_MIN_SLOW = 50
+# Minimum number of requests on both sides, and of slow requests with the value.
+_MIN_REQUESTS = 5
+# Minimum number of steps of time over which an excess is spread, and number of steps of a period (as in 1/20 of the window).
+_MIN_STEPS, _PERIODS = 3, 20
+# Maximum number of steps for periods; their pairs are tested.
+_MAX_STEPS = 120
+# Correlation of the attributes of two slow requests of a step, because slow requests and those of a sender come in bursts.
+_CORRELATION = 0.15
+# Minimum number of requests of a step, which is combined with the following ones until it has them.
+_MIN_STEP = 100
+# Key of the attribute of time.
+WHEN = "time"
+
+# Phrase after "Requests"; others are "with <label> <value>".
+_PHRASES = {
+    "request_size": "with a request size of {}",
+    "response_size": "with a response size of {}",
+    "batch_size": "with a batch size of {}",
+    "input_tokens": "with {} input tokens",
+    "output_tokens": "with {} output tokens",
+    "concurrency": "that arrived at {} concurrent requests",
+    "queue_length": "that found {} jobs in the queue",
+    "caller": "from caller {}",
+    "replica": "on replica {}",
+    "version": "of version {}",
+    "environment": "in environment {}",
+    "model": "to model {}",
+    "model_version": "to model version {}",
+    "route": "to route {}",
+    "device": "on device {}",
+    WHEN: "from {}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeCounts:
+    """Requests by attribute, value, step of time and latency bucket.
+
+    Args:
+        scale: Scale of the latency buckets.
+        index: Latency buckets, ascending; shape (k,).
+        starts: Starts of the steps of time, ascending; shape (t,). [Unix seconds]
+        requests: Attribute -> value -> counts, shape (t, k); the values of an attribute partition its requests.
+    """
+
+    scale: int
+    index: Ints
+    starts: Ints
+    requests: Mapping[str, Mapping[str, Ints]]
+
+
+@dataclass(frozen=True, slots=True)
+class SlowRequests:
+    """Selected requests: latency in [low, high) seconds and time in [start, end) Unix seconds, in whole buckets and steps."""
+
+    low: float
+    high: float
+    start: float
+    end: float
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCause:
+    """Value or range of an attribute that marks slow requests.
+
+    Args:
+        key: Key of the attribute, or `WHEN`.
+        values: Its values; of a range, all bands in ascending order; of `WHEN`, start and end. [Unix seconds]
+        value: The values or the range as shown.
+        requests: Requests with the value. [count]
+        slow: Slow requests with the value. [count]
+        share_all: Share of the value in all requests that have the attribute.
+        share_slow: Share of the value in the slow ones.
+        explained: Share of the slow requests that would not be slow if the value had the rate of all others at the same time.
+        p_value: Upper bound of the probability to see this without a cause, corrected for the number of tests.
+        score: Logarithm of the likelihood ratio, divided by the dispersion; larger is stronger.
+        with_ms: Latency at the percentile of requests with the value; None with too few. [milliseconds]
+        without_ms: The same of the requests without. [milliseconds]
+        missing: Share of the requests of which the attribute is not known.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    value: str
+    requests: int
+    slow: int
+    share_all: float
+    share_slow: float
+    explained: float
+    p_value: float
+    score: float
+    with_ms: float | None
+    without_ms: float | None
+    missing: float
+
+    @property
+    def label(self) -> str:
+        """Attribute and value, such as `request size 1 MB and more`."""
+        return f"{attribute(self.key).label} {self.value}"
+
+    @property
+    def lift(self) -> float:
+        """Factor by which the value is more frequent among slow requests than among all."""
+        return self.share_slow / self.share_all
+
+    @property
+    def phrase(self) -> str:
+        """The requests with the value, such as `Requests with a request size of 1 MB and more`."""
+        if self.key == "cold":
+            return f"Requests {'with' if self.values == ('1',) else 'without'} a cold start"
+        if self.values == ("",):
+            return f"Requests without {attribute(self.key).label}"
+        return "Requests " + _PHRASES.get(self.key, f"with {attribute(self.key).label} {{}}").format(self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedCauses:
+    """What the slow requests of a window share.
+
+    Args:
+        percentile: Percentile from which on requests are slow, and of the latencies of each cause. [ratio]
+        threshold: Latency from which on requests are slow. [seconds]
+        requests: Requests of the window. [count]
+        slow: Slow requests. [count]
+        causes: Causes, strongest first.
+        looked_at: Labels of the attributes without a result.
+        sentence: The first cause, or that there is none; "" without requests.
+    """
+
+    percentile: float
+    threshold: float
+    requests: int
+    slow: int
+    causes: tuple[SharedCause, ...]
+    looked_at: tuple[str, ...]
+    sentence: str
+
+
+def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> SharedCauses:
+    """Return what slow requests share, strongest first.
+
+    Args:
+        counts: Requests of the window.
+        slow: Percentile from which on requests are slow, replaced by a lower one with too few requests; or selected requests,
+            which are compared with all others.
+    """
+    wanted = 0.99 if isinstance(slow, SlowRequests) else slow
+    tables = [
+        each for key, values in counts.requests.items() if values and (each := _Table.of(key, values)).counts.any()
+    ]
+    whole = max(
+        (each.counts.sum(axis=0) for each in tables),
+        key=lambda each: int(each.sum()),
+        default=np.zeros((0, 0), np.int64),
+    )
+    total = int(whole.sum())
+    if not tables:
+        return SharedCauses(wanted, 0.0, 0, 0, (), (), "")
+    percentile = highest_percentile(total, wanted)
+    is_selection = isinstance(slow, SlowRequests)
+    cut = _selected(counts, whole, slow) if isinstance(slow, SlowRequests) else _tail(whole, percentile)
+    tables = [each for each in tables if len(each.values) > 1]
+    found = sorted(_of_attributes(tables, cut), key=lambda each: -each.score)
+    if not is_selection:
+        found = _with_period(found, whole, cut, counts.starts)
+    causes = tuple(_cause(each, counts, percentile) for each in found)
+    named = {each.key for each in causes}
+    looked = tuple(attribute(each.key).label for each in tables if each.key not in named)
+    threshold = bucket_bounds(int(counts.index[cut.buckets.start]), counts.scale)[0]
+    now_ms = _quantile_ms(whole.sum(axis=0), percentile, counts)
+    sentence = _sentence(causes, len(looked), percentile, now_ms, is_selection=is_selection)
+    return SharedCauses(percentile, threshold, total, int(cut.slow(whole).sum()), causes, looked, sentence)
+
+
+def highest_percentile(requests: int, wanted: float) -> float:
+    """Return *wanted*, or the highest lower percentile with enough slow requests to compare."""
+    lower = [each for each in QUANTILES if each < wanted]
+    return next(
+        (each for each in (wanted, *lower) if requests * (1 - each) >= _MIN_SLOW - 1e-9), lower[-1] if lower else wanted
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Counts of an attribute, shape (values, t, k); size bands come first, in ascending order."""
+
+    key: str
+    values: tuple[str, ...]
+    bands: int
+    counts: Ints
+
+    @classmethod
+    def of(cls, key: str, values: Mapping[str, Ints]) -> _Table:
+        is_number = attribute(key).is_number
+        bands = sorted((each for each in values if is_number and each.isdecimal()), key=int)
+        texts = sorted(each for each in values if each not in bands)
+        order = (*bands, *texts)
+        return cls(key, order, len(bands), np.stack([values[each] for each in order]))
+
+    def members(self) -> NDArray[np.bool_]:
+        """Return the sets of values to test, shape (sets, values): each text, and all ranges from the first or to the last band."""
+        own = np.eye(len(self.values), dtype=bool)
+        upwards = np.triu(own | True)[1 : self.bands] & (np.arange(len(self.values)) < self.bands)
+        downwards = np.tril(own | True)[: max(self.bands - 1, 0)]
+        return np.concatenate([own[self.bands :], upwards, downwards])
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """Slow requests: steps and buckets. `is_pooled` compares with the other steps rather than within each step."""
+
+    steps: slice
+    buckets: slice
+    is_pooled: bool = False
+
+    def slow(self, counts: Ints) -> Ints:
+        """Return the slow requests by step, shape (..., t)."""
+        found = np.zeros(counts.shape[:-1], np.int64)
+        found[..., self.steps] = counts[..., self.steps, self.buckets].sum(axis=-1)
+        return found
+
+
+def _tail(whole: Ints, percentile: float) -> _Cut:
+    """Return the buckets whose share of the requests is nearest to 1 - *percentile*, as a ratio."""
+    beyond = whole.sum(axis=0)[::-1].cumsum()[::-1]
+    with np.errstate(divide="ignore"):
+        distance = np.abs(np.log(beyond / beyond[0] / (1 - percentile)))
+    return _Cut(slice(None), slice(int(distance.argmin()), None))
+
+
+def _selected(counts: AttributeCounts, whole: Ints, slow: SlowRequests) -> _Cut:
+    """Return the steps and buckets of a selection, at least one of each."""
+    ends = np.append(counts.starts[1:], np.inf)
+    steps = _slice((counts.starts < slow.end) & (ends > slow.start))
+    middles = np.array([bucket_middle(int(each), counts.scale) for each in counts.index])
+    buckets = _slice((middles >= slow.low) & (middles < slow.high))
+    inside = whole[steps]
+    return _Cut(steps, buckets, is_pooled=bool(2 * inside[:, buckets].sum() > inside.sum()))
+
+
+def _slice(chosen: NDArray[np.bool_]) -> slice:
+    """Return the positions of *chosen*, which are consecutive."""
+    at = np.flatnonzero(chosen)
+    return slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Scores:
+    """Results of the test for sets of values, shape (sets,) each."""
+
+    requests: Floats
+    slow: Floats
+    score: Floats
+    ratio: Floats
+    explained: Floats
+    excess: Floats
+    spread: Floats
+
+    def is_large(self, steps: int) -> NDArray[np.bool_]:
+        """Return whether the effect is large enough to be named, and occurs often enough in *steps* steps."""
+        is_spread = self.spread >= min(_MIN_STEPS, (steps + 1) / 2)
+        return is_spread & (self.ratio >= MIN_RATIO) & (self.excess >= MIN_EXCESS) & (self.slow >= _MIN_REQUESTS)
+
+
+def _test(members: NDArray[np.bool_], requests: Ints, slow: Ints, *, is_pooled: bool = False) -> _Scores:
+    """Test sets of values.
+
+    Args:
+        members: The sets, shape (sets, values).
+        requests: Requests, shape (values, t).
+        slow: Slow requests, shape (values, t).
+        is_pooled: Whether the expected share of a set is that of all steps, instead of that of each step.
+    """
+    sets = members.astype(np.float64)
+    n = (sets @ requests).sum(axis=1)
+    at = slow.sum(axis=0) > 0
+    of_step = slow[:, at].sum(axis=0).astype(np.float64)
+    weight = 1 / (1 + _CORRELATION * (of_step - 1))
+    of_set, of_step = sets @ slow[:, at] * weight, of_step * weight
+    share = (sets @ requests[:, at]) / requests[:, at].sum(axis=0)
+    if is_pooled:
+        share = np.broadcast_to((n / requests.sum())[:, None], share.shape)
+    expected = share * of_step
+    k, total = of_set.sum(axis=1), max(of_step.sum(), 1.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = np.where(k > expected.sum(axis=1), total * _divergence(k / total, expected.sum(axis=1) / total), 0.0)
+        # Mantel-Haenszel ratio of the rates.
+        ratio = (of_set * (1 - share)).sum(axis=1) / ((of_step - of_set) * share).sum(axis=1)
+        ratio = np.where(np.isnan(ratio), 1.0, ratio)
+        excess = of_set - expected
+        # Number of equal steps that would have the same sum and sum of squares.
+        spread = excess.sum(axis=1) ** 2 / (excess**2).sum(axis=1)
+    spread = np.where(np.isnan(spread), 0.0, spread)
+    explained = k / total * (1 - 1 / np.maximum(ratio, 1.0))
+    return _Scores(n, k, score, ratio, explained, excess.sum(axis=1) / total, spread)
+
+
+def _steps(requests: Ints) -> Ints:
+    """Return the first of the steps to combine, so that each has `_MIN_STEP` requests."""
+    before = requests.cumsum() - requests
+    return np.unique(before // _MIN_STEP, return_index=True)[1]
+
+
+def _divergence(observed: Floats, expected: Floats) -> Floats:
+    """Return the Kullback-Leibler divergence between shares."""
+    inside = np.where(observed > 0, observed * np.log(observed / expected), 0.0)
+    return inside + np.where(observed < 1, (1 - observed) * np.log((1 - observed) / (1 - expected)), 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Cause with its requests and all others, shape (t, k)."""
+
+    key: str
+    values: tuple[str, ...]
+    value: str
+    inside: Ints
+    outside: Ints
+    slow: Ints
+    slow_outside: Ints
+    explained: float
+    p_value: float
+    score: float
+    missing: float = 0.0
+
+
+def _of_attributes(tables: Sequence[_Table], cut: _Cut) -> Iterator[_Found]:
+    """Yield the causes of each attribute."""
+    tested = [_Tested.of(table, cut) for table in tables]
+    tests = sum(int(each.is_tested.sum()) for each in tested)
+    for each in tested:
+        yield from each.causes(tests)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tested:
+    """Attribute with the results of its sets of values."""
+
+    table: _Table
+    cut: _Cut
+    requests: Ints
+    slow: Ints
+    members: NDArray[np.bool_]
+    scores: _Scores
+    is_tested: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, table: _Table, cut: _Cut) -> _Tested:
+        requests, slow, members = table.counts.sum(axis=-1), cut.slow(table.counts), table.members()
+        first = _steps(requests.sum(axis=0))
+        requests, slow = (np.add.reduceat(each, first, axis=1) for each in (requests, slow))
+        scores = _test(members, requests, slow, is_pooled=cut.is_pooled)
+        is_tested = np.minimum(scores.requests, requests.sum() - scores.requests) >= _MIN_REQUESTS
+        return cls(table, cut, requests, slow, members, scores, is_tested)
+
+    def causes(self, tests: int) -> Iterator[_Found]:
+        """Yield the values that mark slow requests; of numbers, the best range."""
+        steps = len(range(*self.cut.steps.indices(self.slow.shape[-1])))
+        holds = self.is_tested & self.scores.is_large(steps) & (tests * np.exp(-self.scores.score) <= ALPHA)
+        order = [int(each) for each in np.argsort(-self.scores.score, kind="stable") if holds[each]]
+        for each in order[:1] if self.table.bands else order:
+            yield self.found(each, tests)
+
+    def found(self, place: int, tests: int) -> _Found:
+        """Return the set at *place* as a cause."""
+        table, scores, chosen = self.table, self.scores, self.members[place]
+        values = tuple(value for value, is_in in zip(table.values, chosen, strict=True) if is_in)
+        missing = self.requests[table.values.index("")].sum() / self.requests.sum() if "" in table.values else 0.0
+        slow = self.cut.slow(table.counts)
+        return _Found(
+            table.key,
+            values,
+            _value_text(table, values),
+            table.counts[chosen].sum(axis=0),
+            table.counts[~chosen].sum(axis=0),
+            slow[chosen].sum(axis=0),
+            slow[~chosen].sum(axis=0),
+            float(scores.explained[place]),
+            min(1.0, tests * math.exp(-float(scores.score[place]))),
+            float(scores.score[place]),
+            float(missing),
+        )
+
+
+def _with_period(found: list[_Found], whole: Ints, cut: _Cut, starts: Ints) -> list[_Found]:
+    """Add the period that has more slow requests than the rest, in the requests that the first cause does not have."""
+    rest = found[0].outside if found else whole
+    group = -(-len(starts) // _MAX_STEPS)
+    at = np.arange(0, len(starts), group)
+    n, k = (np.add.reduceat(each, at).astype(np.float64) for each in (rest.sum(axis=-1), cut.slow(rest)))
+    shortest = max(_MIN_STEPS, len(at) // _PERIODS)
+    first, last = (each + shift for each, shift in zip(np.triu_indices(len(at), shortest - 1), (0, 1), strict=True))
+    if not k.sum() or not len(first):
+        return found
+    inside_n, inside_k = (np.append(0.0, each.cumsum())[last] - np.append(0.0, each.cumsum())[first] for each in (n, k))
+    share, share_slow = inside_n / n.sum(), inside_k / k.sum()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        score = np.where((share_slow > share) & (share <= 1 / 2), k.sum() * _divergence(share_slow, share), 0.0)
+        best = int(score.argmax())
+        rates = inside_k[best] / inside_n[best], (k.sum() - inside_k[best]) / (n.sum() - inside_n[best])
+    is_inside = (np.arange(len(at)) >= first[best]) & (np.arange(len(at)) < last[best])
+    fitted = n * np.where(is_inside, *rates)
+    dispersion = max(1.0, float(((k - fitted) ** 2).sum() / fitted.sum()))
+    excess = (k - n * rates[1])[is_inside]
+    spread = excess.sum() ** 2 / (excess**2).sum()
+    p_value = len(first) * math.exp(-score[best] / dispersion)
+    explained = excess.sum() / cut.slow(whole).sum()
+    large = rates[0] >= MIN_RATIO * rates[1] and explained >= MIN_EXCESS and inside_k[best] >= _MIN_REQUESTS
+    if p_value > ALPHA or not large or spread < _MIN_STEPS:
+        return found
+    begin, end = int(starts[at[first[best]]]), _end_of(starts, last[best] * group)
+    chosen = (starts >= begin) & (starts < end)
+    slow = cut.slow(whole)
+    period = _Found(
+        WHEN,
+        (str(begin), str(end)),
+        _period_text(begin, end, int(starts[0]), _end_of(starts, len(starts))),
+        whole * chosen[:, None],
+        whole * ~chosen[:, None],
+        slow * chosen,
+        slow * ~chosen,
+        explained,
+        p_value,
+        float(score[best]) / dispersion,
+    )
+    return sorted([*found, period], key=lambda each: -each.score)
+
+
+def _end_of(starts: Ints, step: int) -> int:
+    """Return the end before the step *step*; the last step is as long as the one before."""
+    return int(starts[step]) if step < len(starts) else int(2 * starts[-1] - starts[-2])
+
+
+def _cause(found: _Found, counts: AttributeCounts, percentile: float) -> SharedCause:
+    inside, outside = found.inside.sum(axis=0), found.outside.sum(axis=0)
+    requests, slow = int(inside.sum()), int(found.slow.sum())
+    return SharedCause(
+        key=found.key,
+        values=found.values,
+        value=found.value,
+        requests=requests,
+        slow=slow,
+        share_all=requests / int(requests + outside.sum()),
+        share_slow=slow / int(slow + found.slow_outside.sum()),
+        explained=found.explained,
+        p_value=found.p_value,
+        score=found.score,
+        with_ms=_quantile_ms(inside, percentile, counts),
+        without_ms=_quantile_ms(outside, percentile, counts),
+        missing=found.missing,
+    )
+
+
+def _quantile_ms(counted: Ints, percentile: float, counts: AttributeCounts) -> float | None:
+    """Return the latency at *percentile* in milliseconds, interpolated in its bucket; None with too few requests."""
+    total = int(counted.sum())
+    if not has_enough_samples(total, percentile):
+        return None
+    reached = counted.cumsum()
+    at = int(np.searchsorted(reached, percentile * total))
+    low, high = bucket_bounds(int(counts.index[at]), counts.scale)
+    return 1e3 * low * (high / low) ** float(1 - (reached[at] - percentile * total) / counted[at])
+
+
+def _value_text(table: _Table, values: Sequence[str]) -> str:
+    """Return the values or the range as shown."""
+    bands = table.values[: table.bands]
+    if len(values) == 1 or values[0] not in bands:
+        shown = [value_label(table.key, each) for each in values]
+        return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+    kind = attribute(table.key).kind
+    first, last = int(values[0]), band_end(kind, int(values[-1]))
+    if values[-1] == bands[-1]:
+        return f"{bytes_label(first) if kind == 'bytes' else f'{first:,}'} and more"
+    return f"below {bytes_label(last + 1)}" if kind == "bytes" else f"up to {last:,}"
+
+
+def _period_text(begin: int, end: int, first: int, last: int) -> str:
+    """Return a period, with the day in windows above one day."""
+    style = "%H:%M" if last - first <= 86_400 else "%-d %b %H:%M"  # noqa: PLR2004 - seconds of a day
+    start, stop = (datetime.fromtimestamp(each, UTC).strftime(style) for each in (begin, end))
+    return f"{start} to {stop} UTC"
+
+
+def _sentence(
+    causes: Sequence[SharedCause], attributes: int, percentile: float, now_ms: float | None, *, is_selection: bool
+) -> str:
+    if not causes:
+        which = "The selected requests look" if is_selection else "Slow requests look"
+        return f"{which} like all others in the {attributes} attributes counted." if attributes else ""
+    first = causes[0]
+    which = "selected" if is_selection else "slow"
+    shares = (
+        f"{first.phrase} are {_percent(first.share_all)} of all and {_percent(first.share_slow)} of the {which} ones"
+    )
+    if is_selection or first.without_ms is None or now_ms is None:
+        return f"{shares}."
+    name = f"p{percentile * 100:.6g}"
+    return f"{shares}; without them {name} would be {_duration(first.without_ms)} instead of {_duration(now_ms)}."
+
+
+def _percent(share: float) -> str:
+    """Return a share with two digits below 10 %.
+
+    >>> _percent(0.7143), _percent(0.0612), _percent(0.00034)
+    ('71 %', '6.1 %', '0.034 %')
+    """
+    return f"{share * 100:.2g} %" if share < 0.1 else f"{share * 100:.0f} %"  # noqa: PLR2004 - ten percent
+
+
+def _duration(milliseconds: float) -> str:
+    """Return a latency with two digits, as buckets of 19 % allow.
+
+    >>> _duration(601.2), _duration(2412), _duration(0.45)
+    ('600 ms', '2.4 s', '0.45 ms')
+    """
+    value, unit = (milliseconds / 1e3, "s") if milliseconds >= 995 else (milliseconds, "ms")  # noqa: PLR2004 - rounds to a second
+    rounded = float(f"{value:.2g}")
+    return f"{rounded:.0f} {unit}" if rounded >= 10 else f"{rounded:g} {unit}"  # noqa: PLR2004 - two digits
