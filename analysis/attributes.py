@@ -41,7 +41,7 @@ Floats = NDArray[np.float64]
 # Probability of a false claim, over all attributes; the same again for time.
 ALPHA = 0.01
 # Minimum effect: rate of slow requests relative to the others, and slow requests above the expected number, as a share of all.
-MIN_RATIO, MIN_EXCESS = 2.0, 0.1
+MIN_RATIO, MIN_EXCESS = 2.0, 0.15
 # Number of slow requests that are enough for a percentile.
 _MIN_SLOW = 50
 # Minimum number of requests on both sides, and of slow requests with the value.
@@ -52,8 +52,8 @@ _MIN_STEPS, _PERIODS = 3, 20
 _MAX_STEPS = 120
 # Correlation of the attributes of two slow requests of a step, because slow requests and those of a sender come in bursts.
 _CORRELATION = 0.15
-# Minimum number of requests of a step, which is combined with the following ones until it has them.
-_MIN_STEP = 100
+# Minimum number of requests of a stratum; steps are combined until they have them.
+_MIN_STRATUM = 200
 # Key of the attribute of time.
 WHEN = "time"
 
@@ -323,7 +323,9 @@ def _test(members: NDArray[np.bool_], requests: Ints, slow: Ints, *, is_pooled: 
     of_step = slow[:, at].sum(axis=0).astype(np.float64)
     weight = 1 / (1 + _CORRELATION * (of_step - 1))
     of_set, of_step = sets @ slow[:, at] * weight, of_step * weight
-    share = (sets @ requests[:, at]) / requests[:, at].sum(axis=0)
+    first, of_strata = _strata(requests.sum(axis=0))
+    strata = np.add.reduceat(requests, first, axis=1)
+    share = ((sets @ strata) / np.maximum(strata.sum(axis=0), 1))[:, of_strata[at]]
     if is_pooled:
         share = np.broadcast_to((n / requests.sum())[:, None], share.shape)
     expected = share * of_step
@@ -341,10 +343,10 @@ def _test(members: NDArray[np.bool_], requests: Ints, slow: Ints, *, is_pooled: 
     return _Scores(n, k, score, ratio, explained, excess.sum(axis=1) / total, spread)
 
 
-def _steps(requests: Ints) -> Ints:
-    """Return the first of the steps to combine, so that each has `_MIN_STEP` requests."""
+def _strata(requests: Ints) -> tuple[Ints, Ints]:
+    """Return the first step of each stratum, and the stratum of each step, so that each has `_MIN_STRATUM` requests."""
     before = requests.cumsum() - requests
-    return np.unique(before // _MIN_STEP, return_index=True)[1]
+    return np.unique(before // _MIN_STRATUM, return_index=True, return_inverse=True)[1:]
 
 
 def _divergence(observed: Floats, expected: Floats) -> Floats:
@@ -393,8 +395,6 @@ class _Tested:
     @classmethod
     def of(cls, table: _Table, cut: _Cut) -> _Tested:
         requests, slow, members = table.counts.sum(axis=-1), cut.slow(table.counts), table.members()
-        first = _steps(requests.sum(axis=0))
-        requests, slow = (np.add.reduceat(each, first, axis=1) for each in (requests, slow))
         scores = _test(members, requests, slow, is_pooled=cut.is_pooled)
         is_tested = np.minimum(scores.requests, requests.sum() - scores.requests) >= _MIN_REQUESTS
         return cls(table, cut, requests, slow, members, scores, is_tested)

@@ -5,7 +5,8 @@
 Simulated traffic of an hour, planted with one of the causes of `PLANTS`, or with none. Requests have heavy-tailed latencies. Pauses
 hit everything or one replica for a while. Tenants differ in popularity, size mix, caller, route and plan, and some send in bursts; a
 version is a set of replicas, and tokens follow the size. The rate changes over the hour, and replicas and tenants differ by a few percent in
-latency. A planted cause makes at least `MIN_CAUSED` of the slow requests slow, counted by the same requests without it.
+latency. A planted cause makes at least `MIN_CAUSED` of the slow requests slow, counted by the same requests without it (of two at once
+each half of that), and at most a third of these in one minute, which nothing could tell from a pause.
 
 The first cause is right if it is the planted value or range (of a range, the planted start or the band beside it), or the same
 requests under another name (9 of 10). Others on the same counts:
@@ -237,13 +238,23 @@ def plant(rng: np.random.Generator, traffic: Traffic, cause: str) -> list[Truth]
         after = before.copy()
         for truth in truths:
             after = np.where(truth.requests & hit, before * np.maximum(factor * noise, 1), after)
-        slow = after >= np.quantile(after, highest_percentile(len(after), 0.99))
-        if all(np.mean((truth.requests & (before < after))[slow]) >= MIN_CAUSED / len(truths) for truth in truths):
+        slow = _slow(after)
+        if all(_is_strong(truth.requests & (before < after), slow, traffic, len(truths)) for truth in truths):
             traffic.latency = after
             _set_concurrency(traffic, _in_flight(traffic.at, after, traffic.codes["replica"]))
             return truths
         factor *= 1.4
     return []
+
+
+def _slow(latency: Floats) -> Bools:
+    return latency >= np.quantile(latency, highest_percentile(len(latency), 0.99))
+
+
+def _is_strong(caused: Bools, slow: Bools, traffic: Traffic, causes: int) -> bool:
+    """Return whether one of *causes* causes enough of the slow requests, and no minute has a third of those."""
+    minutes = np.bincount((traffic.at[caused & slow] // STEP).astype(np.int64), minlength=1)
+    return bool(minutes.sum() >= MIN_CAUSED / causes * slow.sum() and 3 * minutes.max() <= minutes.sum())
 
 
 def _saturate(traffic: Traffic) -> list[Truth]:
@@ -265,8 +276,8 @@ def _saturate(traffic: Traffic) -> list[Truth]:
         heappush(active, at + latency * slower)
     _set_concurrency(traffic, met - 1)
     starts = np.array([int(each) for each in traffic.names["concurrency"]])
-    slow = traffic.latency >= np.quantile(traffic.latency, highest_percentile(len(met), 0.99))
-    return [Truth(met >= limit, {"concurrency": starts >= limit})] if np.mean(met[slow] >= limit) >= MIN_CAUSED else []
+    is_strong = _is_strong(met >= limit, _slow(traffic.latency), traffic, 1)
+    return [Truth(met >= limit, {"concurrency": starts >= limit})] if is_strong else []
 
 
 @dataclass(frozen=True, slots=True)
