@@ -123,6 +123,7 @@ class SharedCause:
         with_ms: Latency at the percentile of requests with the value; None with too few. [milliseconds]
         without_ms: The same of the requests without. [milliseconds]
         missing: Share of the requests of which the attribute is not known.
+        same_as: Label of the stronger cause that has the same slow requests; "" if there is none.
     """
 
     key: str
@@ -138,6 +139,7 @@ class SharedCause:
     with_ms: float | None
     without_ms: float | None
     missing: float
+    same_as: str = ""
 
     @property
     def label(self) -> str:
@@ -168,7 +170,7 @@ class SharedCauses:
         threshold: Latency from which on requests are slow. [seconds]
         requests: Requests of the window. [count]
         slow: Slow requests. [count]
-        causes: Causes, strongest first.
+        causes: Causes, strongest first; then those that are the same requests as one of them.
         looked_at: Labels of the attributes without a result.
         sentence: The first cause, or that there is none; "" without requests.
     """
@@ -209,7 +211,7 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
     found = sorted(_of_attributes(tables, cut), key=lambda each: -each.score)
     if not is_selection:
         found = _with_period(found, whole, cut, counts.starts)
-    causes = tuple(_cause(each, counts, percentile) for each in found)
+    causes = _describe(found, cut, counts, percentile)
     named = {each.key for each in causes}
     looked = tuple(attribute(each.key).label for each in tables if each.key not in named)
     threshold = bucket_bounds(int(counts.index[cut.buckets.start]), counts.scale)[0]
@@ -364,8 +366,6 @@ class _Found:
     value: str
     inside: Ints
     outside: Ints
-    slow: Ints
-    slow_outside: Ints
     explained: float
     p_value: float
     score: float
@@ -412,15 +412,12 @@ class _Tested:
         table, scores, chosen = self.table, self.scores, self.members[place]
         values = tuple(value for value, is_in in zip(table.values, chosen, strict=True) if is_in)
         missing = self.requests[table.values.index("")].sum() / self.requests.sum() if "" in table.values else 0.0
-        slow = self.cut.slow(table.counts)
         return _Found(
             table.key,
             values,
             _value_text(table, values),
             table.counts[chosen].sum(axis=0),
             table.counts[~chosen].sum(axis=0),
-            slow[chosen].sum(axis=0),
-            slow[~chosen].sum(axis=0),
             float(scores.explained[place]),
             min(1.0, tests * math.exp(-float(scores.score[place]))),
             float(scores.score[place]),
@@ -456,15 +453,12 @@ def _with_period(found: list[_Found], whole: Ints, cut: _Cut, starts: Ints) -> l
         return found
     begin, end = int(starts[at[first[best]]]), _end_of(starts, last[best] * group)
     chosen = (starts >= begin) & (starts < end)
-    slow = cut.slow(whole)
     period = _Found(
         WHEN,
         (str(begin), str(end)),
         _period_text(begin, end, int(starts[0]), _end_of(starts, len(starts))),
         whole * chosen[:, None],
         whole * ~chosen[:, None],
-        slow * chosen,
-        slow * ~chosen,
         explained,
         p_value,
         float(score[best]) / dispersion,
@@ -477,23 +471,58 @@ def _end_of(starts: Ints, step: int) -> int:
     return int(starts[step]) if step < len(starts) else int(2 * starts[-1] - starts[-2])
 
 
-def _cause(found: _Found, counts: AttributeCounts, percentile: float) -> SharedCause:
+def _describe(
+    found: Sequence[_Found], cut: _Cut, counts: AttributeCounts, percentile: float
+) -> tuple[SharedCause, ...]:
+    """Return the causes, strongest first, and after them those that have the same requests as a stronger one."""
+    causes: list[SharedCause] = []
+    distinct: list[tuple[_Found, str]] = []
+    for each in found:
+        same_as = next((label for other, label in distinct if _is_same(each, other, cut)), "")
+        causes.append(_cause(each, cut, counts, percentile, same_as))
+        if not same_as:
+            distinct.append((each, causes[-1].label))
+    return tuple(sorted(causes, key=lambda each: bool(each.same_as)))
+
+
+def _is_same(found: _Found, stronger: _Found, cut: _Cut) -> bool:
+    """Return whether *found* marks no slow requests beyond those of *stronger*.
+
+    Requests are not counted by two attributes at once, but steps in which both have more slow requests than usual tell how many
+    slow requests have both: a step of s slow requests has a covariance of s (p_both - p p_stronger).
+    """
+    if WHEN in (found.key, stronger.key):
+        return False
+    k, other, outside = (cut.slow(each) for each in (found.inside, stronger.inside, stronger.outside))
+    of_step = other + outside
+    weight = 1 / (1 + _CORRELATION * np.maximum(of_step - 1, 0))
+    total = (weight * of_step).sum()
+    p, p_stronger = (weight * k).sum() / total, (weight * other).sum() / total
+    both = p * p_stronger + (weight * (k - p * of_step) * (other - p_stronger * of_step)).sum() / total
+    # Share among the slow requests outside, against the share among all requests.
+    both = min(max(both, p + p_stronger - 1, 0.0), p, p_stronger)
+    beyond = (p - both) / max(1 - p_stronger, 1e-9)
+    return bool(beyond < MIN_RATIO * found.inside.sum() / (found.inside.sum() + found.outside.sum()))
+
+
+def _cause(found: _Found, cut: _Cut, counts: AttributeCounts, percentile: float, same_as: str) -> SharedCause:
     inside, outside = found.inside.sum(axis=0), found.outside.sum(axis=0)
-    requests, slow = int(inside.sum()), int(found.slow.sum())
+    slow, slow_outside = (int(cut.slow(each).sum()) for each in (found.inside, found.outside))
     return SharedCause(
         key=found.key,
         values=found.values,
         value=found.value,
-        requests=requests,
+        requests=int(inside.sum()),
         slow=slow,
-        share_all=requests / int(requests + outside.sum()),
-        share_slow=slow / int(slow + found.slow_outside.sum()),
+        share_all=int(inside.sum()) / int(inside.sum() + outside.sum()),
+        share_slow=slow / (slow + slow_outside),
         explained=found.explained,
         p_value=found.p_value,
         score=found.score,
         with_ms=_quantile_ms(inside, percentile, counts),
         without_ms=_quantile_ms(outside, percentile, counts),
         missing=found.missing,
+        same_as=same_as,
     )
 
 
