@@ -24,7 +24,7 @@ Sources:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -184,6 +184,7 @@ class SharedCauses:
     sentence: str
 
 
+@np.errstate(divide="ignore", invalid="ignore")
 def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> SharedCauses:
     """Return what slow requests share, strongest first.
 
@@ -208,9 +209,10 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
     is_selection = isinstance(slow, SlowRequests)
     cut = _selected(counts, whole, slow) if isinstance(slow, SlowRequests) else _tail(whole, percentile)
     tables = [each for each in tables if len(each.values) > 1]
-    found = sorted(_of_attributes(tables, cut), key=lambda each: -each.score)
-    if not is_selection:
-        found = _with_period(found, whole, cut, counts.starts)
+    found = _of_attributes(tables, cut)
+    period = None if is_selection else _period(whole, found[0].outside if found else whole, cut, counts.starts)
+    if period is not None:
+        found = sorted([*found, period], key=lambda each: -each.score)
     causes = _describe(found, cut, counts, percentile)
     named = {each.key for each in causes}
     looked = tuple(attribute(each.key).label for each in tables if each.key not in named)
@@ -271,8 +273,7 @@ class _Cut:
 def _tail(whole: Ints, percentile: float) -> _Cut:
     """Return the buckets whose share of the requests is nearest to 1 - *percentile*, as a ratio."""
     beyond = whole.sum(axis=0)[::-1].cumsum()[::-1]
-    with np.errstate(divide="ignore"):
-        distance = np.abs(np.log(beyond / beyond[0] / (1 - percentile)))
+    distance = np.abs(np.log(beyond / beyond[0] / (1 - percentile)))
     return _Cut(slice(None), slice(int(distance.argmin()), None))
 
 
@@ -296,7 +297,7 @@ def _slice(chosen: NDArray[np.bool_]) -> slice:
 class _Scores:
     """Results of the test for sets of values, shape (sets,) each."""
 
-    requests: Floats
+    is_testable: NDArray[np.bool_]
     slow: Floats
     score: Floats
     ratio: Floats
@@ -332,17 +333,18 @@ def _test(members: NDArray[np.bool_], requests: Ints, slow: Ints, *, is_pooled: 
         share = np.broadcast_to((n / requests.sum())[:, None], share.shape)
     expected = share * of_step
     k, total = of_set.sum(axis=1), max(of_step.sum(), 1.0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        score = np.where(k > expected.sum(axis=1), total * _divergence(k / total, expected.sum(axis=1) / total), 0.0)
-        # Mantel-Haenszel ratio of the rates.
-        ratio = (of_set * (1 - share)).sum(axis=1) / ((of_step - of_set) * share).sum(axis=1)
-        ratio = np.where(np.isnan(ratio), 1.0, ratio)
-        excess = of_set - expected
-        # Number of equal steps that would have the same sum and sum of squares.
-        spread = excess.sum(axis=1) ** 2 / (excess**2).sum(axis=1)
-    spread = np.where(np.isnan(spread), 0.0, spread)
+    score = np.where(k > expected.sum(axis=1), total * _divergence(k / total, expected.sum(axis=1) / total), 0.0)
+    # Mantel-Haenszel ratio of the rates.
+    ratio = np.nan_to_num((of_set * (1 - share)).sum(axis=1) / ((of_step - of_set) * share).sum(axis=1), nan=1.0)
     explained = k / total * (1 - 1 / np.maximum(ratio, 1.0))
-    return _Scores(n, k, score, ratio, explained, excess.sum(axis=1) / total, spread)
+    excess = of_set - expected
+    is_testable = np.minimum(n, requests.sum() - n) >= _MIN_REQUESTS
+    return _Scores(is_testable, k, score, ratio, explained, excess.sum(axis=1) / total, _spread(excess))
+
+
+def _spread(excess: Floats) -> Floats:
+    """Return the number of equal steps that would have the same sum and sum of squares as the steps of the last axis."""
+    return np.nan_to_num(excess.sum(axis=-1) ** 2 / (excess**2).sum(axis=-1))
 
 
 def _strata(requests: Ints) -> tuple[Ints, Ints]:
@@ -372,102 +374,74 @@ class _Found:
     missing: float = 0.0
 
 
-def _of_attributes(tables: Sequence[_Table], cut: _Cut) -> Iterator[_Found]:
-    """Yield the causes of each attribute."""
-    tested = [_Tested.of(table, cut) for table in tables]
-    tests = sum(int(each.is_tested.sum()) for each in tested)
-    for each in tested:
-        yield from each.causes(tests)
-
-
-@dataclass(frozen=True, slots=True)
-class _Tested:
-    """Attribute with the results of its sets of values."""
-
-    table: _Table
-    cut: _Cut
-    requests: Ints
-    slow: Ints
-    members: NDArray[np.bool_]
-    scores: _Scores
-    is_tested: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, table: _Table, cut: _Cut) -> _Tested:
-        requests, slow, members = table.counts.sum(axis=-1), cut.slow(table.counts), table.members()
-        scores = _test(members, requests, slow, is_pooled=cut.is_pooled)
-        is_tested = np.minimum(scores.requests, requests.sum() - scores.requests) >= _MIN_REQUESTS
-        return cls(table, cut, requests, slow, members, scores, is_tested)
-
-    def causes(self, tests: int) -> Iterator[_Found]:
-        """Yield the values that mark slow requests; of numbers, the best range."""
-        steps = len(range(*self.cut.steps.indices(self.slow.shape[-1])))
-        holds = self.is_tested & self.scores.is_large(steps) & (tests * np.exp(-self.scores.score) <= ALPHA)
-        order = [int(each) for each in np.argsort(-self.scores.score, kind="stable") if holds[each]]
-        for each in order[:1] if self.table.bands else order:
-            yield self.found(each, tests)
-
-    def found(self, place: int, tests: int) -> _Found:
-        """Return the set at *place* as a cause."""
-        table, scores, chosen = self.table, self.scores, self.members[place]
-        values = tuple(value for value, is_in in zip(table.values, chosen, strict=True) if is_in)
-        missing = self.requests[table.values.index("")].sum() / self.requests.sum() if "" in table.values else 0.0
-        return _Found(
-            table.key,
-            values,
-            _value_text(table, values),
-            table.counts[chosen].sum(axis=0),
-            table.counts[~chosen].sum(axis=0),
-            float(scores.explained[place]),
-            min(1.0, tests * math.exp(-float(scores.score[place]))),
-            float(scores.score[place]),
-            float(missing),
+def _of_attributes(tables: Sequence[_Table], cut: _Cut) -> list[_Found]:
+    """Return the values and ranges that mark slow requests, strongest first; of numbers, only the best range."""
+    steps = len(range(*cut.steps.indices(tables[0].counts.shape[1]))) if tables else 0
+    tested = [(each, each.members()) for each in tables]
+    scored = [
+        (each, members, _test(members, each.counts.sum(axis=-1), cut.slow(each.counts), is_pooled=cut.is_pooled))
+        for each, members in tested
+    ]
+    tests = sum(int(scores.is_testable.sum()) for _, _, scores in scored)
+    found: list[_Found] = []
+    for table, members, scores in scored:
+        holds = scores.is_testable & scores.is_large(steps) & (tests * np.exp(-scores.score) <= ALPHA)
+        order = [int(place) for place in np.argsort(-scores.score, kind="stable") if holds[place]]
+        found += (
+            _found(table, members[place], scores, place, tests) for place in (order[:1] if table.bands else order)
         )
+    return sorted(found, key=lambda each: -each.score)
 
 
-def _with_period(found: list[_Found], whole: Ints, cut: _Cut, starts: Ints) -> list[_Found]:
-    """Add the period that has more slow requests than the rest, in the requests that the first cause does not have."""
-    rest = found[0].outside if found else whole
-    group = -(-len(starts) // _MAX_STEPS)
-    at = np.arange(0, len(starts), group)
-    n, k = (np.add.reduceat(each, at).astype(np.float64) for each in (rest.sum(axis=-1), cut.slow(rest)))
-    shortest = max(_MIN_STEPS, len(at) // _PERIODS)
-    first, last = (each + shift for each, shift in zip(np.triu_indices(len(at), shortest - 1), (0, 1), strict=True))
-    if not k.sum() or not len(first):
-        return found
-    inside_n, inside_k = (np.append(0.0, each.cumsum())[last] - np.append(0.0, each.cumsum())[first] for each in (n, k))
-    share, share_slow = inside_n / n.sum(), inside_k / k.sum()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        score = np.where((share_slow > share) & (share <= 1 / 2), k.sum() * _divergence(share_slow, share), 0.0)
-        best = int(score.argmax())
-        rates = inside_k[best] / inside_n[best], (k.sum() - inside_k[best]) / (n.sum() - inside_n[best])
-    is_inside = (np.arange(len(at)) >= first[best]) & (np.arange(len(at)) < last[best])
-    fitted = n * np.where(is_inside, *rates)
-    dispersion = max(1.0, float(((k - fitted) ** 2).sum() / fitted.sum()))
-    excess = (k - n * rates[1])[is_inside]
-    spread = excess.sum() ** 2 / (excess**2).sum()
-    p_value = len(first) * math.exp(-score[best] / dispersion)
-    explained = excess.sum() / cut.slow(whole).sum()
-    large = rates[0] >= MIN_RATIO * rates[1] and explained >= MIN_EXCESS and inside_k[best] >= _MIN_REQUESTS
-    if p_value > ALPHA or not large or spread < _MIN_STEPS:
-        return found
-    begin, end = int(starts[at[first[best]]]), _end_of(starts, last[best] * group)
-    chosen = (starts >= begin) & (starts < end)
-    period = _Found(
-        WHEN,
-        (str(begin), str(end)),
-        _period_text(begin, end, int(starts[0]), _end_of(starts, len(starts))),
-        whole * chosen[:, None],
-        whole * ~chosen[:, None],
-        explained,
-        p_value,
-        float(score[best]) / dispersion,
+def _found(table: _Table, chosen: NDArray[np.bool_], scores: _Scores, place: int, tests: int) -> _Found:
+    values = tuple(value for value, is_in in zip(table.values, chosen, strict=True) if is_in)
+    missing = table.counts[table.values.index("")].sum() / table.counts.sum() if "" in table.values else 0.0
+    return _Found(
+        table.key,
+        values,
+        _value_text(table, values),
+        table.counts[chosen].sum(axis=0),
+        table.counts[~chosen].sum(axis=0),
+        float(scores.explained[place]),
+        min(1.0, tests * math.exp(-float(scores.score[place]))),
+        float(scores.score[place]),
+        float(missing),
     )
-    return sorted([*found, period], key=lambda each: -each.score)
 
 
-def _end_of(starts: Ints, step: int) -> int:
-    """Return the end before the step *step*; the last step is as long as the one before."""
+def _period(whole: Ints, rest: Ints, cut: _Cut, starts: Ints) -> _Found | None:
+    """Return the period that has more slow requests than the other times, in *rest* of the requests; None without one."""
+    at = np.arange(0, len(starts), -(-len(starts) // _MAX_STEPS))
+    n, k = (np.add.reduceat(each, at).astype(np.float64) for each in (rest.sum(axis=-1), cut.slow(rest)))
+    first, last = np.triu_indices(len(at) + 1, max(_MIN_STEPS, len(at) // _PERIODS))
+    if not len(first):
+        return None
+    inside_n, inside_k = (each[last] - each[first] for each in (np.append(0.0, n.cumsum()), np.append(0.0, k.cumsum())))
+    share, share_slow = inside_n / n.sum(), inside_k / k.sum()
+    score = np.where((share_slow > share) & (share <= 1 / 2), k.sum() * _divergence(share_slow, share), 0.0)
+    best = int(score.argmax())
+    rate, other_rate = inside_k[best] / inside_n[best], (k.sum() - inside_k[best]) / (n.sum() - inside_n[best])
+    is_inside = np.arange(len(at)) >= first[best]
+    is_inside &= np.arange(len(at)) < last[best]
+    fitted = n * np.where(is_inside, rate, other_rate)
+    dispersed = score[best] / max(1.0, ((k - fitted) ** 2).sum() / fitted.sum())
+    excess = (k - n * other_rate)[is_inside]
+    explained = excess.sum() / cut.slow(whole).sum()
+    p_value = len(first) * math.exp(-dispersed)
+    is_large = rate >= MIN_RATIO * other_rate and explained >= MIN_EXCESS and inside_k[best] >= _MIN_REQUESTS
+    if not is_large or p_value > ALPHA or _spread(excess) < _MIN_STEPS:
+        return None
+    begin, end, begin_all, end_all = (
+        _time(starts, step) for step in (at[first[best]], last[best] * at[1], 0, len(starts))
+    )
+    chosen = ((starts >= begin) & (starts < end))[:, None]
+    text = _period_text(begin, end, end_all - begin_all)
+    values = (str(begin), str(end))
+    return _Found(WHEN, values, text, whole * chosen, whole * ~chosen, float(explained), p_value, float(dispersed))
+
+
+def _time(starts: Ints, step: int) -> int:
+    """Return the start of *step*; beyond the last step its end, as long after its start as the step before."""
     return int(starts[step]) if step < len(starts) else int(2 * starts[-1] - starts[-2])
 
 
@@ -532,9 +506,10 @@ def _quantile_ms(counted: Ints, percentile: float, counts: AttributeCounts) -> f
     if not has_enough_samples(total, percentile):
         return None
     reached = counted.cumsum()
-    at = int(np.searchsorted(reached, percentile * total))
+    rank = max(percentile * total, 1.0)
+    at = int(np.searchsorted(reached, rank))
     low, high = bucket_bounds(int(counts.index[at]), counts.scale)
-    return 1e3 * low * (high / low) ** float(1 - (reached[at] - percentile * total) / counted[at])
+    return 1e3 * low * (high / low) ** float(1 - (reached[at] - rank) / counted[at])
 
 
 def _value_text(table: _Table, values: Sequence[str]) -> str:
@@ -550,9 +525,9 @@ def _value_text(table: _Table, values: Sequence[str]) -> str:
     return f"below {bytes_label(last + 1)}" if kind == "bytes" else f"up to {last:,}"
 
 
-def _period_text(begin: int, end: int, first: int, last: int) -> str:
-    """Return a period, with the day in windows above one day."""
-    style = "%H:%M" if last - first <= 86_400 else "%-d %b %H:%M"  # noqa: PLR2004 - seconds of a day
+def _period_text(begin: int, end: int, window: int) -> str:
+    """Return a period, with the day in a window above one day."""
+    style = "%H:%M" if window <= 86_400 else "%-d %b %H:%M"  # noqa: PLR2004 - seconds of a day
     start, stop = (datetime.fromtimestamp(each, UTC).strftime(style) for each in (begin, end))
     return f"{start} to {stop} UTC"
 
