@@ -522,7 +522,7 @@ def _value_text(table: _Table, values: Sequence[str]) -> str:
     first, last = int(values[0]), band_end(kind, int(values[-1]))
     if values[-1] == bands[-1]:
         return f"{bytes_label(first) if kind == 'bytes' else f'{first:,}'} and more"
-    return f"below {bytes_label(last + 1)}" if kind == "bytes" else f"up to {last:,}"
+    return f"up to {bytes_label(last + 1) if kind == 'bytes' else f'{last:,}'}"
 
 
 def _period_text(begin: int, end: int, window: int) -> str:

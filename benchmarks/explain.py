@@ -5,8 +5,8 @@
 Simulated traffic of an hour, planted with one of the causes of `PLANTS`, or with none. Requests have heavy-tailed latencies. Pauses
 hit everything or one replica for a while. Tenants differ in popularity, size mix, caller, route and plan, and some send in bursts; a
 version is a set of replicas, and tokens follow the size. The rate changes over the hour, and replicas and tenants differ by a few percent in
-latency. A planted cause makes at least `MIN_CAUSED` of the slow requests slow, counted by the same requests without it (of two at once
-each half of that), and at most a third of these in one minute, which nothing could tell from a pause.
+latency. A planted cause makes at least half of the slow requests slow (`--caused`; of two at once each half of that), counted by the same
+requests without it, and at most a third of these in one minute, which nothing could tell from a pause.
 
 The first cause is right if it is the planted value or range (of a range, the planted start or the band beside it), or the same
 requests under another name (9 of 10). Others on the same counts:
@@ -38,7 +38,7 @@ from stagelens.core.attributes import ATTRIBUTE_SCALE, BY_KEY, attribute, band_o
 
 Ints, Floats, Bools = NDArray[np.int64], NDArray[np.float64], NDArray[np.bool_]
 HOUR, STEP, START = 3600, 60, 1_795_000_020
-MIN_RIGHT, MIN_SILENT, MIN_CAUSED = 0.95, 0.97, 0.5
+MIN_RIGHT, MIN_SILENT, CAUSED = 0.95, 0.97, 0.5
 NOTHING = "none"
 METHODS = ("stagelens", "chi-square", "K-S", "difference")
 
@@ -52,10 +52,10 @@ class Traffic:
     codes: dict[str, Ints] = field(default_factory=dict)
     names: dict[str, list[str]] = field(default_factory=dict)
 
-    def text(self, key: str, codes: Ints, prefix: str = "") -> None:
+    def text(self, key: str, codes: Ints, *names: str) -> None:
         """Add an attribute of texts."""
         self.codes[key] = codes
-        self.names[key] = [f"{prefix or key}-{number}" for number in range(int(codes.max()) + 1)]
+        self.names[key] = list(names) or [f"{key}-{number}" for number in range(int(codes.max()) + 1)]
 
     def number(self, key: str, numbers: Floats) -> None:
         """Add an attribute of numbers, by band."""
@@ -107,8 +107,8 @@ def simulate(rng: np.random.Generator, size: int) -> Traffic:
     traffic.number("output_tokens", np.exp(rng.normal(5, 1.0, size)))
     busy = np.bincount(at.astype(np.int64), minlength=HOUR + 1)[at.astype(np.int64)] / (size / HOUR)
     traffic.number("batch_size", np.minimum(1 + rng.geometric(1 / (1 + 2 * np.minimum(busy, 6)), size), 64))
-    traffic.text("status", (rng.random(size) < 0.01).astype(np.int64))
-    traffic.text("cold", (rng.random(size) < rng.uniform(0.005, 0.06)).astype(np.int64))
+    traffic.text("status", (rng.random(size) < 0.01).astype(np.int64), "ok", "error")
+    traffic.text("cold", (rng.random(size) < rng.uniform(0.005, 0.06)).astype(np.int64), "0", "1")
     traffic.latency = _latency(rng, traffic, tenant, replica)
     _set_concurrency(traffic, _in_flight(at, traffic.latency, replica))
     return traffic
@@ -226,10 +226,10 @@ PLANTS = (
 )  # fmt: skip
 
 
-def plant(rng: np.random.Generator, traffic: Traffic, cause: str) -> list[Truth]:
-    """Make requests slow by *cause*; return nothing if that makes less than `MIN_CAUSED` of the slow requests slow."""
+def plant(rng: np.random.Generator, traffic: Traffic, cause: str, caused: float) -> list[Truth]:
+    """Make requests slow by *cause*; return nothing if that makes less than *caused* of the slow requests slow."""
     if cause == "concurrency":
-        return _saturate(traffic)
+        return _saturate(traffic, caused)
     truths = _choose(rng, traffic, cause)
     before, factor = traffic.latency, rng.uniform(2, 5)
     hit = rng.random(len(before)) < rng.uniform(0.3, 1)
@@ -239,7 +239,7 @@ def plant(rng: np.random.Generator, traffic: Traffic, cause: str) -> list[Truth]
         for truth in truths:
             after = np.where(truth.requests & hit, before * np.maximum(factor * noise, 1), after)
         slow = _slow(after)
-        if all(_is_strong(truth.requests & (before < after), slow, traffic, len(truths)) for truth in truths):
+        if all(_is_strong(truth.requests & (before < after), slow, traffic, caused / len(truths)) for truth in truths):
             traffic.latency = after
             _set_concurrency(traffic, _in_flight(traffic.at, after, traffic.codes["replica"]))
             return truths
@@ -251,13 +251,13 @@ def _slow(latency: Floats) -> Bools:
     return latency >= np.quantile(latency, highest_percentile(len(latency), 0.99))
 
 
-def _is_strong(caused: Bools, slow: Bools, traffic: Traffic, causes: int) -> bool:
-    """Return whether one of *causes* causes enough of the slow requests, and no minute has a third of those."""
-    minutes = np.bincount((traffic.at[caused & slow] // STEP).astype(np.int64), minlength=1)
-    return bool(minutes.sum() >= MIN_CAUSED / causes * slow.sum() and 3 * minutes.max() <= minutes.sum())
+def _is_strong(slowed: Bools, slow: Bools, traffic: Traffic, caused: float) -> bool:
+    """Return whether a cause has *caused* of the slow requests, and no minute a third of those."""
+    minutes = np.bincount((traffic.at[slowed & slow] // STEP).astype(np.int64), minlength=1)
+    return bool(minutes.sum() >= caused * slow.sum() and 3 * minutes.max() <= minutes.sum())
 
 
-def _saturate(traffic: Traffic) -> list[Truth]:
+def _saturate(traffic: Traffic, caused: float) -> list[Truth]:
     """Make requests slow that arrive at a replica with many others, one after another: slow requests add to the number."""
     replica = traffic.codes["replica"]
     limit = max(2.0, float(np.quantile(_in_flight(traffic.at, traffic.latency, replica) + 1, 0.97)))
@@ -276,7 +276,7 @@ def _saturate(traffic: Traffic) -> list[Truth]:
         heappush(active, at + latency * slower)
     _set_concurrency(traffic, met - 1)
     starts = np.array([int(each) for each in traffic.names["concurrency"]])
-    is_strong = _is_strong(met >= limit, _slow(traffic.latency), traffic, 1)
+    is_strong = _is_strong(met >= limit, _slow(traffic.latency), traffic, caused)
     return [Truth(met >= limit, {"concurrency": starts >= limit})] if is_strong else []
 
 
@@ -372,22 +372,29 @@ class Run:
     size: int
     seed: int
     results: Mapping[str, str]
+    # Whether all planted causes are named, and the labels of others that are not marked as the same requests.
+    is_complete: bool
+    others: tuple[str, ...]
     sentence: str
 
 
-def measure(cause: str, size: int, seed: int) -> Run:
+def measure(cause: str, size: int, seed: int, caused: float) -> Run:
     """Simulate and explain an hour."""
     rng = np.random.default_rng([seed, size, (NOTHING, *PLANTS).index(cause)])
     traffic, truths = simulate(rng, size), list[Truth]()
     while cause != NOTHING and not truths:
         traffic = simulate(rng, size)
-        truths = plant(rng, traffic, cause)
+        truths = plant(rng, traffic, cause, caused)
     counts = traffic.counts()
     results = {
         method: "silent" if not named else "right" if is_right(named[0], truths, traffic) else "wrong"
         for method, named in methods(counts).items()
     }
-    return Run(cause, size, seed, results, find_causes(counts).sentence)
+    found = find_causes(counts)
+    distinct = [(Named(each.key, each.values), each.label) for each in found.causes if not each.same_as]
+    is_complete = all(any(is_right(named, [truth], traffic) for named, _ in distinct) for truth in truths)
+    others = tuple(label for named, label in distinct if not is_right(named, truths, traffic))
+    return Run(cause, size, seed, results, is_complete, others, found.sentence)
 
 
 def report(runs: list[Run], *, verbose: bool) -> bool:
@@ -410,6 +417,13 @@ def report(runs: list[Run], *, verbose: bool) -> bool:
             good = sum(run.results["stagelens"] == wanted for run in of_size)
             met &= good >= least * len(of_size)
             print(f"{name}, {'all' if size is None else f'{size:,}'}: {good} of {len(of_size)} (goal {least:.0%})")
+    for size in sizes:
+        of_size = [run for run in runs if run.size == size and run.cause != NOTHING]
+        both = [run.is_complete for run in of_size if run.cause == "two at once"]
+        print(
+            f"{size:,}: both of two at once named: {sum(both)} of {len(both)}; "
+            f"others named as distinct beside a cause: {sum(bool(run.others) for run in of_size)} of {len(of_size)}"
+        )
     for run in runs if verbose else ():
         if run.results["stagelens"] != ("silent" if run.cause == NOTHING else "right"):
             print(f"{run.cause}, {run.size:,}, seed {run.seed}: {run.results['stagelens']}: {run.sentence}")
@@ -430,12 +444,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=5000, help="of the first run (default: 5000)")
     parser.add_argument("--sizes", default="1000,10000,100000", help="requests of the hour")
     parser.add_argument("--causes", default=",".join((*PLANTS, NOTHING)), help="planted, and `none`")
+    parser.add_argument("--caused", type=float, default=CAUSED, help=f"share of slow requests (default: {CAUSED})")
     parser.add_argument("--processes", type=int, default=1, help="that simulate at once (default: 1)")
     parser.add_argument("--verbose", action="store_true", help="print the sentence of each run that missed")
     parser.add_argument("--gate", action="store_true", help="exit with 1 if a goal is missed")
     options = parser.parse_args()
     jobs = [
-        (cause, int(size), options.seed + run)
+        (cause, int(size), options.seed + run, options.caused)
         for cause in options.causes.split(",")
         for size in options.sizes.split(",")
         for run in range(options.runs)

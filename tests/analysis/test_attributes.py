@@ -73,7 +73,7 @@ def test_a_value_of_slow_requests_is_named(key: str, shares: dict[str, float], l
     ("key", "start", "is_slow", "value"),
     [
         ("request_size", 1 << 20, "from", "1 MB and more"),
-        ("request_size", 1 << 12, "below", "below 4 kB"),
+        ("request_size", 1 << 12, "below", "up to 4 kB"),
         ("batch_size", 16, "from", "16 and more"),
         ("output_tokens", 64, "below", "up to 63"),
         ("concurrency", 8, "from", "8 and more"),
