@@ -98,6 +98,21 @@ def split_attribute_key(name: str) -> tuple[str, str]:
     return key, value
 
 
+def replica_stage_key(stage: str, place: str) -> str:
+    """Return the key under which the time in *stage* of the requests of the replica at *place* is counted.
+
+    >>> replica_stage_key("forward", "web-1:7")
+    'forward;web-1:7'
+    """
+    return f"{stage};{place}"
+
+
+def split_replica_stage_key(key: str) -> tuple[str, str]:
+    """Return the stage and the place of a key from `replica_stage_key`; the place is "" for a stage alone."""
+    stage, _, place = key.partition(";")
+    return stage, place
+
+
 def band_of(kind: Kind, number: int) -> str:
     """Return the band that holds *number* (>= 0): its lowest number.
 

@@ -18,9 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.attributes import REPLICA, split_attribute_key
 from ..core.errors import StoreError
 from ..core.histogram import SCALE, Histogram
-from .schema import floor_to
+from ..core.names import REPLICA_STAGE_TIME
+from .schema import COARSEST, METRIC_CODES, WITHOUT_TOTALS, floor_to
 from .series import Series
 
 Ints = NDArray[np.int64]
@@ -225,6 +227,7 @@ def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
     return found if used is None else used[found], total[found]
 
 
+_WITHOUT_TOTALS = frozenset(METRIC_CODES[name] for name in WITHOUT_TOTALS)
 # Limit of the counts of a row and of a result, so that sums fit into a signed 64-bit integer.
 MAX_COUNT = 2**62
 
@@ -456,9 +459,16 @@ class PointRow(NamedTuple):
         """Key of the row within its tier."""
         return PointKey(self.service_id, self.metric, self.bucket, self.series_id, self.stage)
 
-    def in_total(self, total_id: int) -> PointRow:
-        """Return the row as a row of the total *total_id*."""
-        return self._replace(metric=-self.metric, series_id=total_id)
+    def in_total(self, total_id: int) -> PointRow | None:
+        """Return the row as a row of the total *total_id*; None if the metric has no totals."""
+        return None if self.metric in _WITHOUT_TOTALS else self._replace(metric=-self.metric, series_id=total_id)
+
+    @property
+    def is_of_replica(self) -> bool:
+        """Whether the row describes one replica; the coarsest tier has no such rows, because each deployment has new replicas."""
+        return self.metric in _WITHOUT_TOTALS and (
+            self.metric == METRIC_CODES[REPLICA_STAGE_TIME] or split_attribute_key(self.stage)[0] == REPLICA.key
+        )
 
 
 def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: HistogramArrays) -> list[PointRow]:
@@ -485,7 +495,12 @@ def histograms_of(rows: Sequence[PointRow]) -> HistogramArrays:
 
 
 def sum_rows(rows: Sequence[PointRow], width: int, part: int) -> list[PointRow]:
-    """Return the sums of *rows*: one row for each key and bucket of *width* seconds, with the write number *part*."""
+    """Return the sums of *rows*: one row for each key and bucket of *width* seconds, with the write number *part*.
+
+    Rows that the tier of this width does not hold are left out.
+    """
+    if width == COARSEST:
+        rows = [row for row in rows if not row.is_of_replica]
     groups: dict[PointKey, int] = {}
     group = np.array([groups.setdefault(row.key.at_tier(width), len(groups)) for row in rows], np.int64)
     return point_rows(width, groups, part, histograms_of(rows).added_up(group, len(groups)))

@@ -68,7 +68,7 @@ def _as_totals(connection: Connection, rows: Sequence[PointRow]) -> list[PointRo
     """Return *rows* as rows of their totals."""
     series = schema.series
     totals = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
-    return [row.in_total(totals[row.series_id]) for row in rows]
+    return [total for row in rows if (total := row.in_total(totals[row.series_id]))]
 
 
 # Share of the budget at which deletion starts, so that data that arrive before the next check fit. [ratio]

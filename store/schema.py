@@ -102,6 +102,9 @@ METRIC_CODES = {
     names.REPLICA_STAGE_TIME: 30,
 }
 
+# Metrics without totals: their rows are the most numerous, and queries read them for one service at a time.
+WITHOUT_TOTALS = frozenset({names.REQUEST_BY_ATTRIBUTE, names.REPLICA_STAGE_TIME})
+
 ALL_METRIC_CODES = (*(-code for code in METRIC_CODES.values()), *METRIC_CODES.values())
 
 # Columns of `series` that identify a series.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, tuple_, update
 
+from ..core.attributes import REPLICA, attribute_key, replica_stage_key, split_attribute_key, split_replica_stage_key
 from ..core.hardware import hardware_key, split_hardware_key
 from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
@@ -99,6 +100,8 @@ _KNOWN_KEYS = {
 # Maximum number of hardware keys (measures of processes and GPUs) of a service within an hour; further ones share one key.
 # Every deployment has new processes, so a permanent cap would soon be used up.
 MAX_PLACES, _PLACES_SECONDS = 5000, 3600
+# Maximum number of attributes of the requests of a service within an hour, and of values of each attribute.
+MAX_ATTRIBUTES, MAX_ATTRIBUTE_VALUES, _ATTRIBUTES_SECONDS = 24, 100, 3600
 # Maximum number of different call stacks of a service within an hour, and of all services in the store; further ones share
 # one row for each stage, or replace the least recently used ones.
 MAX_STACKS, MAX_STORED_STACKS = 500, 50_000
@@ -137,6 +140,9 @@ class SeriesIndex:
         self._totals: dict[tuple[str, ...], int] = {}
         self._places: defaultdict[int, set[str]] = defaultdict(set)
         self._places_hour = -1
+        # Values of each attribute of the current hour, by service.
+        self._attributes: defaultdict[int, dict[str, set[str]]] = defaultdict(dict)
+        self._attributes_hour = -1
         # Call stacks of the current hour by service, and the last day on which each stack was written.
         self._stacks: defaultdict[int, set[str]] = defaultdict(set)
         self._stacks_hour = self._stacks_day = -1
@@ -182,6 +188,34 @@ class SeriesIndex:
             return hardware_key(split_hardware_key(name)[0], OTHER)
         known.add(name)
         return name
+
+    def attribute(self, service_id: int, key: str, at: int) -> str:
+        """Return the key under which requests with a value of an attribute are counted: its own, or a common one beyond a cap.
+
+        Args:
+            service_id: Id of the service.
+            key: Attribute and value, see `core.attributes.attribute_key`.
+            at: Time of the requests. [Unix seconds]
+        """
+        hour = at // _ATTRIBUTES_SECONDS
+        if hour > self._attributes_hour:
+            self._attributes.clear()
+            self._attributes_hour = hour
+        name, value = split_attribute_key(storable_name(key))
+        known = self._attributes[service_id]
+        if name not in known and len(known) >= MAX_ATTRIBUTES:
+            return attribute_key(OTHER, OTHER)
+        values = known.setdefault(name, set())
+        if value not in values and len(values) >= MAX_ATTRIBUTE_VALUES:
+            return attribute_key(name, OTHER)
+        values.add(value)
+        return attribute_key(name, value)
+
+    def replica_stage(self, connection: Connection, service_id: int, key: str, at: int) -> str:
+        """Return the key under which the time of a replica in a stage is counted; see `attribute` for its place."""
+        stage, place = split_replica_stage_key(key)
+        _, place = split_attribute_key(self.attribute(service_id, attribute_key(REPLICA.key, place), at))
+        return replica_stage_key(self.stage(connection, service_id, stage), place)
 
     def stack(self, connection: Connection, service_id: int, key: str, at: int) -> str:
         """Return the stage of the row of a call stack, and store the text of the stack.

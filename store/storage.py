@@ -45,7 +45,10 @@ class PointQuery:
 
     def asks_totals(self, tier: int) -> bool:
         """Return whether the query can read totals: *tier* has totals, and neither query nor selection needs single series."""
-        return tier != schema.FINEST and self.by != "series" and not self.selection.is_fine
+        needs_series = (
+            self.by == "series" or self.selection.is_fine or not schema.WITHOUT_TOTALS.isdisjoint(self.metrics)
+        )
+        return tier != schema.FINEST and not needs_series
 
     def codes(self, tier: int) -> list[int]:
         """Return the codes of the metrics to read in *tier*; codes of totals are negative."""

@@ -16,7 +16,7 @@ from typing import TypeAlias
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from ..core.names import HARDWARE, PROFILE_TIME
+from ..core.names import HARDWARE, PROFILE_TIME, REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE
 from . import collectors, events, inbox, records, schema
 from .engines import database
 from .inbox import AggregationResult
@@ -29,6 +29,8 @@ from .storage import PreparedWrite
 _NS = 1_000_000_000
 # Maximum number of ids in one statement; the default limit of SQLite is 32,766.
 _IDS_AT_ONCE = 1000
+# Metrics whose points do not say when a series had requests: hardware values, and attributes, which describe a whole minute.
+_NOT_REQUESTS = {schema.METRIC_CODES[name] for name in (HARDWARE, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME)}
 # Columns of `traces`, in the order of `_trace_row`.
 _TRACE_COLUMNS = ("trace_id", "span_id", "series_id", "started", "duration", "because", "dominant", "stages", "spans")
 _TraceRow: TypeAlias = tuple[str, str, int, int, int, str, str, str, bytes]
@@ -75,8 +77,7 @@ def prepare_batches(
         add_to_ledger(connection, rows)
         touched = {key.service_id for key in keyed.keys} | {owner.service_id for owner in owners}
         _set_revision(connection, touched, part)
-        # Hardware values do not count as requests of their series.
-        requests = (key for key in keyed.keys if key.metric != schema.METRIC_CODES[HARDWARE])
+        requests = (key for key in keyed.keys if key.metric not in _NOT_REQUESTS)
         index.widen(connection, ((key.series_id, key.bucket) for key in requests))
 
     return fresh, PreparedWrite(part, rows, finish)
@@ -158,18 +159,26 @@ def _group_points(connection: Connection, points: PointColumns, index: SeriesInd
         point = int(first[number])
         about, started = points.identities[point], int(buckets[bucket[point]])
         interned = index.intern(connection, about.series, started)
-        if about.metric == HARDWARE:
-            stage = index.place(interned.service_id, about.stage, started)
-        elif about.metric == PROFILE_TIME:
-            stage = index.stack(connection, interned.service_id, about.stage, started)
-        else:
-            stage = index.stage(connection, interned.service_id, about.stage)
+        stage = _row_stage(connection, about, interned.service_id, index, started)
         code = schema.METRIC_CODES[about.metric]
         key = PointKey(interned.service_id, code, started, interned.series_id, stage)
         row[number] = found.setdefault(key, len(found))
         if len(found) > len(totals):
             totals.append(interned.total_id)
     return _GroupedPoints(list(found), totals, row[pair], points.histograms)
+
+
+def _row_stage(connection: Connection, about: Identity, service_id: int, index: SeriesIndex, at: int) -> str:
+    """Return the key under which points of *about* are stored; beyond a cap a common key."""
+    if about.metric == HARDWARE:
+        return index.place(service_id, about.stage, at)
+    if about.metric == PROFILE_TIME:
+        return index.stack(connection, service_id, about.stage, at)
+    if about.metric == REQUEST_BY_ATTRIBUTE:
+        return index.attribute(service_id, about.stage, at)
+    if about.metric == REPLICA_STAGE_TIME:
+        return index.replica_stage(connection, service_id, about.stage, at)
+    return index.stage(connection, service_id, about.stage)
 
 
 def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[schema.Tier]) -> list[PointRow]:
@@ -183,6 +192,7 @@ def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[schema.Tier]
             for row, total_id in zip(added, keyed.totals, strict=True)
             if tier.kept_from <= row.bucket < tier.watermark
             for counted in (row, row.in_total(total_id))
+            if counted
         ]
         if late:
             rows += sorted(sum_rows(late, tier.seconds, part))

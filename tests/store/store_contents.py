@@ -42,10 +42,13 @@ def histogram_of(row: PointRow) -> Histogram:
 
 
 def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tuple[Any, ...], Histogram]:
-    """Return the data of *tier* by series before *before*, aggregated to buckets of *width* seconds."""
+    """Return the data of *tier* by series before *before*, aggregated to buckets of *width* seconds.
+
+    The coarsest tier has no rows of replicas.
+    """
     found: dict[tuple[Any, ...], Histogram] = {}
     for row in rows(one, tier):
-        if row.metric > 0 and row.bucket < before:
+        if row.metric > 0 and row.bucket < before and not (row.is_of_replica and width == schema.COARSEST):
             key = (row.service_id, row.metric, row.series_id, row.stage, schema.floor_to(row.bucket, width))
             found.setdefault(key, Histogram(row.scale)).merge(histogram_of(row))
     return found
@@ -62,12 +65,15 @@ def totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
 
 
 def added_totals(one: Site, tier: int) -> dict[tuple[Any, ...], Histogram]:
-    """Return the totals of *tier*, aggregated from its series."""
+    """Return the totals of *tier*, aggregated from its series; attributes have none."""
     series = schema.series
     with database.reading(one.store.engine) as connection:
         owner = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
     found: dict[tuple[Any, ...], Histogram] = {}
+    without = {schema.METRIC_CODES[name] for name in schema.WITHOUT_TOTALS}
     for (service_id, metric, series_id, stage, bucket), histogram in contents(one, tier, tier).items():
+        if metric in without:
+            continue
         key = (service_id, metric, owner[series_id], stage, bucket)
         found.setdefault(key, Histogram(histogram.scale)).merge(histogram)
     return found

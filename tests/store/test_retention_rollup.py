@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from stagelens.core.errors import StoreError
 from stagelens.core.histogram import Histogram
 from stagelens.store import Batch, Point
 from tests.store.store_contents import added_totals, contents, counted, histogram_of, known, ledger, rows, totals
-from tests.support.raw_requests import NOON, Request, Series, Site
+from tests.support.raw_requests import NOON, Request, Series, Site, attribute_points
 
 SERIES = (Series("shop", "1"), Series("shop", "2", status="error"), Series("bank"))
 START = NOON - 3 * 3600
@@ -82,6 +83,7 @@ def test_a_tier_equals_its_recomputation_from_the_finest(site: Callable[..., Sit
     for kind, *arguments in events:
         if kind == "write":
             one.write(arguments[0], scale=arguments[1])
+            one.store.write([Batch(uuid.uuid4().hex, attribute_points(arguments[0]))])
         elif kind == "maintain":
             one.clock.now += arguments[0]
             one.store.maintain()

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+from stagelens.core.attributes import ATTRIBUTE_SCALE, REPLICA, attribute_key, replica_stage_key
 from stagelens.core.histogram import SCALE, Histogram
-from stagelens.core.names import REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.core.names import REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, Point, Selection, Series, Store
 
 # 2026-11-20 12:00:00 UTC: the start of an hour.
@@ -78,6 +79,28 @@ class PointAggregator:
                 time.record(request.seconds, spent // 1000)
                 time.sum = 0.0
         return [Point(*key, histogram) for key, histogram in self.histograms.items()]
+
+
+def attribute_points(requests: Iterable[Request]) -> list[Point]:
+    """Return points of two tenants and of two replicas, as agents send them with *requests*."""
+    points: list[Point] = []
+    for number, request in enumerate(requests):
+        latency = Histogram(ATTRIBUTE_SCALE)
+        latency.record(request.seconds)
+        place = f"web-{number % 2}:7"
+        points += [
+            Point(
+                request.series, REQUEST_BY_ATTRIBUTE, attribute_key("tenant", str(number // 2 % 2)), request.at, latency
+            ),
+            Point(request.series, REQUEST_BY_ATTRIBUTE, attribute_key(REPLICA.key, place), request.at, latency),
+        ]
+        for stage, spent in request.stages_ns.items():
+            time = Histogram(ATTRIBUTE_SCALE, dict.fromkeys(latency.buckets, spent // 1000))
+            if time.count:
+                points.append(
+                    Point(request.series, REPLICA_STAGE_TIME, replica_stage_key(stage, place), request.at, time)
+                )
+    return points
 
 
 _batch_numbers = itertools.count()
