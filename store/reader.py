@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .queries.attributes import AttributeQueries
 from .queries.comparison import ComparisonQueries
 from .queries.latency import LatencyQueries
 from .queries.minutes import MinuteQueries
@@ -18,6 +19,7 @@ from .queries.traces import TraceQueries
 class Reader(
     ServiceQueries,
     ReplicaQueries,
+    AttributeQueries,
     LatencyQueries,
     ProfileQueries,
     TimeSeriesQueries,

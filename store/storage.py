@@ -37,11 +37,13 @@ class PointQuery:
         selection: Selection of the requests.
         metrics: Metrics to read, from `names.METRICS`.
         by: Whether the result must separate totals or series; None for the cheapest.
+        prefix: Start of the keys (stages) of the points to read; without characters that LIKE interprets.
     """
 
     selection: Selection
     metrics: Sequence[str]
     by: Literal["series", "total"] | None = None
+    prefix: str = ""
 
     def asks_totals(self, tier: int) -> bool:
         """Return whether the query can read totals: *tier* has totals, and neither query nor selection needs single series."""

@@ -289,6 +289,8 @@ def conditions(question: PointQuery, segment: Segment, services: Sequence[int], 
         f"metric IN {in_list(question.codes(segment.tier))}",
         f"bucket >= {segment.start} AND bucket < {segment.end}",
     ]
+    if question.prefix:
+        wanted.append(f"startsWith(stage, {quote_text(question.prefix)})")
     if numbers is not None:
         wanted.append(f"series_id IN {in_list(numbers)}")
     return " AND ".join(wanted)

@@ -370,6 +370,8 @@ def _conditions(question: PointQuery, segment: Segment) -> list[ColumnElement[bo
         points.c.bucket >= segment.start,
         points.c.bucket < segment.end,
     ]
+    if question.prefix:
+        conditions.append(points.c.stage.startswith(question.prefix))
     if question.selection.is_of_services:
         return conditions
     number = series.c.total_id if question.asks_totals(segment.tier) else series.c.id

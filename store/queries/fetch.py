@@ -202,18 +202,18 @@ def fetch_exact(snapshot: StoreSnapshot, question: PointQuery, width: int) -> tu
     start, end = question.selection.seconds
     steps = Steps(start, width)
     fine = [tier for tier in schema.read_tiers(snapshot.connection) if tier.seconds <= width]
-    return _fetch_segments(snapshot, question, steps, schema.plan_segments(fine, start, end, width)), steps
+    return fetch_segments(snapshot, question, steps, schema.plan_segments(fine, start, end, width)), steps
 
 
 def _fetch_tiers(snapshot: StoreSnapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
     """Return the points summed by step, read from buckets of at most *widest* seconds where such buckets are retained."""
     start, end = question.selection.seconds
-    return _fetch_segments(
+    return fetch_segments(
         snapshot, question, steps, schema.plan_segments(schema.read_tiers(snapshot.connection), start, end, widest)
     )
 
 
-def _fetch_segments(
+def fetch_segments(
     snapshot: StoreSnapshot, question: PointQuery, steps: Steps | None, segments: Sequence[schema.Segment]
 ) -> Columns:
     """Return the points of *segments*, summed while they are read, so that memory does not grow with the length of time."""

@@ -30,6 +30,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
     latency, failures = Indicator("latency", 0.05), Indicator("availability")
     asked: dict[str, object] = {
         "all_minutes": read.all_minutes(start, end),
+        "attributes": [read.attributes(each, steps) for each in (shop, second, around) for steps in (1, 7, 60)],
         "bad_breakdown": read.bad_breakdown(shop, 0.01),
         "bad_over_time": read.bad_over_time(shop, 0.01, STEP),
         "batches": read.batches(shop),
@@ -59,6 +60,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "profile": read.profile(shop, PERCENTILES),
         "quantiles_over_time": read.quantiles_over_time(shop, PERCENTILES, STEP),
         "releases": read.releases(),
+        "replica_counts": [read.replica_counts(each, steps) for each in (shop, second) for steps in (1, 60)],
         "revision": read.revision("shop"),
         "services": read.services(start, end),
         "slo_counts": read.slo_counts(shop, 0.01),

@@ -12,29 +12,32 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from stagelens.core import hardware, names
-from stagelens.core.histogram import Histogram
-from stagelens.store import Batch, Event, KeptTrace, Point
+from stagelens.core.attributes import ATTRIBUTE_SCALE
+from stagelens.core.histogram import SCALE, Histogram
+from stagelens.store import Batch, Event, KeptTrace, Point, schema
 from stagelens.store.reader import Reader
 from tests.store.questions import NOT_ASKED, query_results
 from tests.store.test_exactness import END, START, Delivery, deliveries
 from tests.support.raw_requests import NS, Request, Site
 
-# One key of each metric besides requests and stages, and the precision of the comparison.
+# Keys of each metric besides requests and stages.
 KEYS = {
-    names.FIRST_TOKEN: names.BY_GENERATE,
-    names.OUTPUT_TOKEN: names.BY_GENERATE,
-    names.STREAM_GAP: names.BY_FIRST_CHUNK,
-    names.FIRST_TOKEN_TIME: "forward",
-    names.TOKENS: names.TOKENS_OUT,
-    names.FAILED_CALL: "timeout",
-    names.BATCH_DURATION: "4",
-    names.FIRST_TOKEN_BY_INPUT: f"{names.BY_GENERATE}:256",
-    names.AGENT_COST: "all",
-    names.STALL_TIME: "gc:forward",
-    names.PROFILE_TIME: "forward;serve:predict@serve.py:30",
-    names.HARDWARE: hardware.CPU.key,
-    names.ENGINE_REQUEST[0]: "forward",
-    names.ENGINE_REQUEST[1]: "forward",
+    names.FIRST_TOKEN: (names.BY_GENERATE,),
+    names.OUTPUT_TOKEN: (names.BY_GENERATE,),
+    names.STREAM_GAP: (names.BY_FIRST_CHUNK,),
+    names.FIRST_TOKEN_TIME: ("forward",),
+    names.TOKENS: (names.TOKENS_OUT,),
+    names.FAILED_CALL: ("timeout",),
+    names.BATCH_DURATION: ("4",),
+    names.FIRST_TOKEN_BY_INPUT: (f"{names.BY_GENERATE}:256",),
+    names.AGENT_COST: ("all",),
+    names.STALL_TIME: ("gc:forward",),
+    names.PROFILE_TIME: ("forward;serve:predict@serve.py:30",),
+    names.HARDWARE: (hardware.CPU.key,),
+    names.ENGINE_REQUEST[0]: ("forward",),
+    names.ENGINE_REQUEST[1]: ("forward",),
+    names.REQUEST_BY_ATTRIBUTE: ("tenant=it's 50%", "tenant=", "replica=web-1:7", "replica=web-2:7"),
+    names.REPLICA_STAGE_TIME: ("forward;web-1:7", "queue;web-2:7"),
 }
 
 
@@ -93,11 +96,11 @@ def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:
 def _beside(request: Request, random: Random) -> Iterator[Point]:
     """Yield points of one more metric at the time of *request*."""
     metric = random.choice(list(KEYS))
-    histogram = Histogram()
+    histogram = Histogram(ATTRIBUTE_SCALE if metric in schema.WITHOUT_TOTALS else SCALE)
     histogram.record(random.uniform(0.001, 3.0), random.randint(1, 9))
     if metric in names.TIME_METRICS:
         histogram.sum = 0.0
-    yield Point(request.series, metric, KEYS[metric], request.at - request.at % 10, histogram)
+    yield Point(request.series, metric, random.choice(KEYS[metric]), request.at - request.at % 10, histogram)
 
 
 def _trace(request: Request, number: int) -> KeptTrace:

@@ -1,0 +1,214 @@
+"""Queries of the requests by the values of their attributes, and by replica.
+
+Rows of attributes have no totals and are many, so two rules bound a query. Steps of long windows are whole hours, which the
+coarsest tier has. Where the rows are still too many, only a part of each step is read, the same share of every step; the place of
+this part changes from step to step, so that no time of day or minute of the hour is preferred. The counts are then those of the
+requests in these parts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import numpy as np
+from sqlalchemy import select
+
+from ...analysis.attributes import AttributeCounts
+from ...analysis.replicas import ReplicaCounts, ReplicaTable
+from ...core.attributes import ATTRIBUTE_SCALE, DIMENSIONS, REPLICA, split_attribute_key, split_replica_stage_key
+from ...core.names import REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE, REQUEST_DURATION
+from ...core.stages import OTHER
+from .. import schema
+from ..points import Ints
+from ..selection import Selection, step_seconds
+from ..series import MAX_ATTRIBUTE_VALUES
+from ..storage import Columns, PointQuery, Steps, StoreSnapshot, bucket_table, join_columns
+from .fetch import QueryGroup, fetch_segments
+
+_MINUTE, _DAY_SECONDS = 60, 86_400
+# Maximum number of rows of a query; and of rows of replicas beside those of other attributes, among which they are stored.
+MAX_ROWS, _MAX_REPLICA_ROWS = 100_000, 25_000
+# Fractional parts of its multiples are spread evenly over [0, 1).
+_GOLDEN_RATIO = 0.6180339887
+
+
+class AttributeQueries(QueryGroup):
+    """Queries of attributes of requests, and of replicas by their latency."""
+
+    def attributes(self, selection: Selection, steps: int = 60) -> AttributeCounts:
+        """Return the requests of *selection* by the values of each attribute, in at most *steps* steps of at least a minute.
+
+        Dimensions of the series are attributes, too. An attribute has at most `MAX_ATTRIBUTE_VALUES` values and `__other__`. The
+        replica is known in the minute tier only, so it may have requests in fewer steps than the other attributes.
+        """
+        with self._snapshot() as snapshot:
+            return _attributes(snapshot, selection, steps)
+
+    def replica_counts(self, selection: Selection, steps: int = 60) -> ReplicaTable:
+        """Return the requests and the time in stages of each replica of *selection*, in at most *steps* steps of at least a minute.
+
+        Replicas beyond the cap (`SeriesIndex.attribute`) are one replica `__other__`; a process without a name is left out.
+        """
+        with self._snapshot() as snapshot:
+            return _replica_counts(snapshot, selection, steps)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Stretches of time to read.
+
+    Args:
+        steps: The steps.
+        starts: Starts of all steps; shape (t,). [Unix seconds]
+        segments: Stretches with the tiers to read them from.
+    """
+
+    steps: Steps
+    starts: Ints
+    segments: Sequence[schema.Segment]
+
+    def fetch(self, snapshot: StoreSnapshot, question: PointQuery) -> Columns:
+        """Return the points of *question* by step."""
+        return fetch_segments(snapshot, question, self.steps, self.segments)
+
+    def step_of(self, columns: Columns) -> Ints:
+        """Return the number of the step of each point."""
+        return self.steps.number(columns.times)
+
+
+def _steps(snapshot: StoreSnapshot, selection: Selection, most: int) -> tuple[Steps, Ints]:
+    """Return at most *most* steps of *selection*, and their starts."""
+    start, end = selection.seconds
+    least = max(_MINUTE, schema.finest_retained(schema.read_tiers(snapshot.connection), start))
+    width = max((end - start) / max(most, 1), schema.COARSEST if end - start >= _DAY_SECONDS else least)
+    width = step_seconds(timedelta(seconds=width))
+    while (end - 1) // width - start // width >= most > 1:
+        width = step_seconds(timedelta(seconds=width + 1))
+    steps = Steps(start, width)
+    return steps, steps.of(np.arange(schema.floor_to(start, width), max(end, start + 1), width))
+
+
+def _sample(  # noqa: PLR0917 - a query and its limits
+    snapshot: StoreSnapshot, question: PointQuery, steps: Steps, starts: Ints, widest: int, most: int
+) -> _Sample:
+    """Return the stretches of *steps* to read for *question*, with about *most* rows, from buckets of at most *widest* seconds."""
+    tiers = schema.read_tiers(snapshot.connection)
+    start, end = question.selection.seconds
+    bounds = [*starts.tolist(), end]
+    # The rows of one bucket of each step, by which the number of all rows is estimated.
+    counted = [
+        segment
+        for number in range(len(starts))
+        for segment in schema.plan_segments(tiers, *_part(bounds, number, widest, widest), widest)
+    ]
+    rows = sum(snapshot.points.number(snapshot.connection, question, segment) for segment in counted)
+    probed = sum(segment.end - segment.start for segment in counted)
+    share = most * probed / (rows * (end - start)) if rows else 1.0
+    if share >= 1:
+        return _Sample(steps, starts, schema.plan_segments(tiers, start, end, widest))
+    seconds = schema.floor_to(int(share * (steps.width or 0)), widest)
+    parts = [_part(bounds, number, max(seconds, widest), widest) for number in range(len(starts))]
+    return _Sample(steps, starts, [each for part in parts for each in schema.plan_segments(tiers, *part, widest)])
+
+
+def _part(bounds: Sequence[int], number: int, seconds: int, bucket: int) -> tuple[int, int]:
+    """Return *seconds* of the step *number*, in whole buckets of *bucket* seconds, at a place that differs from step to step."""
+    start, end = bounds[number : number + 2]
+    first = schema.ceil_to(start, bucket)
+    spare = max(end - first - seconds, 0)
+    at = first + schema.floor_to(int(number * _GOLDEN_RATIO % 1 * (spare + bucket)), bucket) if spare else start
+    return at, min(at + seconds, end)
+
+
+def _attributes(snapshot: StoreSnapshot, selection: Selection, most: int) -> AttributeCounts:
+    steps, starts = _steps(snapshot, selection, most)
+    widest = max(tier for tier in schema.TIERS if tier <= (steps.width or 0))
+    counted = PointQuery(selection, (REQUEST_BY_ATTRIBUTE,))
+    sample = _sample(snapshot, counted, steps, starts, widest, MAX_ROWS)
+    by_value = sample.fetch(snapshot, counted)
+    if widest > _MINUTE:
+        # The coarsest tier has no replicas.
+        of_replica = np.array([split_attribute_key(key)[0] == REPLICA.key for key in by_value.stages], bool)
+        replicas = replace(counted, prefix=f"{REPLICA.key}=")
+        minutes = _sample(snapshot, replicas, steps, starts, _MINUTE, _MAX_REPLICA_ROWS)
+        by_value = join_columns([by_value.where(~of_replica[by_value.stage]), minutes.fetch(snapshot, replicas)])
+    by_series = sample.fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="series"))
+    keys = _keys(by_value)
+    names = sorted(set(keys))
+    position = {name: number for number, name in enumerate(names)}
+    series, which = np.unique(by_series.series, return_inverse=True)
+    columns = join_columns([by_value, by_series])
+    row = np.concatenate((np.array([position[key] for key in keys], np.int64)[by_value.stage], len(names) + which))
+    scale, index, table = _table(columns, sample.step_of(columns), row, (len(starts), len(names) + len(series)))
+    requests: defaultdict[str, dict[str, Ints]] = defaultdict(dict)
+    for number, (name, value) in enumerate(names):
+        if name != OTHER:
+            requests[name][value] = table[:, number]
+    # A dimension replaces an attribute of the same name.
+    requests.update(_by_dimension(snapshot, series, table[:, len(names) :]))
+    return AttributeCounts(scale, index, starts, dict(requests))
+
+
+def _keys(columns: Columns) -> list[tuple[str, str]]:
+    """Return the attribute and the value of each stage of *columns*; values beyond the most frequent ones are `__other__`."""
+    found = [split_attribute_key(stage) for stage in columns.stages]
+    counts = np.bincount(columns.stage, columns.counts, len(found)).tolist()
+    kept: defaultdict[str, set[str]] = defaultdict(set)
+    for (name, value), _ in sorted(zip(found, counts, strict=True), key=lambda each: (-each[1], each[0])):
+        if value != OTHER and len(kept[name]) < MAX_ATTRIBUTE_VALUES:
+            kept[name].add(value)
+    return [(name, value if value in kept[name] else OTHER) for name, value in found]
+
+
+def _by_dimension(snapshot: StoreSnapshot, series: Ints, table: Ints) -> dict[str, dict[str, Ints]]:
+    """Return the requests by dimension and value; *table* has the requests of each of *series*, of shape (t, n, k)."""
+    columns = schema.series.c
+    rows = snapshot.connection.execute(select(columns.id, *(columns[each.key] for each in DIMENSIONS)))
+    place = {number: position for position, number in enumerate(series.tolist())}
+    known = {place[number]: values for number, *values in rows if number in place}
+    made: dict[str, dict[str, Ints]] = {}
+    for position, dimension in enumerate(DIMENSIONS):
+        owners: defaultdict[str, list[int]] = defaultdict(list)
+        for number in sorted(known):
+            owners[known[number][position]].append(number)
+        if owners:
+            made[dimension.key] = {value: table[:, numbers].sum(axis=1) for value, numbers in sorted(owners.items())}
+    return made
+
+
+def _table(columns: Columns, step: Ints, row: Ints, shape: tuple[int, int]) -> tuple[int, Ints, Ints]:
+    """Return the scale, the buckets, and the counts of *columns* by step, row and bucket; *shape* is the number of steps and rows."""
+    scale = int(columns.scale.min(initial=ATTRIBUTE_SCALE))
+    index, amount = bucket_table(columns, step * shape[1] + row, shape[0] * shape[1], scale)
+    return scale, index, amount.reshape(*shape, len(index))
+
+
+def _replica_counts(snapshot: StoreSnapshot, selection: Selection, most: int) -> ReplicaTable:
+    steps, starts = _steps(snapshot, selection, most)
+    spent = PointQuery(selection, (REPLICA_STAGE_TIME,))
+    sample = _sample(snapshot, spent, steps, starts, _MINUTE, MAX_ROWS)
+    latency = sample.fetch(snapshot, PointQuery(selection, (REQUEST_BY_ATTRIBUTE,), prefix=f"{REPLICA.key}="))
+    places = [split_attribute_key(stage)[1] for stage in latency.stages]
+    shape = (len(starts), len(places))
+    scale, index, table = _table(latency, sample.step_of(latency), latency.stage, shape)
+    stages = _stage_time(sample.fetch(snapshot, spent), sample)
+    found = {
+        place: ReplicaCounts(place, table[:, number], stages.get(place, {})) for number, place in enumerate(places)
+    }
+    return ReplicaTable(scale, index, starts, [found[place] for place in sorted(found) if place])
+
+
+def _stage_time(columns: Columns, sample: _Sample) -> Mapping[str, Mapping[str, Ints]]:
+    """Return the microseconds of each step by place and stage."""
+    shape = (len(sample.starts), len(columns.stages))
+    place = sample.step_of(columns) * shape[1] + columns.stage
+    spent = np.zeros(shape[0] * shape[1], np.int64)
+    np.add.at(spent, place, columns.counts)
+    made: defaultdict[str, dict[str, Ints]] = defaultdict(dict)
+    for number, key in enumerate(columns.stages):
+        stage, where = split_replica_stage_key(key)
+        made[where][stage] = spent.reshape(shape)[:, number]
+    return made

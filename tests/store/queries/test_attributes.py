@@ -1,0 +1,195 @@
+"""Requests by attribute and by replica, from every tier, exact or sampled."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+
+from stagelens.analysis.attributes import AttributeCounts
+from stagelens.core import names
+from stagelens.core.attributes import ATTRIBUTE_SCALE
+from stagelens.core.histogram import Histogram, bucket_index
+from stagelens.store import Batch, Point, Selection
+from stagelens.store.queries import attributes
+from stagelens.store.series import MAX_ATTRIBUTE_VALUES, MAX_ATTRIBUTES
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
+
+HOUR, DAY = 3600, 86_400
+FAST, SLOW = Series("shop", "1", route="/fast"), Series("shop", "2", route="/slow")
+
+
+def latency(seconds: float, count: int) -> Histogram:
+    """Return *count* requests that took *seconds*."""
+    histogram = Histogram(ATTRIBUTE_SCALE)
+    histogram.record(seconds, count)
+    return histogram
+
+
+def attribute(key: str, at: int, seconds: float = 0.1, count: int = 1, series: Series = FAST) -> Point:
+    """Return requests with the attribute *key*."""
+    return Point(series, names.REQUEST_BY_ATTRIBUTE, key, at, latency(seconds, count))
+
+
+def stage(key: str, at: int, seconds: float, microseconds: int) -> Point:
+    """Return time in a stage of a replica."""
+    spent = Histogram(ATTRIBUTE_SCALE, {bucket_index(seconds, ATTRIBUTE_SCALE): microseconds})
+    return Point(FAST, names.REPLICA_STAGE_TIME, key, at, spent)
+
+
+def write(one: Site, points: list[Point]) -> None:
+    """Write *points* as a new batch."""
+    assert one.store.write([Batch(uuid.uuid4().hex, points)]) == [True]
+
+
+def totals(found: AttributeCounts, name: str) -> dict[str, int]:
+    """Return the number of requests of each value of an attribute."""
+    return {value: int(counts.sum()) for value, counts in found.requests[name].items()}
+
+
+def requests(number: int, series: Series, at: int, seconds: float = 0.1) -> Iterator[Point]:
+    """Return points of *number* requests, as an agent sends them."""
+    yield from PointAggregator().points([Request({"forward": int(seconds * NS)}, at, series)] * number)
+
+
+def test_requests_are_counted_by_value_step_and_bucket(site: Callable[..., Site]) -> None:
+    """A value has its requests in the step and the latency bucket they belong to; dimensions are attributes, too."""
+    one = site()
+    write(one, [attribute("tenant=acme", NOON - 300, 0.1, 3), attribute("tenant=", NOON - 120, 2.0, 1, SLOW)])
+    write(one, [*requests(3, FAST, NOON - 300), *requests(1, SLOW, NOON - 120, 2.0)])
+    found = one.store.read.attributes(one.between(NOON - 600, NOON, service="shop"))
+    acme = found.requests["tenant"]["acme"]
+    at, bucket = np.argwhere(acme)[0].tolist()
+
+    assert (len(found.starts), found.scale, found.starts[at], acme[at, bucket]) == (10, 2, NOON - 300, 3)
+    assert found.index[bucket] == bucket_index(0.1, ATTRIBUTE_SCALE)
+    assert totals(found, "tenant") == {"acme": 3, "": 1}
+    assert totals(found, "route") == {"/fast": 3, "/slow": 1}
+    assert np.array_equal(found.requests["route"]["/fast"], acme)
+    assert totals(found, "version") == {"1": 3, "2": 1}
+    assert totals(found, "status") == {"ok": 4}
+
+
+@pytest.mark.parametrize("age", [0, 2 * HOUR, 3 * DAY, 30 * DAY])
+def test_attributes_are_in_every_tier_and_replicas_for_two_weeks(site: Callable[..., Site], age: int) -> None:
+    """Attributes survive rollup and deletion like requests; the coarsest tier has no replicas."""
+    one = site()
+    for number in range(30):
+        at = NOON - 60 * number - 30
+        write(one, [attribute(f"tenant={number % 3}", at), attribute(f"replica=web-{number % 2}:7", at)])
+        write(one, [stage(f"forward;web-{number % 2}:7", at, 0.1, 100_000), *requests(1, FAST, at)])
+    one.clock.now = NOON + age
+    write(one, [*requests(1, FAST, NOON + age)])
+    one.store.maintain()
+    around = one.between(NOON - HOUR, NOON, service="shop")
+    found, replicas = one.store.read.attributes(around), one.store.read.replica_counts(around)
+    expired = age > 14 * DAY
+
+    assert totals(found, "tenant") == {"0": 10, "1": 10, "2": 10}
+    assert totals(found, "route") == {"/fast": 30}
+    assert ("replica" in found.requests) != expired
+    assert [(each.place, each.requests.sum()) for each in replicas.replicas] == (
+        [] if expired else [("web-0:7", 15), ("web-1:7", 15)]
+    )
+    assert all(each.stages["forward"].sum() == 1_500_000 for each in replicas.replicas)
+
+
+def test_a_long_window_has_replicas_from_the_minutes(site: Callable[..., Site]) -> None:
+    """Replicas are read from the minute tier where the coarsest tier has the other attributes."""
+    one = site()
+    ages = range(1800, 2 * DAY, 4 * HOUR)
+    for age in ages:
+        write(one, [attribute("tenant=acme", NOON - age), attribute("replica=web-1:7", NOON - age)])
+    one.store.maintain()
+    found = one.store.read.attributes(one.between(NOON - 2 * DAY, NOON, service="shop"))
+
+    assert totals(found, "tenant") == {"acme": len(ages)}
+    assert totals(found, "replica") == {"web-1:7": len(ages)}
+    assert np.array_equal(found.requests["tenant"]["acme"], found.requests["replica"]["web-1:7"])
+
+
+def test_a_selection_of_a_route_has_its_attributes_only(site: Callable[..., Site]) -> None:
+    """Attributes follow every dimension of the selection."""
+    one = site()
+    write(one, [attribute("tenant=a", NOON - 300, count=3), attribute("tenant=b", NOON - 300, series=SLOW)])
+    one.clock.now += HOUR
+    one.store.maintain()
+
+    assert totals(one.store.read.attributes(one.around(service="shop", route="/slow")), "tenant") == {"b": 1}
+    assert totals(one.store.read.attributes(one.around(service="shop", version="1")), "tenant") == {"a": 3}
+
+
+def test_attributes_do_not_count_as_requests(site: Callable[..., Site]) -> None:
+    """Other queries ignore the rows of attributes."""
+    one = site()
+    write(one, [*requests(1, FAST, NOON - 3000)])
+    write(one, [attribute("tenant=a", NOON - 300, count=9), stage("forward;web-1:7", NOON - 300, 0.1, 5)])
+
+    assert one.store.read.latency(one.around()).count == 1
+    assert one.store.read.first_seen(one.around(service="shop")) == one.store.read.first_seen(
+        one.between(NOON - HOUR, NOON - 2000, service="shop")
+    )
+    assert one.store.read.services(one.around().start, one.around().end)["requests"].tolist() == [1]
+
+
+def test_values_and_attributes_beyond_the_cap_share_a_key(site: Callable[..., Site]) -> None:
+    """The first values and attributes of an hour retain their names; all requests of an attribute count."""
+    one = site()
+    values = [attribute(f"tenant={number}", NOON - 300) for number in range(MAX_ATTRIBUTE_VALUES + 5)]
+    write(one, [*values, *(attribute(f"a{number}=x", NOON - 300) for number in range(MAX_ATTRIBUTES + 5))])
+    write(one, [stage(f"forward;web-{number}:7", NOON - 300, 0.1, 1) for number in range(MAX_ATTRIBUTE_VALUES + 5)])
+    found = one.store.read.attributes(one.around(service="shop"))
+    tenants = totals(found, "tenant")
+
+    assert (len(tenants), tenants["__other__"], sum(tenants.values())) == (101, 5, 105)
+    assert len([name for name in found.requests if name.startswith("a")]) == MAX_ATTRIBUTES - 1
+    assert "__other__" not in found.requests
+
+
+def test_a_process_without_a_name_is_no_replica(site: Callable[..., Site]) -> None:
+    """Requests of unknown processes are not one replica."""
+    one = site()
+    write(one, [attribute("replica=", NOON - 300), stage("forward;", NOON - 300, 0.1, 5)])
+
+    assert one.store.read.replica_counts(one.around(service="shop")).replicas == []
+
+
+@pytest.mark.parametrize("steps", [1, 7, 60])
+def test_steps_cover_any_window(site: Callable[..., Site], steps: int) -> None:
+    """There are at most as many steps as requested, and no request is lost at their edges."""
+    one = site()
+    write(one, [attribute("tenant=a", NOON - 60 * number - 5) for number in range(90)])
+    one.store.maintain()
+    for start, end in ((NOON - HOUR, NOON), (NOON - 5011, NOON - 17), (NOON - 2 * DAY, NOON + 100)):
+        found = one.store.read.attributes(one.between(start, end, service="shop"), steps)
+        expected = sum(start <= NOON - 60 * number - 5 - (NOON - 5) % 10 < end for number in range(90))
+
+        assert len(found.starts) <= max(steps, 2)
+        assert totals(found, "tenant")["a"] == expected
+
+
+def test_too_many_rows_are_sampled_evenly(site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond the maximum number of rows only a part of each step is read, of every step and at different places in it."""
+    one = site()
+    write(one, [attribute(f"tenant={minute % 2}", NOON - 60 * minute - 60) for minute in range(6 * 60)])
+    one.store.maintain()
+    around = one.between(NOON - 6 * HOUR, NOON, service="shop")
+    whole = one.store.read.attributes(around, 36)
+    monkeypatch.setattr(attributes, "MAX_ROWS", 100)
+    part = one.store.read.attributes(around, 36)
+    counts = sum(part.requests["tenant"].values()).sum(axis=1)
+
+    assert totals(whole, "tenant") == {"0": 180, "1": 180}
+    assert counts.tolist() == [2] * 36
+    assert np.array_equal(part.starts, whole.starts)
+
+
+def test_without_data_there_are_no_attributes(site: Callable[..., Site]) -> None:
+    """A service without requests has no attributes and no replicas."""
+    one = site()
+    nothing: Selection = one.around(service="nothing")
+
+    assert one.store.read.attributes(nothing).requests == {}
+    assert one.store.read.replica_counts(nothing).replicas == []
