@@ -27,16 +27,11 @@ from ...core.hardware import (
     GENERAL,
     GPU_ID,
     GPU_TASK,
-    HOST,
-    POD,
-    PROCESS_ID,
     Measure,
-    Of,
     hardware_key,
-    place,
 )
 from ...core.histogram import MAX_SCALE, MIN_SCALE, SCALE, Histogram
-from ...core.names import DEVICE, HARDWARE, SERVICE_INSTANCE, SERVICE_NAME
+from ...core.names import DEVICE, HARDWARE, SERVICE_NAME
 from ...store import Point
 from ...store.points import Buckets, Floats, HistogramArrays, Identity, Ints, PointColumns
 from ..otlp import protobuf_encoding
@@ -73,6 +68,7 @@ from .validation import (
     check_metric,
     dropped_requests,
     histogram_of,
+    place_of,
     printable_text,
     stage_of,
 )
@@ -148,14 +144,6 @@ def _gauge_values(
 def _measure_name(measure: Measure, point: NumberPoint, resource: Attributes) -> str:
     device = printable_text(point.attributes.get(_DEVICE_KEYS.get(measure.of, ""), ""))
     return hardware_key(measure.key, place_of(resource, measure.of, device))
-
-
-def place_of(resource: Attributes, of: Of = "process", device: str = "") -> str:
-    """Return the name of the process, or of its machine or device, in the format of `core.hardware.place`."""
-    instance = printable_text(resource.get(SERVICE_INSTANCE, ""))
-    host = printable_text(resource.get(POD) or resource.get(HOST) or instance)
-    process = printable_text(resource.get(PROCESS_ID) or instance)
-    return place(of, host, process, device)
 
 
 def _single_value(value: float) -> Histogram:
@@ -362,7 +350,7 @@ class PointReader:
         start_ns, time_ns = check_interval(point, self.window)
         histogram = histogram_of(part.metric, point)
         series = part.reader.series(point.attributes)
-        stage = stage_of(part.metric, point.attributes)
+        stage = stage_of(part.metric, point.attributes, part.reader.place)
         if not histogram.buckets and not histogram.zero:
             return
         if self._buckets + len(histogram.buckets) > MAX_BUCKETS_A_BATCH:

@@ -17,13 +17,13 @@ from ...core.stages import LOAD_PHASES
 from ...store.events import StoredLoad
 from ...store.records import KeptTrace
 from ..otlp.model import Attributes, ResourceSpans, RetainedSpan, Scalar
-from .points import place_of
 from .validation import (
     IngestResult,
     Reason,
     RejectedError,
     SeriesReader,
     TimeWindow,
+    place_of,
     printable_text,
     stack_of,
     stage_name,

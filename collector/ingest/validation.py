@@ -7,13 +7,17 @@ exports repeat the same attributes.
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
 from ...core import names, stages
+from ...core.attributes import REPLICA, attribute_key, replica_stage_key, split_attribute_key, split_replica_stage_key
 from ...core.code_stack import MAX_FRAMES
+from ...core.hardware import HOST, POD, PROCESS_ID, Of, place
 from ...core.histogram import BATCH_SIZES, MAX_SCALE, MIN_SCALE, TOKEN_COUNTS, Histogram, bucket_bounds
 from ...core.stages import STALL_CAUSES, split_stall_key
 from ...store import Series
@@ -270,6 +274,14 @@ def _check_sum_range(histogram: Histogram) -> None:
         raise RejectedError(Reason.SUM, msg)
 
 
+def place_of(resource: Attributes, of: Of = "process", device: str = "") -> str:
+    """Return the name of the process, or of its machine or device, in the format of `core.hardware.place`."""
+    instance = printable_text(resource.get(names.SERVICE_INSTANCE, ""))
+    host = printable_text(resource.get(POD) or resource.get(HOST) or instance)
+    process = printable_text(resource.get(PROCESS_ID) or instance)
+    return place(of, host, process, device)
+
+
 MAX_STAGE_CHARS = 64
 UNKNOWN_SERVICE = "unknown_service"
 
@@ -287,6 +299,7 @@ class SeriesReader:
         self._service = printable_text(resource.get(names.SERVICE_NAME, "")) or UNKNOWN_SERVICE
         self._version = printable_text(resource.get(names.SERVICE_VERSION, ""))
         self._environment = printable_text(resource.get(names.ENVIRONMENT, ""))
+        self._resource = resource
         # The points of an export have few distinct series.
         self._known: dict[tuple[Scalar, ...], Series] = {}
 
@@ -294,6 +307,12 @@ class SeriesReader:
     def process(self) -> tuple[str, str, str]:
         """Series dimensions of the resource: service, version and environment."""
         return self._service, self._version, self._environment
+
+    @cached_property
+    def place(self) -> str:
+        """Host and process of the resource, which identify the replica; "" if the resource has neither."""
+        found = place_of(self._resource)
+        return "" if found == place("process", "", "", "") else found
 
     def series(self, attributes: Attributes, *, error: bool = False) -> Series:
         """Return the series of *attributes*.
@@ -375,6 +394,8 @@ def stack_of(value: Scalar | None) -> str:
 # Limits of the cache, at most a few tens of megabytes; two thousand series need fewer entries.
 MAX_REMEMBERED, MAX_REMEMBERED_BYTES = 50_000, 512
 
+# Metrics whose keys may contain the place of the process, so that processes of one service do not share identities.
+_BY_PLACE = frozenset({names.REQUEST_BY_ATTRIBUTE, names.REPLICA_STAGE_TIME})
 # Attributes whose values are size buckets.
 _SIZE_BUCKETS = {names.BATCH_BAND: BATCH_SIZES, names.TOKEN_BAND: TOKEN_COUNTS}
 
@@ -402,7 +423,7 @@ class SeriesCache:
         """
         if self._size > MAX_REMEMBERED:
             self._known, self._shared, self._size = {}, {}, 0
-        process = (*reader.process, metric)
+        process = (*reader.process, metric, reader.place if metric in _BY_PLACE else "")
         self._size += process not in self._known
         known = self._known.setdefault(process, {})
         found = [known.get(one) if isinstance(one, bytes) else None for one in attributes]
@@ -416,7 +437,7 @@ class SeriesCache:
     ) -> Identity | None:
         attributes = read_attributes(sent) if isinstance(sent, bytes) else sent
         try:
-            key = (reader.series(attributes), metric, stage_of(metric, attributes))
+            key = (reader.series(attributes), metric, stage_of(metric, attributes, reader.place))
         except RejectedError:
             return None
         self._size += isinstance(sent, bytes) or (key not in self._shared) * (1 + len(key[2]) // MAX_REMEMBERED_BYTES)
@@ -426,8 +447,13 @@ class SeriesCache:
         return identity
 
 
-def stage_of(metric: str, attributes: Attributes) -> str:
+def stage_of(metric: str, attributes: Attributes, replica: str) -> str:
     """Return the key of a point within its series: a stage, or another value that *metric* defines, such as a size bucket.
+
+    Args:
+        metric: Name of the metric.
+        attributes: Attributes of the point.
+        replica: Place of the process that sent the point, for metrics that are counted by replica.
 
     Raises:
         RejectedError: The attribute that *metric* needs is missing or invalid.
@@ -439,8 +465,33 @@ def stage_of(metric: str, attributes: Attributes) -> str:
         raise RejectedError(Reason.STAGE, msg)
     if key == names.PROFILE_STACK:
         return stack_of(value)
+    if key == names.ATTRIBUTE:
+        return _attribute_of(value, replica)
+    if metric == names.REPLICA_STAGE_TIME:
+        return _replica_stage_of(value, replica)
     name = stage_name(value, key)
     if key == names.STALL and (split_stall_key(name)[0] not in STALL_CAUSES or not split_stall_key(name)[1]):
         msg = f"{key} must be one of {', '.join(STALL_CAUSES)}, a colon and a stage, got {name[:40]!r}"
         raise RejectedError(Reason.STAGE, msg)
     return name
+
+
+_ATTRIBUTE_NAME = re.compile(r"[a-z0-9_.-]{1,40}")
+
+
+def _attribute_of(value: Scalar | None, replica: str) -> str:
+    """Return *value*, an attribute of a point, as the attribute of a request and its value; *replica* completes the replica."""
+    name, text = split_attribute_key(value) if isinstance(value, str) and "=" in value else ("", "")
+    if not _ATTRIBUTE_NAME.fullmatch(name) or len(text) > MAX_VALUE_CHARS or not text.isprintable():
+        msg = (
+            f"{names.ATTRIBUTE} must be `name=value`, with a name of 1 to 40 of a-z, 0-9, `_`, `.` and `-`, and a value of at "
+            f"most {MAX_VALUE_CHARS} printable characters"
+        )
+        raise RejectedError(Reason.STAGE, msg)
+    return attribute_key(name, text or replica if name == REPLICA.key else text)
+
+
+def _replica_stage_of(value: Scalar | None, replica: str) -> str:
+    """Return *value*, a stage, with the place *replica*; in a saved run *value* has its place already."""
+    stage, known = split_replica_stage_key(value) if isinstance(value, str) else (value, "")
+    return replica_stage_key(stage_name(stage, names.STAGE), printable_text(known) or replica)

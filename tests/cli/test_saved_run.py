@@ -28,7 +28,7 @@ from stagelens.core.request_histograms import dominant_stage
 from stagelens.core.stages import OVERHEAD
 from stagelens.dashboard.view import trace_name
 from stagelens.store import Batch, KeptTrace, Reader, Selection, Series, Store
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, attribute_points
 
 RUN = Run(["python", "serve.py"], datetime.fromtimestamp(NOON, UTC), datetime.fromtimestamp(NOON + 1, UTC), 0)
 EVER = (datetime.fromtimestamp(NOON - 7200, UTC), datetime.fromtimestamp(NOON + 7200, UTC))
@@ -117,6 +117,7 @@ def query_results(read: Reader) -> Iterator[Any]:
             yield read.breakdown(part, PERCENTILES)
             yield read.dominants(part, PERCENTILES)
             yield read.heat(part, EVER[1] - EVER[0])
+            yield repr((read.attributes(part), read.replica_counts(part)))
         yield read.dimensions(about)
         found = read.exemplars(about, limit=100)
         yield found
@@ -165,6 +166,7 @@ def test_every_query_is_equal_in_a_store_that_ingests_the_run(
     half = len(asked) // 2
     # In two writes, so that there are buckets with more than one row.
     one.write([Batch("a", PointAggregator().points(asked[:half]), traces, dropped)])
+    one.write([Batch("attributes", attribute_points(asked))])
     one.write([Batch("b", PointAggregator(scale=3).points(asked[half:]))])
     save_run(one, path, RUN)
     take_in(path, other)
