@@ -50,6 +50,7 @@ from .snapshot import (
     points_of,
     read_snapshot,
     read_triton_statistics,
+    replica_points_of,
 )
 
 _log = logging.getLogger(__name__)
@@ -398,7 +399,10 @@ class Scraper:
         middle = int((at + base.at) / 2) if base else int(at)
         batch = Batch(
             f"scrape:{target.url}:{secrets.token_hex(8)}",
-            list(points_of(difference.added, target, engine, middle)),
+            [
+                *points_of(difference.added, target, engine, middle),
+                *replica_points_of(difference.added, target, engine, middle),
+            ],
         )
         until = self._clock() + _seconds(target)
         # If the commit fails, the next scrape loads the lease and snapshot from the database again.

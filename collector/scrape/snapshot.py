@@ -24,6 +24,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, islice, pairwise
 from math import inf
 from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 from prometheus_client import parser
 from prometheus_client.metrics_core import Metric
@@ -31,8 +32,9 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.samples import Sample
 
 from ...core import names
+from ...core.attributes import ATTRIBUTE_SCALE, REPLICA, attribute_key, replica_stage_key
 from ...core.errors import StagelensError
-from ...core.histogram import BATCH_SIZES, Distribution, Histogram
+from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Distribution, Histogram, bucket_index
 from ...store import Point, Series
 from ..ingest.validation import printable_text
 from .config import Engine, ScrapeTarget, SourceMetric, base_of
@@ -414,6 +416,45 @@ def points_of(
         else:
             metric = names.ENGINE_TOKENS if stream.kind == "tokens" else names.ENGINE_BATCH
             yield Point(series, metric, stream.key, at, Histogram(zero=counted.count, sum=counted.sum))
+
+
+def replica_points_of(
+    added: Mapping[MetricStream, StreamCounts], target: ScrapeTarget, engine: Engine, at: int
+) -> Iterator[Point]:
+    """Yield points with the counts *added* at *target* as those of one replica, so that a slow target of a service has a name.
+
+    A request counts at the geometric middle of its fixed bucket: at half of the upper edge in a bucket from zero, and at the lower
+    edge in a bucket without end. The time in stages counts at the mean latency of all requests, because only its sum is known.
+    """
+    asked = {stream: counted for stream, counted in added.items() if stream.kind == "request"}
+    count, total = sum(each.count for each in asked.values()), math.fsum(each.sum for each in asked.values())
+    if not count or total < ZERO_THRESHOLD * count:
+        return
+    address = urlsplit(target.url)
+    place = f"{address.hostname}:{address.port}" if address.port else str(address.hostname)
+    latency: defaultdict[Series, Histogram] = defaultdict(lambda: Histogram(ATTRIBUTE_SCALE))
+    spent: Counter[tuple[Series, str]] = Counter()
+    for stream, counted in added.items():
+        series = _series_of(stream.labels, target, engine)
+        if stream.kind == "request":
+            for (low, high), number in counted.buckets.items():
+                latency[series].record(_middle(low, high, counted.sum / counted.count), number)
+        elif stream.kind == "stage":
+            spent[series, stream.key] += round(counted.sum * 1e6)
+    for series, histogram in latency.items():
+        yield Point(series, names.REQUEST_BY_ATTRIBUTE, attribute_key(REPLICA.key, place), at, histogram)
+    bucket = bucket_index(total / count, ATTRIBUTE_SCALE)
+    for (series, stage), time in spent.items():
+        if time:
+            key = replica_stage_key(stage, place)
+            yield Point(series, names.REPLICA_STAGE_TIME, key, at, Histogram(ATTRIBUTE_SCALE, {bucket: time}))
+
+
+def _middle(low: float, high: float, mean: float) -> float:
+    """Return the value at which observations in (*low*, *high*] count; *mean* in a bucket that has no edges."""
+    if high == inf:
+        return low or mean
+    return math.sqrt(low * high) if low else high / 2
 
 
 def _edge_histograms(counted: StreamCounts) -> tuple[Histogram, Histogram]:

@@ -95,6 +95,27 @@ def test_the_first_scrape_counts_nothing_and_the_next_the_difference(rig: Rig) -
     assert rig.store.read.state().instances == 0
 
 
+def test_two_targets_of_a_service_are_its_replicas(rig: Rig) -> None:
+    """The requests of each target of a service count under its address."""
+    with serving() as slow:
+        slow.counts()
+        target = ScrapeTarget(url=slow.url, service="chat")
+        for fast_values, slow_values in (((), ()), ((0.3, 0.4), (1.5, 1.7, 1.8))):
+            rig.served.counts(*fast_values)
+            slow.counts(*slow_values)
+            rig.read()
+            asyncio.run(rig.scraper.scrape(target))
+        around = Selection(
+            datetime.fromtimestamp(NOW - 3600, UTC), datetime.fromtimestamp(NOW + 3600, UTC), service="chat"
+        )
+        table = rig.store.read.replica_counts(around)
+
+        assert {each.place: each.requests.sum() for each in table.replicas} == {
+            f"127.0.0.1:{rig.served.port}": 2,
+            f"127.0.0.1:{slow.port}": 3,
+        }
+
+
 def test_a_failed_scrape_is_counted_by_the_next(rig: Rig) -> None:
     """After invalid data, an error, a redirect or no response, the next reading counts the difference to the last valid one."""
     rig.read()
