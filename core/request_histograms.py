@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from . import names
-from .histogram import Histogram, bucket_index
+from .histogram import SCALE, Histogram, bucket_index
 from .stages import OVERHEAD, position
 
 
@@ -92,6 +92,14 @@ class RequestHistograms:
         """Count the same *value* of a metric for several *requests*, as `add_stream` does for one."""
         self._streams[metric, key].record(value, requests)
 
+    def merge_into(self, requests: Histogram, spent: defaultdict[int, dict[str, int]]) -> None:
+        """Add the latency to *requests*, and the nanoseconds by bucket and stage to *spent*, both at the scale of *requests*."""
+        for histogram in self._requests.values():
+            requests.merge(histogram)
+        shift = SCALE - requests.scale
+        for bucket, stages in self._spent.items():
+            _add_up(spent[bucket >> shift], stages)
+
     def histograms(self) -> Iterator[tuple[str, str, Histogram]]:
         """Yield the metric, the key (see `names.METRICS`) and the histogram of each; time metrics hold microseconds."""
         for stage, histogram in self._requests.items():
@@ -107,7 +115,7 @@ class RequestHistograms:
             (names.PROFILE_TIME, self._profile),
         )
         for metric, spent in times:
-            for stage, buckets in _by_stage(spent).items():
+            for stage, buckets in spent_by_stage(spent).items():
                 yield metric, stage, Histogram(buckets=buckets)
 
 
@@ -147,7 +155,8 @@ def _add_up(total: dict[str, int], more: Mapping[str, int]) -> None:
         total[key] = total.get(key, 0) + amount
 
 
-def _by_stage(spent: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+def spent_by_stage(spent: Mapping[int, Mapping[str, int]]) -> dict[str, dict[int, int]]:
+    """Return nanoseconds by bucket and stage as whole microseconds by stage and bucket."""
     by_stage: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for bucket, stages in spent.items():
         for stage, count in round_to_microseconds(stages).items():
