@@ -13,13 +13,20 @@ from .. import import_lock
 from . import bootstrap as bootstrap
 
 if TYPE_CHECKING:
-    from .api import request, stage
+    from .api import attribute, request, stage
     from .bootstrap import instrument
     from .tickets import batch, ticket
 
-__all__ = ["batch", "instrument", "request", "stage", "ticket"]
+__all__ = ["attribute", "batch", "instrument", "request", "stage", "ticket"]
 
-_MODULES = {"batch": "tickets", "instrument": "bootstrap", "request": "api", "stage": "api", "ticket": "tickets"}
+_MODULES = {
+    "attribute": "api",
+    "batch": "tickets",
+    "instrument": "bootstrap",
+    "request": "api",
+    "stage": "api",
+    "ticket": "tickets",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,7 @@
 """Public API for manual timing: `stagelens.request()` and `stagelens.stage()`, context managers and decorators.
 
+`stagelens.attribute()` names an attribute of the current request.
+
 A request inside a running request only adds its facts to that request, which is counted once. A stage outside of any request
 is not recorded.
 
@@ -19,7 +21,9 @@ from contextlib import AbstractContextManager
 from contextvars import Token
 from typing import Any, TypeAlias, TypeVar, cast
 
+from ..core.text import to_text
 from . import scripts
+from .named_attributes import attribute_name, record_attribute
 from .recorder import begin, end, finish
 from .records import MAX_MARKS, Marks, clock, current, has_capacity
 
@@ -147,6 +151,26 @@ def request(
     if traceparent:
         facts += ("@traceparent", traceparent, 0)
     return Request(name, facts)
+
+
+def attribute(name: str, value: object) -> None:
+    """Count the current request by the value of an attribute, such as the tenant, to find out what slow requests share.
+
+    Outside of any request, the call has no effect. If a request calls it twice for an attribute, the last value counts.
+
+    Args:
+        name: Name of the attribute: at most 40 letters, digits, `_`, `.` and `-`. A process accepts eight names.
+        value: Value of the attribute, as text. A process counts 50 values of an attribute, and the others together as "__other__".
+
+    Example:
+        stagelens.attribute("tenant", account.name)
+    """
+    marks = current.get()
+    if marks is None:
+        return
+    known = attribute_name(name)
+    if known:
+        record_attribute(marks, known, to_text(value))
 
 
 class StageTimer:

@@ -257,6 +257,11 @@ def _resource(read: _Reader) -> dict[str, str]:
     return {printable(key): printable(value) for key, value in attributes.items()}
 
 
+def service_name(env: Mapping[str, str]) -> str:
+    """Return the name of the service of this process."""
+    return _resource(_Reader(env))[names.SERVICE_NAME]
+
+
 def script_name(argv: list[str]) -> str:
     """Return the default service name, which is the name of the script.
 

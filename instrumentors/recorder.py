@@ -38,7 +38,7 @@ from contextvars import ContextVar, Token
 from typing import Final
 
 from . import records, trace_context
-from .records import CLOSED, OPEN, UNTIMED, Kind, Marks, Record, clock
+from .records import ARRIVAL, CLOSED, OPEN, UNTIMED, Kind, Marks, Record, clock
 
 # Assigned, not imported: CPython compiles a method call on an imported name without its fast path, which costs the request
 # path 90 ns.
@@ -60,6 +60,8 @@ _before_first: Callable[[], object] | None = None
 # One in this many requests without stages records its stages, only to estimate what they would cost.
 SCOUTS: Final = 64
 _turns = itertools.count()
+# Number of the next request: the cheapest way to count on the request path, and the counter stays exact with any number of threads.
+arrivals = itertools.count()
 pending: deque[Record] = deque()
 # Called by a request with its marks and its route as far as known, while `agent/profile.py` samples; never raises.
 opened: Callable[[Marks, str], None] | None = None
@@ -85,6 +87,8 @@ class Counter:
 
 
 dropped = Counter()
+# Requests that began and will not be finished.
+abandoned = Counter()
 
 
 def begin() -> tuple[Marks, Token[Marks | None]] | None:
@@ -103,7 +107,7 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
             return None
         if spare == WITHOUT_STAGES:
             return begin_untimed(untimed if next(_turns) % SCOUTS else current)
-    marks: Marks = [OPEN, clock(), 0]
+    marks: Marks = [OPEN, clock(), 0, ARRIVAL, next(arrivals), 0]
     span_of_theirs = trace_context.span_of_theirs
     if span_of_theirs is not None:
         _join(marks, span_of_theirs)
@@ -134,7 +138,7 @@ def _calibrate() -> None:
 
 def begin_untimed(variable: ContextVar[Marks | None]) -> tuple[Marks, Token[Marks | None]]:
     """Start a request that is counted without stages; they are still recorded if *variable* is `current`, not if `untimed`."""
-    marks: Marks = [OPEN, clock(), 0, UNTIMED, int(variable is current), 0]
+    marks: Marks = [OPEN, clock(), 0, ARRIVAL, next(arrivals), 0, UNTIMED, int(variable is current), 0]
     span_of_theirs = trace_context.span_of_theirs
     if span_of_theirs is not None:
         _join(marks, span_of_theirs)
@@ -161,6 +165,12 @@ def end(token: Token[Marks | None]) -> None:
             untimed.reset(token)
         except ValueError:
             pass
+
+
+def abandon(token: Token[Marks | None]) -> None:
+    """Remove a request from this context that will not be finished, because its record failed."""
+    end(token)
+    abandoned.add()
 
 
 def finish(  # noqa: PLR0917 - positional, because keywords cost the request path more
@@ -299,7 +309,7 @@ def flush(timeout_seconds: float = 2.0) -> None:
 
 def _reset() -> None:
     """Clear all state in a forked child, because the parent reports its own requests."""
-    global dropped, background, forked_at, spare, opened  # noqa: PLW0603 - the child may have inherited half-changed objects
+    global abandoned, arrivals, dropped, background, forked_at, spare, opened  # noqa: PLW0603 - the child may have inherited half-changed objects
     forked_at = clock()
     spare = NEVER if _before_first is None else CALIBRATION
     current.set(None)
@@ -307,7 +317,8 @@ def _reset() -> None:
     pending.clear()
     opened = None
     working.clear()
-    dropped = Counter()
+    dropped, abandoned = Counter(), Counter()
+    arrivals = itertools.count()
     background = Background(_run)
 
 

@@ -22,6 +22,13 @@ The list is held by the context variable `current` and consists of triples `key,
 
       @model, @model_version, @device, @provider, @method  text, 0; the last one wins
       @batch            number of items, 0; the last one wins
+      @arrival          number of the request in the order in which the requests of the process started, 0; the first fact of a
+                        request, from which the aggregation counts the requests that ran at its arrival (`arrivals.py`)
+      @request_size     size of the request body in bytes, or the text of the header with it, 0
+      @response_size    size of the response body in bytes, 0
+      @queue_length     number of jobs that waited in a queue before a job of the request was added, 0; the largest one wins
+      @caller           W3C header `tracestate` with the service that sent the request (`trace_context.caller_of`), 0
+      @attribute        name and value of an attribute that the user named, 0; the last one of a name wins
       @traceparent      W3C header that came with the request, 0; the first one wins
       @trace            trace id and span id of the request, 0: created for the first outgoing call; the first one wins
       @parent           span of the user's own OpenTelemetry SDK around the request (`trace_context.Parent`), 0; the first one wins
@@ -65,11 +72,13 @@ Record: TypeAlias = tuple[Marks, int, int, str, str, int, Kind]
 OPEN: Final = "@open"
 CLOSED: Final = "@closed"
 FULL: Final = "@full"
+ARRIVAL: Final = "@arrival"
+ATTRIBUTE: Final = "@attribute"
 UNTIMED: Final = "@untimed"
 # Fact of marks that belong to several requests at once, or to none (`tickets.py`).
 SHARED: Final = "@shared"
 # Facts whose repetition adds no information; of all other facts each occurrence counts.
-_LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch"})
+_LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch", ATTRIBUTE})
 # How a stage was timed, if not by a clock around the call: from device events; only its launch, because the device reported
 # nothing; reported by the server for this call; the average of the server over its current calls.
 TIMINGS: Final = ("@gpu", "@launch", "@reported", "@averaged")

@@ -18,7 +18,7 @@ from ..core.partition import Interval, segments
 from ..core.stages import BY_KEY, HANDLER, OVERHEAD
 from ..core.text import to_integer
 from .instrumentor import log_failure
-from .records import BODY, REPORTED, REST, TIMINGS, Late, Marks, Record
+from .records import ATTRIBUTE, BODY, REPORTED, REST, TIMINGS, Late, Marks, Record
 
 
 class RequestFacts(NamedTuple):
@@ -103,6 +103,10 @@ def _first_token(facts: dict[str, Any], key: str, when: Any, definition: Any) ->
         facts[key] = (when, definition)
 
 
+def _largest(facts: dict[str, Any], key: str, number: Any, _second: Any) -> None:
+    facts[key] = max(facts.get(key, 0), to_integer(number))
+
+
 def _sum(facts: dict[str, Any], key: str, count: Any, _second: Any) -> None:
     facts[key] = facts.get(key, 0) + to_integer(count)
 
@@ -112,6 +116,11 @@ def _sum_pace(facts: dict[str, Any], key: str, spent: Any, over: Any) -> None:
     paces = facts.setdefault(key, {})
     before = paces.get(definition, (0, 0))
     paces[definition] = (before[0] + to_integer(spent), before[1] + to_integer(tokens))
+
+
+def _named(facts: dict[str, Any], key: str, named: Any, _second: Any) -> None:
+    name, value = named
+    facts.setdefault(key, {})[name] = value
 
 
 def _longest(facts: dict[str, Any], key: str, length: Any, definition: Any) -> None:
@@ -132,6 +141,8 @@ _COMBINED = {
     "@parent": _first,
     "@traceparent": _first,
     "@first_token": _first_token,
+    "@queue_length": _largest,
+    ATTRIBUTE: _named,
     "@tokens_in": _sum,
     "@tokens_out": _sum,
     "@per_token": _sum_pace,

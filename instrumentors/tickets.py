@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 from . import recorder
 from .instrumentor import log_failure
 from .recorder import end
-from .records import CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current
+from .records import ATTRIBUTE, CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current
 from .request_marks import complete, is_ready
 
 # Per request; work for further tickets is not recorded.
@@ -36,7 +36,20 @@ MAX_TICKETS: Final = 1024
 _PLAIN: Final = frozenset({str, int, float})
 # Facts of a run that do not hold for each of its requests.
 NOT_SHARED: Final = frozenset(
-    {OPEN, CLOSED, FULL, SHARED, "@late", "@trace", "@traceparent", "@parent", "@force", "@tokens_in", "@tokens_out"}
+    {
+        OPEN,
+        CLOSED,
+        FULL,
+        SHARED,
+        ATTRIBUTE,
+        "@late",
+        "@trace",
+        "@traceparent",
+        "@parent",
+        "@force",
+        "@tokens_in",
+        "@tokens_out",
+    }
 )
 
 

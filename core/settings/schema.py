@@ -72,6 +72,12 @@ AGENT = (
         "your functions to time as stages, such as `preprocess=serve:prepare,postprocess=serve:describe`",
         option="--stage",
     ),
+    Setting(
+        "STAGELENS_ATTRIBUTES",
+        "",
+        "[attributes of requests](python-api.md#attributes) in a header or in a member of the header `baggage`, such as "
+        "`tenant=header:x-tenant,plan=baggage:plan`",
+    ),
     Setting("STAGELENS_EXPORT_INTERVAL", "10s", "time between two exports"),
     Setting(
         "STAGELENS_BUFFER_SIZE",

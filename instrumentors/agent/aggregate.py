@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ...core import names
+from ...core.attribute_histograms import AttributeHistograms, AttributeLimits
 from ...core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ...core.names import AGENT_LEVELS
 from ...core.partition import Interval, partition
@@ -24,6 +25,7 @@ from ..records import UNTIMED as WITHOUT_STAGES
 from ..records import Marks, Record
 from ..request_marks import read_request
 from ..stalls import by_stage, stalls
+from .attributes import Arrivals, attribute_values
 from .profile import MAX_KEYS, Profiler, other_key
 from .sample import Sampler
 
@@ -96,6 +98,7 @@ class Delta:
         counts: Histograms of the series.
         loads: Request totals by level.
         profile_keys: Keys of its profile.
+        attributes: Histograms of the series by attribute, which are exported less often; None for no series.
     """
 
     sampler: Sampler[Record]
@@ -103,6 +106,7 @@ class Delta:
     counts: RequestHistograms = field(default_factory=RequestHistograms)
     loads: dict[int, RequestTotals] = field(default_factory=dict[int, RequestTotals])
     profile_keys: set[str] = field(default_factory=set[str])
+    attributes: AttributeHistograms | None = None
 
 
 class _Series:
@@ -112,17 +116,18 @@ class _Series:
     series and shares the stage names.
     """
 
-    __slots__ = ("cold", "delta", "dimensions", "own_stages")
+    __slots__ = ("attributes", "cold", "delta", "dimensions", "own_stages")
 
-    def __init__(self, dimensions: Dimensions, own_stages: set[str] | None = None) -> None:
+    def __init__(self, dimensions: Dimensions, limits: AttributeLimits, own_stages: set[str] | None = None) -> None:
         self.dimensions = dimensions
+        self.attributes = AttributeHistograms(limits)
         self.own_stages: set[str] = set() if own_stages is None else own_stages
         self.delta: Delta | None = None
         self.cold: _Series | None = None
 
-    def twin(self) -> _Series:
+    def twin(self, limits: AttributeLimits) -> _Series:
         if self.cold is None:
-            self.cold = _Series(self.dimensions._replace(cold="true"), self.own_stages)
+            self.cold = _Series(self.dimensions._replace(cold="true"), limits, self.own_stages)
         return self.cold
 
 
@@ -137,6 +142,7 @@ class Aggregator:
 
     Attributes:
         level: Recording level, from `ALL` to `REQUESTS_ONLY`.
+        arrivals: Arrivals and ends of the requests.
         samples: Some of the latest requests, with their stages.
     """
 
@@ -153,6 +159,8 @@ class Aggregator:
         self._max_series = max_series
         self._profiler = profiler
         self.level = ALL
+        self.arrivals = Arrivals()
+        self._limits = AttributeLimits()
         self._taken = RequestTotals()
         self.samples: deque[Record] = deque(maxlen=MAX_SAMPLES)
         self._until_sampled = 0
@@ -185,10 +193,10 @@ class Aggregator:
                 own = partition(intervals, start, end)
         cold = "load" in own
         if cold:
-            series = series.twin()
+            series = series.twin(self._limits)
         delta = series.delta
         if delta is None:
-            delta = series.delta = self.nothing(series.own_stages)
+            delta = series.delta = self._delta(series)
         load = delta.loads.get(level) or delta.loads.setdefault(level, RequestTotals())
         load.requests += 1
         load.stages += len(intervals)
@@ -203,6 +211,8 @@ class Aggregator:
         if level < NO_FACTS:
             _add_facts(delta.counts, facts, intervals, own, (start, end))
             _add_stalls(delta.counts, intervals, start, end)
+            values = attribute_values(facts, marks[1], self.arrivals, self._limits)
+            series.attributes.add(values, end - start)
             frozen += self._profile(record, delta, own, intervals, end)
         if level < NO_TRACES:
             delta.sampler.offer(copy, end - start, failed=failed, cold=cold, forced="@force" in facts)
@@ -230,9 +240,12 @@ class Aggregator:
                 total.include(load)
         return total
 
-    def nothing(self, own_stages: set[str] | None = None) -> Delta:
-        """Return an empty delta for a series."""
-        return Delta(Sampler(self._keep, self._rng), set() if own_stages is None else own_stages)
+    def nothing(self) -> Delta:
+        """Return an empty delta of no series."""
+        return Delta(Sampler(self._keep, self._rng))
+
+    def _delta(self, series: _Series) -> Delta:
+        return Delta(Sampler(self._keep, self._rng), series.own_stages, attributes=series.attributes)
 
     def take(self) -> dict[Dimensions, Delta]:
         """Return the data since the last call, and reset it."""
@@ -243,6 +256,12 @@ class Aggregator:
                     self._taken.include(load)
                 deltas[series.dimensions], series.delta = series.delta, None
         return deltas
+
+    def attributes(self) -> Iterator[tuple[Dimensions, AttributeHistograms]]:
+        """Yield the histograms by attribute of each series, to be taken."""
+        self._limits.cells = 0
+        for series in self._all():
+            yield series.dimensions, series.attributes
 
     def _series(self, facts: dict[str, Any], route: str, *, failed: bool) -> _Series:
         get = facts.get
@@ -259,7 +278,7 @@ class Aggregator:
     def _find(self, dimensions: Dimensions) -> _Series:
         if dimensions not in self._known and len(self._known) >= self._max_series:
             dimensions = dimensions.as_other()
-        return self._known.setdefault(dimensions, _Series(dimensions))
+        return self._known.setdefault(dimensions, _Series(dimensions, self._limits))
 
     def _all(self) -> Iterator[_Series]:
         for series in self._known.values():

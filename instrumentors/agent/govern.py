@@ -123,8 +123,9 @@ class AggregationCost:
     def calibrate(self, record: Record) -> None:
         """Measure the cost once, with a *record* that has stages."""
         marks, *rest = record
-        start, own = marks[:3], marks[6:] if records.UNTIMED in marks[3:4] else marks[3:]
-        timed, spared = (start + own, *rest), ([*start, records.UNTIMED, 0, 0], *rest)
+        keys = marks[::3]
+        at = 3 * keys.index(records.UNTIMED) if records.UNTIMED in keys else len(marks)
+        timed, spared = (marks[:at] + marks[at + 3 :], *rest), ([*marks[:3], records.UNTIMED, 0, 0], *rest)
         self._costs.append(
             [
                 _aggregation_ns(aggregator, spared if aggregator.level == REQUESTS_ONLY else timed)
@@ -145,6 +146,8 @@ def _aggregation_ns(aggregator: Aggregator, record: Any) -> int:
         aggregator.add(record)
         took = time.thread_time_ns() - started
         aggregator.take()
+    for _, attributes in aggregator.attributes():
+        deque(attributes.take(), maxlen=0)
     return took
 
 
@@ -263,7 +266,7 @@ _LEVEL_TEXTS = (
     "requests are counted without their stages",
     "nothing is recorded",
 )
-Work: TypeAlias = Literal["counting", "export", "traces", "profile"]
+Work: TypeAlias = Literal["counting", "export", "traces", "attributes", "profile"]
 
 
 class CpuAccount:
@@ -301,6 +304,7 @@ class CpuAccount:
             "counting": self._spent["counting"],
             "export": self._spent["export"] + self._sending_ns(),
             "traces": self._spent["traces"],
+            "attributes": self._spent["attributes"],
             "profile": self._profiling_ns(),
         }
 
@@ -330,8 +334,9 @@ class CostController:
         self._spent_before = self._added_before = self._exported_before = cpu.spent_ns()
         # Mean number of stages of a request that is recorded with them. Facts cost little: most are recorded with a stage.
         self._stages = 0.0
-        # CPU time of the latest exports, and of their traces. [nanoseconds per second]
-        self._exporting = self._tracing = 0.0
+        # CPU time of the latest exports, of their traces, and of the latest export of attributes. [nanoseconds per second]
+        self._exporting = self._tracing = self._attributing = 0.0
+        self._attributes_at, self._attributes_before = self._exported_at, self._exported_before
         # Part of a core that the profiler may use.
         self.profiler_share = 1.0
 
@@ -377,6 +382,14 @@ class CostController:
         if self.level == ALL:
             self._tracing = (spent["traces"] - self._exported_before["traces"]) / seconds
         self._exported_at, self._exported_before = now, spent
+
+    def note_attributes(self) -> None:
+        """Record the CPU time of the export of attributes that has just ended."""
+        now, spent = time.monotonic(), self._cpu.spent_ns()
+        seconds = now - self._attributes_at
+        if self.level < NO_FACTS and seconds >= SAMPLE_EVERY_SECONDS:
+            self._attributing = (spent["attributes"] - self._attributes_before["attributes"]) / seconds
+        self._attributes_at, self._attributes_before = now, spent
 
     def add_costs(self, deltas: dict[Dimensions, Delta]) -> None:
         """Add the cost of their requests to *deltas*; at level `NOTHING` add a delta that reports this level."""
@@ -424,7 +437,9 @@ class CostController:
         for level in range(NOTHING):
             counting = max(0.0, counting_ns + calibrated[level] - calibrated[min(self.level, REQUESTS_ONLY)])
             tracing = self._tracing if level == ALL else 0.0
-            costs.append(self._path_ns(level, self._stages) + counting + (self._exporting + tracing) / rate)
+            attributing = self._attributing if level < NO_FACTS else 0.0
+            spent = self._exporting + tracing + attributing
+            costs.append(self._path_ns(level, self._stages) + counting + spent / rate)
         return [*costs, 0.0]
 
     def _path_ns(self, level: int, stages: float) -> float:

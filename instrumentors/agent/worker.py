@@ -18,7 +18,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from ...core import names
@@ -28,11 +28,11 @@ from .. import loads, recorder, records
 from ..config import AgentConfig
 from ..export import user_spans
 from ..export.exporter import ExportBatch, Exporter
-from ..export.otlp import SERIES_A_BODY, TRACES_A_BODY, Encoder, ExportInterval, chunks
+from ..export.otlp import POINTS_A_BODY, SERIES_A_BODY, TRACES_A_BODY, Encoder, ExportInterval, Point, chunks
 from ..recorder import park_if_inherited
 from ..request_marks import DeferredRecords
 from ..stalls import ProcessCounters, stalls
-from .aggregate import Aggregator, Delta, Dimensions
+from .aggregate import NO_FACTS, Aggregator, Delta, Dimensions
 from .govern import CostController, CpuAccount
 from .hardware import Hardware
 from .profile import Profiler
@@ -44,6 +44,9 @@ AGGREGATE_AT_ONCE = 64
 TRACES_AT_ONCE = 8
 AGGREGATE_EVERY_SECONDS = 1.0
 PAUSE_SECONDS = 0.001
+# Attributes are exported less often than the rest, because there are many of them.
+ATTRIBUTE_SECONDS = 60.0
+SERIES_AT_ONCE = 8
 
 
 class LossCounter:
@@ -131,9 +134,10 @@ class Agent:
         self._working = threading.Lock()
         self._without_pauses = False
         self._logged: set[str] = set()
-        self._overflow_before = 0
-        self._since_ns = time.time_ns()
+        self._overflow_before = self._unrecorded_before = 0
+        self._since_ns = self._attributes_since_ns = time.time_ns()
         self._schedule = Schedule(config.interval_seconds, time.time())
+        self._attribute_schedule = Schedule(ATTRIBUTE_SECONDS, time.time())
 
     def run(self) -> None:
         """Aggregate and export in an endless loop."""
@@ -189,6 +193,9 @@ class Agent:
 
     def _count_pending(self) -> None:
         pending = recorder.pending
+        arrivals = self._aggregator.arrivals
+        arrivals.age(time.monotonic())
+        arrivals.drop(self._unrecorded())
         # Only the currently pending records: exports must still happen under a load that exceeds the aggregation.
         for _ in range(0, len(pending), AGGREGATE_AT_ONCE):
             for _ in range(min(AGGREGATE_AT_ONCE, len(pending))):
@@ -202,8 +209,17 @@ class Agent:
             self._pause()
 
     def _add(self, record: records.Record) -> None:
+        self._note_end(record)
         if not self._deferred.holds(record, time.monotonic()):
             self._count(record)
+
+    def _note_end(self, record: records.Record) -> None:
+        marks, _, end, *_ = record
+        if marks[3:4] != [records.ARRIVAL]:
+            return
+        # The numbers of requests of the parent are from another count; -1 is the start of a calibration request.
+        if marks[1] >= recorder.forked_at or marks[1] == -1:
+            self._aggregator.arrivals.end(marks[4], end)
 
     def _count(self, record: records.Record) -> None:
         try:
@@ -235,7 +251,14 @@ class Agent:
             self._export_metrics(interval, deltas, readings)
         with self._cpu.spending("traces"):
             self._export_traces(deltas, anchor_ns)
+        if self._costs.level < NO_FACTS:
+            with self._cpu.spending("attributes"):
+                self._merge_attributes(deltas.values())
         self._costs.note_export()
+        if self._attribute_schedule.due(now_ns / 1e9) or not due:
+            with self._cpu.spending("attributes"):
+                self._export_attributes(now_ns)
+            self._costs.note_attributes()
 
     def _export_metrics(
         self, interval: ExportInterval, deltas: Mapping[Dimensions, Delta], readings: Sequence[Reading]
@@ -246,6 +269,32 @@ class Agent:
             dropped, readings = {}, ()
         if dropped or readings:
             self._offer_metrics(interval, {}, dropped, readings)
+
+    def _merge_attributes(self, deltas: Iterable[Delta]) -> None:
+        for some in chunks(deltas, SERIES_AT_ONCE):
+            for delta in some:
+                if delta.attributes is not None:
+                    delta.attributes.merge(delta.counts)
+            self._pause()
+
+    def _export_attributes(self, now_ns: int) -> None:
+        interval = ExportInterval(min(self._attributes_since_ns, now_ns - 1), now_ns)
+        self._attributes_since_ns = now_ns
+        series: list[tuple[Dimensions, list[Point]]] = []
+        for dimensions, attributes in self._aggregator.attributes():
+            points = list(attributes.take())
+            if points:
+                series.append((dimensions, points))
+            if sum(len(points) for _, points in series) >= POINTS_A_BODY:
+                self._offer_points(interval, series)
+                series = []
+            self._pause()
+        if series:
+            self._offer_points(interval, series)
+
+    def _offer_points(self, interval: ExportInterval, series: Sequence[tuple[Dimensions, Sequence[Point]]]) -> None:
+        # Its requests are counted by another export.
+        self._offer(self.config.metrics_url, partial(self._encoder.points, interval, series), 0)
 
     def _export_traces(self, deltas: Mapping[Dimensions, Delta], anchor_ns: int) -> None:
         free_spans = user_spans.MAX_SPANS
@@ -260,6 +309,11 @@ class Agent:
 
     def _offer_traces(self, traces: Sequence[Trace], anchor_ns: int) -> None:
         self._offer(self.config.traces_url, partial(self._encoder.traces, traces, anchor_ns), 0)
+
+    def _unrecorded(self) -> int:
+        """Return the number of requests that have ended without a record since the last call."""
+        before, self._unrecorded_before = self._unrecorded_before, recorder.dropped.read() + recorder.abandoned.read()
+        return self._unrecorded_before - before
 
     def _dropped(self) -> dict[str, int]:
         dropped = self._losses.take()

@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from ...core import hardware, names
 from ...core.hardware import Kind, Measure, Reading
@@ -32,6 +32,10 @@ DROP_REASON = "reason"
 # Limits of one post: a few hundred kB before compression.
 SERIES_A_BODY = 50
 TRACES_A_BODY = 100
+POINTS_A_BODY = 1000
+
+# Metric, key (`names.METRICS`) and histogram.
+Point: TypeAlias = tuple[str, str, Histogram]
 
 # AggregationTemporality, SpanKind, StatusCode
 DELTA, CUMULATIVE = 1, 2
@@ -74,16 +78,26 @@ class Encoder:
             dropped: Requests that could not be counted, by reason.
             readings: Hardware metrics.
         """
-        points: defaultdict[str, list[bytes]] = defaultdict(list)
-        for dimensions, delta in deltas.items():
-            for metric, point in _series_points(interval, dimensions, delta):
-                points[metric].append(message_field(1, point))
-            self._pause()
-        metrics = [_histogram_metric(name, points[name]) for name in names.METRICS if points[name]]
+        series = ((dimensions, delta.counts.histograms()) for dimensions, delta in deltas.items())
+        metrics = self._histogram_metrics(interval, series)
         if dropped:
             metrics.append(_dropped_metric(interval, dropped))
         metrics += _machine_metrics(interval, readings)
         return self._body(metrics)
+
+    def points(self, interval: ExportInterval, series: Iterable[tuple[Dimensions, Iterable[Point]]]) -> bytes:
+        """Return the body of the histograms of each series, gzipped."""
+        return self._body(self._histogram_metrics(interval, series))
+
+    def _histogram_metrics(
+        self, interval: ExportInterval, series: Iterable[tuple[Dimensions, Iterable[Point]]]
+    ) -> list[bytes]:
+        points: defaultdict[str, list[bytes]] = defaultdict(list)
+        for dimensions, histograms in series:
+            for metric, point in _series_points(interval, dimensions, histograms):
+                points[metric].append(message_field(1, point))
+            self._pause()
+        return [_histogram_metric(name, points[name]) for name in names.METRICS if points[name]]
 
     def traces(self, traces: Iterable[Trace], anchor_ns: int) -> bytes:
         """Return the body of the spans of *traces*, gzipped.
@@ -117,10 +131,12 @@ def chunks(items: Iterable[T], size: int) -> Iterator[list[T]]:
         yield chunk
 
 
-def _series_points(interval: ExportInterval, dimensions: Dimensions, delta: Delta) -> Iterator[tuple[str, bytes]]:
+def _series_points(
+    interval: ExportInterval, dimensions: Dimensions, histograms: Iterable[Point]
+) -> Iterator[tuple[str, bytes]]:
     """Yield the metric name and the encoded ExponentialHistogramDataPoint of each histogram."""
     series, times = _attribute_fields(1, series_attributes(dimensions)), _interval_fields(interval)
-    for metric, key, histogram in delta.counts.histograms():
+    for metric, key, histogram in histograms:
         own = _attribute_fields(1, {names.METRICS[metric]: key})
         yield metric, series + own + times + _histogram_fields(histogram, summed=metric not in names.TIME_METRICS)
 

@@ -15,8 +15,9 @@ from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
+from .. import named_attributes
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
-from ..recorder import begin, end, finish
+from ..recorder import abandon, begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
 from .server_common import (
@@ -46,6 +47,7 @@ class AiohttpExchange:
         "_error_type",
         "_handler",
         "_request",
+        "_size",
         "_start",
         "_stream",
         "_streamed",
@@ -61,6 +63,8 @@ class AiohttpExchange:
         self._error_type = ""
         self._stream: ResponseStream | None = None
         self._streamed: Any = None
+        # Size of the parts of a streamed response. [bytes]
+        self._size = 0
         # Whether the handler inside the middlewares records itself.
         self.handler_timed = False
         headers = request.headers
@@ -70,7 +74,11 @@ class AiohttpExchange:
             headers.get("traceparent", ""),
             headers.get("X-Force-Trace", ""),
             proxy_wait_ns(headers.get("X-Request-Start", "")),
+            headers.get("tracestate", ""),
+            headers.get("Content-Length", ""),
         )
+        if named_attributes.sources:
+            named_attributes.record_headers(marks, lambda name: ", ".join(headers.getall(name, ())))
 
     async def handle(self, request: Any) -> Any:
         """Call the handler and note its exception, for which aiohttp sends the response."""
@@ -97,6 +105,7 @@ class AiohttpExchange:
         self._streamed = response
         if not size:
             return
+        self._size += size
         if self._stream is None:
             self._stream = ResponseStream(clock())
         else:
@@ -107,9 +116,10 @@ class AiohttpExchange:
         if len(self.marks) < MAX_MARKS:
             self.marks.extend(("network", started, ended))
 
-    def last_byte(self, started: int) -> None:
-        """Record the end of the response; *started* is the start of its last write."""
+    def last_byte(self, started: int, size: int) -> None:
+        """Record the end of the response; *started* is the start of its last write, of *size* bytes."""
         self._ended = clock()
+        self._size += size
         self.mark_network(started, self._ended)
 
     def finish(self, response: Any) -> None:
@@ -121,6 +131,8 @@ class AiohttpExchange:
             error_type, status = self._outcome(response)
             if self._stream is not None and "Content-Length" not in self._streamed.headers:
                 self.marks.extend(self._stream.facts())
+            if response is not None and self._request.method != "HEAD":
+                self.marks.extend(("@response_size", response.headers.get("Content-Length", self._size), 0))
         except Exception:
             log_failure("describing a request")
         self.marks.extend(("framework", self.marks[1], ended))
@@ -263,7 +275,7 @@ def _open(connection: Any, request: Any, handler: Handler) -> tuple[AiohttpExcha
         return AiohttpExchange(request, handler, marks), token
     except Exception:
         if token is not None:
-            end(token)
+            abandon(token)
         log_failure("timing a request")
         return None
 
@@ -308,7 +320,7 @@ def _write_eof(original: Any) -> Any:
         try:
             await original(self, data)
         finally:
-            exchange.last_byte(started)
+            exchange.last_byte(started, len(data))
 
     return write_eof
 

@@ -17,9 +17,9 @@ from typing import Any, Final, TypeAlias
 
 from ...core.partition import partition
 from ...core.stages import BY_KEY, FRAMEWORK, HANDLER, OVERHEAD, ordered
-from .. import recorder
+from .. import named_attributes, recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
-from ..recorder import begin, end, end_work, finish, start_work
+from ..recorder import abandon, begin, end, end_work, finish, start_work
 from ..records import MAX_MARKS, MAX_WAYS_BACK, Marks, clock, current
 from ..request_marks import read_marks
 from ..stalls import watch_loop
@@ -112,6 +112,7 @@ Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
 # Key of the exchange in the ASGI scope, through which wrappers set the route.
 KEY = "stagelens"
 
+READ = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-start", b"x-force-trace"})
 # `pathsend` makes the server send a file as the complete body.
 LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
@@ -120,7 +121,7 @@ class AsgiExchange:
     """State of one HTTP request of any ASGI application: wraps `receive` and `send`, and finishes its record exactly once.
 
     The request lasts from its first byte to the last byte of the response; background tasks run later and do not belong to it.
-    Bodies are passed on unread, and so are headers except the three of `server_common`.
+    Bodies are passed on unread, and so are headers except those of `server_common`.
 
     Args:
         scope: The ASGI scope.
@@ -139,6 +140,7 @@ class AsgiExchange:
         "_receive",
         "_scope",
         "_send",
+        "_size",
         "_start",
         "_status",
         "_stream",
@@ -157,6 +159,8 @@ class AsgiExchange:
         self._status = 0
         self._headers: Iterable[tuple[bytes, bytes]] = ()
         self._stream: ResponseStream | None = None
+        # Size of the response body so far, -1 if the server sends a file. [bytes]
+        self._size = 0
         self._body_read = self._disconnected = self._finished = False
         # Class of an exception for which the framework has sent the response.
         self.error_type = ""
@@ -231,8 +235,12 @@ class AsgiExchange:
             self._status = message["status"]
             self._headers = message.get("headers", ())
         elif kind in LAST_MESSAGES:
-            if message.get("body"):
+            body = message.get("body")
+            if body:
+                self._size += len(body)
                 self._chunk(started, more)
+            elif kind != "http.response.body":
+                self._size = -1
             if not more:
                 self._last_byte()
 
@@ -260,7 +268,7 @@ class AsgiExchange:
         if not error_type and self._status >= FAILED:
             error_type = self.error_type
         self.end_handler()
-        self._marks.extend(("framework", self._marks[1], ended))
+        self._marks.extend(("framework", self._marks[1], ended, "@response_size", self._size, 0))
         finish(self._marks, self._start, ended, route, error_type, self._status)
 
     def _stream_facts(self) -> Marks:
@@ -280,16 +288,30 @@ class AsgiExchange:
         return self.mounts or (template if template and isinstance(template, str) else UNMATCHED)
 
     def _read_head(self) -> int:
-        traceparent = forced = ""
+        traceparent = tracestate = forced = size = ""
         waited = 0
         for name, value in self._scope["headers"]:
-            if name == b"traceparent":
+            if name not in READ:
+                continue
+            if name == b"content-length":
+                size = value.decode("latin-1")
+            elif name == b"traceparent":
                 traceparent = value.decode("latin-1")
+            elif name == b"tracestate":
+                tracestate = value.decode("latin-1")
             elif name == b"x-request-start":
                 waited = waited or proxy_wait_ns(value.decode("latin-1"))
             elif name == b"x-force-trace":
                 forced = value.decode("latin-1")
-        return record_request_head(self._marks, self._scope.get("method", ""), traceparent, forced, waited)
+        if named_attributes.sources:
+            named_attributes.record_headers(self._marks, self._header)
+        return record_request_head(
+            self._marks, self._scope.get("method", ""), traceparent, forced, waited, tracestate, size
+        )
+
+    def _header(self, name: str) -> str:
+        wanted = name.encode()
+        return ", ".join(value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted)
 
 
 async def serve(application: Application, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
@@ -331,7 +353,7 @@ def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Tok
     try:
         exchange = scope[KEY] = AsgiExchange(scope, receive, send, marks)
     except Exception:
-        end(token)
+        abandon(token)
         log_failure("timing a request")
         return None
     return exchange, token

@@ -27,6 +27,7 @@ from typing import Any, Final
 
 from ...core.names import BY_CLIENT_CONTENT
 from .. import records, trace_context
+from ..callers import TRACESTATE, own_tracestate
 from ..instrumentor import log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
@@ -230,18 +231,21 @@ def traceparent(marks: Marks) -> str:
 def with_traceparent(headers: Any, marks: Marks) -> Any:
     """Return a copy of *headers* with the request's `traceparent`, or *headers* itself if it has one already.
 
+    The service is added as `tracestate`, unless there is one.
+
     Args:
         headers: Mapping with a `copy` method; not modified.
         marks: Marks of the request.
     """
     try:
-        if any(name.lower() in {TRACEPARENT, b"traceparent"} for name in headers):
-            return headers
-        value = traceparent(marks)
+        present = {name.lower() for name in headers}
+        value = "" if TRACEPARENT in present or b"traceparent" in present else traceparent(marks)
         if not value:
             return headers
         carrier = headers.copy()
         carrier[TRACEPARENT] = value
+        if TRACESTATE not in present and b"tracestate" not in present:
+            carrier[TRACESTATE] = own_tracestate()
     except Exception:
         log_failure("propagating a trace")
         return headers

@@ -164,6 +164,8 @@ def _submit(original: Any) -> Any:
         if marks is None or marks[0] != OPEN or not job_and_args:
             return original(self, *job_and_args, **options)
         fn, *args = job_and_args
+        if not marks[2]:
+            _record_length(self, marks)
         waiting: list[Any] = [marks, clock()]
         job = _job(fn, waiting)
         # The pool may start a thread for the job, which must not belong to the request.
@@ -180,6 +182,16 @@ def _submit(original: Any) -> Any:
         return future
 
     return submit
+
+
+def _record_length(executor: Any, marks: Marks) -> None:
+    """Record the number of jobs that wait in *executor*, for the first job of a request."""
+    try:
+        jobs = getattr(executor, "_work_queue", None)
+        if jobs is not None and len(marks) < MAX_MARKS:
+            marks.extend(("@queue_length", jobs.qsize(), 0))
+    except Exception:
+        log_failure("reading the length of a queue")
 
 
 def _run_in_executor(original: Any) -> Any:

@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed_async
 from ..recorder import begin, end, finish
 from ..records import Marks, clock, current
@@ -96,6 +97,8 @@ def _process_events(original: Any) -> Any:
             _errors.reset(noted)
             end(token)
             current.reset(outer)
+            if not queued:
+                recorder.abandoned.add()
             try:
                 _finish(marks, queued, ended, _route(fn), errors[-1] if errors else "")
             except Exception:

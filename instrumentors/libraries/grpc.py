@@ -1,4 +1,4 @@
-"""gRPC client: times sync and asyncio calls as `dependency` and sends `traceparent` in the metadata.
+"""gRPC client: times sync and asyncio calls as `dependency` and sends `traceparent` and `tracestate` in the metadata.
 
 The time of a unary call with a future or with asyncio ends when the call completes. In a stream, the wait for the first message
 includes the wait for the headers.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from ..callers import TRACESTATE, own_tracestate
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, clock, current
 from .client_common import TRACEPARENT, record_read, record_wait, traceparent
@@ -161,14 +162,18 @@ def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks) ->
 
 
 def _carrying(metadata: Any, marks: Marks) -> Any:
-    """Return a copy of *metadata* with the request's `traceparent`."""
+    """Return a copy of *metadata* with the request's `traceparent`, and the service as `tracestate`."""
     try:
         # A copy, because an iterator can be read only once.
-        pairs = tuple(metadata or ())
-        if any(pair[0] == TRACEPARENT for pair in pairs):
+        pairs: tuple[Any, ...] = tuple(metadata or ())
+        present = {pair[0] for pair in pairs}
+        if TRACEPARENT in present:
             return pairs
         value = traceparent(marks)
+        if not value:
+            return pairs or metadata
+        state = () if TRACESTATE in present else ((TRACESTATE, own_tracestate()),)
     except Exception:
         log_failure("propagating a trace")
         return metadata
-    return (*pairs, (TRACEPARENT, value)) if value else pairs or metadata
+    return (*pairs, (TRACEPARENT, value), *state)

@@ -4,7 +4,7 @@
   method, such as `inference.Model/Predict`. Calls of methods that the server does not have share one route.
 - A request failed if its status is `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`, as in
   OpenTelemetry. A call that the client cancelled before its deadline did not fail.
-- `traceparent`, `x-request-start` and `x-force-trace` are read from the metadata.
+- `traceparent`, `tracestate`, `x-request-start` and `x-force-trace` are read from the metadata.
 """
 # Private functions of grpc._server run on the thread that needs them: arrival and interceptors on the thread of the completion
 # queue, the rest on a thread of the pool. The asyncio server is compiled, so two interceptors record its calls: the first one
@@ -23,9 +23,9 @@ from threading import get_ident
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from .. import recorder, scripts
+from .. import named_attributes, recorder, scripts
 from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, log_failure, timed, timed_call
-from ..recorder import begin, end, finish
+from ..recorder import abandon, begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
 from .server_common import (
@@ -65,6 +65,8 @@ class GrpcExchange:
         "marks",
         "method",
         "owner",
+        "request_bytes",
+        "response_bytes",
         "sending",
         "submitted",
     )
@@ -82,6 +84,9 @@ class GrpcExchange:
         # Thread or task of the call.
         self.owner: Any = None
         self._stream: ResponseStream | None = None
+        # Size of the messages so far, None if not known. [bytes]
+        self.request_bytes: int | None = None
+        self.response_bytes: int | None = None
 
     def open(self, marks: Marks, metadata: Iterable[Any]) -> None:
         """Read the metadata into the new *marks*; the request starts with its arrival."""
@@ -90,7 +95,10 @@ class GrpcExchange:
         opened, marks[1] = marks[1], self._arrived
         waited = proxy_wait_ns(head.get("x-request-start", ""))
         forced = head.get("x-force-trace", "")
-        self._start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited)
+        state = head.get("tracestate", "")
+        self._start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited, state)
+        if named_attributes.sources:
+            named_attributes.record_headers(marks, head.get)
         if opened > self.submitted:
             marks.extend(("queue", self.submitted, opened))
         if recorder.opened is not None:
@@ -132,9 +140,18 @@ class GrpcExchange:
         else:
             self._stream.add(at)
 
+    def sized(self, message: Any) -> Any:
+        """Count the size of a serialized *message* of the response, and return it."""
+        if isinstance(message, bytes):
+            self.response_bytes = (self.response_bytes or 0) + len(message)
+        return message
+
     def finish(self, ended: int) -> None:
         """Finish the record of the request."""
         self.end_handler()
+        for fact, size in (("@request_size", self.request_bytes), ("@response_size", self.response_bytes)):
+            if size is not None:
+                self.marks.extend((fact, size, 0))
         if self._stream is not None:
             self.marks.extend(self._stream.facts())
         elif self.sending:
@@ -147,7 +164,10 @@ class GrpcExchange:
         return self.method.lstrip("/")
 
 
-_READ = frozenset({"traceparent", "x-request-start", "x-force-trace"})
+_READ = frozenset(
+    {"traceparent", "tracestate", "x-request-start", "x-force-trace"}
+    | {source.header for source in named_attributes.sources}
+)
 # Call of the running task of an asyncio server.
 _exchange: ContextVar[GrpcExchange | None] = ContextVar("stagelens_grpc_exchange", default=None)
 
@@ -187,7 +207,7 @@ class GrpcServerInstrumentor(Instrumentor):
         self.replace(module, "_unary_request", _unary_request)
         self.replace(module._RequestIterator, "_next", _next)  # noqa: SLF001 - there is no public name for it
         self.replace(module, "_receive_message", _receive_message)
-        self.replace(module, "_serialize_response", timed_call("serialize"))
+        self.replace(module, "_serialize_response", _serialize_response)
         self.replace(module, "_send_response", _send_response)
         self.replace(module._interceptor, "service_pipeline", _service_pipeline)  # noqa: SLF001 - there is no public name for it
 
@@ -339,9 +359,22 @@ def _receive_message(original: Any) -> Any:
         exchange = vars(state).get("stagelens")
         if exchange is None or not exchange.marks:
             return original(state, call, request_deserializer)
-        return original(state, call, _recorded(exchange, request_deserializer))
+        return original(state, call, _receiving(exchange, request_deserializer))
 
     return _receive_message
+
+
+def _receiving(exchange: GrpcExchange, deserializer: Any) -> Any:
+    recorded = _recorded(exchange, deserializer)
+    if recorded is None:
+        return None
+
+    def call(message: Any) -> Any:
+        if isinstance(message, bytes):
+            exchange.request_bytes = (exchange.request_bytes or 0) + len(message)
+        return recorded(message)
+
+    return call
 
 
 def _recorded(exchange: GrpcExchange, convert: Any) -> Any:
@@ -361,6 +394,17 @@ def _recorded(exchange: GrpcExchange, convert: Any) -> Any:
             exchange.mark("serialize", started)
 
     return call
+
+
+def _serialize_response(original: Any) -> Any:
+    timed_original = timed_call("serialize")(original)
+
+    def _serialize_response(rpc_event: Any, state: Any, *rest: Any) -> Any:
+        serialized = timed_original(rpc_event, state, *rest)
+        exchange = vars(state).get("stagelens")
+        return serialized if exchange is None else exchange.sized(serialized)
+
+    return _serialize_response
 
 
 def _send_response(original: Any) -> Any:
@@ -445,7 +489,7 @@ def _opened(details: Any) -> GrpcExchange | None:
         if task is not None:
             task.add_done_callback(functools.partial(_done, exchange))
     except Exception:
-        end(token)
+        abandon(token)
         log_failure("timing a call of a gRPC server")
         return None
     return exchange
@@ -491,7 +535,7 @@ async def _intercept_method(_: Any, continuation: Callable[[Any], Awaitable[Any]
     return _with_behavior(
         found,
         lambda behavior: _aio_behavior(exchange, behavior),
-        lambda deserializer: _recorded(exchange, deserializer),
+        lambda deserializer: _receiving(exchange, deserializer),
         lambda serializer: _sending(exchange, serializer),
     )
 
@@ -503,7 +547,7 @@ def _sending(exchange: GrpcExchange, serializer: Any) -> Any:
 
     def call(message: Any) -> Any:
         try:
-            return recorded(message)
+            return exchange.sized(recorded(message))
         finally:
             exchange.sending = clock()
 

@@ -198,13 +198,15 @@ class Job(Ticket):
     Args:
         request: Marks of the request.
         reply: The object that the request waits for.
+        length: Number of jobs that waited in the queue, None if unknown.
     """
 
-    __slots__ = ("_key", "_reply", "confirmed", "owner", "parts", "released", "request", "resumed", "shared")
+    __slots__ = ("_key", "_length", "_reply", "confirmed", "owner", "parts", "released", "request", "resumed", "shared")
     automatic = True
 
-    def __init__(self, request: Marks, reply: Any) -> None:
+    def __init__(self, request: Marks, reply: Any, length: int | None = None) -> None:
         self.since = clock()
+        self._length = length
         self.gone = 0
         self.request: Marks | None = request
         # A cycle, which `release` breaks.
@@ -294,7 +296,7 @@ class Job(Ticket):
         self._discard_unknown()
         last = self.released or clock()
         parts: list[BatchRun] = [
-            _RunPart(run, start, min(end or last, last)) for run, start, end in self.parts if start < last
+            _RunPart(run, start, min(end or last, last), self._length) for run, start, end in self.parts if start < last
         ]
         if parts and self.resumed:
             parts.append(BatchRun([CLOSED, last, 0, "queue@loop", last, self.resumed], self.resumed))
@@ -308,18 +310,21 @@ class Job(Ticket):
 
 
 class _RunPart(BatchRun):
-    """The part of a run from *start* to *end*."""
+    """The part of a run from *start* to *end*, for a job that waited behind *length* others."""
 
-    __slots__ = ("_run",)
+    __slots__ = ("_length", "_run")
 
-    def __init__(self, run: QueueRun, start: int, end: int) -> None:
+    def __init__(self, run: QueueRun, start: int, end: int, length: int | None) -> None:
         super().__init__([CLOSED, start, 0], end)
         self._run = run
+        self._length = length
 
     def stage_facts(self) -> list[Triple]:
         """Return the triples of the run in this part."""
         start, end = self.marks[1], self.ended
         found: list[Triple] = [] if self._run.mixed else [("@batch", self._run.size, 0)]
+        if self._length is not None:
+            found.append(("@queue_length", self._length, 0))
         for triple in self._run.stage_facts():
             key, first, second = triple
             if key[0] == "@" or (start <= first and second <= end):
@@ -520,7 +525,7 @@ def _put(original: Any) -> Any:
     def put(self: Any, item: Any, block: Any = True, timeout: Any = None) -> Any:
         marks = current.get()
         if _jobs or (marks is not None and marks[0] == OPEN):
-            _send(marks, item)
+            _send(marks, item, self)
         return original(self, item, block, timeout)
 
     return put
@@ -530,13 +535,13 @@ def _put_nowait(original: Any) -> Any:
     def put_nowait(self: Any, item: Any) -> Any:
         marks = current.get()
         if _jobs or (marks is not None and marks[0] == OPEN):
-            _send(marks, item)
+            _send(marks, item, self)
         return original(self, item)
 
     return put_nowait
 
 
-def _send(marks: Marks | None, item: Any) -> None:
+def _send(marks: Marks | None, item: Any, into: Any) -> None:
     try:
         in_request = marks is not None and marks[0] == OPEN and marks[3:4] != [SHARED]
         for reply in replies(item):
@@ -546,18 +551,24 @@ def _send(marks: Marks | None, item: Any) -> None:
                 job.leave(None, clock())
                 job.shared = job.shared or (in_request and job.request is not None and job.request is not marks)
             elif in_request and marks is not None and not _is_set(reply):
-                _start(marks, reply)
+                _start(marks, reply, into)
     except Exception:
         log_failure("following a job in a queue")
 
 
-def _start(marks: Marks, reply: Any) -> None:
+def _start(marks: Marks, reply: Any, into: Any) -> None:
     tickets = request_tickets(marks, create=True)
     if tickets is not None:
-        job = _jobs[id(reply)] = Job(marks, reply)
+        job = _jobs[id(reply)] = Job(marks, reply, _length(into))
         tickets.add(job)
         if job.confirmed:
             reply.add_done_callback(job.release)
+
+
+def _length(waiting: Any) -> int | None:
+    """Return the number of items in a queue, without its lock if it has one; None if it is not known."""
+    size = getattr(waiting, "_qsize", None) or getattr(waiting, "qsize", None)
+    return None if size is None else size()
 
 
 def _get(original: Any) -> Any:

@@ -1,8 +1,10 @@
 """Shared by the web servers: the headers of a request that are read, and the timing of a streamed response.
 
-The method and three headers of a request are read:
+The method and five headers of a request are read, and those that STAGELENS_ATTRIBUTES names:
 
 - `traceparent`: the trace of the request.
+- `tracestate`: the service that sent the request, if Stagelens names it there.
+- `Content-Length`: the size of the body.
 - `X-Request-Start`: its arrival at a proxy. It moves the start of the request back; the wait is `queue`.
 - `X-Force-Trace`: forces the retention of its trace, if configured.
 
@@ -19,6 +21,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from ...core.names import BY_FIRST_CHUNK
+from ..callers import OWN_ENTRY
 from ..instrumentor import timed, timed_async
 from ..records import MAX_MARKS, Marks, clock, current
 from ..trace_context import is_forced
@@ -161,7 +164,15 @@ _UNITS_NS = ((1e17, 1), (1e14, 10**3), (1e11, 10**6), (0, 10**9))
 _SENT_AT = re.compile(r"(?:t=)?([0-9]{9,19}(?:\.[0-9]{1,9})?)")
 
 
-def record_request_head(marks: Marks, method: str | None, traceparent: str, forced: str, waited_ns: int) -> int:
+def record_request_head(  # noqa: PLR0917 - positional, because keywords cost the request path more
+    marks: Marks,
+    method: str | None,
+    traceparent: str,
+    forced: str,
+    waited_ns: int,
+    tracestate: str = "",
+    size: str = "",
+) -> int:
     """Record the method and headers of a request, and return its start.
 
     Args:
@@ -170,6 +181,8 @@ def record_request_head(marks: Marks, method: str | None, traceparent: str, forc
         traceparent: Value of the header, "" for none.
         forced: Value of `X-Force-Trace`, "" for none.
         waited_ns: Wait of the request before its arrival. [nanoseconds]
+        tracestate: Value of the header, "" for none.
+        size: Value of `Content-Length`, "" for none.
 
     Returns:
         Start of the request. [nanoseconds by `clock`]
@@ -179,6 +192,10 @@ def record_request_head(marks: Marks, method: str | None, traceparent: str, forc
         marks.extend(("@method", method if method in METHODS else OTHER_METHOD, 0))
     if traceparent:
         marks.extend(("@traceparent", traceparent, 0))
+    if OWN_ENTRY in tracestate:
+        marks.extend(("@caller", tracestate, 0))
+    if size:
+        marks.extend(("@request_size", size, 0))
     if forced and is_forced(forced):
         marks.extend(("@force", 1, 0))
     if waited_ns:

@@ -2,7 +2,7 @@
 
 WSGI has no hook for sending: the time between two parts of the body is the server writing the first one to the client,
 and is `network`. Reading the body through `wsgi.input` is `network` too. Both are passed on unread, and so are headers
-except the three of `server_common`.
+except those of `server_common`.
 
 The application's code also runs while its body is iterated (a generator), in whatever thread or context the server
 uses: the request is in the context during each step and never in between.
@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextvars import ContextVar, Token
 from typing import Any, TypeAlias
 
+from .. import named_attributes
 from ..instrumentor import log_failure
-from ..recorder import begin, end, finish
+from ..recorder import abandon, begin, end, finish
 from ..records import MAX_MARKS, Marks, clock, current
 from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
 
@@ -38,6 +39,7 @@ class WsgiExchange:
 
     __slots__ = (
         "_headers",
+        "_size",
         "_start",
         "_start_response",
         "_status",
@@ -59,6 +61,8 @@ class WsgiExchange:
         self._status = 0
         self._headers: Iterable[tuple[str, str]] = ()
         self._stream: ResponseStream | None = None
+        # Size of the response body so far, -1 if the server sends a file. [bytes]
+        self._size = 0
         # Start of the current write of the server, 0 for none.
         self._written = 0
         self._start = record_request_head(
@@ -68,7 +72,11 @@ class WsgiExchange:
             environ.get("HTTP_X_FORCE_TRACE", ""),
             # The wait since the proxy includes the wait for a thread of the server.
             max(proxy_wait_ns(environ.get("HTTP_X_REQUEST_START", "")), _waited_here()),
+            environ.get("HTTP_TRACESTATE", ""),
+            environ.get("CONTENT_LENGTH", ""),
         )
+        if named_attributes.sources:
+            named_attributes.record_headers(marks, lambda name: environ.get(_variable(name)))
 
     def name(self, template: str) -> None:
         """Set the route to *template*."""
@@ -99,10 +107,15 @@ class WsgiExchange:
         self._written = now = clock()
         if not size:
             return
+        self._size += size
         if self._stream is None:
             self._stream = ResponseStream(now)
         else:
             self._stream.add(now)
+
+    def send_file(self) -> None:
+        """Record that a file was passed to the server, whose size is not known."""
+        self._written, self._size = clock(), -1
 
     def finish(self, error_type: str) -> None:
         """Finish the record of the request; repeated calls have no effect."""
@@ -115,7 +128,7 @@ class WsgiExchange:
             self.marks.extend(self._stream_facts())
         except Exception:
             log_failure("describing a request")
-        self.marks.extend(("framework", self.marks[1], ended))
+        self.marks.extend(("framework", self.marks[1], ended, "@response_size", self._size, 0))
         # The server sends an error response for an application that sends none.
         status = self._status or FAILED
         finish(self.marks, self._start, ended, self.route, error_type or self._error_type_of(status), status)
@@ -127,6 +140,16 @@ class WsgiExchange:
         if self._stream is None or any(name.lower() == "content-length" for name, _ in self._headers):
             return []
         return self._stream.facts()
+
+
+def _variable(header: str) -> str:
+    """Return the variable of the WSGI environment that has *header*.
+
+    >>> _variable("x-tenant"), _variable("content-type")
+    ('HTTP_X_TENANT', 'CONTENT_TYPE')
+    """
+    name = header.upper().replace("-", "_")
+    return name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
 
 
 def _waited_here() -> int:
@@ -296,7 +319,7 @@ def _open(environ: Environ, start_response: StartResponse) -> tuple[WsgiExchange
         if environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in environ:
             environ["wsgi.input"] = Input(environ["wsgi.input"], marks)
     except Exception:
-        end(token)
+        abandon(token)
         log_failure("timing a request")
         return None
     return exchange, token
@@ -311,7 +334,7 @@ def _wrapped(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
 
 def _file(body: Any, exchange: WsgiExchange) -> Any:
     """Return the file wrapper of the server, which is sent without iteration; closing it ends the request."""
-    exchange.hand_over(0)
+    exchange.send_file()
     try:
         body.close = functools.partial(_close, getattr(body, "close", None), exchange)
     except AttributeError:

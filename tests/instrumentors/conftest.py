@@ -43,6 +43,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"since {distribution} {first}")
 
 
+# Facts of every request.
+COMMON_FACTS = frozenset({records.ARRIVAL, "@request_size", "@response_size"})
+
+
 class Finished(deque[records.Record]):
     """Finished requests, which the background thread does not receive."""
 
@@ -51,8 +55,8 @@ class Finished(deque[records.Record]):
         return [key for key, _, _ in self.marks() if not key.startswith("@")]
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of the only request."""
-        return {key: value for key, value, _ in self.marks()[1:] if key.startswith("@")}
+        """Return the facts of the only request, without those of every request."""
+        return {key: value for key, value, _ in self.marks()[1:] if key.startswith("@") and key not in COMMON_FACTS}
 
     def marks(self) -> list[tuple[str, Any, Any]]:
         """Return the triples of the only request."""

@@ -10,6 +10,7 @@ import inspect
 from contextvars import ContextVar, Token
 from typing import Any
 
+from ...callers import TRACESTATE, own_tracestate
 from ...instrumentor import log_failure
 from ...records import MAX_MARKS, Marks, clock, current
 from ...trace_context import traceparent
@@ -104,7 +105,7 @@ class Headers(dict[str, str]):
 
 
 def headers_for(call: Call, given: Any) -> Any:
-    """Return a copy of the user's headers with `traceparent`, unless they have one already."""
+    """Return a copy of the user's headers with `traceparent` and `tracestate`, unless they have one already."""
     try:
         headers = Headers(given or {})
     except Exception:
@@ -112,8 +113,11 @@ def headers_for(call: Call, given: Any) -> Any:
         return given
     headers.call = call
     try:
-        if not any(name.lower() == "traceparent" for name in headers) and (ours := traceparent(call.marks)):
+        present = {name.lower() for name in headers}
+        if "traceparent" not in present and (ours := traceparent(call.marks)):
             headers["traceparent"] = ours
+            if TRACESTATE not in present:
+                headers[TRACESTATE] = own_tracestate()
     except Exception:
         log_failure("adding traceparent to a call of tritonclient")
     return headers

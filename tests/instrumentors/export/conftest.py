@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stagelens.core import names
 from stagelens.instrumentors.export.exporter import Exporter
 from tests.support.otlp_bodies import read_metrics
 
@@ -61,8 +62,14 @@ class Sink:
     answering: threading.Event = field(default_factory=threading.Event)
 
     def metrics(self) -> list[Post]:
-        """Return the posts of metrics."""
-        return [post for post in self.posts if post.path == "/v1/metrics"]
+        """Return the posts of metrics, without those of attributes."""
+        posts = [post for post in self.posts if post.path == "/v1/metrics"]
+        return [post for post in posts if not post.points(names.REQUEST_BY_ATTRIBUTE)]
+
+    def attributes(self) -> list[Post]:
+        """Return the posts of attributes."""
+        posts = [post for post in self.posts if post.path == "/v1/metrics"]
+        return [post for post in posts if post.points(names.REQUEST_BY_ATTRIBUTE)]
 
     def requests(self) -> int:
         """Return how many requests were counted, each batch once."""

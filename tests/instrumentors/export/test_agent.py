@@ -49,7 +49,7 @@ def test_each_request_arrives_exactly_once(sink: Sink) -> None:
     # A point for each stage that dominates: where the machine is busy, some requests are mostly nobody's time.
     counted = [sum(int(each["count"]) for each in post.points("inference.request.duration")) for post in sink.metrics()]
     assert counted == [300, 5]
-    assert [post.name for post in sink.posts] == [f"{agent.instance}:{number}" for number in (1, 2, 3, 4)]
+    assert [post.name for post in sink.posts] == [f"{agent.instance}:{number}" for number in range(1, 7)]
     assert sink.metrics()[0].resource() == {
         "service.name": "python",
         "service.instance.id": agent.instance,

@@ -139,7 +139,8 @@ def test_a_form_is_parsed_in_serialize_and_read_in_network(finished: Finished) -
     parsed = finished.stages().index("serialize")
     assert finished.stages()[:parsed] == ["network"] * parsed
     assert finished.stages()[parsed:] == ["serialize", "serialize", "handler", "network", "network", "framework"]
-    (_, read, _), (_, parse_started, _) = finished.marks()[2], finished.marks()[2 + parsed]
+    stages = [mark for mark in finished.marks() if not mark[0].startswith("@")]
+    (_, read, _), (_, parse_started, _) = stages[0], stages[parsed]
     assert parse_started <= read
 
 

@@ -259,7 +259,7 @@ def test_a_thread_outliving_its_request_starts_separate_requests(finished: Finis
     go.set()
     join(thread)
 
-    assert before[3:] == []
+    assert before[6:] == []
     assert routes(finished)["later"] == ["forward"]
 
 
@@ -575,7 +575,7 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
 from stagelens.instrumentors import recorder
 marks, token = recorder.begin()
 with Pool(1) as pool: pool.submit(int).result()
-print(marks[3::3])
+print([key for key in marks[3::3] if key[0] != "@"])
 """
     completed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
 

@@ -198,7 +198,7 @@ def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monke
 
     list(call(served(tokens)))
 
-    assert finished.marks()[-3:-1] == [("@first_token", 30, "first_chunk"), ("@gap", 300, "first_chunk")]
+    assert finished.marks()[-4:-2] == [("@first_token", 30, "first_chunk"), ("@gap", 300, "first_chunk")]
 
 
 def test_a_body_of_a_known_length_is_no_stream(finished: Finished) -> None:

@@ -27,7 +27,7 @@ llm = LLM(sys.argv[1], enforce_eager=True, dtype="float32", max_model_len=64, di
 params = SamplingParams(max_tokens=4, ignore_eos=True)
 texts = [llm.generate(prompts, params, use_tqdm=False)[0].outputs[0].text for prompts in ("word1 word2", ["word1", "word2"])]
 llm.chat([{"role": "user", "content": "word1"}], params, use_tqdm=False)
-print(json.dumps([[name, marks[3:]] for marks, _, _, name, *_ in recorder.pending]))
+print(json.dumps([[name, marks[6:]] for marks, _, _, name, *_ in recorder.pending]))
 """
 
 

@@ -1,0 +1,151 @@
+"""Attributes of finished requests: the values by which they are counted, and how many requests ran when each one arrived.
+
+Each request draws the number of its arrival (`recorder.arrivals`), so the number of requests that had started before is known.
+The requests that had ended before are counted from the finished ones, by the time of their end. This counts requests that still
+run, and costs the request path 30 ns.
+
+A request that never ends, such as one whose generator the user forgot, would count for ever. Requests are therefore divided into
+generations of a minute; those that have not ended when their generation is ten minutes old are no longer counted.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ...core.attribute_histograms import AttributeLimits
+from ...core.attributes import (
+    BATCH_SIZE,
+    CALLER,
+    CONCURRENCY,
+    INPUT_TOKENS,
+    OUTPUT_TOKENS,
+    QUEUE_LENGTH,
+    REQUEST_SIZE,
+    RESPONSE_SIZE,
+    Attribute,
+    band_of,
+)
+from ...core.text import MAX_INTEGER, to_integer, to_text
+from ..callers import caller_of
+from ..records import ARRIVAL, ATTRIBUTE
+
+# A few seconds of the fastest service; of requests that started before, the concurrency is not known.
+MAX_ENDS = 16_384
+GENERATION_SECONDS, MAX_GENERATIONS = 60.0, 10
+
+
+class Arrivals:
+    """Arrivals and ends of the requests of a process."""
+
+    def __init__(self) -> None:
+        # Ends of requests in order of time, and the number of earlier ones. [nanoseconds by `clock`]
+        self._ends: list[int] = []
+        self._earlier = 0
+        # Requests that are not counted although their end is not known.
+        self._given_up = 0
+        # First number of each generation, and the number of its requests that have ended; oldest first.
+        self._generations: deque[list[int]] = deque([[0, 0]])
+        self._next_number = 0
+        self._since: float | None = None
+
+    def end(self, number: int, ended: int) -> None:
+        """Note the end of the request with the arrival *number*, at the time *ended* by `clock`."""
+        self._next_number = max(self._next_number, number + 1)
+        for generation in reversed(self._generations):
+            if number >= generation[0]:
+                generation[1] += 1
+                break
+        else:
+            # It was given up, and has ended after all.
+            self._given_up -= 1
+        insort(self._ends, ended)
+        if len(self._ends) > MAX_ENDS:
+            self._earlier += MAX_ENDS // 2
+            del self._ends[: MAX_ENDS // 2]
+
+    def drop(self, count: int) -> None:
+        """Note that *count* requests have ended without a record."""
+        self._given_up += count
+        self._generations[-1][1] += count
+
+    def running(self, number: int, started: int) -> int | None:
+        """Return how many requests ran when request *number* started, itself included; None if it started too long ago."""
+        if self._earlier and started < self._ends[0]:
+            return None
+        return max(1, number + 1 - self._earlier - bisect_right(self._ends, started) - self._given_up)
+
+    def age(self, now: float) -> None:
+        """Start a generation each minute, and give up the requests of the oldest one.
+
+        Args:
+            now: Time of a monotonic clock. [seconds]
+        """
+        if self._since is None:
+            self._since = now
+        if now - self._since < GENERATION_SECONDS:
+            return
+        self._since = now
+        self._generations.append([self._next_number, 0])
+        if len(self._generations) > MAX_GENERATIONS:
+            first, ended = self._generations.popleft()
+            self._given_up += self._generations[0][0] - first - ended
+
+
+def attribute_values(
+    facts: Mapping[str, Any], arrived: int, arrivals: Arrivals, limits: AttributeLimits
+) -> list[tuple[str, str]]:
+    """Return the attributes of a request with *facts*, which arrived at this time by `clock`, and the values by which it is counted."""
+    get = facts.get
+    found: list[tuple[str, str]] = []
+    number = get(ARRIVAL)
+    if number is not None:
+        running = arrivals.running(number, arrived)
+        if running is not None:
+            found.append(_CONCURRENCY[running.bit_length()])
+    for fact, bands, lowest in _NUMBERS:
+        number = get(fact)
+        if number is None:
+            continue
+        if type(number) is not int or number > MAX_INTEGER:
+            number = _to_size(number)
+        if number >= lowest:
+            found.append(bands[number.bit_length()])
+    if "@caller" in facts or ATTRIBUTE in facts:
+        found += _texts(facts, limits)
+    return found
+
+
+def _texts(facts: Mapping[str, Any], limits: AttributeLimits) -> Iterator[tuple[str, str]]:
+    named = {CALLER.key: caller_of(facts.get("@caller", "")), **facts.get(ATTRIBUTE, {})}
+    for name, value in named.items():
+        text = to_text(value)
+        if text:
+            yield name, limits.value(name, text)
+
+
+def _bands(attribute: Attribute) -> tuple[tuple[str, str], ...]:
+    """Return the attribute with the band of each number, by the number of its bits."""
+    sizes = range(MAX_INTEGER.bit_length() + 1)
+    return tuple((attribute.key, band_of(attribute.kind, 1 << bits >> 1)) for bits in sizes)
+
+
+_CONCURRENCY = _bands(CONCURRENCY)
+# Fact, its bands, and its lowest number: an unknown batch size or number of tokens is 0.
+_NUMBERS = (
+    ("@request_size", _bands(REQUEST_SIZE), 0),
+    ("@response_size", _bands(RESPONSE_SIZE), 0),
+    ("@batch", _bands(BATCH_SIZE), 1),
+    ("@tokens_in", _bands(INPUT_TOKENS), 1),
+    ("@tokens_out", _bands(OUTPUT_TOKENS), 1),
+    ("@queue_length", _bands(QUEUE_LENGTH), 0),
+)
+
+
+def _to_size(value: object) -> int:
+    """Return the number in *value*, as a header or a library wrote it; -1 for none."""
+    if isinstance(value, str) and not (value.isascii() and value.isdecimal()):
+        return -1
+    return to_integer(value)
