@@ -27,11 +27,13 @@ class AttributeLimits:
     """Attribute values of a process, shared by its series.
 
     Attributes:
+        known: Attribute and value by attribute and text, as far as they were looked up.
         cells: Number of values of all series since the last export.
     """
 
     def __init__(self) -> None:
         self._values: defaultdict[str, set[str]] = defaultdict(set)
+        self.known: dict[tuple[str, str], tuple[str, str]] = {}
         self.cells = 0
 
     def value(self, key: str, value: str) -> str:

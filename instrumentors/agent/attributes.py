@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ...core.attribute_histograms import AttributeLimits
@@ -35,6 +35,10 @@ from ..records import ARRIVAL, ATTRIBUTE
 # A few seconds of the fastest service; of requests that started before, the concurrency is not known.
 MAX_ENDS = 16_384
 GENERATION_SECONDS, MAX_GENERATIONS = 60.0, 10
+# Longer sizes are mistakes.
+MAX_DIGITS = 18
+# Limit of the texts whose value is looked up instead of computed.
+MAX_KNOWN = 1000
 
 
 class Arrivals:
@@ -53,7 +57,8 @@ class Arrivals:
 
     def end(self, number: int, ended: int) -> None:
         """Note the end of the request with the arrival *number*, at the time *ended* by `clock`."""
-        self._next_number = max(self._next_number, number + 1)
+        if number >= self._next_number:
+            self._next_number = number + 1
         for generation in reversed(self._generations):
             if number >= generation[0]:
                 generation[1] += 1
@@ -61,10 +66,14 @@ class Arrivals:
         else:
             # It was given up, and has ended after all.
             self._given_up -= 1
-        insort(self._ends, ended)
-        if len(self._ends) > MAX_ENDS:
+        ends = self._ends
+        if not ends or ended >= ends[-1]:
+            ends.append(ended)
+        else:
+            insort(ends, ended)
+        if len(ends) > MAX_ENDS:
             self._earlier += MAX_ENDS // 2
-            del self._ends[: MAX_ENDS // 2]
+            del ends[: MAX_ENDS // 2]
 
     def drop(self, count: int) -> None:
         """Note that *count* requests have ended without a record."""
@@ -113,17 +122,26 @@ def attribute_values(
             number = _to_size(number)
         if number >= lowest:
             found.append(bands[number.bit_length()])
-    if "@caller" in facts or ATTRIBUTE in facts:
-        found += _texts(facts, limits)
-    return found
+    known = limits.known.get
+    texts: list[tuple[str, str]] = []
+    header = get("@caller")
+    if header is not None:
+        texts.append(known((CALLER.key, header)) or _text(CALLER.key, header, caller_of(header), limits))
+    for name, value in get(ATTRIBUTE, _NOTHING).items():
+        texts.append(known((name, value)) or _text(name, value, value, limits))
+    return found + [text for text in texts if text[1]] if texts else found
 
 
-def _texts(facts: Mapping[str, Any], limits: AttributeLimits) -> Iterator[tuple[str, str]]:
-    named = {CALLER.key: caller_of(facts.get("@caller", "")), **facts.get(ATTRIBUTE, {})}
-    for name, value in named.items():
-        text = to_text(value)
-        if text:
-            yield name, limits.value(name, text)
+_NOTHING: Mapping[str, str] = {}
+
+
+def _text(key: str, given: str, value: str, limits: AttributeLimits) -> tuple[str, str]:
+    """Return the attribute *key* and the text under which *value*, found in the fact *given*, is counted."""
+    text = to_text(value)
+    shown = key, limits.value(key, text) if text else ""
+    if len(limits.known) < MAX_KNOWN:
+        limits.known[key, given] = shown
+    return shown
 
 
 def _bands(attribute: Attribute) -> tuple[tuple[str, str], ...]:
@@ -146,6 +164,6 @@ _NUMBERS = (
 
 def _to_size(value: object) -> int:
     """Return the number in *value*, as a header or a library wrote it; -1 for none."""
-    if isinstance(value, str) and not (value.isascii() and value.isdecimal()):
-        return -1
+    if isinstance(value, str):
+        return int(value) if value.isascii() and value.isdecimal() and len(value) <= MAX_DIGITS else -1
     return to_integer(value)

@@ -97,7 +97,7 @@ def test_numbers_are_counted_by_band() -> None:
 
 def test_what_is_no_number_is_unknown() -> None:
     """A wrong header is no size, and a batch of 0 items is one of unknown size."""
-    for size in ("", "-1", "1_000", "x", "٣", -1):
+    for size in ("", "-1", "1_000", "x", "٣", -1, "9" * 30):
         assert not values(request_size=size)
     for batch in (0, -3, None, "x", object()):
         assert not values(batch=batch)
@@ -105,7 +105,7 @@ def test_what_is_no_number_is_unknown() -> None:
 
 def test_huge_numbers_are_counted() -> None:
     """Larger than any band."""
-    assert values(request_size="9" * 30) == values(request_size=10**40) == {"request_size": str(1 << 62)}
+    assert values(request_size=10**40) == {"request_size": str(1 << 62)}
 
 
 def test_texts_are_printable_and_empty_ones_have_no_value() -> None:
