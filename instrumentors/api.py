@@ -23,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 
 from ..core.text import to_text
 from . import scripts
+from .instrumentor import log_failure
 from .named_attributes import attribute_name, record_attribute
 from .recorder import begin, end, finish
 from .records import MAX_MARKS, Marks, clock, current, has_capacity
@@ -168,9 +169,12 @@ def attribute(name: str, value: object) -> None:
     marks = current.get()
     if marks is None:
         return
-    known = attribute_name(name)
-    if known:
-        record_attribute(marks, known, to_text(value))
+    try:
+        known = attribute_name(name)
+        if known:
+            record_attribute(marks, known, to_text(value))
+    except Exception:
+        log_failure("recording an attribute")
 
 
 class StageTimer:

@@ -28,11 +28,12 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from werkzeug.test import Client, EnvironBuilder
 
-from stagelens.instrumentors import records
+from stagelens.instrumentors import named_attributes, records
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import django as module
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.django import DjangoInstrumentor
+from stagelens.instrumentors.records import ATTRIBUTE
 from tests.support.endpoint_work import WORK_NS, own_times, work
 
 if TYPE_CHECKING:
@@ -209,6 +210,28 @@ def test_a_request_is_counted_once_with_its_route_status_and_trace(finished: Fin
     assert t1 > t0
     assert finished.facts() == {"@method": "GET", "@traceparent": TRACEPARENT}
     assert "serialize" in finished.stages()
+
+
+def test_attributes_are_recorded(finished: Finished, send_request: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The headers that the user lists, and no others; the caller, and the size of the response."""
+    listed = named_attributes.parse("tenant=header:x-tenant,plan=baggage:plan")
+    monkeypatch.setattr(named_attributes, "sources", listed)
+    headers = {
+        "X-Tenant": "acme",
+        "X-Other": "secret",
+        "Baggage": "user=secret,plan=gold",
+        "Tracestate": "stagelens=checkout",
+    }
+    _, body = send_request("GET", "/items/42/", headers=headers)
+
+    marks = [(key, value) for key, value, _ in finished.marks() if key in {ATTRIBUTE, "@caller", "@response_size"}]
+    assert sorted(marks, key=str) == [
+        (ATTRIBUTE, ("plan", "gold")),
+        (ATTRIBUTE, ("tenant", "acme")),
+        ("@caller", "stagelens=checkout"),
+        ("@response_size", len(body)),
+    ]
+    assert "secret" not in repr(finished)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from stagelens.instrumentors import recorder, records, trace_context
+from stagelens.instrumentors.callers import own_tracestate
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
@@ -170,6 +171,20 @@ def test_a_header_of_the_user_is_preserved(client: Client, upstream: Upstream, n
 
 
 @pytest.mark.usefixtures("in_a_request")
+def test_the_service_is_sent_with_the_trace(
+    client: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The called service counts its requests by caller; a header of the user is preserved."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "check out")
+    own_tracestate.cache_clear()
+    client.get(f"{upstream.address}/plain", NO_HEADERS)
+    client.get(f"{upstream.address}/plain", {"Tracestate": "vendor=1"})
+    own_tracestate.cache_clear()
+
+    assert [head.get_all("tracestate") for head in upstream.heads] == [["stagelens=check%20out"], ["vendor=1"]]
+
+
+@pytest.mark.usefixtures("in_a_request")
 def test_without_propagation_nothing_is_sent(
     client: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +193,7 @@ def test_without_propagation_nothing_is_sent(
     client.get(f"{upstream.address}/plain", NO_HEADERS)
 
     assert upstream.traces() == []
+    assert "tracestate" not in upstream.heads[-1]
 
 
 def test_an_error_is_unchanged_and_its_time_is_recorded(client: Client, in_a_request: Running) -> None:

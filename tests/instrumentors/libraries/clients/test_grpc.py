@@ -25,6 +25,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from stagelens.instrumentors import recorder, records, trace_context
+from stagelens.instrumentors.callers import own_tracestate
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import grpc as module
@@ -235,6 +236,17 @@ def test_metadata_of_every_type_is_sent_unchanged(
     assert [pair for pair in server.metadata[-1] if pair[0].startswith("x-")] == sent
     assert len(server.traces()) == 1
     assert not before or repr(metadata) == before
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_the_service_is_sent_with_the_trace(channel: grpc.Channel, server: Server) -> None:
+    """The called service counts its requests by caller; an entry of the user is preserved."""
+    call: Any = channel.unary_unary(f"{SERVICE}/Unary")
+    call(b"", 30, ())
+    call(b"", 30, (("tracestate", "vendor=1"),))
+
+    sent = [[value for key, value in pairs if key == "tracestate"] for pairs in server.metadata]
+    assert sent == [[own_tracestate()], ["vendor=1"]]
 
 
 @pytest.mark.usefixtures("in_a_request")

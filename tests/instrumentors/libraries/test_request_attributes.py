@@ -1,0 +1,158 @@
+"""Attributes of requests to real servers: sizes, the caller, and the headers that the user lists, and no others.
+
+Those of Django are in `test_django.py`, because it has one configuration a process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import httpx
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestClient, TestServer
+from fastapi import FastAPI, Request
+from flask import Flask
+from flask import request as flask_request
+from werkzeug.test import Client
+
+from stagelens.core import names
+from stagelens.instrumentors import named_attributes, records
+from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstrumentor
+from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
+from stagelens.instrumentors.libraries.flask import FlaskInstrumentor
+
+if TYPE_CHECKING:
+    from conftest import Finished, Service, Sink
+
+SERVICES = Path(__file__).parent / "servers"
+BODY = b"x" * 1234
+HEADERS = {
+    "X-Tenant": "acme",
+    "Baggage": "user=secret, plan=gold%20plus;ttl=3",
+    "X-Other": "secret",
+    "Tracestate": "vendor=1,stagelens=checkout",
+}
+LISTED = "tenant=header:X-Tenant,plan=baggage:plan,region=header:x-region"
+Ask = Callable[[], bytes]
+
+
+@pytest.fixture(autouse=True)
+def instrumented() -> Generator[None]:
+    """Instrument all servers of this file."""
+    instrumentors = (AsgiInstrumentor(), FlaskInstrumentor(), AioHttpServerInstrumentor())
+    for each in instrumentors:
+        each.instrument()
+    yield
+    for each in instrumentors:
+        each.uninstrument()
+
+
+def ask_fastapi() -> bytes:
+    app = FastAPI()
+
+    @app.post("/")
+    async def echo(request: Request) -> str:
+        return (await request.body()).decode()
+
+    async def go() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://service") as client:
+            return await client.post("/", content=BODY, headers=HEADERS)
+
+    return asyncio.run(go()).content
+
+
+def ask_flask() -> bytes:
+    app = Flask("service")
+
+    @app.post("/")
+    def echo() -> bytes:
+        return flask_request.get_data()
+
+    return Client(app).post("/", data=BODY, headers=HEADERS, buffered=True).data
+
+
+def ask_aiohttp() -> bytes:
+    async def echo(request: web.Request) -> web.Response:
+        return web.Response(body=await request.read())
+
+    async def go() -> bytes:
+        app = web.Application()
+        app.router.add_post("/", echo)
+        async with (
+            TestClient(TestServer(app)) as client,
+            client.post("/", data=BODY, headers=HEADERS) as response,
+        ):
+            return await response.read()
+
+    return asyncio.run(go())
+
+
+SERVERS = {"fastapi": ask_fastapi, "flask": ask_flask, "aiohttp": ask_aiohttp}
+
+
+@pytest.fixture(params=SERVERS)
+def send_request(request: pytest.FixtureRequest) -> Ask:
+    """Run the test with each server."""
+    return SERVERS[request.param]
+
+
+def facts(finished: Finished) -> dict[str, Any]:
+    return {key: value for key, value, _ in finished.marks()}
+
+
+def named(finished: Finished) -> list[tuple[str, str]]:
+    return [value for key, value, _ in finished.marks() if key == records.ATTRIBUTE]
+
+
+def test_the_size_of_both_bodies_and_the_caller_are_recorded(finished: Finished, send_request: Ask) -> None:
+    """The size of the request is that of its header."""
+    response = send_request()
+
+    found = facts(finished)
+    assert found["@request_size"] == str(len(BODY))
+    assert int(found["@response_size"]) == len(response) >= len(BODY)
+    assert found["@caller"] == HEADERS["Tracestate"]
+
+
+def test_only_listed_headers_are_read(finished: Finished, send_request: Ask, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A header of its own, and one member of the baggage; a missing header is no attribute."""
+    monkeypatch.setattr(named_attributes, "sources", named_attributes.parse(LISTED))
+    send_request()
+
+    assert named(finished) == [("tenant", "acme"), ("plan", "gold plus")]
+    assert "secret" not in repr(finished)
+
+
+def test_without_a_list_no_attribute_is_read(finished: Finished, send_request: Ask) -> None:
+    """The default."""
+    send_request()
+
+    assert named(finished) == []
+    assert "acme" not in repr(finished)
+
+
+@pytest.mark.stacks
+def test_a_header_that_is_not_listed_never_leaves_the_process(
+    sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
+) -> None:
+    """Of a real server under `stagelens run`, up to its last export; the values of an attribute are all requests."""
+    service = serve("fastapi_service:app", cwd=SERVICES, STAGELENS_ATTRIBUTES=LISTED)
+    for headers in (HEADERS, {**HEADERS, "X-Tenant": "globex"}, {}):
+        service.send_request("/", headers=headers)
+    service.stop()
+    until(lambda: sink.requests() == 3, "all requests")
+
+    points = [point for name, _, point in sink.points() if name == names.REQUEST_BY_ATTRIBUTE]
+    counts: dict[str, int] = {}
+    for point in points:
+        key = point["attributes"][names.ATTRIBUTE]
+        counts[key] = counts.get(key, 0) + int(point["count"])
+    assert counts.items() >= {"tenant=acme": 1, "tenant=globex": 1, "tenant=": 1, "plan=gold plus": 2}.items()
+    assert counts.items() >= {"caller=checkout": 2, "caller=": 1, "replica=": 3}.items()
+    assert "secret" not in json.dumps(sink.bodies)
