@@ -44,7 +44,10 @@ def point(key: str, value: str) -> dict[str, Any]:
 
 _KEYS = {names.ATTRIBUTE: "tenant=acme"}
 METRICS: list[dict[str, Any]] = [
-    {"name": name, "exponentialHistogram": {"aggregationTemporality": 1, "dataPoints": [point(key, _KEYS.get(key, "forward"))]}}
+    {
+        "name": name,
+        "exponentialHistogram": {"aggregationTemporality": 1, "dataPoints": [point(key, _KEYS.get(key, "forward"))]},
+    }
     for name, key in names.METRICS.items()
 ] + [
     {

@@ -1,0 +1,148 @@
+"""Cards with the attributes that slow requests share, of the service page and of the comparison."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...analysis.attributes import WHEN, SharedCause, SharedCauses, SlowRequests, find_causes
+from ...core.attributes import attribute
+from ...store import Selection
+from ..ui.components import Node, card, link, link_tabs, table
+from ..ui.format import count, duration, percent, percentile, times
+from ..view import SCOPE, View, service_path
+from .page import Context
+
+_TITLE = "What slow requests share"
+_PERCENTILES = {"95": "p95", "99": "p99", "99.9": "p99.9"}
+_DEFAULT = "99"
+_MAX_CAUSES = 8
+# Prefix of the attributes of a request on the root span of a retained trace.
+_OF_TRACES = "inference.attribute."
+
+
+def shared_card(context: Context) -> Component | None:
+    """Return what the slow or selected requests of the page share; None if no attribute was counted.
+
+    Slow are the requests from the selected percentile on. The reader selects requests in the heat map.
+    """
+    view = context.view
+    selected = selected_requests(view)
+    found = _find(context, context.selection, selected or (view.percentile if view.text("p") else 0.99))
+    which = "selected" if selected else f"{percentile(found.percentile)} and slower"
+    return _card(context, found, _TITLE, which, tools=_choices(view))
+
+
+def slow_of_side_card(context: Context, side: Selection, quantile: float, name: str) -> Component | None:
+    """Return what the slow requests of one side of a comparison share; None if no attribute was counted."""
+    found = _find(context, side, quantile)
+    return _card(context, found, f"What slow requests of {name} share", f"{percentile(found.percentile)} and slower")
+
+
+def _find(context: Context, selection: Selection, slow: SlowRequests | float) -> SharedCauses:
+    return find_causes(context.source.cached(context.source.read.attributes, selection), slow)
+
+
+def _card(
+    context: Context, found: SharedCauses, title: str, which: str, *, tools: Component | None = None
+) -> Component | None:
+    if not found.sentence:
+        return None
+    shown = found.causes[:_MAX_CAUSES]
+    body: list[Node] = [html.P(found.sentence, className="lead")]
+    if shown:
+        body.append(_causes_table(context, shown, percentile(found.percentile), which))
+    foot = f"No difference in {', '.join(found.looked_at)}." if shown and found.looked_at else None
+    sub = f"{which}: {count(found.slow)} of {count(found.requests)}"
+    return card(title, body, sub=sub, tools=tools, foot=foot, flush=bool(shown))
+
+
+def selected_requests(view: View) -> SlowRequests | None:
+    """Return the requests that the address selects, `sel=<low>:<high>:<start>:<end>` in seconds; None without a valid selection.
+
+    >>> selected_requests(View("/s/a", {"sel": "0.1:0.5:60:120"}, datetime.now(UTC)))
+    SlowRequests(low=0.1, high=0.5, start=60.0, end=120.0)
+    >>> selected_requests(View("/s/a", {"sel": "0.5:nan:x"}, datetime.now(UTC)))
+    """
+    try:
+        low, high, start, end = (float(each) for each in (view.text("sel") or "").split(":"))
+    except ValueError:
+        return None
+    valid = math.isfinite(start + end) and 0 <= low < high and start < end
+    return SlowRequests(low, high, start, end) if valid else None
+
+
+def _choices(view: View) -> Component:
+    """Return the percentiles, and the selection if there is one, as links."""
+    options = {
+        key: (name, view.here(p=None if key == _DEFAULT else key, sel=None)) for key, name in _PERCENTILES.items()
+    }
+    chosen = view.text("p") or _DEFAULT
+    if selected_requests(view):
+        options["sel"], chosen = ("Selection", view.here()), "sel"
+    return link_tabs("Slow requests", options, chosen)
+
+
+def _causes_table(context: Context, causes: Sequence[SharedCause], at: str, which: str) -> Component:
+    head: list[tuple[Node, str]] = [
+        ("Attribute", ""),
+        ("Value", ""),
+        ("All", "r hide"),
+        ("Selected" if which == "selected" else "Slow", "r"),
+        ("Lift", "r hide"),
+        (f"{at} with", "r hide"),
+        (f"{at} without", "r"),
+        ("Explains", "hide"),
+    ]
+    return table(head, [_row(context, each) for each in causes], _TITLE)
+
+
+def _row(context: Context, cause: SharedCause) -> Component:
+    href = _requests_path(context, cause)
+    value = link(cause.value, href=href, className="link") if href else cause.value
+    chance = f"The probability to see this without a cause is at most {cause.p_value:.1g}."
+    cells = [
+        html.Td(attribute(cause.key).label, className="nowrap"),
+        html.Td(html.Span(value, className="cut"), className="b"),
+        html.Td(percent(cause.share_all), className="r hide", title=f"{count(cause.requests)} requests"),
+        html.Td(percent(cause.share_slow), className="r b", title=f"{count(cause.slow)} requests"),
+        html.Td(times(cause.lift), className="r hide"),
+        html.Td(_latency(cause.with_ms), className="r hide"),
+        html.Td(_latency(cause.without_ms), className="r"),
+        html.Td(_bar(cause.explained), className="hide", title=chance),
+    ]
+    return html.Tr(cells)
+
+
+def _latency(milliseconds: float | None) -> Node:
+    return html.Span("too few", className="muted") if milliseconds is None else duration(milliseconds / 1e3)
+
+
+def _bar(share: float) -> Component:
+    """Return the share of the slow requests that a cause explains."""
+    filled = html.I(style={"width": f"{min(share, 1.0) * 100:.1f}%"})
+    return html.Div(
+        [html.Div(filled, className="track"), html.Span(percent(share), className="num")], className="gauge"
+    )
+
+
+def _requests_path(context: Context, cause: SharedCause) -> str:
+    """Return the address of the requests with the value: a filter of the page, a tab, or retained traces; "" for none."""
+    view, service = context.view, context.service or ""
+    if cause.key == WHEN:
+        return view.with_window(*(datetime.fromtimestamp(int(each), UTC) for each in cause.values))
+    key = next((key for key, name in SCOPE.items() if name == cause.key), None)
+    if len(cause.values) != 1 or not cause.values[0]:
+        return ""
+    if key is not None:
+        return view.link(service_path(service), **{**view.scope, key: cause.values[0]})
+    if cause.key == "replica":
+        return view.link(service_path(service, "replicas"), **view.scope)
+    if attribute(cause.key).is_number or cause.key in ("environment", "model_version", "device", "status"):
+        return ""
+    at = f"{_OF_TRACES}{cause.key}:{cause.values[0]}"
+    return view.link(service_path(service, "traces"), **view.scope, at=at)

@@ -1,0 +1,113 @@
+"""What slow requests share: the card of the service page and of the comparison, and the query of the API."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from stagelens.core.attributes import ATTRIBUTE_SCALE, attribute_key
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_BY_ATTRIBUTE, REQUEST_DURATION
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.store import Batch, Point, Series, Store
+
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+MINUTES, REQUESTS = 40, 100
+# Requests of a minute by size and tenant: one in twenty has 4 MB and is slow, whatever its tenant.
+SIZES = {"4194304": 5, "4096": 95}
+TENANTS = {"acme": 40, "globex": 60}
+
+
+def points(series: Series, at: int) -> Iterator[Point]:
+    """The requests of one minute."""
+    slow, fast = Histogram(buckets={}), Histogram()
+    slow.record(0.6, SIZES["4194304"])
+    fast.record(0.1, SIZES["4096"])
+    whole = Histogram()
+    whole.merge(slow)
+    whole.merge(fast)
+    yield Point(series, REQUEST_DURATION, "forward", at, whole)
+    for value, seconds in (("4194304", {0.6: 5}), ("4096", {0.1: 95})):
+        yield by_attribute(series, at, "request_size", value, seconds)
+    for value, number in TENANTS.items():
+        of_slow = number // 20
+        yield by_attribute(series, at, "tenant", value, {0.6: of_slow, 0.1: number - of_slow})
+
+
+def by_attribute(series: Series, at: int, name: str, value: str, seconds: dict[float, int]) -> Point:
+    counted = Histogram(ATTRIBUTE_SCALE)
+    for length, number in seconds.items():
+        counted.record(length, number)
+    return Point(series, REQUEST_BY_ATTRIBUTE, attribute_key(name, value), at, counted)
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[FlaskClient]:
+    """A browser of a store with one service that sends attributes, in two versions, and one that does not."""
+    store = Store.open(f"sqlite:///{tmp_path / 'shared.db'}", clock=NOW.timestamp)
+    end = int(NOW.timestamp()) // 60 * 60
+    written: list[Point] = []
+    for minute in range(MINUTES):
+        at = end - 60 * (MINUTES - minute)
+        written += points(Series("checkout", version="1" if minute < MINUTES / 2 else "2"), at)
+        written.append(Point(Series("old"), REQUEST_DURATION, "forward", at, Histogram(buckets={-100: REQUESTS})))
+    store.write([Batch("one", written)])
+    yield Dashboard(DashboardConfig(), store, None, clock=NOW.timestamp).app.server.test_client()
+    store.close()
+
+
+def text_of(client: FlaskClient, path: str) -> str:
+    return re.sub(r"<[^>]+>", " ", client.get(path).text)
+
+
+def test_the_size_of_slow_requests_is_named_and_the_tenant_is_not(client: FlaskClient) -> None:
+    page = text_of(client, "/s/checkout?p=95")
+
+    assert "Requests with a request size of 4 MB and more are 5 % of all and 100 % of the slow ones" in page.replace(
+        "5.0 %", "5 %"
+    )
+    assert "tenant" in page[page.index("No difference in") :][:60]
+
+
+def test_a_selection_is_compared_with_all_other_requests(client: FlaskClient) -> None:
+    """The heat map writes the selection into the address; what is no selection is ignored."""
+    end = int(NOW.timestamp())
+    selected = text_of(client, f"/s/checkout?sel=0.3:2:{end - 1200}:{end}")
+
+    assert "of the selected ones" in selected
+    assert "What slow requests share" in text_of(client, "/s/checkout?sel=0.3:nan:x")
+
+
+def test_a_service_without_attributes_has_no_card(client: FlaskClient) -> None:
+    assert "What slow requests share" not in text_of(client, "/s/old")
+
+
+def test_the_comparison_has_the_card_of_the_newer_side(client: FlaskClient) -> None:
+    page = text_of(client, "/compare?svc=checkout&p=95")
+
+    assert "What slow requests of B share" in page
+    assert "4 MB and more" in page
+
+
+def test_the_query_returns_the_numbers_of_the_card(client: FlaskClient) -> None:
+    found = client.get("/api/v1/query/shared?service=checkout&p=95").get_json()
+    names = [each["name"] for each in found["columns"]]
+    first = dict(zip(names, found["rows"][0], strict=True))
+
+    assert first["attribute"] == "request_size"
+    assert first["requests"] == MINUTES * SIZES["4194304"]
+    assert first["share_slow"] == 1
+    assert found["no_difference_in"] == ["tenant", "version"]
+
+
+def test_an_invalid_selection_is_refused_with_its_form(client: FlaskClient) -> None:
+    refused = client.get("/api/v1/query/shared?service=checkout&sel=fast")
+
+    assert refused.status_code == 400
+    assert "low:high:start:end" in refused.text
