@@ -15,7 +15,7 @@ from ..analysis.policies import BurnRatePolicy, Severity, default_burn_rate_poli
 from ..analysis.profile import FunctionGrowth
 from ..analysis.slo_status import URGENCY
 from ..store import Store
-from .delivery.message import BudgetOverrun, Ending, Message, Trend
+from .delivery.message import BudgetOverrun, Ending, Message, SharedAttribute, Trend
 from .delivery.message_text import headline, impact_text, worst_impact
 from .evaluation.slo_status import SloStatus, read_slo_status
 from .incidents.journal import build_message
@@ -106,6 +106,7 @@ class Incident:
         functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
         runbook: URL of the runbook; empty for none.
         course: Burn rate, or latency percentile in seconds, over time; None without requests.
+        shared: Attributes that slow requests share, strongest first.
         limit: Burn rate from which the rule fires, or usual latency in seconds; None for missing traffic.
         between: Bounds of the onset with 95 % confidence; None if unknown.
     """
@@ -138,6 +139,7 @@ class Incident:
     functions: tuple[FunctionGrowth, ...] = ()
     runbook: str = ""
     course: Trend | None = None
+    shared: tuple[SharedAttribute, ...] = ()
     limit: float | None = None
     between: tuple[datetime, datetime] | None = None
 
@@ -275,6 +277,7 @@ def _incident(found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequenc
         functions=finding.functions,
         runbook=finding.runbook,
         course=finding.course,
+        shared=finding.shared,
         limit=finding.burn.threshold if finding.burn else finding.shift and finding.shift.before_seconds,
         between=finding.between and (_utc(finding.between[0]), _utc(finding.between[1])),
     )

@@ -125,6 +125,21 @@ class BudgetOverrun:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedAttribute:
+    """Attribute that slow requests share.
+
+    Args:
+        label: Attribute and value, such as `request size 1 MB and more`.
+        share_all: Share of all requests. [ratio]
+        share_slow: Share of the slow requests. [ratio]
+    """
+
+    label: str
+    share_all: float
+    share_slow: float
+
+
+@dataclass(frozen=True, slots=True)
 class Trend:
     """Time series for the chart of an incident.
 
@@ -181,6 +196,7 @@ class Finding:
         link: URL of the dashboard page.
         where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
         functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
+        shared: Attributes that slow requests share, strongest first.
     """
 
     name: str
@@ -204,6 +220,7 @@ class Finding:
     where: Mapping[str, str] = field(default_factory=dict[str, str])
     absence: MissingTraffic | None = None
     functions: tuple[FunctionGrowth, ...] = ()
+    shared: tuple[SharedAttribute, ...] = ()
 
     @property
     def blamed(self) -> StageGrowth | None:
@@ -239,6 +256,7 @@ class Finding:
             "absence": _missing_traffic_from_json(raw.get("absence")),
             "between": tuple(raw["between"]) if raw.get("between") else None,
             "functions": tuple(FunctionGrowth(**row) for row in raw.get("functions", ())),
+            "shared": tuple(SharedAttribute(**row) for row in raw.get("shared", ())),
         }
         # Unknown fields of older versions are dropped.
         known = {field.name for field in dataclasses.fields(cls)}

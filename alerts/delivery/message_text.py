@@ -14,7 +14,7 @@ from ...analysis.comparison import StageGrowth
 from ...core import stages
 from .. import formatting
 from ..formatting import sparkline
-from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, Trend
+from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, SharedAttribute, Trend
 
 TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was missing"
 # Onsets are accurate to about a minute; larger errors are shown. [seconds]
@@ -291,8 +291,10 @@ def message_facts(message: Message) -> list[tuple[str, str]]:
         return [usual_traffic(finding.absence), _time_fact(message)]
     if finding.burn is not None:
         left = budget_facts(finding.burn, finding.kind, over=over)
-        return [burn_rate_fact(finding.burn, over=over), _time_fact(message), *left, *_overruns(finding)]
-    return [*regression_facts(_regression(finding)), _time_fact(message)]
+        facts = [burn_rate_fact(finding.burn, over=over), _time_fact(message), *left, *_overruns(finding)]
+    else:
+        facts = [*regression_facts(_regression(finding)), _time_fact(message)]
+    return [*facts, *_shared(finding)]
 
 
 def _overruns(finding: Finding) -> list[tuple[str, str]]:
@@ -301,6 +303,21 @@ def _overruns(finding: Finding) -> list[tuple[str, str]]:
         for each in finding.overruns
     ]
     return [("Exceeded stage budgets", ", ".join(broken))] if broken else []
+
+
+def _shared(finding: Finding) -> list[tuple[str, str]]:
+    shown = [shared_text(each) for each in finding.shared]
+    return [("Slow requests share", "; ".join(shown))] if shown else []
+
+
+def shared_text(shared: SharedAttribute) -> str:
+    """Return an attribute that slow requests share as text.
+
+    >>> shared_text(SharedAttribute("tenant acme", 0.06, 0.712))
+    'tenant acme (71 % of slow requests, 6 % of all)'
+    """
+    slow, every = (formatting.percent(formatting.whole(each)) for each in (shared.share_slow, shared.share_all))
+    return f"{shared.label} ({slow} of slow requests, {every} of all)"
 
 
 def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:

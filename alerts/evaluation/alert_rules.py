@@ -15,8 +15,8 @@ from ...analysis.burn_rate import AlertTier, Counts, ErrorBudget, Onset, as_requ
 from ...analysis.comparison import compare_failures
 from ...analysis.policies import BurnRatePolicy, NoData
 from ...analysis.regression.verdict import is_near_onset
-from ...store import Reader
-from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic
+from ...store import Reader, Selection
+from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic, SharedAttribute
 from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
@@ -26,6 +26,7 @@ from .evidence import (
     counts_by_step,
     dashboard_link,
     filters_of,
+    shared_attributes,
     slow_requests,
     stage_budgets,
     stage_excess,
@@ -68,6 +69,7 @@ def describe_burn(
         between=(trouble.earliest.timestamp(), trouble.latest.timestamp()),
         growth=growth,
         functions=code_growth(read, calm, slo.select(began, now), growth, slo.objective),
+        shared=_shared(read, measured, tier, slo.select(began, now)),
         version=_suspected_release(read, slo, trouble, now),
         stage=slo.stage or "",
         exemplars=slow_requests(read, slo, began, now, dashboard_url),
@@ -101,6 +103,15 @@ def _burn_of(measured: Measurement, tier: AlertTier) -> Burn:
         window_seconds=measured.slo.window.total_seconds(),
         exhausted_in_seconds=None if left is None else left.total_seconds(),
     )
+
+
+def _shared(read: Reader, measured: Measurement, tier: AlertTier, slow: Selection) -> tuple[SharedAttribute, ...]:
+    """Return what slow requests share, where the objective is about the latency of requests."""
+    counts = measured.counts[tier.short]
+    if measured.slo.kind != "latency" or not counts.total:
+        return ()
+    # The slow requests are the bad ones; where most are bad, the slower half.
+    return shared_attributes(read, slow, min(max(0.5, 1 - counts.bad / counts.total), measured.slo.objective))
 
 
 def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[BudgetOverrun, ...]:

@@ -11,13 +11,14 @@ from urllib.parse import quote, urlencode
 
 import pandas as pd
 
+from ...analysis.attributes import find_causes
 from ...analysis.burn_rate import as_requests, burn_rate
 from ...analysis.comparison import StageGrowth, dominant_growth, rank_stage_growth
 from ...analysis.profile import FunctionGrowth, grown_functions
 from ...core.names import STATUS_ERROR
 from ...store import Reader, Selection
 from ...store.schema import storable_name
-from ..delivery.message import Exemplar, Trend
+from ..delivery.message import Exemplar, SharedAttribute, Trend
 from ..objectives.slo import Slo
 
 # Time before the onset that the dashboard page shows.
@@ -32,6 +33,8 @@ _POINTS = 60
 _SHOWN, _LOOKED_AT = 3, 30
 # Number of functions shown.
 _FUNCTIONS = 3
+# Number of shared attributes.
+_ATTRIBUTES = 3
 # Kinds of objectives about whole requests; only their violations can be explained by a stage.
 OF_REQUESTS = ("latency", "availability")
 
@@ -277,6 +280,12 @@ def code_growth(
     then = read.profile(before, (quantile,)) if now else []
     found = grown_functions(then[0], now[0]) if then else []
     return tuple(each for each in found if blamed and each.stage == blamed.stage)[:_FUNCTIONS]
+
+
+def shared_attributes(read: Reader, slow: Selection, quantile: float) -> tuple[SharedAttribute, ...]:
+    """Return the attributes that the requests above *quantile* share more often than all requests of *slow*, strongest first."""
+    found = find_causes(read.attributes(slow), quantile)
+    return tuple(SharedAttribute(each.label, each.share_all, each.share_slow) for each in found.causes[:_ATTRIBUTES])
 
 
 def excess_by_stage(breakdown: pd.DataFrame) -> tuple[StageGrowth, ...]:

@@ -29,7 +29,7 @@ from ...store import Group, Reader, Selection
 from .. import formatting
 from ..delivery.message import Exemplar, Finding, Trend
 from ..delivery.message import LatencyRegression as Slower
-from ..evaluation.evidence import CALM_BEFORE, code_growth, exemplar_of, filters_of
+from ..evaluation.evidence import CALM_BEFORE, code_growth, exemplar_of, filters_of, shared_attributes
 from ..evaluation.evidence import dashboard_link as link_of
 from ..objectives.slo import Slo
 from .canary import VersionPair, version_group
@@ -326,6 +326,7 @@ def _finding(
         growth=growth,
         # A regression of the mean is one of most requests.
         functions=code_growth(context.read, calm, slow, growth, 0.5 if slower.at == MEAN else quantile),
+        shared=shared_attributes(context.read, slow, quantile),
         version=version,
         exemplars=requests_above(context.read, about, times, slower.before_seconds, context.dashboard_url),
         course=latency_trend(context.read, about, times, None if slower.at == MEAN else quantile),

@@ -10,7 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.delivery.message_text import of_the_excess, stage_name
+from ...alerts.delivery.message_text import of_the_excess, shared_text, stage_name
 from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident, Transition
@@ -208,6 +208,8 @@ def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str
             f"{each.title}: {duration(each.growth_ms / 1e3, sign=True)}, {percent(each.share)} of the stage",
             path,
         )
+    for each in found.shared:
+        yield "Attribute", shared_text(each)[0].upper() + shared_text(each)[1:], path
     for each in found.overruns[:1]:
         text = f"{stage_name(each.stage)} took {duration(each.seconds)} of its {duration(each.budget_seconds)}"
         yield "Budget", text[0].upper() + text[1:], path

@@ -22,6 +22,7 @@ from stagelens.alerts.delivery.message import (
     LatencyRegression,
     Message,
     MissingTraffic,
+    SharedAttribute,
 )
 from stagelens.alerts.delivery.message_text import (
     headline,
@@ -47,6 +48,7 @@ RENDERERS: dict[str, Callable[[Message], Any]] = {
     "webhook": webhook.webhook_payload,
     "mail": lambda message: email.mail_text(message).splitlines(),
 }
+LARGE = SharedAttribute("request size 1 MB and more", 0.06, 0.71)
 RESIZE = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True)
 GROWN = "preprocess grew +180 ms, 92 % in resize (serve.py:41)"
 TURNS = ("opened", "acknowledged", "resolved")
@@ -190,6 +192,7 @@ def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
         growth=growth,
         exemplars=exemplars,
         functions=functions,
+        shared=tuple(SharedAttribute(each, 0.1, 0.9) for each in draw(st.lists(words, max_size=3))),
         link=LINK,
     )
     turned = turn(replace(message, finding=finding), draw(st.sampled_from(TURNS)))
@@ -244,12 +247,28 @@ def test_a_webhook_gets_every_field_of_a_finding(message: Message, finding: Find
 
 def test_a_finding_round_trips_through_the_database(message: Message, finding: Finding) -> None:
     """A finding stored as JSON is equal after parsing; one of an older version has no functions."""
-    message = replace(message, finding=replace(finding, functions=(RESIZE,)))
+    message = replace(message, finding=replace(finding, functions=(RESIZE,), shared=(LARGE,)))
     stored = json.loads(json.dumps(message.to_json()))
-    older = {**stored, "finding": {key: value for key, value in stored["finding"].items() if key != "functions"}}
+    newer = ("functions", "shared")
+    older = {**stored, "finding": {key: value for key, value in stored["finding"].items() if key not in newer}}
 
     assert Message.from_json(stored) == message
     assert Message.from_json(older).finding == finding
+
+
+def test_every_channel_names_what_slow_requests_share(message: Message, finding: Finding) -> None:
+    explained = replace(message, finding=replace(finding, shared=(LARGE,)))
+    sent = {name: json.dumps(render(explained), ensure_ascii=False) for name, render in RENDERERS.items()}
+    del sent["slack_reply"], sent["webhook"]
+
+    assert [
+        name
+        for name, text in sent.items()
+        if "request size 1 MB and more (71 % of slow requests, 6 % of all)" not in text
+    ] == []
+    assert webhook.webhook_payload(explained)["shared"] == [
+        {"label": "request size 1 MB and more", "share_all": 0.06, "share_slow": 0.71}
+    ]
 
 
 def test_every_channel_names_the_function_that_grew(message: Message, finding: Finding) -> None:

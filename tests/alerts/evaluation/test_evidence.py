@@ -121,6 +121,23 @@ def test_an_exceeded_stage_budget_is_named(store: Store, traffic: Traffic, now: 
     assert found.overruns[0].seconds == pytest.approx(0.390, rel=0.03)
 
 
+def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic, now: datetime) -> None:
+    """The finding contains the attribute that nearly all slow requests have, and few others."""
+    traffic(now - HOUR, HOUR, {45: FAST}, version="1")
+    traffic(now - HOUR, HOUR, {5: SLOW}, version="2")
+    found = describe_burn(
+        store.read,
+        measure_slo(store.read, LATENCY, default_burn_rate_policy(), now),
+        now,
+        before=None,
+        dashboard_url="",
+    )
+    assert found is not None
+
+    assert [each.label for each in found.shared] == ["version 2"]
+    assert (found.shared[0].share_all, found.shared[0].share_slow) == (pytest.approx(0.1), 1)
+
+
 @pytest.mark.parametrize(
     ("changes", "quantile", "address"),
     [
