@@ -4,7 +4,7 @@ Every view is a URL: default values are omitted, unknown keys are ignored, and a
 No other state of a view exists, so that a link opens exactly the view of its sender.
 
     /                     kind q sort n            fleet
-    /s/<service>          p y x t by hide v m r cold    breakdown of one service
+    /s/<service>          p y x t by d sel hide v m r cold    breakdown of one service
     /s/<service>/tokens   /capacity /replicas /advice /traces
     /compare              svc a b p m r cold
     /regressions
@@ -52,7 +52,7 @@ COMPARED = {"prev": None, "1d": timedelta(days=1), "7d": timedelta(days=7), "off
 _COMPARED_WORDS = {"prev": "vs prev.", "1d": "vs yesterday", "7d": "vs last week", "off": ""}
 # The key order in a URL is fixed, so that equal views have equal addresses.
 ORDER = (
-    *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", *SCOPE, "dom", "err", "min", "max", "at", "w"),
+    *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", *SCOPE, "dom", "err", "min", "max", "at", "sel", "d", "w"),
     *("kind", "q", "sort", "n", "rank"),
     *COMMON,
 )

@@ -104,15 +104,28 @@
       const [from, to] = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
       if (from !== undefined && plot.layout.xaxis.type === "date") zoom(from, to);
     });
+    plot.on("plotly_selected", (event) => event && event.range && select(event.range));
     plot.on("plotly_doubleclick", () => app.back());
     link(name, plot);
   }
 
-  // Times on a chart are the reader's wall clock. Dragging sets the window of the page: there is no zoom of one chart.
-  function zoom(from, to) {
+  // Times on a chart are the reader's wall clock. In milliseconds, earliest first.
+  function moments(texts) {
     const utc = new URLSearchParams(location.search).get("tz") === "utc";
     const moment = (text) => Date.parse(String(text).replace(" ", "T").slice(0, 23) + (utc ? "Z" : ""));
-    const [start, end] = [moment(from), moment(to)].sort((a, b) => a - b);
+    return texts.map(moment).sort((a, b) => a - b);
+  }
+
+  // A box in the heat map selects requests by latency and time, in seconds.
+  function select({ x, y }) {
+    const [low, high] = [...y].sort((a, b) => a - b).map((each) => +each.toPrecision(4));
+    const [start, end] = moments(x).map((each) => Math.round(each / 1000));
+    if (low < high && start < end) app.go(app.address({ sel: [low, high, start, end].join(":") }));
+  }
+
+  // Dragging sets the window of the page: there is no zoom of one chart.
+  function zoom(from, to) {
+    const [start, end] = moments([from, to]);
     if (end - start >= 20000) app.go(app.address({ from: String(Math.round(start)), to: String(Math.round(end)) }));
     else app.redraw();
   }

@@ -218,6 +218,12 @@ def rectangle(x0: float, x1: float, y0: float, y1: float, colour: str, *, above:
     return {**field, "fillcolor": colour, "line": {"width": 0}, "layer": "above" if above else "below"}
 
 
+def outline(x0: float, x1: float, y0: float, y1: float) -> Shape:
+    """Return the border of an area, all sides in the units of the axes."""
+    corners = {"type": "rect", "x0": x0, "x1": x1, "y0": y0, "y1": y1}
+    return {**corners, "fillcolor": "rgba(0,0,0,0)", "line": {"width": 1.5, "color": "$ink"}}
+
+
 def band_labels(
     heights: Mapping[str, float],
     top: float,

@@ -48,6 +48,7 @@ from .page import Context, Page, empty_page_card, panel, records
 from .regressions import Release, compare_releases
 from .scope_filter import chips, field, leave_out_cold_link, remove_filter_links, scope_menu, scope_text
 from .service_frame import service_tabs
+from .shared_attributes import slow_of_side_card
 
 _MARKED = re.compile(r"([\\`*_\[\]<>|])")
 
@@ -148,11 +149,14 @@ def render(context: Context) -> Page:
 
 def _cards(context: Context, comparison: PairComparison) -> list[Component]:
     pair: Pair = comparison.pair
+    title = "What slow requests of B share"
+    shared = panel(title, lambda: slow_of_side_card(context, pair.b, comparison.quantile, "B") or html.Span())
     return [
         panel("What B adds, by percentile", lambda: delta_card(context, pair), "c7"),
         panel("Blame", lambda: blame_card(context, comparison), "c5"),
         panel("Latency by percentile", lambda: both_card(context, pair), "c7"),
         panel("What else changed", lambda: signals_card(context, pair), "c5"),
+        *([] if isinstance(shared, html.Span) else [shared]),
     ]
 
 

@@ -49,6 +49,7 @@ from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, pe
 from .service_code import code_card
 from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note
+from .shared_attributes import shared_card
 
 _MIN_BAR = 0.6
 # Above the first share one cause explains all requests; below the second a cause is noise. [ratio]
@@ -78,11 +79,13 @@ def _body(context: Context) -> list[Node]:
     advice = panel("Ways to fix this", lambda: top_advice(context, _ADVICE, "c4") or html.Span(), "c4")
     alone = isinstance(advice, html.Span)
     code = panel("Your code", lambda: code_card(context) or html.Span())
+    shared = panel("What slow requests share", lambda: shared_card(context) or html.Span())
     charts = [
         panel("Where the time goes, by percentile", lambda: percentile_card(context), "c8"),
         panel("What the tail adds", lambda: _inspector(context), "c4"),
         panel("Breakdown over time", lambda: over_time_card(context), "c6"),
         panel("Every request", lambda: heat_card(context), "c6"),
+        None if isinstance(shared, html.Span) else shared,
         None if isinstance(code, html.Span) else code,
         panel("Slow exemplars", lambda: _exemplars(context, "c12" if alone else "c8"), "c8"),
         None if alone else advice,

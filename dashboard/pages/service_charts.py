@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pandas as pd
 from dash import html
@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from ...analysis.breakdown import COLUMNS, percentile_grid, stages_at
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label
-from ..figures.elements import Figure, stages_of
+from ..figures.elements import Figure, outline, stages_of
 from ..figures.heatmap import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
 from ..figures.percentile import MARKS, Objective, has_wide_bucket, percentile_figure
@@ -22,6 +22,7 @@ from ..ui.format import count, duration, interval, percent, percentile, span, wh
 from .measures import breakdown
 from .page import Context, records
 from .scope_filter import matches_selection
+from .shared_attributes import selected_requests
 
 # Label and quantile by value in the address; the first is the default.
 OVER_TIME = {"99": ("p99", 0.99), "95": ("p95", 0.95), "50": ("p50", 0.5), "mean": ("Mean", None)}
@@ -194,7 +195,14 @@ def heat_card(context: Context) -> Component:
     """Return the card of the latency heatmap."""
     by = context.view.choice("by", "stage", "count")
     figure, cells = heat_chart(context), _cells(context)
-    tools = switch("Tint", "by", {"stage": "Stage", "count": "Count"}, by, chart_name="heat", default="stage")
+    drag = context.view.choice("d", "zoom", "select")
+    tools = html.Span(
+        [
+            switch("Drag", "d", {"zoom": "Zoom", "select": "Select"}, drag, chart_name="heat", default="zoom"),
+            switch("Tint", "by", {"stage": "Stage", "count": "Count"}, by, chart_name="heat", default="stage"),
+        ],
+        className="pick",
+    )
     drawn = chart("heat", figure, _heat_words(cells), 290, frame=heat_table(cells))
     return card("Every request", drawn, sub=figure["subtitle"], tools=tools, size="c6")
 
@@ -218,6 +226,12 @@ def heat_chart(context: Context) -> Figure:
         hidden=hidden_in(context),
     )
     figure["subtitle"] = "tint = largest stage" if by_stage else "depth = how many"
+    if context.view.choice("d", "zoom", "select") == "select":
+        figure["layout"]["dragmode"] = "select"
+    selected = selected_requests(context.view)
+    if selected is not None:
+        x0, x1 = (context.axis.place(datetime.fromtimestamp(each, UTC)) for each in (selected.start, selected.end))
+        figure["layout"]["shapes"].append(outline(x0, x1, selected.low, selected.high))
     return figure
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 from flask import Flask, Response, current_app, request
 
 from ... import __version__
+from ...analysis.attributes import find_causes
 from ...analysis.profile import CodeNode, flame_graph, functions, profile_of_request
 from ...core import names
 from ...core.code_stack import split_stack_key
@@ -26,6 +27,7 @@ from ...store import KeptTrace
 from ...store.schema import storable
 from ..pages.comparison import chosen_pair, compared, grown_at, newest_pair
 from ..pages.page import Context, Page
+from ..pages.shared_attributes import selected_requests
 from ..pages.slo_spent import stage_budget_use
 from ..source import Source
 from ..ui.page_export import PageData, page_data
@@ -57,6 +59,20 @@ _DEFAULT_TAIL = "99"
 _FUNCTIONS = [
     *("stage", "module", "function", "file", "line", "tail_self_seconds", "tail_total_seconds", "median_self_seconds"),
     *("median_total_seconds", "share", "stage_option"),
+]
+_CAUSES = [
+    *(
+        "attribute",
+        "values",
+        "value",
+        "requests",
+        "slow_requests",
+        "share_all",
+        "share_slow",
+        "lift",
+        "explained_share",
+    ),
+    *("p_value", "with_seconds", "without_seconds"),
 ]
 _LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
 _BUDGETS = ["stage", "budget_seconds", "seconds", "mean_seconds", "over_seconds"]
@@ -415,6 +431,34 @@ def _profile(context: Context, given: Arguments) -> dict[str, Any]:
     }
 
 
+def _shared(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_TAIL)[-1]
+    counts = context.source.cached(context.source.read.attributes, context.selection)
+    selected = selected_requests(context.view)
+    if given.get("sel") and selected is None:
+        msg = f"sel is {given['sel'][:60]!r}"
+        raise BadRequestError(
+            msg, key="sel", fix="low:high:start:end in seconds, such as 0.2:1.5:1795170000:1795173600"
+        )
+    found = find_causes(counts, selected or wanted)
+    rows = [
+        (
+            *(each.key, list(each.values), each.value, each.requests, each.slow, each.share_all, each.share_slow),
+            *(each.lift, each.explained, each.p_value, _as_seconds(each.with_ms), _as_seconds(each.without_ms)),
+        )
+        for each in found.causes
+    ]
+    return {
+        "percentile": found.percentile,
+        "threshold_seconds": found.threshold,
+        "requests": found.requests,
+        "slow_requests": found.slow,
+        "summary": found.sentence,
+        **table_json(pd.DataFrame(rows, columns=_CAUSES)),
+        "no_difference_in": list(found.looked_at),
+    }
+
+
 def _as_seconds(ms: float | None) -> float | None:
     return None if ms is None else ms / 1e3
 
@@ -522,6 +566,7 @@ def _no_objective(context: Context, name: str) -> BadRequestError:
 QUERIES: dict[str, ApiQuery] = {
     "breakdown": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
     "profile": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _profile),
+    "shared": ApiQuery(("service", "version", *_PART, "p", "sel", *_WINDOW), _shared),
     "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
     "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),
     "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
