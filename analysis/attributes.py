@@ -1,23 +1,26 @@
-"""What slow requests share: attributes that are more frequent among slow requests than among all others.
+"""Attributes that slow requests share: values that are more frequent among slow requests than among all others.
 
-Requests are counted by attribute and value (`core.attributes`). Each value, and of numbers each range from a band up or down, is
-tested: does it have more slow requests than its share of the requests explains?
+Requests are counted by attribute and value (`core.attributes`). Each text, and of numbers each range from the first or to the last
+band, is tested: does it have more slow requests than its share of the requests explains?
 
 - Against confusion with time, the expected number is the sum over steps of time: the slow requests of the step, times the share of
-  the value in the step. A value that is frequent while everything is slow is not marked (Mantel-Haenszel).
-- Probability of the observed number without a cause: at most exp(-S KL(k/S, e/S)) for k observed and e expected of S slow requests,
-  for any number of requests (Chernoff-Hoeffding). This exponent, the log-likelihood ratio, also ranks the causes: a cause has more
-  of it than a value that merely contains it (which has a smaller lift) or is part of it (which has a smaller share).
-- Slow requests come in bursts, which are one event rather than many: the exponent is divided by the dispersion between steps
-  (quasi-likelihood), and the excess must be spread over several steps.
+  the value at that time. A value that is frequent while everything is slow is not marked (Mantel-Haenszel).
+- Slow requests come in bursts, and so do the requests of a tenant. Two slow requests of a step are therefore taken as correlated,
+  and each request of a step with s slow ones has the weight 1 / (1 + correlation (s - 1)), as in samples of clusters. The excess must
+  also be spread over several steps: one burst is no evidence.
+- Without a cause, the probability of k weighted slow requests with the value, e expected of S, is at most exp(-S KL(k/S, e/S)), for
+  any number of requests (Chernoff-Hoeffding; with weights up to 1 because cumulants are convex). This exponent, a log-likelihood
+  ratio, also ranks the causes: a cause has a larger one than a value that merely contains it (which has a smaller lift), and than a
+  part of it (which has a smaller share).
 - Probabilities are multiplied by the number of values and ranges that were tested (Bonferroni).
 
-Time itself is tested in the requests that the first cause does not explain: a period with more slow requests than the rest.
+Time itself is tested in the requests that the first cause does not have: a period with more slow requests than the other times.
 
 Sources:
     N. Mantel, W. Haenszel, Statistical aspects of the analysis of data from retrospective studies, JNCI 22 (1959), 719-748.
+    L. Kish, Survey Sampling, section 5.4 (design effect 1 + correlation (cluster size - 1)).
     W. Hoeffding, Probability inequalities for sums of bounded random variables, JASA 58 (1963), 13-30, theorem 1.
-    P. McCullagh, J. A. Nelder, Generalized Linear Models, 2nd ed., section 4.5 (dispersion).
+    P. McCullagh, J. A. Nelder, Generalized Linear Models, 2nd ed., section 4.5 (dispersion, for periods).
     O. S. Miettinen, Proportion of disease caused or prevented, Am. J. Epidemiology 99 (1974), 325-332 (attributable fraction).
 """
 
@@ -163,7 +166,7 @@ class SharedCause:
 
 @dataclass(frozen=True, slots=True)
 class SharedCauses:
-    """What the slow requests of a window share.
+    """Result of `find_causes`.
 
     Args:
         percentile: Percentile from which on requests are slow, and of the latencies of each cause. [ratio]
@@ -186,7 +189,7 @@ class SharedCauses:
 
 @np.errstate(divide="ignore", invalid="ignore")
 def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> SharedCauses:
-    """Return what slow requests share, strongest first.
+    """Return the causes that slow requests share.
 
     Args:
         counts: Requests of the window.
@@ -294,7 +297,7 @@ def _slice(chosen: NDArray[np.bool_]) -> slice:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scores:
+class SetScores:
     """Results of the test for sets of values, shape (sets,) each."""
 
     is_testable: NDArray[np.bool_]
@@ -311,8 +314,8 @@ class _Scores:
         return is_spread & (self.ratio >= MIN_RATIO) & (self.excess >= MIN_EXCESS) & (self.slow >= _MIN_REQUESTS)
 
 
-def _test(members: NDArray[np.bool_], requests: Ints, slow: Ints, *, is_pooled: bool = False) -> _Scores:
-    """Test sets of values.
+def score_sets(members: NDArray[np.bool_], requests: Ints, slow: Ints, *, is_pooled: bool = False) -> SetScores:
+    """Test sets of values of an attribute.
 
     Args:
         members: The sets, shape (sets, values).
@@ -339,7 +342,7 @@ def _test(members: NDArray[np.bool_], requests: Ints, slow: Ints, *, is_pooled: 
     explained = k / total * (1 - 1 / np.maximum(ratio, 1.0))
     excess = of_set - expected
     is_testable = np.minimum(n, requests.sum() - n) >= _MIN_REQUESTS
-    return _Scores(is_testable, k, score, ratio, explained, excess.sum(axis=1) / total, _spread(excess))
+    return SetScores(is_testable, k, score, ratio, explained, excess.sum(axis=1) / total, _spread(excess))
 
 
 def _spread(excess: Floats) -> Floats:
@@ -379,7 +382,7 @@ def _of_attributes(tables: Sequence[_Table], cut: _Cut) -> list[_Found]:
     steps = len(range(*cut.steps.indices(tables[0].counts.shape[1]))) if tables else 0
     tested = [(each, each.members()) for each in tables]
     scored = [
-        (each, members, _test(members, each.counts.sum(axis=-1), cut.slow(each.counts), is_pooled=cut.is_pooled))
+        (each, members, score_sets(members, each.counts.sum(axis=-1), cut.slow(each.counts), is_pooled=cut.is_pooled))
         for each, members in tested
     ]
     tests = sum(int(scores.is_testable.sum()) for _, _, scores in scored)
@@ -393,7 +396,7 @@ def _of_attributes(tables: Sequence[_Table], cut: _Cut) -> list[_Found]:
     return sorted(found, key=lambda each: -each.score)
 
 
-def _found(table: _Table, chosen: NDArray[np.bool_], scores: _Scores, place: int, tests: int) -> _Found:
+def _found(table: _Table, chosen: NDArray[np.bool_], scores: SetScores, place: int, tests: int) -> _Found:
     values = tuple(value for value, is_in in zip(table.values, chosen, strict=True) if is_in)
     missing = table.counts[table.values.index("")].sum() / table.counts.sum() if "" in table.values else 0.0
     return _Found(
@@ -432,7 +435,7 @@ def _period(whole: Ints, rest: Ints, cut: _Cut, starts: Ints) -> _Found | None:
     if not is_large or p_value > ALPHA or _spread(excess) < _MIN_STEPS:
         return None
     begin, end, begin_all, end_all = (
-        _time(starts, step) for step in (at[first[best]], last[best] * at[1], 0, len(starts))
+        _time(starts, int(step)) for step in (at[first[best]], last[best] * at[1], 0, len(starts))
     )
     chosen = ((starts >= begin) & (starts < end))[:, None]
     text = _period_text(begin, end, end_all - begin_all)

@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from numpy.typing import NDArray
 
-from stagelens.analysis import attributes
-from stagelens.analysis.attributes import WHEN, AttributeCounts, SlowRequests, find_causes, highest_percentile
+from stagelens.analysis.attributes import (
+    WHEN,
+    AttributeCounts,
+    SlowRequests,
+    find_causes,
+    highest_percentile,
+    score_sets,
+)
 from stagelens.core.attributes import attribute, band_of
 from stagelens.core.histogram import bucket_index
 
@@ -276,7 +282,7 @@ def test_the_probability_without_a_cause_is_a_bound() -> None:
         exceeded = 0
         for n, k, m, other in zip(requests, slow, others, others_slow, strict=True):
             with np.errstate(divide="ignore", invalid="ignore"):
-                scores = attributes._test(np.array([[True, False]]), np.stack([n, m]), np.stack([k, other]))
+                scores = score_sets(np.array([[True, False]]), np.stack([n, m]), np.stack([k, other]))
             exceeded += bool(scores.score[0] >= np.log(20))
         assert exceeded <= 0.05 * 500
 
