@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 
 from ..core.attributes import attribute, band_end, bytes_label, value_label
 from ..core.histogram import bucket_bounds, bucket_middle, has_enough_samples
+from ..core.stages import OTHER
 from .comparison import QUANTILES
 
 Ints = NDArray[np.int64]
@@ -49,13 +50,13 @@ MIN_RATIO, MIN_EXCESS = 2.0, 0.15
 _MIN_SLOW = 50
 # Minimum number of requests on both sides, and of slow requests with the value.
 _MIN_REQUESTS = 5
-# Minimum number of steps of time over which an excess is spread, and number of steps of a period (as in 1/20 of the window).
+# Minimum number of steps over which an excess is spread, and of the steps of a period, which is at least 1/20 of the window.
 _MIN_STEPS, _PERIODS = 3, 20
 # Maximum number of steps for periods; their pairs are tested.
 _MAX_STEPS = 120
-# Correlation of the attributes of two slow requests of a step, because slow requests and those of a sender come in bursts.
+# Correlation of two slow requests of a step: 0.05 to 0.2 give the same results in `benchmarks/explain.py`.
 _CORRELATION = 0.15
-# Minimum number of requests of a stratum; steps are combined until they have them.
+# Minimum number of requests of a stratum, in which the share of a value is taken; steps are combined until they have them.
 _MIN_STRATUM = 200
 # Key of the attribute of time.
 WHEN = "time"
@@ -114,8 +115,8 @@ class SharedCause:
 
     Args:
         key: Key of the attribute, or `WHEN`.
-        values: Its values; of a range, all bands in ascending order; of `WHEN`, start and end. [Unix seconds]
-        value: The values or the range as shown.
+        values: Its value; of a range, all bands in ascending order; of `WHEN`, start and end. [Unix seconds]
+        value: The value or the range as shown.
         requests: Requests with the value. [count]
         slow: Slow requests with the value. [count]
         share_all: Share of the value in all requests that have the attribute.
@@ -281,7 +282,7 @@ def _tail(whole: Ints, percentile: float) -> _Cut:
 
 
 def _selected(counts: AttributeCounts, whole: Ints, slow: SlowRequests) -> _Cut:
-    """Return the steps and buckets of a selection, at least one of each."""
+    """Return the steps and buckets of a selection: steps that it overlaps, and buckets whose middle it has."""
     ends = np.append(counts.starts[1:], np.inf)
     steps = _slice((counts.starts < slow.end) & (ends > slow.start))
     middles = np.array([bucket_middle(int(each), counts.scale) for each in counts.index])
@@ -516,14 +517,12 @@ def _quantile_ms(counted: Ints, percentile: float, counts: AttributeCounts) -> f
 
 
 def _value_text(table: _Table, values: Sequence[str]) -> str:
-    """Return the values or the range as shown."""
-    bands = table.values[: table.bands]
-    if len(values) == 1 or values[0] not in bands:
-        shown = [value_label(table.key, each) for each in values]
-        return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+    """Return the value or the range as shown."""
+    if len(values) == 1:
+        return "others" if values[0] == OTHER else value_label(table.key, values[0])
     kind = attribute(table.key).kind
     first, last = int(values[0]), band_end(kind, int(values[-1]))
-    if values[-1] == bands[-1]:
+    if values[-1] == table.values[table.bands - 1]:
         return f"{bytes_label(first) if kind == 'bytes' else f'{first:,}'} and more"
     return f"up to {bytes_label(last + 1) if kind == 'bytes' else f'{last:,}'}"
 
@@ -540,7 +539,8 @@ def _sentence(
 ) -> str:
     if not causes:
         which = "The selected requests look" if is_selection else "Slow requests look"
-        return f"{which} like all others in the {attributes} attributes counted." if attributes else ""
+        counted = f"{attributes} attributes" if attributes > 1 else "attribute"
+        return f"{which} like all others in the {counted} counted." if attributes else ""
     first = causes[0]
     which = "selected" if is_selection else "slow"
     shares = (
@@ -548,8 +548,8 @@ def _sentence(
     )
     if is_selection or first.without_ms is None or now_ms is None:
         return f"{shares}."
-    name = f"p{percentile * 100:.6g}"
-    return f"{shares}; without them {name} would be {_duration(first.without_ms)} instead of {_duration(now_ms)}."
+    name, without, now = f"p{percentile * 100:.6g}", _duration(first.without_ms), _duration(now_ms)
+    return f"{shares}; without them {name} would be {without} instead of {now}." if without != now else f"{shares}."
 
 
 def _percent(share: float) -> str:
