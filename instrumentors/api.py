@@ -155,13 +155,11 @@ def request(
 
 
 def attribute(name: str, value: object) -> None:
-    """Count the current request by the value of an attribute, such as the tenant, to find out what slow requests share.
-
-    Outside of any request, the call has no effect. If a request calls it twice for an attribute, the last value counts.
+    """Count the current request by the value of an attribute. Outside of a request, the call has no effect.
 
     Args:
-        name: Name of the attribute: at most 40 letters, digits, `_`, `.` and `-`. A process accepts eight names.
-        value: Value of the attribute, as text. A process counts 50 values of an attribute, and the others together as "__other__".
+        name: At most 40 letters, digits, `_`, `.` and `-`.
+        value: Counts as text. The last value of a request counts.
 
     Example:
         stagelens.attribute("tenant", account.name)

@@ -75,8 +75,7 @@ AGENT = (
     Setting(
         "STAGELENS_ATTRIBUTES",
         "",
-        "[attributes of requests](python-api.md#attributes) in a header or in a member of the header `baggage`, such as "
-        "`tenant=header:x-tenant,plan=baggage:plan`",
+        "[attributes](concepts.md#attributes) in headers, such as `tenant=header:x-tenant,plan=baggage:plan`",
     ),
     Setting("STAGELENS_EXPORT_INTERVAL", "10s", "time between two exports"),
     Setting(
@@ -106,7 +105,7 @@ AGENT = (
         "",
         "value of the header `X-Force-Trace` that retains a request as a trace; by default, the agent ignores the header",
     ),
-    Setting("STAGELENS_PROPAGATE", "true", "`false` stops adding the header `traceparent` to outgoing calls"),
+    Setting("STAGELENS_PROPAGATE", "true", "`false` stops adding `traceparent` and `tracestate` to outgoing calls"),
     Setting(
         "STAGELENS_SERVER_TIMING",
         "false",

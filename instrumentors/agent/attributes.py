@@ -48,8 +48,8 @@ class Arrivals:
         # Ends of requests in order of time, and the number of earlier ones. [nanoseconds by `clock`]
         self._ends: list[int] = []
         self._earlier = 0
-        # Requests that are not counted although their end is not known.
-        self._given_up = 0
+        # Requests that are no longer counted although their end is not known.
+        self._uncounted = 0
         # First number of each generation, and the number of its requests that have ended; oldest first.
         self._generations: deque[list[int]] = deque([[0, 0]])
         self._next_number = 0
@@ -64,8 +64,8 @@ class Arrivals:
                 generation[1] += 1
                 break
         else:
-            # It was given up, and has ended after all.
-            self._given_up -= 1
+            # It was no longer counted, and has ended after all.
+            self._uncounted -= 1
         ends = self._ends
         if not ends or ended >= ends[-1]:
             ends.append(ended)
@@ -77,17 +77,17 @@ class Arrivals:
 
     def drop(self, count: int) -> None:
         """Note that *count* requests have ended without a record."""
-        self._given_up += count
+        self._uncounted += count
         self._generations[-1][1] += count
 
     def running(self, number: int, started: int) -> int | None:
         """Return how many requests ran when request *number* started, itself included; None if it started too long ago."""
         if self._earlier and started < self._ends[0]:
             return None
-        return max(1, number + 1 - self._earlier - bisect_right(self._ends, started) - self._given_up)
+        return max(1, number + 1 - self._earlier - bisect_right(self._ends, started) - self._uncounted)
 
     def age(self, now: float) -> None:
-        """Start a generation each minute, and give up the requests of the oldest one.
+        """Start a generation each minute, and stop counting the requests of the oldest one.
 
         Args:
             now: Time of a monotonic clock. [seconds]
@@ -100,7 +100,7 @@ class Arrivals:
         self._generations.append([self._next_number, 0])
         if len(self._generations) > MAX_GENERATIONS:
             first, ended = self._generations.popleft()
-            self._given_up += self._generations[0][0] - first - ended
+            self._uncounted += self._generations[0][0] - first - ended
 
 
 def attribute_values(

@@ -39,7 +39,7 @@ def test_a_request_that_still_runs_is_counted() -> None:
     assert arrivals.running(2, 30) == 2
 
 
-def test_a_request_that_never_ends_is_given_up() -> None:
+def test_a_request_that_never_ends_is_no_longer_counted() -> None:
     """After ten minutes; if it ends after all, it is not subtracted twice."""
     arrivals = Arrivals()
     for minute in range(MAX_GENERATIONS + 2):
@@ -54,7 +54,7 @@ def test_a_request_that_never_ends_is_given_up() -> None:
 
 
 def test_requests_without_a_record_have_ended() -> None:
-    """Those that found the queue full; they are not given up once more."""
+    """Those that found the queue full; they are not subtracted twice."""
     arrivals = Arrivals()
     arrivals.age(0.0)
     arrivals.drop(2)
