@@ -62,7 +62,7 @@ def test_a_short_script_delivers_all_requests_at_exit(sink: Sink, ending: str) -
     assert (done.returncode, done.stderr) == (3 if ending else 0, "")
     assert sink.requests() == 3
     assert sink.metrics()[0].resource().items() >= {"service.name": "shop", "service.version": "7"}.items()
-    assert [post.path for post in sink.posts] == ["/v1/metrics", "/v1/traces"]
+    assert [post.path for post in sink.posts] == ["/v1/metrics", "/v1/traces", "/v1/metrics"]
 
 
 def test_a_process_ends_cleanly_without_a_collector() -> None:
