@@ -574,3 +574,14 @@ def test_an_invalid_fact_does_not_drop_the_request(key: str, second: Any) -> Non
         assert delta.counts.requests == 1
         assert len(spans.traces) == 1
         assert (points.tally.messages, spans.tally.messages) == ([], [])
+
+
+@pytest.mark.parametrize(("level", "counted"), [(0, True), (1, True), (2, False), (3, False)])
+def test_attributes_are_counted_at_the_levels_with_facts(level: int, counted: bool) -> None:
+    """They are facts; below, their requests are not counted without a value either."""
+    aggregator = Aggregator(SamplingLimits(), random.Random(1))
+    aggregator.level = level
+    aggregator.add(record(("@attribute", ("tenant", "acme"), 0)))
+    (taken,) = [[*attributes.take()] for _, attributes in aggregator.attributes()]
+
+    assert [key for _, key, _ in taken] == (["tenant=acme"] if counted else [])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextvars
 import dataclasses
+import itertools
 import os
 import random
 import socket
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import stagelens
+from stagelens.core import names
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.agent import worker as agent_module
 from stagelens.instrumentors.agent.worker import Agent, Schedule
@@ -19,7 +22,7 @@ from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.export import exporter
 
 if TYPE_CHECKING:
-    from conftest import Sink
+    from conftest import Post, Sink
 
 pytestmark = pytest.mark.usefixtures("finished")
 
@@ -70,6 +73,88 @@ def test_export_intervals_are_contiguous(sink: Sink) -> None:
 
     assert first["timeUnixNano"] == second["startTimeUnixNano"]
     assert int(second["startTimeUnixNano"]) < int(second["timeUnixNano"])
+
+
+def by_attribute(post: Post) -> dict[str, int]:
+    """Return the number of requests by attribute and value."""
+    found: dict[str, int] = {}
+    for point in post.points(names.REQUEST_BY_ATTRIBUTE):
+        (key,) = (item["value"]["stringValue"] for item in point["attributes"] if item["key"] == names.ATTRIBUTE)
+        found[key] = found.get(key, 0) + int(point["count"])
+    return found
+
+
+def test_attributes_have_intervals_of_their_own(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are exported less often than the rest; each request is in one of the exports."""
+    agent = agent_for(sink)
+    monkeypatch.setattr(agent, "_attribute_schedule", Schedule(10**12, 0.0))
+    serve(2)
+    agent._aggregate_pending()  # pyright: ignore[reportPrivateUsage] - one round of the background thread
+    agent._export(due=True)  # pyright: ignore[reportPrivateUsage] - as above
+    serve(3)
+
+    assert agent.flush(60)
+
+    serve(1)
+
+    assert agent.flush(60)
+    assert agent.flush(60)
+
+    (first, second), counted = sink.attributes(), sink.metrics()
+    points = [post.points(names.REQUEST_BY_ATTRIBUTE)[0] for post in (first, second)]
+    assert [by_attribute(post) for post in (first, second)] == [{"replica=": 5}, {"replica=": 1}]
+    assert points[0]["timeUnixNano"] == points[1]["startTimeUnixNano"]
+    assert points[0]["startTimeUnixNano"] == counted[0].points(names.REQUEST_DURATION)[0]["startTimeUnixNano"]
+    assert points[0]["timeUnixNano"] == counted[1].points(names.REQUEST_DURATION)[0]["timeUnixNano"]
+    assert all(point["attributes"] for point in first.points(names.REPLICA_STAGE_TIME))
+
+
+@pytest.fixture
+def first_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test like in a process without earlier requests."""
+    monkeypatch.setattr(recorder, "arrivals", itertools.count())
+    monkeypatch.setattr(recorder, "abandoned", recorder.Counter())
+
+
+@pytest.mark.usefixtures("first_requests")
+def test_requests_are_counted_by_concurrency(sink: Sink) -> None:
+    """The requests that ran at the arrival of a request, also those that are not finished."""
+    agent = agent_for(sink)
+    with stagelens.request("predict"):
+        serve(2)
+        contextvars.Context().run(serve, 5)
+
+    assert agent.flush(60)
+    assert by_attribute(sink.attributes()[0]) == {"concurrency=1": 1, "concurrency=2": 5, "replica=": 6}
+
+
+@pytest.mark.usefixtures("first_requests")
+def test_a_request_without_a_record_no_longer_runs(sink: Sink) -> None:
+    """Its integration failed, so it will not be finished."""
+    agent = agent_for(sink)
+    for _ in range(2):
+        opened = recorder.begin()
+        assert opened is not None
+        recorder.abandon(opened[1])
+    agent._aggregate_pending()  # pyright: ignore[reportPrivateUsage] - one round of the background thread
+    serve(1)
+    with stagelens.request("predict"):
+        contextvars.Context().run(serve, 1)
+
+    assert agent.flush(60)
+    assert by_attribute(sink.attributes()[0]) == {"concurrency=1": 2, "concurrency=2": 1, "replica=": 3}
+
+
+def test_many_attributes_are_split_over_posts(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A collector limits the size of a body."""
+    monkeypatch.setattr(agent_module, "POINTS_A_BODY", 10)
+    agent = agent_for(sink)
+    for number in range(30):
+        serve(1, f"route-{number}")
+
+    assert agent.flush(60)
+    assert len(sink.attributes()) > 3
+    assert sum(by_attribute(post)["replica="] for post in sink.attributes()) == 30
 
 
 def test_uncounted_requests_are_reported(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
