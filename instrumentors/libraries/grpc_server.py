@@ -91,14 +91,16 @@ class GrpcExchange:
     def open(self, marks: Marks, metadata: Iterable[Any]) -> None:
         """Read the metadata into the new *marks*; the request starts with its arrival."""
         self.marks = marks
-        head = {pair[0]: pair[1] for pair in metadata or () if pair[0] in _READ and isinstance(pair[1], str)}
+        pairs = tuple(metadata or ())
+        head = {pair[0]: pair[1] for pair in pairs if pair[0] in _READ and isinstance(pair[1], str)}
         opened, marks[1] = marks[1], self._arrived
         waited = proxy_wait_ns(head.get("x-request-start", ""))
         forced = head.get("x-force-trace", "")
         state = head.get("tracestate", "")
         self._start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited, state)
         if named_attributes.sources:
-            named_attributes.record_headers(marks, head.get)
+            given = {pair[0]: pair[1] for pair in pairs if isinstance(pair[1], str)}
+            named_attributes.record_headers(marks, given.get)
         if opened > self.submitted:
             marks.extend(("queue", self.submitted, opened))
         if recorder.opened is not None:
@@ -164,10 +166,7 @@ class GrpcExchange:
         return self.method.lstrip("/")
 
 
-_READ = frozenset(
-    {"traceparent", "tracestate", "x-request-start", "x-force-trace"}
-    | {source.header for source in named_attributes.sources}
-)
+_READ = frozenset({"traceparent", "tracestate", "x-request-start", "x-force-trace"})
 # Call of the running task of an asyncio server.
 _exchange: ContextVar[GrpcExchange | None] = ContextVar("stagelens_grpc_exchange", default=None)
 

@@ -87,6 +87,22 @@ def test_a_job_is_part_of_its_submitting_request(finished: Finished) -> None:
     assert finished.stages() == ["queue", "forward"]
 
 
+def test_the_jobs_that_wait_before_the_first_job_are_counted(
+    finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
+) -> None:
+    """The further jobs of the request wait behind its own."""
+    pool, release = busy
+    for _ in range(2):
+        pool.submit(work)
+    with request("waits"):
+        jobs = [pool.submit(work) for _ in range(3)]
+        release.set()
+        for job in jobs:
+            job.result(30)
+
+    assert [value for key, value, _ in finished.marks() if key == "@queue_length"] == [2]
+
+
 def test_the_wait_for_a_busy_pool_is_queue(
     finished: Finished, busy: tuple[ThreadPoolExecutor, threading.Event]
 ) -> None:

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from stagelens.core.partition import partition
-from stagelens.instrumentors import records
+from stagelens.instrumentors import named_attributes, records
 from stagelens.instrumentors.libraries import grpc_server as module
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.grpc_server import GrpcServerInstrumentor
@@ -270,6 +270,30 @@ def test_a_unary_call_is_a_request_with_stages(server: Server, seen: Any, finish
     assert ("queue" in spent) == (server.kind == "threads")
     assert finished.facts()["@traceparent"] == TRACEPARENT
     assert "@method" not in finished.facts()
+
+
+@pytest.mark.parametrize(
+    ("method", "sizes"), [("Unary", (3, 3)), ("Stream", (3, sum(map(len, PARTS)))), ("Collect", (6, 6))]
+)
+def test_attributes_are_recorded(  # noqa: PLR0917 - fixtures and parameters
+    server: Server,
+    seen: Any,
+    finished: Finished,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    sizes: tuple[int, int],
+) -> None:
+    """The sizes of all messages, the caller, and the metadata that the user lists, and no others."""
+    monkeypatch.setattr(named_attributes, "sources", named_attributes.parse("tenant=header:x-tenant"))
+    metadata = [("x-tenant", "acme"), ("x-other", "secret"), ("tracestate", "stagelens=checkout")]
+    server.call(method, iter([b"abc", b"def"]) if method == "Collect" else b"abc", metadata=metadata)
+    seen()
+    found = {key: value for key, value, _ in finished.marks()}
+
+    assert (found["@request_size"], found["@response_size"]) == sizes
+    assert found["@attribute"] == ("tenant", "acme")
+    assert found["@caller"] == "stagelens=checkout"
+    assert "secret" not in repr(finished)
 
 
 def test_a_streamed_response_is_timed(server: Server, seen: Any, finished: Finished) -> None:

@@ -191,6 +191,26 @@ async def slow_to_answer(jobs: asyncio.Queue[Any]) -> None:
         resolve([job])
 
 
+def test_the_jobs_that_wait_in_a_queue_are_counted(finished: Finished) -> None:
+    """By each request, when it adds its own; those of another queue do not count."""
+
+    async def serve_three() -> None:
+        jobs: asyncio.Queue[Any] = asyncio.Queue()
+        requests = [asyncio.create_task(ask(jobs, name)) for name in "abc"]
+        await asyncio.sleep(0)
+        worker = asyncio.create_task(one_by_one(jobs))
+        await asyncio.gather(*requests)
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    asyncio.run(serve_three())
+    found(finished)
+
+    lengths = {route: read_marks(marks).facts.get("@queue_length") for marks, _, _, route, *_ in finished}
+    assert lengths == {"a": 0, "b": 1, "c": 2}
+
+
 @pytest.mark.parametrize(
     ("worker", "expected"), [(drained, ["queue", "queue", "for_a"]), (slow_to_answer, ["queue", "for_a"])]
 )
