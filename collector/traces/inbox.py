@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import names
+from ...core.attributes import ATTRIBUTE_SCALE, REPLICA, attribute_key, replica_stage_key
 from ...core.errors import StoreError
 from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
 from ...store.inbox import AggregationInput, AggregationResult, Parcel
@@ -89,7 +90,7 @@ def points_of(requests: Requests) -> PointColumns:
             for of, which in zip(group.tolist(), name.tolist(), strict=True)
         ]
         columns.append(PointColumns(identities, at[group], histograms))
-    return PointColumns.join(columns)
+    return PointColumns.join([*columns, *_replica_points(requests, counted)])
 
 
 def _groups(requests: Requests, counted: Ints) -> _Groups:
@@ -111,6 +112,33 @@ def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator
         names.STAGE_DURATION, stages, group[request], stage, own[request, stage] / _NS, own[request, stage]
     )
     yield _stage_time_histograms(names.STAGE_TIME, stages, group, _buckets(duration / _NS), own)
+
+
+def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]:
+    """Yield the latency and the stage times of each process with a name by minute, at the scale of attributes."""
+    gathered = requests.joined.gathered
+    source = gathered.source[requests.joined.roots]
+    counted = counted[np.array([bool(each.instance) for each in gathered.sources], np.bool_)[source[counted]]]
+    duration = requests.duration[counted]
+    minute = (requests.start[counted] + duration) // (_MINUTE * _NS)
+    first, group = group_rows(requests.series[counted], source[counted], minute)
+    series = [requests.kinds[number] for number in requests.series[counted][first].tolist()]
+    places = [gathered.sources[number].instance for number in source[counted][first].tolist()]
+    seconds = duration / _NS
+    latency = _histograms(names.REQUEST_BY_ATTRIBUTE, ("",), group, np.zeros_like(group), seconds, duration)
+    own = requests.split.own[counted]
+    spent = _stage_time_histograms(names.REPLICA_STAGE_TIME, requests.stages, group, _buckets(seconds), own)
+    for metric, by, key, found in (latency, spent):
+        of, name = np.divmod(key, len(by))
+        stages = [by[int(which)] for which in name.tolist()]
+        keys = [
+            replica_stage_key(stage, places[number]) if stage else attribute_key(REPLICA.key, places[number])
+            for number, stage in zip(of.tolist(), stages, strict=True)
+        ]
+        identities = [Identity(series[number], metric, each) for number, each in zip(of.tolist(), keys, strict=True)]
+        buckets = replace(found.buckets, index=found.buckets.index >> SCALE - ATTRIBUTE_SCALE)
+        histograms = replace(found, scale=np.full(len(found), ATTRIBUTE_SCALE), buckets=buckets)
+        yield PointColumns(identities, minute[first][of] * _MINUTE, histograms)
 
 
 def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_MetricHistograms]:

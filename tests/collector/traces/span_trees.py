@@ -28,7 +28,7 @@ from stagelens.core.histogram import TOKEN_COUNTS
 from stagelens.core.partition import Interval, partition
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.core.stages import OTHER
-from stagelens.store import KeptTrace, Point, Series, records
+from stagelens.store import KeptTrace, Point, Series, records, schema
 from stagelens.store.inbox import AggregationInput, Parcel
 
 # 2026-11-20 12:00:00 UTC.
@@ -138,9 +138,11 @@ Counted = dict[tuple[Series, str, str, int], tuple[dict[int, int], int, int]]
 
 
 def counted(points: Iterable[Point]) -> Counted:
-    """Return buckets, zero count and sum (in nanoseconds) by series, metric, key and 10 s."""
+    """Return buckets, zero count and sum (in nanoseconds) by series, metric, key and 10 s, without those of replicas."""
     histograms: dict[Any, Any] = {}
     for point in points:
+        if point.metric in schema.WITHOUT_TOTALS:
+            continue
         key = (point.series, point.metric, point.stage, point.at - point.at % 10)
         if key in histograms:
             histograms[key].merge(point.histogram)

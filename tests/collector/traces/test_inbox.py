@@ -14,6 +14,9 @@ from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, StreamMe
 from stagelens.collector.traces.inbox import InboxLimits, InboxOutcome
 from stagelens.collector.traces.sampling import SamplingPolicy
 from stagelens.core import names
+from stagelens.core.attributes import ATTRIBUTE_SCALE
+from stagelens.core.histogram import bucket_index
+from stagelens.store import schema
 from stagelens.store.inbox import Parcel
 from tests.collector.traces.span_trees import NOON, NS, SHOP, STOCK, Inbox, Plain, Shown, Span, columns, counted
 
@@ -318,6 +321,28 @@ def test_a_streamed_response_has_token_metrics() -> None:
     assert sums[names.STREAM_GAP, "first_chunk"] == 5
     assert (sums[names.TOKENS, "input"], sums[names.TOKENS, "output"]) == (100, 11)
     assert spent == {"decode": 30_000_000, "overhead": 10_000_000}
+
+
+def test_each_process_is_a_replica() -> None:
+    """Requests and their stages count by process and minute, at the scale of attributes; a process without a name has none."""
+    inbox = Inbox()
+    forward, server = Label("run", stage="forward"), Label("GET /", "server", request=True)
+    for number, source in enumerate((SHOP, SHOP, replace(SHOP, instance="pod-2"), STOCK), 1):
+        root = Span(2 * number, 0, 0, NS // 2, server, source, number)
+        inbox.put([root, Span(2 * number + 1, 2 * number, 0, NS // 4, forward, source, number)], 0)
+    inbox.process(20)
+    found = {(point.metric, point.stage): point for point in inbox.points if point.metric in schema.WITHOUT_TOTALS}
+    bucket = bucket_index(0.5, ATTRIBUTE_SCALE)
+
+    assert {key[1]: point.histogram.buckets[bucket] for key, point in found.items()} == {
+        "replica=pod-1": 2,
+        "replica=pod-2": 1,
+        "forward;pod-1": 500_000,
+        "forward;pod-2": 250_000,
+        "overhead;pod-1": 500_000,
+        "overhead;pod-2": 250_000,
+    }
+    assert {(point.histogram.scale, point.at) for point in found.values()} == {(ATTRIBUTE_SCALE, NOON)}
 
 
 def test_a_backlog_is_processed_in_batches() -> None:
