@@ -357,6 +357,11 @@ def _strata(requests: Ints) -> tuple[Ints, Ints]:
     return np.unique(before // _MIN_STRATUM, return_index=True, return_inverse=True)[1:]
 
 
+def _filled_steps(requests: Ints) -> int:
+    """Return the number of strata with requests."""
+    return min(int(np.count_nonzero(requests)), max(1, int(requests.sum()) // _MIN_STRATUM))
+
+
 def _divergence(observed: Floats, expected: Floats) -> Floats:
     """Return the Kullback-Leibler divergence between shares."""
     inside = np.where(observed > 0, observed * np.log(observed / expected), 0.0)
@@ -380,7 +385,7 @@ class _Found:
 
 def _of_attributes(tables: Sequence[_Table], cut: _Cut) -> list[_Found]:
     """Return the values and ranges that mark slow requests, strongest first; of numbers, only the best range."""
-    steps = len(range(*cut.steps.indices(tables[0].counts.shape[1]))) if tables else 0
+    steps = max((_filled_steps(each.counts.sum(axis=(0, 2))[cut.steps]) for each in tables), default=0)
     tested = [(each, each.members()) for each in tables]
     scored = [
         (each, members, score_sets(members, each.counts.sum(axis=-1), cut.slow(each.counts), is_pooled=cut.is_pooled))

@@ -29,6 +29,8 @@ from ..storage import Columns, PointQuery, Steps, StoreSnapshot, bucket_table, j
 from .fetch import QueryGroup, fetch_segments
 
 _MINUTE, _DAY_SECONDS = 60, 86_400
+# Fine enough that an incident of some minutes covers several steps of a window of hours: a cause is named by several steps.
+MAX_STEPS = 480
 # Maximum number of rows of a query; and of rows of replicas beside those of other attributes, among which they are stored.
 MAX_ROWS, _MAX_REPLICA_ROWS = 100_000, 25_000
 # Fractional parts of its multiples are spread evenly over [0, 1).
@@ -38,7 +40,7 @@ _GOLDEN_RATIO = 0.6180339887
 class AttributeQueries(QueryGroup):
     """Queries of attributes of requests, and of replicas by their latency."""
 
-    def attributes(self, selection: Selection, steps: int = 60) -> AttributeCounts:
+    def attributes(self, selection: Selection, steps: int = MAX_STEPS) -> AttributeCounts:
         """Return the requests of *selection* by the values of each attribute, in at most *steps* steps of at least a minute.
 
         Dimensions of the series are attributes, too. An attribute has at most `MAX_ATTRIBUTE_VALUES` values and `__other__`. The
@@ -83,7 +85,7 @@ def _steps(snapshot: StoreSnapshot, selection: Selection, most: int) -> tuple[St
     """Return at most *most* steps of *selection*, and their starts."""
     start, end = selection.seconds
     least = max(_MINUTE, schema.finest_retained(schema.read_tiers(snapshot.connection), start))
-    width = max((end - start) / max(most, 1), schema.COARSEST if end - start >= _DAY_SECONDS else least)
+    width = max((end - start) / max(most, 1), schema.COARSEST if end - start > _DAY_SECONDS else least)
     width = step_seconds(timedelta(seconds=width))
     while (end - 1) // width - start // width >= most > 1:
         width = step_seconds(timedelta(seconds=width + 1))

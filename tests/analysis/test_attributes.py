@@ -173,6 +173,16 @@ def test_a_value_that_is_frequent_while_everything_is_slow_is_not_named() -> Non
     assert [each.key for each in find_causes(counts_of(latency, {"tenant": tenant}, at)).causes] == [WHEN]
 
 
+def test_a_service_that_is_minutes_old_has_causes() -> None:
+    """In a window of which few steps have requests, these are enough, also where some have fewer."""
+    rng, latency = noise(16, 10_000)
+    tenant = pick(rng, 10_000, acme=0.05, globex=0.95)
+    latency[tenant == "acme"] *= 8
+    at = rng.choice([40, 41, 42], 10_000, p=[0.2, 0.5, 0.3])
+
+    assert find_causes(counts_of(latency, {"tenant": tenant}, at)).causes[0].label == "tenant acme"
+
+
 def test_one_burst_is_no_cause() -> None:
     """Requests of one tenant that are slow in one minute may have met a pause."""
     rng, latency = noise(9, 6000)
