@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -284,8 +285,8 @@ def code_growth(
 
 def shared_attributes(read: Reader, slow: Selection, quantile: float) -> tuple[SharedAttribute, ...]:
     """Return the attributes that the requests above *quantile* share more often than all requests of *slow*, strongest first."""
-    found = find_causes(read.attributes(slow), quantile)
-    return tuple(SharedAttribute(each.label, each.share_all, each.share_slow) for each in found.causes[:_ATTRIBUTES])
+    distinct = (each for each in find_causes(read.attributes(slow), quantile).causes if not each.same_as)
+    return tuple(SharedAttribute(each.label, each.share_all, each.share_slow) for each in islice(distinct, _ATTRIBUTES))
 
 
 def excess_by_stage(breakdown: pd.DataFrame) -> tuple[StageGrowth, ...]:

@@ -104,10 +104,13 @@ def _causes_table(context: Context, causes: Sequence[SharedCause], at: str, whic
 def _row(context: Context, cause: SharedCause) -> Component:
     href = _requests_path(context, cause)
     value = link(cause.value, href=href, className="link") if href else cause.value
+    shown: list[Node] = [html.Span(value, className="cut")]
+    if cause.same_as:
+        shown.append(html.Div(f"the same requests as {cause.same_as}", className="s"))
     chance = f"The probability to see this without a cause is at most {cause.p_value:.1g}."
     cells = [
         html.Td(attribute(cause.key).label, className="nowrap"),
-        html.Td(html.Span(value, className="cut"), className="b"),
+        html.Td(shown, className="b"),
         html.Td(percent(cause.share_all), className="r hide", title=f"{count(cause.requests)} requests"),
         html.Td(percent(cause.share_slow), className="r b", title=f"{count(cause.slow)} requests"),
         html.Td(times(cause.lift), className="r hide"),
