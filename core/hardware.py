@@ -64,6 +64,10 @@ GPU = Measure("gpu", "hw.gpu.utilization", "1", of="gpu")
 GPU_MEMORY = Measure("gpu_memory", "hw.gpu.memory.usage", "By", of="gpu", kind="level")
 GPU_MEMORY_SHARE = Measure("gpu_memory_share", "hw.gpu.memory.utilization", "1", of="gpu")
 GPU_POWER = Measure("gpu_power", "hw.power", "W", of="gpu")
+# Clock of the streaming multiprocessors, and share of the readings in which the GPU lowered it because of heat or of its power limit.
+GPU_CLOCK = Measure("gpu_clock", "inference.gpu.clock", "Hz", of="gpu")
+GPU_HOT = Measure("gpu_hot", "inference.gpu.throttled.thermal", "1", of="gpu")
+GPU_CAPPED = Measure("gpu_capped", "inference.gpu.throttled.power", "1", of="gpu")
 PCIE_IN = Measure("pcie_in", "hw.gpu.io", "By", of="gpu", kind="rate", direction="receive")
 PCIE_OUT = Measure("pcie_out", "hw.gpu.io", "By", of="gpu", kind="rate", direction="transmit")
 
@@ -83,6 +87,9 @@ MEASURES = (
     GPU_MEMORY,
     GPU_MEMORY_SHARE,
     GPU_POWER,
+    GPU_CLOCK,
+    GPU_HOT,
+    GPU_CAPPED,
     PCIE_IN,
     PCIE_OUT,
     TORCH_ALLOCATED,

@@ -14,7 +14,7 @@ from ...core.hardware import CPU_SHARE, GPU, GPU_MEMORY, Measure, host_of
 from ...core.histogram import has_enough_samples
 from ..figures.over_time import hardware_figure
 from ..ui.components import Node, card, chart, empty, spark, table
-from ..ui.format import SPACE, UNKNOWN, count, duration, percent, percentile, size, span
+from ..ui.format import SPACE, UNKNOWN, count, duration, megahertz, percent, percentile, size, span
 from .page import Context
 
 # Share of the time steps that count as slow, and the minimum number of steps.
@@ -39,6 +39,7 @@ _GPU: _Columns = {
     measures.GPU_MEMORY: ("Memory", "most", size),
     measures.GPU_MEMORY_SHARE: ("filled", "most", percent),
     measures.GPU_POWER: ("Power", "mean", lambda watts: f"{count(watts)}{SPACE}W"),
+    measures.GPU_CLOCK: ("Clock", "mean", megahertz),
     measures.PCIE_IN: ("PCIe in", "mean", lambda rate: f"{size(rate)}/s"),
     measures.PCIE_OUT: ("PCIe out", "mean", lambda rate: f"{size(rate)}/s"),
 }

@@ -249,6 +249,15 @@ def size(size_bytes: float | None) -> str:
     return UNKNOWN if size_bytes is None else format_size(size_bytes).replace(" ", THIN)
 
 
+def megahertz(hertz: float) -> str:
+    r"""Return the clock of a device.
+
+    >>> megahertz(1.755e9)
+    '1,755\u202fMHz'
+    """
+    return f"{hertz / 1e6:,.0f}{THIN}MHz"
+
+
 def day(at: datetime) -> str:
     """Return the date and the minute of *at*, such as `14 Nov 15:39`."""
     return at.strftime("%-d %b %H:%M")

@@ -3,7 +3,7 @@
 The process metrics come from five small files of /proc and of the control group, read once per export, which takes 0.1 ms
 together. Systems without these files, such as macOS, export none of them.
 
-The GPU metrics (utilization, memory, power, PCIe transfers) come from NVML. A separate thread reads it, because its calls take
+The GPU metrics (utilization, memory, power, clock, PCIe transfers) come from NVML. A separate thread reads it, because its calls take
 from microseconds to 20 milliseconds (transfers) and never return if the driver hangs; then no more GPU metrics are exported, and
 nothing else is affected. Without `nvidia-ml-py` there is no thread. Values that a GPU does not provide are left out (a MIG slice
 has no utilization of its own).
@@ -27,6 +27,9 @@ from ...core.hardware import (
     CPU,
     CPU_SHARE,
     GPU,
+    GPU_CAPPED,
+    GPU_CLOCK,
+    GPU_HOT,
     GPU_MEMORY,
     GPU_MEMORY_SHARE,
     GPU_POWER,
@@ -168,7 +171,9 @@ EVERY_SECONDS: Final = 2.0
 # Interval without a driver or a GPU, or after the GPU was lost.
 RETRY_SECONDS: Final = 300.0
 # Two minutes of sixteen GPUs; an export removes the readings every ten seconds.
-_MAX_READINGS: Final = 6000
+_MAX_READINGS: Final = 9000
+# nvmlClocksEventReasons: SwThermalSlowdown, HwThermalSlowdown; and SwPowerCap, HwPowerBrakeSlowdown.
+_HEAT, _POWER_LIMIT = 0x20 | 0x40, 0x04 | 0x80
 
 
 class Device(NamedTuple):
@@ -303,6 +308,14 @@ def _device_readings(nvml: Any, name: str, handle: Any) -> Iterator[Reading]:
     milliwatts = _call_nvml(nvml, nvml.nvmlDeviceGetPowerUsage, handle)
     if milliwatts is not None:
         yield Reading(GPU_POWER, milliwatts / 1000, name)
+    megahertz = _call_nvml(nvml, nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM)
+    if megahertz is not None:
+        yield Reading(GPU_CLOCK, megahertz * 1e6, name)
+    # NVIDIA renamed the function from "throttle" to "event" reasons and keeps the old name.
+    reasons = _call_nvml(nvml, nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle)
+    if reasons is not None:
+        yield Reading(GPU_HOT, float(bool(reasons & _HEAT)), name)
+        yield Reading(GPU_CAPPED, float(bool(reasons & _POWER_LIMIT)), name)
     for measure, counter in ((PCIE_IN, nvml.NVML_PCIE_UTIL_RX_BYTES), (PCIE_OUT, nvml.NVML_PCIE_UTIL_TX_BYTES)):
         kilobytes = _call_nvml(nvml, nvml.nvmlDeviceGetPcieThroughput, handle, counter)
         if kilobytes is not None:

@@ -24,12 +24,16 @@ class Card:
     Args:
         uuid: What it is called.
         busy: Its utilization [percent]; None where it cannot tell.
+        megahertz: Its clock.
+        reasons: Why its clock is lowered, as bits.
         slices: Of a card in MIG mode; None where it is in none.
         error: What everything about it ends in, 0 for nothing.
     """
 
     uuid: str = "GPU-1"
     busy: int | None = 50
+    megahertz: int = 1755
+    reasons: int = 0
     slices: Sequence[Card] | None = None
     error: int = 0
 
@@ -52,6 +56,7 @@ class FakeNvml:
     NVML_ERROR_UNINITIALIZED, NVML_ERROR_INVALID_ARGUMENT, NVML_ERROR_NOT_SUPPORTED = 1, 2, 3
     NVML_ERROR_NO_PERMISSION, NVML_ERROR_NOT_FOUND, NVML_ERROR_DRIVER_NOT_LOADED = 4, 6, 9
     NVML_ERROR_LIBRARY_NOT_FOUND, NVML_ERROR_FUNCTION_NOT_FOUND, NVML_ERROR_GPU_IS_LOST = 12, 13, 15
+    NVML_CLOCK_SM = 1
     NVML_PCIE_UTIL_TX_BYTES, NVML_PCIE_UTIL_RX_BYTES = 0, 1
 
     def nvmlInit(self) -> None:
@@ -96,6 +101,13 @@ class FakeNvml:
 
     def nvmlDeviceGetPowerUsage(self, card: Card) -> int:
         return self._of(card, lambda _: 285_500)
+
+    def nvmlDeviceGetClockInfo(self, card: Card, kind: int) -> int:
+        self._fail(0 if kind == self.NVML_CLOCK_SM else self.NVML_ERROR_INVALID_ARGUMENT)
+        return self._of(card, lambda card: card.megahertz)
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, card: Card) -> int:
+        return self._of(card, lambda card: card.reasons)
 
     def nvmlDeviceGetPcieThroughput(self, card: Card, counter: int) -> int:
         return self._of(card, lambda _: 3000 if counter == self.NVML_PCIE_UTIL_RX_BYTES else 1000)

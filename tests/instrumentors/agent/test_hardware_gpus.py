@@ -7,7 +7,18 @@ import threading
 
 import pytest
 
-from stagelens.core.hardware import GPU, GPU_MEMORY, GPU_MEMORY_SHARE, GPU_POWER, PCIE_IN, PCIE_OUT, Measure
+from stagelens.core.hardware import (
+    GPU,
+    GPU_CAPPED,
+    GPU_CLOCK,
+    GPU_HOT,
+    GPU_MEMORY,
+    GPU_MEMORY_SHARE,
+    GPU_POWER,
+    PCIE_IN,
+    PCIE_OUT,
+    Measure,
+)
 from stagelens.instrumentors.agent.hardware import EVERY_SECONDS, RETRY_SECONDS, Gpus, visible_devices
 from tests.support.fake_nvml import Card, FakeNvml
 
@@ -18,18 +29,21 @@ def readings_of(gpus: Gpus) -> dict[tuple[Measure, str], float]:
 
 
 def test_gpu_values_are_means_in_base_units() -> None:
-    """Percent, milliwatts and kilobytes become ratios, watts and bytes; several readings one mean."""
-    card = Card(busy=20)
+    """Percent, milliwatts, megahertz and kilobytes become ratios, watts, hertz and bytes; several readings one mean."""
+    card = Card(busy=20, megahertz=1000, reasons=0x20)
     gpus = Gpus(FakeNvml([card]), lambda: None)
 
     assert gpus.read_once() == EVERY_SECONDS
-    card.busy = 60
+    card.busy, card.megahertz, card.reasons = 60, 1500, 0x44
     gpus.read_once()
     assert readings_of(gpus) == {
         (GPU, "gpu0"): pytest.approx(0.4),
         (GPU_MEMORY, "gpu0"): 20 * 2**30,
         (GPU_MEMORY_SHARE, "gpu0"): 0.25,
         (GPU_POWER, "gpu0"): 285.5,
+        (GPU_CLOCK, "gpu0"): 1.25e9,
+        (GPU_HOT, "gpu0"): 1.0,
+        (GPU_CAPPED, "gpu0"): 0.5,
         (PCIE_IN, "gpu0"): 3_000_000,
         (PCIE_OUT, "gpu0"): 1_000_000,
     }
