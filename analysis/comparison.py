@@ -87,13 +87,14 @@ class QuantileComparison:
         return self.low > 0 or self.high < 0
 
 
-def compare_quantile(a: Histogram, b: Histogram, quantile: float) -> QuantileComparison:
+def compare_quantile(a: Histogram, b: Histogram, quantile: float, confidence: float = CONFIDENCE) -> QuantileComparison:
     """Compare two latency histograms at *quantile*.
 
     Args:
         a: Latency of the baseline.
         b: Latency compared with the baseline.
         quantile: Quantile to compare. [0 < x < 1]
+        confidence: Confidence of the intervals, higher than the default if many pairs are compared.
 
     >>> fast, slow = Histogram(), Histogram()
     >>> fast.record(0.1, 1000), slow.record(0.2, 1000)
@@ -102,7 +103,7 @@ def compare_quantile(a: Histogram, b: Histogram, quantile: float) -> QuantileCom
     >>> found.kind, round(found.ratio_low, 2)
     ('regression', 1.96)
     """
-    before, after = _Side.at_quantile(a, quantile), _Side.at_quantile(b, quantile)
+    before, after = (_Side.at_quantile(each, quantile, confidence) for each in (a, b))
     low, high, ratio = -math.inf, math.inf, None
     if before and after:
         if math.isfinite(after.below):
@@ -159,12 +160,12 @@ class _Side:
     above: float
 
     @classmethod
-    def at_quantile(cls, latencies: Histogram, quantile: float) -> _Side | None:
-        found, bucket = confidence_interval(latencies, quantile, CONFIDENCE), latencies.quantile(quantile)
+    def at_quantile(cls, latencies: Histogram, quantile: float, confidence: float) -> _Side | None:
+        found, bucket = confidence_interval(latencies, quantile, confidence), latencies.quantile(quantile)
         if found is None or bucket is None:
             return None
         low, high = max(bucket.low, found.low), min(bucket.high, found.high)
-        has_low = ranks(latencies.count, quantile, CONFIDENCE)[0] >= 1
+        has_low = ranks(latencies.count, quantile, confidence)[0] >= 1
         return cls(found.value, low, high, low - found.low if has_low else math.inf, found.high - high)
 
     @classmethod

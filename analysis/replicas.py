@@ -1,15 +1,57 @@
-"""Replicas of a service: the latency and the stages of the requests of each process."""
+"""The replica that is slower than the others of its service, found in requests counted by replica.
+
+Each replica is compared with all others together (leave-one-out), by the decision rule of `comparison`:
+
+- The others' requests are weighted so that they have the replica's number of requests in each step of time. A burst that reaches
+  all replicas, or an uneven load, therefore makes no replica slow. Steps of several tables, such as one for each route, are
+  weighted one by one (`stratified`).
+- Requests of one minute of one replica are not independent: a pause of its process hits all that run. The counts are divided by
+  their dispersion between steps and replicas (quasi-binomial) before they are compared.
+- One step must not decide: without the most extreme step, the replica must still be more likely slow than not (20 to 1).
+- The confidence is corrected for the number of replicas, percentiles and time ranges that are looked at (Bonferroni).
+- The replica must also stand out from the spread between the others, which differ a little in every fleet, and few others may be
+  as slow: half of a fleet on older machines has no outlier.
+
+Processes of one host are also compared as one, because a slow machine slows all of its processes.
+
+Source: P. McCullagh, J. A. Nelder, Generalized Linear Models, 2nd ed., section 4.5 (dispersion of binomial counts); E. S. Page,
+Continuous inspection schemes, Biometrika 41 (1954), 100-115 (the onset is the start of the largest sum of log-likelihood ratios).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
+from ..core import hardware as measures
+from ..core.hardware import Measure, host_of
+from ..core.histogram import Histogram, has_enough_samples
+from .comparison import CONFIDENCE, StageGrowth, compare_quantile, rank_stage_growth
+
 Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+
+# Replicas beyond the maximum of a service share this place.
+OTHER_PLACES = "__other__"
+QUANTILES = (0.5, 0.9, 0.99)
+# Minimum number of steps of a time range that is looked at; ranges are halved down to it.
+_MIN_STEPS = 3
+# Dispersion that is assumed of services before any data, and its weight. [steps of a replica]
+_PRIOR_DISPERSION, _PRIOR_WEIGHT = 2.0, 4.0
+# Distance from the others' median, in robust standard deviations of the others, and least number of requests of a level.
+_MIN_DISTANCE, _MIN_LEVEL_REQUESTS = 4.0, 8
+# Standard deviation of a normal distribution, in median absolute deviations.
+_MAD = 1.4826
+# Log-likelihood ratio that must be left without the step that contributes most: 20 to 1.
+_MIN_GAIN = math.log(20)
+# Share of the others that may be about as slow.
+_ALSO_SLOW = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,9 +59,9 @@ class ReplicaCounts:
     """Requests of one replica.
 
     Args:
-        place: Host and process of the replica.
-        requests: Number of requests by step and latency bucket; shape (t, k).
-        stages: Time of the requests in each stage by step; each of shape (t,). [microseconds]
+        place: Host and process, in the format of `core.hardware.place`.
+        requests: Requests by step and latency bucket; shape (t, k).
+        stages: Time by stage and step; shape (t,). [microseconds]
     """
 
     place: str
@@ -29,16 +71,537 @@ class ReplicaCounts:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaTable:
-    """Requests of all replicas of a service.
+    """Requests of a service by replica.
 
     Args:
         scale: Scale of the latency buckets.
         index: Latency buckets, ascending; shape (k,).
-        starts: Starts of the steps; shape (t,). [Unix seconds]
-        replicas: The replicas, in the order of their places.
+        starts: Starts of the steps, ascending; equal starts are strata of one step; shape (t,). [Unix seconds]
+        replicas: The replicas.
     """
 
     scale: int
     index: Ints
     starts: Ints
     replicas: Sequence[ReplicaCounts]
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareDifference:
+    """Measure of the machine of a replica that differs from the machines of the others.
+
+    Args:
+        measure: The measure.
+        own: Mean at the replica, in the unit of the measure.
+        others: Median of the means of the others.
+    """
+
+    measure: Measure
+    own: float
+    others: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaOutlier:
+    """Replica that is slower than the others.
+
+    Args:
+        place: Host and process, or the host if all of its processes are slow.
+        name: Shortest unique name.
+        others: Number of other replicas. [count]
+        quantile: Percentile at which it is compared: the median if that differs, else a higher one.
+        seconds: Its latency at the percentile since the onset. [seconds]
+        others_seconds: Latency of the others at the same times. [seconds]
+        requests: Its requests since the onset. [count]
+        onset: Start of the first step since which it is slower. [Unix seconds]
+        is_dated: Whether there are requests before the onset; if not, it may have been slower already.
+        growth: Stages whose mean time is longer than at the others, longest first.
+        hardware: Measures of its machine that differ, most important first.
+    """
+
+    place: str
+    name: str
+    others: int
+    quantile: float
+    seconds: float
+    others_seconds: float
+    requests: int
+    onset: int
+    is_dated: bool
+    growth: tuple[StageGrowth, ...]
+    hardware: tuple[HardwareDifference, ...]
+
+    @property
+    def ratio(self) -> float:
+        """Latency relative to the others."""
+        return self.seconds / self.others_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLatency:
+    """Latency of one replica.
+
+    Args:
+        place: Host and process.
+        name: Shortest unique name.
+        requests: Number of requests. [count]
+        p50: Median; None with too few requests. [seconds]
+        p99: 99th percentile; None with too few requests. [seconds]
+        ratio: Median relative to that of the others at the same times; None if one is unknown.
+        medians: Median by step, NaN without requests; shape (t,). [seconds]
+    """
+
+    place: str
+    name: str
+    requests: int
+    p50: float | None
+    p99: float | None
+    ratio: float | None
+    medians: Floats
+
+
+def stratified(tables: Sequence[ReplicaTable]) -> ReplicaTable:
+    """Return the tables of several routes, models or versions as one, in which each is compared with itself only."""
+    scale = min(each.scale for each in tables)
+    buckets = [each.index >> (each.scale - scale) for each in tables]
+    index = np.unique(np.concatenate(buckets))
+    starts = np.concatenate([each.starts for each in tables])
+    order = np.argsort(starts, kind="stable")
+    replicas: list[ReplicaCounts] = []
+    for place in dict.fromkeys(replica.place for each in tables for replica in each.replicas):
+        own = [next((each for each in table.replicas if each.place == place), None) for table in tables]
+        requests = np.zeros((len(starts), len(index)), np.int64)
+        stages: dict[str, Ints] = {}
+        first = 0
+        for table, found, bucket in zip(tables, own, buckets, strict=True):
+            rows = slice(first, first := first + len(table.starts))
+            if found is not None:
+                np.add.at(requests[rows].T, np.searchsorted(index, bucket), found.requests.T)
+                for stage, spent in found.stages.items():
+                    stages.setdefault(stage, np.zeros(len(starts), np.int64))[rows] = spent
+        replicas.append(ReplicaCounts(place, requests[order], {stage: spent[order] for stage, spent in stages.items()}))
+    return ReplicaTable(scale, index, starts[order], replicas)
+
+
+def replica_names(places: Iterable[str]) -> dict[str, str]:
+    """Return the shortest unique name of each place: its host, unless several of *places* are on the host.
+
+    >>> replica_names(["a:1", "b:1", "b:2", "10.0.0.1:80:10.0.0.1:80"])
+    {'a:1': 'a', 'b:1': 'b:1', 'b:2': 'b:2', '10.0.0.1:80:10.0.0.1:80': '10.0.0.1:80'}
+    """
+    known = list(places)
+    hosts = [host_of(each) for each in known]
+    found: dict[str, str] = {}
+    for place, host in zip(known, hosts, strict=True):
+        # A service instance without host and process is both.
+        first, second = place[: len(place) // 2], place[len(place) // 2 + 1 :]
+        found[place] = first if first == second else host if hosts.count(host) == 1 else place
+    return found
+
+
+def find_outlier(table: ReplicaTable, hardware: pd.DataFrame | None = None) -> ReplicaOutlier | None:
+    """Return the replica that is certainly slower than the others until the end of *table*; None if there is none.
+
+    Args:
+        table: Requests by replica.
+        hardware: Result of `Reader.hardware` over the same time; None if unknown.
+    """
+    processes, hosts = (_units(table, by_host=by_host) for by_host in (False, True))
+    for units in (hosts, processes):
+        slow = _slowest(units) if units else None
+        if units and slow and (units is processes or _are_all_slow(table, units, slow)):
+            return _described(table, units, slow, hardware)
+    return None
+
+
+def latencies(table: ReplicaTable) -> list[ReplicaLatency]:
+    """Return the latency of each replica of *table* with requests, slowest relative to the others first."""
+    units = _units(table, by_host=False)
+    if units is None:
+        return []
+    names, whole = replica_names(units.places), units.counts.sum(axis=0)
+    found = [_latency(units, names, at, whole) for at in range(len(units.places)) if units.counts[at].any()]
+    return sorted(found, key=lambda each: (-(each.ratio or 0.0), -each.requests))
+
+
+def _latency(units: _Units, names: Mapping[str, str], at: int, whole: Ints) -> ReplicaLatency:
+    own = units.counts[at]
+    total, (expected, _) = own.sum(axis=0), _weighted(own, whole - own)
+    p50, p99 = (_value(total, units, quantile) for quantile in (0.5, 0.99))
+    usual = None if expected is None else _value(expected, units, 0.5)
+    medians = [2.0 ** _level(each, units, 0.5) if each.any() else math.nan for each in own]
+    place = units.places[at]
+    ratio = p50 / usual if p50 and usual else None
+    return ReplicaLatency(place, names[place], int(total.sum()), p50, p99, ratio, np.array(medians))
+
+
+def _value(counts: NDArray[np.number], units: _Units, quantile: float) -> float | None:
+    enough = has_enough_samples(int(counts.sum() + 0.5), quantile)
+    return 2.0 ** _level(counts, units, quantile) if enough else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Units:
+    """Replicas, or hosts, that are compared; counts have the shape (v, t, k)."""
+
+    places: Sequence[str]
+    counts: Ints
+    scale: int
+    index: Ints
+    starts: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Slow:
+    """Unit that is slower: its position, the percentile, the start of the slow time, and the strength of the evidence."""
+
+    at: int
+    quantile: float
+    onset: int
+    evidence: float
+
+
+def _units(table: ReplicaTable, *, by_host: bool) -> _Units | None:
+    """Return the replicas of *table*, or its hosts if some have several processes; None without any."""
+    if not table.replicas or not len(table.index):
+        return None
+    places = [each.place for each in table.replicas]
+    counts = np.stack([each.requests for each in table.replicas])
+    if by_host:
+        hosts = [host_of(each) for each in places]
+        names = list(dict.fromkeys(hosts))
+        if len(names) in (1, len(places)):
+            return None
+        counts = np.stack([counts[[each == name for each in hosts]].sum(axis=0) for name in names])
+        places = names
+    return _Units(places, counts, table.scale, table.index, table.starts)
+
+
+def _slowest(units: _Units) -> _Slow | None:
+    """Return the unit with the strongest evidence of being slower than the others; None if there is none."""
+    _, step = np.unique(units.starts, return_inverse=True)
+    ranges = list(_ranges(int(step.max()) + 1))
+    candidates = [at for at, place in enumerate(units.places) if OTHER_PLACES not in place]
+    looks = len(candidates) * len(ranges) * len(QUANTILES)
+    confidence = 1 - (1 - CONFIDENCE) / max(looks, 1)
+    gaps = {first: _gaps(units.counts[:, step >= first]) for first in ranges}
+    found = [_first_slow(units, step, at, gaps, confidence) for at in candidates]
+    return max((each for each in found if each), key=lambda each: each.evidence, default=None)
+
+
+def _first_slow(units: _Units, step: Ints, at: int, gaps: Mapping[int, Ints], confidence: float) -> _Slow | None:
+    """Return the unit *at* if it is slower, at the lowest percentile and over the longest time range at which it is."""
+    for place, quantile in enumerate(QUANTILES):
+        for first, buckets in gaps.items():
+            gap = int(buckets[place, at])
+            if gap and (found := _slow_since(_Look(units, step, at, gap, quantile, first), confidence)):
+                return found
+    return None
+
+
+def _ranges(steps: int) -> Iterator[int]:
+    """Yield the first step of each time range that is looked at: all of the time, its last half, its last quarter and so on.
+
+    >>> list(_ranges(60))
+    [0, 30, 45, 53, 57]
+    """
+    length = steps
+    while length >= _MIN_STEPS:
+        yield steps - length
+        length //= 2
+
+
+def _gaps(counts: Ints) -> Ints:
+    """Return the first bucket above that of the others at each percentile; 0 unless a unit is beyond it; shape (quantiles, v)."""
+    n = counts.sum(axis=2)
+    others = n.sum(axis=0) - n
+    weights = np.where(others > 0, n / np.maximum(others, 1), 0.0)
+    expected = weights @ counts.sum(axis=0) - np.einsum("vt,vtk->vk", weights, counts)
+    own = np.einsum("vt,vtk->vk", (others > 0).astype(float), counts)
+    found: list[Ints] = []
+    for quantile in QUANTILES:
+        usual, mine = (
+            (np.cumsum(each, axis=1) < quantile * each.sum(axis=1, keepdims=True) - 1e-6).sum(axis=1)
+            for each in (expected, own)
+        )
+        # In neighbouring buckets, both may have the same latency.
+        found.append(np.where((mine >= usual + 2) & (expected.sum(axis=1) > 0), usual + 1, 0))
+    return np.stack(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """One comparison: a unit, the first bucket of its slow requests, the percentile, and the first step of the time range."""
+
+    units: _Units
+    step: Ints
+    at: int
+    threshold: int
+    quantile: float
+    first: int
+
+    @property
+    def own(self) -> Ints:
+        """Requests of the unit at times when others have requests, too; shape (t, k)."""
+        return self.units.counts[self.at] * (self.others.sum(axis=1) > 0)[:, np.newaxis]
+
+    @property
+    def others(self) -> Ints:
+        """Requests of the other units; shape (t, k)."""
+        return self.units.counts.sum(axis=0) - self.units.counts[self.at]
+
+    def above(self, counts: Ints) -> Ints:
+        """Number of slow requests in *counts*."""
+        return counts[..., self.threshold :].sum(axis=-1)
+
+
+def _slow_since(look: _Look, confidence: float) -> _Slow | None:
+    """Return the unit of *look* if it is slower until the end of the time, and since when."""
+    own, others, units = look.own, look.others, look.units
+    usual = _shares(look.above(others), others.sum(axis=1))
+    onset = _onset(look, own, usual)
+    if onset is None:
+        return None
+    since = look.step >= onset
+    spread = _dispersion(units.counts[:, since], look.at, look.threshold)
+    expected, effective = _weighted(own[since], others[since])
+    if expected is None:
+        return None
+    a = _histogram(expected, units, effective / spread / expected.sum())
+    b = _histogram(own[since].sum(axis=0), units, 1 / spread)
+    is_slower = compare_quantile(a, b, look.quantile, confidence).kind == "regression"
+    if not is_slower or not _stands_out(units, look.at, since, look.quantile):
+        return None
+    n = own[since].sum(axis=1)
+    variance = spread * float((n * usual[since] * (1 - usual[since])).sum())
+    more = float(look.above(own[since]).sum()) - float((n * usual[since]).sum())
+    return _Slow(look.at, look.quantile, int(units.starts[since][0]), more / math.sqrt(variance))
+
+
+def _onset(look: _Look, own: Ints, usual: Floats) -> int | None:
+    """Return the first step since which the unit is slow; None if it is not slow until now, or in one step only."""
+    above, n = look.above(own), own.sum(axis=1)
+    gains = _gains(above, n, usual, look.step >= look.first)
+    if gains is None:
+        return None
+    by_step = np.bincount(look.step, gains)
+    start = int(np.argmax(np.cumsum(by_step[::-1])[::-1]))
+    active = np.unique(look.step[n > 0])
+    active = active[active >= start]
+    if not len(active):
+        return None
+    recent, left = active[-max(len(active) // 3, 2) :], by_step[active].sum() - by_step[active].max()
+    return int(active[0]) if by_step[recent].sum() > 0 and left >= _MIN_GAIN else None
+
+
+def _weighted(own: Ints, others: Ints) -> tuple[Floats | None, float]:
+    """Return the others' requests as if they came when those of *own* came, and the number of requests they are worth; shape (k,)."""
+    n, whole = own.sum(axis=1).astype(float), others.sum(axis=1).astype(float)
+    both = (n > 0) & (whole > 0)
+    if not both.any():
+        return None, 0.0
+    weights = n[both] / whole[both]
+    effective = float((weights * whole[both]).sum() ** 2 / (weights**2 * whole[both]).sum())
+    expected: Floats = weights @ others[both].astype(float)
+    return expected, effective
+
+
+def _bucket(counts: Floats, quantile: float) -> int:
+    return int(np.searchsorted(np.cumsum(counts), quantile * counts.sum() - 1e-9))
+
+
+def _shares(above: Ints, n: Ints) -> Floats:
+    """Return the share of requests above the threshold; without any or with only such requests, half a request more."""
+    return (above + 0.5) / (n + 1.0)
+
+
+def _gains(above: Ints, n: Ints, usual: Floats, rows: NDArray[np.bool_]) -> Floats | None:
+    """Return the log-likelihood ratio of each row of being as slow as in *rows*, rather than as the others; None if not slower."""
+    share, expected = (
+        float(_shares(above[rows].sum(), n[rows].sum())),
+        float((n[rows] * usual[rows]).sum() / n[rows].sum()),
+    )
+    odds = share / (1 - share) / (expected / (1 - expected))
+    if odds <= 1:
+        return None
+    slow = odds * usual / (1 - usual + odds * usual)
+    gained: Floats = above.astype(float) * np.log(slow / usual) + (n - above).astype(float) * np.log(
+        (1 - slow) / (1 - usual)
+    )
+    return gained
+
+
+def _dispersion(counts: Ints, at: int, threshold: int) -> float:
+    """Return how many times more the share above the threshold varies than that of independent requests; at least 1.
+
+    Args:
+        counts: Requests; shape (v, t, k).
+        at: Unit that may be slower, by the same odds at all times.
+        threshold: First bucket above the threshold.
+    """
+    above, n = counts[:, :, threshold:].sum(axis=2).astype(float), counts.sum(axis=2).astype(float)
+    others = np.arange(len(counts)) != at
+    usual = _shares(above[others].sum(axis=0), n[others].sum(axis=0))
+    share = _shares(above[at].sum(), n[at].sum())
+    expected = float(np.average(usual, weights=n[at])) if n[at].any() else 0.5
+    odds = share / (1 - share) / (expected / (1 - expected))
+    shares = np.tile(usual, (len(counts), 1))
+    shares[at] = odds * usual / (1 - usual + odds * usual)
+    misses = (above - n * shares) ** 2 / np.maximum(n * shares * (1 - shares), 1e-9)
+    served = n > 0
+    free = max(int(served.sum()) - int(served[others].any(axis=0).sum()) - 1, 0)
+    return max(1.0, (float(misses[served].sum()) + _PRIOR_DISPERSION * _PRIOR_WEIGHT) / (free + _PRIOR_WEIGHT))
+
+
+def _histogram(counts: NDArray[np.number], units: _Units, factor: float) -> Histogram:
+    """Return *counts* times *factor* as a histogram; sums from the start are rounded, so that quantiles are kept."""
+    rounded = np.diff(np.round(np.cumsum(counts) * factor).astype(np.int64), prepend=0)
+    filled = {int(index): int(count) for index, count in zip(units.index, rounded, strict=True) if count > 0}
+    return Histogram(units.scale, filled)
+
+
+def _level(counts: NDArray[np.number], units: _Units, quantile: float) -> float:
+    """Return the binary logarithm of the latency at *quantile*, interpolated within its bucket."""
+    bucket = _bucket(counts.astype(float), quantile)
+    below, within = float(counts[:bucket].sum()), float(counts[bucket])
+    inside = (quantile * float(counts.sum()) - below) / within if within else 0.5
+    return float((units.index[bucket] + min(max(inside, 0.0), 1.0)) / 2.0**units.scale)
+
+
+def _stands_out(units: _Units, at: int, rows: NDArray[np.bool_], quantile: float) -> bool:
+    """Return whether the unit *at* is beyond the spread of the others, few of which are about as slow."""
+    counts = units.counts[:, rows].sum(axis=1)
+    needed = max(_MIN_LEVEL_REQUESTS, 1 / (1 - quantile))
+    levels = [
+        _level(each, units, quantile) for place, each in enumerate(counts) if place != at and each.sum() >= needed
+    ]
+    if not levels:
+        return False
+    own, median = _level(counts[at], units, quantile), float(np.median(levels))
+    spread = _MAD * float(np.median(np.abs(np.array(levels) - median)))
+    as_slow = sum(each >= (own + median) / 2 for each in levels)
+    return own - median > _MIN_DISTANCE * spread and as_slow <= round(_ALSO_SLOW * len(levels))
+
+
+def _are_all_slow(table: ReplicaTable, hosts: _Units, slow: _Slow) -> bool:
+    """Return whether most processes of a slow host are slow, rather than one that the host is not to blame for."""
+    rows, host = table.starts >= slow.onset, hosts.places[slow.at]
+    levels: dict[bool, list[float]] = {True: [], False: []}
+    for each in table.replicas:
+        counts = each.requests[rows].sum(axis=0)
+        if counts.sum() >= _MIN_LEVEL_REQUESTS:
+            levels[host_of(each.place) == host].append(_level(counts, hosts, slow.quantile))
+    inside, outside = levels[True], levels[False]
+    if not inside or not outside:
+        return False
+    middle = (max(inside) + float(np.median(outside))) / 2
+    return sum(each < middle for each in inside) <= (len(inside) - 1) // 2
+
+
+def _described(table: ReplicaTable, units: _Units, slow: _Slow, hardware: pd.DataFrame | None) -> ReplicaOutlier:
+    place, rows = units.places[slow.at], units.starts >= slow.onset
+    own = units.counts[slow.at]
+    others = units.counts.sum(axis=0) - own
+    expected, _ = _weighted(own[rows], others[rows])
+    mine = own[rows].sum(axis=0)
+    usual = mine if expected is None else expected
+    return ReplicaOutlier(
+        place,
+        replica_names(units.places)[place],
+        sum(each != place for each in units.places if OTHER_PLACES not in each),
+        slow.quantile,
+        2.0 ** _level(mine, units, slow.quantile),
+        2.0 ** _level(usual, units, slow.quantile),
+        int(mine.sum()),
+        slow.onset,
+        bool(own[~rows].sum()),
+        _growth(table, place, rows),
+        hardware_differences(hardware, place, units.places, slow.onset) if hardware is not None else (),
+    )
+
+
+def _growth(table: ReplicaTable, place: str, rows: NDArray[np.bool_]) -> tuple[StageGrowth, ...]:
+    """Return the growth of the mean time by stage from the others to the replicas at *place*."""
+    inside, outside = (
+        [each for each in table.replicas if (place in (each.place, host_of(each.place))) == is_own]
+        for is_own in (True, False)
+    )
+    n = sum((each.requests[rows].sum(axis=1) for each in inside), np.zeros(int(rows.sum())))
+    whole = sum((each.requests[rows].sum(axis=1) for each in outside), np.zeros(int(rows.sum())))
+    both = (n > 0) & (whole > 0)
+    weights, requests = n[both] / whole[both], max(float(n[both].sum()), 1.0)
+    stages = dict.fromkeys(stage for each in table.replicas for stage in each.stages)
+
+    def spent(replicas: Iterable[ReplicaCounts], stage: str) -> Floats:
+        times = (each.stages[stage][rows][both].astype(float) for each in replicas if stage in each.stages)
+        return sum(times, np.zeros(len(weights)))
+
+    changes = [
+        (float(spent(inside, stage).sum()) - float(weights @ spent(outside, stage))) / requests / 1e6
+        for stage in stages
+    ]
+    return rank_stage_growth(pd.DataFrame({"stage": list(stages), "delta_seconds": changes}))
+
+
+# Measures that explain a slow replica, most important first, with the least difference: of a ratio for shares, relative otherwise.
+# A slower clock is no cause if the GPU is idle for longer, because idle GPUs lower their clock.
+_LESS, _MORE, _MUCH_MORE = -0.1, 0.1, 0.2
+_EXPLAINING: Mapping[Measure, float] = {
+    measures.GPU_CLOCK: _LESS,
+    measures.GPU_HOT: _MORE,
+    measures.GPU_CAPPED: _MUCH_MORE,
+    measures.THROTTLED: _MORE,
+    measures.HOST_CPU: _MUCH_MORE,
+    measures.GPU: _MUCH_MORE,
+    measures.CPU_SHARE: _MUCH_MORE,
+    measures.GPU_MEMORY_SHARE: _MUCH_MORE,
+    measures.MEMORY: 0.5,
+}
+
+
+def hardware_differences(
+    frame: pd.DataFrame, place: str, places: Sequence[str], since: int
+) -> tuple[HardwareDifference, ...]:
+    """Return the measures at *place* that differ much from the others.
+
+    Machines and GPUs that several of *places* share explain none of them and are left out.
+
+    Args:
+        frame: Result of `Reader.hardware`.
+        place: Place to explain.
+        places: All compared places.
+        since: Time from which values count. [Unix seconds]
+    """
+    recent = frame[frame["at"] >= pd.Timestamp(since, unit="s", tz="UTC")]
+    found: list[HardwareDifference] = []
+    idle = _pair(recent, measures.GPU, place, places)
+    for measure, least in _EXPLAINING.items():
+        pair = _pair(recent, measure, place, places)
+        if pair is None:
+            continue
+        own, others = pair
+        change = own - others if measure.unit == "1" else own / others - 1 if others > 0 else 0.0
+        is_idler = measure is measures.GPU_CLOCK and idle is not None and idle[0] < idle[1] + _LESS / 2
+        if (change <= least if least < 0 else change >= least) and not is_idler:
+            found.append(HardwareDifference(measure, own, others))
+    return tuple(found)
+
+
+def _pair(frame: pd.DataFrame, measure: Measure, place: str, places: Sequence[str]) -> tuple[float, float] | None:
+    """Return the mean of *measure* at *place*, and the median of its means at the other places; None if one is unknown."""
+    rows = frame[frame["measure"] == measure.key]
+    means = {str(where): float(value) for where, value in rows.groupby("place")["mean"].mean().items()}
+    values = {each: _mean_at(means, measure, each, places) for each in places}
+    own = values.pop(place)
+    known = [each for each in values.values() if each is not None]
+    return (own, float(np.median(known))) if own is not None and known else None
+
+
+def _mean_at(means: Mapping[str, float], measure: Measure, place: str, places: Sequence[str]) -> float | None:
+    host = host_of(place)
+    if measure.of != "process" and sum(host_of(each) == host for each in places) > 1:
+        return None
+    # A place without a process is a host: the mean of its processes.
+    exact = measure.of == "process" and ":" in place
+    inside = [value for where, value in means.items() if (where == place if exact else host_of(where) == host)]
+    return sum(inside) / len(inside) if inside else None
