@@ -15,10 +15,12 @@ from typing import Any, Literal
 
 import yaml
 
+from ..core import hardware as measures
 from ..core.histogram import has_enough_samples
 from ..core.stages import BY_KEY, OTHER, UNEXPLAINED
 from .breakdown import Measures
 from .costs import cost_by_stage
+from .replicas import ReplicaOutlier
 
 _FILE = Path(__file__).parent / "advice.yaml"
 # Quantities by which advice is ranked.
@@ -225,6 +227,21 @@ class StageFinding:
             return self.weight(rank)
         p99, facts = self.facts.measures.p99, self.facts
         return max(facts.tail(self.stage) - facts.median(self.stage), 0.0) / p99 if p99 else 0.0
+
+
+def replica_advice(slow: ReplicaOutlier) -> str:
+    """Return what to do about a replica that is slower than the others, in the imperative, by the reason its machine shows."""
+    differs = {each.measure for each in slow.hardware}
+    name = slow.name
+    if measures.GPU_HOT in differs:
+        return f"Cool the GPU of {name}, or move it to another machine"
+    if not differs.isdisjoint({measures.GPU_CLOCK, measures.GPU_CAPPED}):
+        return f"Raise the clock or power limit of the GPU of {name}, or move it to another machine"
+    if measures.THROTTLED in differs:
+        return f"Raise the CPU limit of {name}"
+    if measures.HOST_CPU in differs:
+        return f"Move {name} to a less busy machine"
+    return f"Take {name} out of the traffic, and restart or replace it"
 
 
 def quantile_of(rank: str) -> float:

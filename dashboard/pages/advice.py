@@ -26,6 +26,7 @@ from ...analysis.advice import (
     findings,
     largest_findings,
     quantile_of,
+    replica_advice,
     slow_alone,
     worthwhile,
 )
@@ -42,6 +43,7 @@ from ..view import View, service_path
 from .comparison import window_name
 from .measures import measure, measures_in_window
 from .page import Context, Page, empty_page_card, panel, records
+from .replicas import slow_replica_of, slow_sentence
 from .service_code import option_to_copy
 from .service_frame import service_page
 from .spending import mean_stages, spending
@@ -137,6 +139,7 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     requests = measure(context.source, context.selection).requests
     above: list[Node] = [] if bare else [_rank_tabs(context)]
     quantile = quantile_of(rank)
+    above.append(panel("The slow replica", lambda: _slow_replica_card(context) or html.Span()))
     if not has_enough_samples(requests, quantile):
         return [*above, _too_few(context, requests, quantile)]
     found = advice_for_service(context, rank)
@@ -154,6 +157,20 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     if not found:
         cards.append(empty_page_card("No change would save 3 % or more", "Every stage is below this limit."))
     return [*above, *cards, _hidden_note(context, found)]
+
+
+def _slow_replica_card(context: Context) -> Component | None:
+    """Return the card of the replica that is slower than the others; None without one."""
+    slow, view = slow_replica_of(context), context.view
+    if slow is None:
+        return None
+    href = view.link(service_path(context.service or "", "replicas"), **view.scope)
+    content = [
+        html.Div([pill("Replica", "out")], className="m"),
+        html.H2(replica_advice(slow)),
+        html.P([slow_sentence(context, slow), " ", link("All replicas →", href=href, className="link")], className="x"),
+    ]
+    return html.Section(html.Div(html.Div(content, className="say"), className="both"), className="card adv")
 
 
 def _summary(found: Sequence[Advice], rank: str) -> Component:

@@ -1,27 +1,37 @@
-"""Replicas page: age of each replica, cold start times, and their share of p99."""
+"""Replicas page: the replica that is slower than the others, latency by replica, and cold starts.
+
+Latency by replica is counted by agents and collectors, also for services whose processes report no start.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.replica_evidence import STEPS, outlier_sentence, slow_replica
+from ...analysis.replicas import ReplicaLatency, ReplicaOutlier, ReplicaTable, latencies
+from ...core.hardware import GPU_CLOCK, host_of
 from ...core.histogram import has_enough_samples
 from ...core.stages import LOAD_PHASES, LOAD_START
-from ..ui.components import Node, card, empty, table
-from ..ui.format import UNKNOWN, count, day, duration, percentile, several, span
-from ..view import ONLY_COLD, WITHOUT_COLD
+from ..ui.components import Node, card, empty, link, pill, strip, table
+from ..ui.format import UNKNOWN, count, day, duration, megahertz, percentile, several, span, times
+from ..view import ONLY_COLD, WITHOUT_COLD, service_path
+from .hardware import hardware_frame
 from .page import Context, Page, panel, records
 from .service_frame import service_page
+from .service_status import clock_or_date
 
 # Agents send every ten seconds, and retry.
 _SILENT = timedelta(seconds=60)
 # Maximum number of replicas in the list, newest first.
 _MAX_REPLICAS, _MAX_LOADS = 50, 100
+# Number of replicas on the page of the service.
+_FEW_REPLICAS = 5
 _LOADING = tuple(phase for phase in LOAD_PHASES.values() if phase is not LOAD_START)
 
 
@@ -64,14 +74,170 @@ def loads_of(context: Context) -> pd.DataFrame:
 
 def _body(context: Context) -> list[Node]:
     found = loads_of(context)
-    if found.empty:
+    counted = replica_table(context).replicas
+    if found.empty and not counted:
         text = "An agent reports its process after the first request."
         return [card(None, empty("No start of a replica was reported", text))]
-    return [
+    shown: list[Node] = [
+        _slow_line(context),
         _finding(context),
+        panel("Latency by replica", lambda: latency_card(context, _MAX_REPLICAS)) if counted else None,
+    ]
+    if found.empty:
+        return shown
+    return [
+        *shown,
         panel("Replicas", lambda: _replicas_card(context, replicas(found))),
         panel("What was loaded", lambda: _loads_card(context, found[found["phase"] != LOAD_START.key])),
     ]
+
+
+def replica_table(context: Context) -> ReplicaTable:
+    """Return the requests by replica in the window."""
+    return context.source.cached(context.source.read.replica_counts, context.selection, STEPS)
+
+
+def slow_replica_of(context: Context) -> ReplicaOutlier | None:
+    """Return the replica that is slower than the others; None if there is none."""
+    return context.source.cached(slow_replica, context.source.read, context.selection)
+
+
+def slow_sentence(context: Context, found: ReplicaOutlier) -> str:
+    """Return the sentence about *found*, with the time of the reader's zone."""
+    return outlier_sentence(found, clock_or_date(datetime.fromtimestamp(found.onset, UTC), context.view))
+
+
+def _slow_line(context: Context) -> Component | None:
+    """Return the sentence about the slow replica, with its version if it alone has it; None without a slow replica."""
+    found = slow_replica_of(context)
+    if found is None:
+        return None
+    href = context.view.link("/traces", svc=context.service, **context.view.scope)
+    about: list[Node] = [f"{_version_note(context, found)}{several(found.requests, 'request')} since then. "]
+    inside = [
+        html.Div(slow_sentence(context, found), className="big"),
+        html.Div([*about, link("Slow requests →", href=href, className="link")], className="muted"),
+    ]
+    return html.Div(html.Div(inside, className="say"), className="verdict")
+
+
+def _version_note(context: Context, found: ReplicaOutlier) -> str:
+    """Return the version that the slow replica alone runs as a sentence; "" if others run it, or if it is unknown."""
+    versions = _versions(loads_of(context))
+    own = {version for place, version in versions.items() if found.place in (place, host_of(place))}
+    counted = [each.place for each in replica_table(context).replicas]
+    others = {versions[place] for place in counted if place in versions and found.place not in (place, host_of(place))}
+    return f"It alone runs version {next(iter(own))}. " if len(own) == 1 and others and not own & others else ""
+
+
+def _versions(found: pd.DataFrame) -> dict[str, str]:
+    """Return the newest version of each place with a start report."""
+    newest = found.drop_duplicates("place")
+    return {str(place): str(version) for place, version in zip(newest["place"], newest["version"], strict=True)}
+
+
+def latency_card(context: Context, most: int, *, alone: bool = True) -> Component:
+    """Return the latency of at most *most* replicas, the slow replica and the slowest ones first.
+
+    Args:
+        context: Context of the service.
+        most: Maximum number of rows.
+        alone: Whether the page already has the sentence about the slow replica.
+    """
+    slow, view = slow_replica_of(context), context.view
+
+    def is_slow(each: ReplicaLatency) -> bool:
+        return slow is not None and slow.place in (each.place, host_of(each.place))
+
+    found = sorted(latencies(replica_table(context)), key=lambda each: not is_slow(each))
+    top = max((value for each in found for value in each.medians.tolist() if value == value), default=0.0)  # noqa: PLR0124 - NaN is not equal to itself
+    machines = _Machines(_started(context, found), _clocks(context, found, slow))
+    head: list[tuple[Node, str]] = [
+        *(("Replica", ""), ("Median over time", ""), ("Requests", "r"), ("p50", "r"), ("p99", "r"), ("vs others", "r")),
+        ("Version", "r hide"),
+        *([("GPU clock", "r hide")] if machines.clocks else []),
+        *(("Age", "r hide"), ("Restarts", "r hide")),
+    ]
+    now = context.source.now()
+    ratio = slow.ratio if slow else None
+    rows = [_latency_row(each, ratio if is_slow(each) else None, top, machines, now) for each in found[:most]]
+    whole = view.link(service_path(context.service or "", "replicas"), **view.scope)
+    said = html.P(slow_sentence(context, slow), className="says b") if slow and not alone else None
+    return card(
+        "Latency by replica",
+        [said, table(head, rows, "Latency by replica")],
+        sub=f"{several(len(found), 'replica')} · one scale up to {duration(top)}",
+        tools=None if alone else link("All replicas →", href=whole, className="link"),
+        foot=f"{len(found) - most} other replicas are not shown." if len(found) > most and alone else None,
+        flush=said is None,
+    )
+
+
+def _latency_row(
+    each: ReplicaLatency, slower: float | None, top: float, machines: _Machines, now: datetime
+) -> Component:
+    known, clock = machines.started.get(each.place), machines.clocks.get(each.place)
+    age = now - known.began if known and known.began else None
+    cells = [
+        html.Th(html.Span(each.name, className="mono", title=each.place), scope="row"),
+        html.Td(strip([float(value) for value in each.medians], top)),
+        html.Td(count(each.requests), className="r"),
+        html.Td(duration(each.p50), className="r"),
+        html.Td(duration(each.p99), className="r"),
+        html.Td(pill(times(slower), "bad") if slower else times(each.ratio), className="r"),
+        html.Td(known.version if known else UNKNOWN, className="r hide"),
+        html.Td(UNKNOWN if clock is None else megahertz(clock), className="r hide") if machines.clocks else None,
+        html.Td(span(age) if age else UNKNOWN, className="r hide"),
+        html.Td(str(known.restarts) if known else UNKNOWN, className="r hide"),
+    ]
+    return html.Tr([cell for cell in cells if cell is not None])
+
+
+@dataclass(frozen=True, slots=True)
+class _Machines:
+    """Newest start and mean clock of the GPUs [Hz] by place; unknown ones are missing."""
+
+    started: Mapping[str, _Started]
+    clocks: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Started:
+    """Newest start of a replica: its version, time, and number of earlier starts on its host for each process."""
+
+    version: str
+    began: datetime | None
+    restarts: int
+
+
+def _started(context: Context, found: Sequence[ReplicaLatency]) -> dict[str, _Started]:
+    reported = replicas(loads_of(context))
+    running = [host_of(each.place) for each in found]
+    starts = [host_of(each.name) for each in reported]
+    made: dict[str, _Started] = {}
+    for each in reported:
+        host = host_of(each.name)
+        processes = max(running.count(host), 1)
+        made.setdefault(each.name, _Started(each.version, each.began, max(starts.count(host) // processes - 1, 0)))
+    return made
+
+
+def _clocks(context: Context, found: Sequence[ReplicaLatency], slow: ReplicaOutlier | None) -> dict[str, float]:
+    """Return the mean clock [Hz] of the GPUs of each replica that has a machine of its own; of a slow one since its onset."""
+    frame = hardware_frame(context)
+    own = frame[frame["measure"] == GPU_CLOCK.key]
+    by_host = own.groupby([host_of(str(place)) for place in own["place"]])["mean"].mean()
+    means = {str(host): float(value) for host, value in by_host.items()}
+    hosts = [host_of(each.place) for each in found]
+    alone = [host for host in hosts if host in means and hosts.count(host) == 1]
+    clocks = {each.place: means[host] for each, host in zip(found, hosts, strict=True) if host in alone}
+    differs = next((each for each in slow.hardware if each.measure is GPU_CLOCK), None) if slow else None
+    return clocks | ({slow.place: differs.own} if slow and differs else {})
+
+
+def few_replicas_card(context: Context) -> Component | None:
+    """Return the card of the page of the service; None with a single replica."""
+    return latency_card(context, _FEW_REPLICAS, alone=False) if len(replica_table(context).replicas) > 1 else None
 
 
 def replicas(found: pd.DataFrame) -> list[Replica]:

@@ -44,6 +44,7 @@ from ..view import service_path
 from .advice import top_advice
 from .measures import breakdown, measure, stalls
 from .page import Context, Page, are_ranked, panel, records, traces_table
+from .replicas import few_replicas_card
 from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_code import code_card
@@ -80,6 +81,7 @@ def _body(context: Context) -> list[Node]:
     alone = isinstance(advice, html.Span)
     code = panel("Your code", lambda: code_card(context) or html.Span())
     shared = panel("What slow requests share", lambda: shared_card(context) or html.Span())
+    by_replica = panel("Latency by replica", lambda: few_replicas_card(context) or html.Span())
     charts = [
         panel("Where the time goes, by percentile", lambda: percentile_card(context), "c8"),
         panel("What the tail adds", lambda: _inspector(context), "c4"),
@@ -87,6 +89,7 @@ def _body(context: Context) -> list[Node]:
         panel("Every request", lambda: heat_card(context), "c6"),
         None if isinstance(shared, html.Span) else shared,
         None if isinstance(code, html.Span) else code,
+        None if isinstance(by_replica, html.Span) else by_replica,
         panel("Slow exemplars", lambda: _exemplars(context, "c12" if alone else "c8"), "c8"),
         None if alone else advice,
     ]

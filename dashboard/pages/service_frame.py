@@ -12,6 +12,7 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.replica_evidence import STEPS
 from ...core.histogram import Histogram
 from ...core.names import AGENT_BACKGROUND, AGENT_COST, AGENT_LEVELS, FIRST_TOKEN, SUSPECT_REPORT
 from ...core.stages import UNTIMED, label
@@ -96,12 +97,19 @@ def service_tabs(context: Context, tab: str) -> Component:
         else None,
         "capacity": ("Capacity & cost", view.link(service_path(service, "capacity"), **part)),
         "replicas": ("Replicas", view.link(service_path(service, "replicas"), **part))
-        if tab == "replicas" or len(context.source.cached(context.source.read.loads, service, view.text("env")))
+        if tab == "replicas" or _has_replicas(context)
         else None,
         "advice": ("Advice", view.link(service_path(service, "advice"), **part)),
     }
     links = [_tab(*item, on=name == tab) for name, item in items.items() if item]
     return html.Nav(links, className="tabs", **attributes({"aria-label": "Of this service"}))
+
+
+def _has_replicas(context: Context) -> bool:
+    """Return whether a replica of the service reported its start, or requests are counted by replica."""
+    read = context.source.read
+    reported = context.source.cached(read.loads, context.service or "", context.view.text("env"))
+    return bool(len(reported)) or bool(context.source.cached(read.replica_counts, context.selection, STEPS).replicas)
 
 
 def _tab(text: str, href: str, *, on: bool) -> Component:

@@ -179,6 +179,19 @@ def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
     return html.Span(className=css, style={"--i": image}, **attributes({"aria-hidden": "true"}))
 
 
+def strip(values: Sequence[float], top: float) -> Component:
+    """Return a bar for each of *values*, scaled from zero to *top*, so that several strips have one scale; NaN is a gap."""
+    width = 100 / max(len(values), 1)
+    heights = [(place, 22 * min(value / top, 1.0)) for place, value in enumerate(values) if value == value and top > 0]  # noqa: PLR0124 - NaN is not equal to itself
+    bars = "".join(f"M{place * width:.2f},22v-{height:.1f}h{width * 0.85:.2f}V22z" for place, height in heights)
+    svg = (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 100 22' preserveAspectRatio='none'>"
+        f"<path d='{bars}'/></svg>"
+    )
+    image = f'url("data:image/svg+xml,{quote(svg)}")'
+    return html.Span(className="spk strip", style={"--i": image}, **attributes({"aria-hidden": "true"}))
+
+
 def _thinned(values: list[float]) -> list[float]:
     """Return the means of groups of neighbouring values, because 72 pixels have no space for more."""
     size = -(-len(values) // _SPARK_POINTS) or 1

@@ -18,15 +18,20 @@ import pandas as pd
 from flask import Flask, Response, current_app, request
 
 from ... import __version__
+from ...alerts.evaluation.replica_evidence import outlier_sentence
+from ...alerts.formatting import moment_of
 from ...analysis.attributes import find_causes
 from ...analysis.profile import CodeNode, flame_graph, functions, profile_of_request
+from ...analysis.replicas import ReplicaOutlier, latencies
 from ...core import names
 from ...core.code_stack import split_stack_key
 from ...core.histogram import Histogram, has_enough_samples
 from ...store import KeptTrace
 from ...store.schema import storable
+from ...store.selection import moment
 from ..pages.comparison import chosen_pair, compared, grown_at, newest_pair
 from ..pages.page import Context, Page
+from ..pages.replicas import replica_table, slow_replica_of
 from ..pages.shared_attributes import selected_requests
 from ..pages.slo_spent import stage_budget_use
 from ..source import Source
@@ -75,6 +80,7 @@ _CAUSES = [
     *("p_value", "with_seconds", "without_seconds"),
 ]
 _LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
+_REPLICAS = ["replica", "place", "requests", "p50_seconds", "p99_seconds", "ratio"]
 _BUDGETS = ["stage", "budget_seconds", "seconds", "mean_seconds", "over_seconds"]
 _V1 = f"{API_PREFIX}v1"
 _EXPORT = ("path", "chart", "table", "format")
@@ -473,6 +479,36 @@ def _flame_json(node: CodeNode) -> dict[str, Any]:
     }
 
 
+def _replicas(context: Context, _: Arguments) -> dict[str, Any]:
+    slow = slow_replica_of(context)
+    found = [
+        (each.name, each.place, each.requests, each.p50, each.p99, each.ratio)
+        for each in latencies(replica_table(context))
+    ]
+    table = table_json(pd.DataFrame(found, columns=_REPLICAS))
+    return {"slow": None if slow is None else _slow_json(slow), **table}
+
+
+def _slow_json(slow: ReplicaOutlier) -> dict[str, Any]:
+    return {
+        "replica": slow.name,
+        "place": slow.place,
+        "says": outlier_sentence(slow, moment_of(slow.onset)),
+        "percentile": slow.quantile,
+        "ratio": slow.ratio,
+        "value_seconds": slow.seconds,
+        "others_seconds": slow.others_seconds,
+        "others": slow.others,
+        "requests": slow.requests,
+        "since": moment(slow.onset),
+        "stages": [{"stage": each.stage, "delta_seconds": each.seconds, "share": each.share} for each in slow.growth],
+        "hardware": [
+            {"measure": each.measure.key, "value": each.own, "others": each.others, "unit": each.measure.unit}
+            for each in slow.hardware
+        ],
+    }
+
+
 def _latency(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
     counted = context.source.cached(context.source.read.latency, context.selection)
@@ -570,6 +606,7 @@ QUERIES: dict[str, ApiQuery] = {
     "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
     "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),
     "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
+    "replicas": ApiQuery(("service", "version", *_PART, *_WINDOW), _replicas),
     "slo": ApiQuery(("service", "name"), _slo, about_one=False),
     "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
 }

@@ -22,10 +22,13 @@ from stagelens.analysis.advice import (
     family_of,
     findings,
     largest_findings,
+    replica_advice,
     slow_alone,
     worthwhile,
 )
 from stagelens.analysis.breakdown import Measures
+from stagelens.analysis.replicas import HardwareDifference, ReplicaOutlier
+from stagelens.core.hardware import GPU_CLOCK, GPU_HOT, HOST_CPU, THROTTLED, Measure
 from stagelens.core.stages import OTHER, STAGES
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -218,3 +221,21 @@ def test_a_mark_hides_advice(mark: Mark | None, hidden: bool) -> None:
     finding = finding_of(facts_of({"forward": 10}, {"forward": 10}), "forward")
 
     assert Advice(finding, None, mark).is_hidden(NOW) is hidden
+
+
+@pytest.mark.parametrize(
+    ("measures", "expected"),
+    [
+        ((GPU_CLOCK, GPU_HOT), "Cool the GPU of a, or move it to another machine"),
+        ((GPU_CLOCK,), "Raise the clock or power limit of the GPU of a, or move it to another machine"),
+        ((THROTTLED,), "Raise the CPU limit of a"),
+        ((HOST_CPU,), "Move a to a less busy machine"),
+        ((), "Take a out of the traffic, and restart or replace it"),
+    ],
+)
+def test_advice_about_a_slow_replica_follows_its_machine(measures: tuple[Measure, ...], expected: str) -> None:
+    """What its machine shows decides what to do."""
+    hardware = tuple(HardwareDifference(each, 2.0, 1.0) for each in measures)
+    slow = ReplicaOutlier("a:1", "a", 2, 0.5, 0.2, 0.1, 500, 0, is_dated=True, growth=(), hardware=hardware)
+
+    assert replica_advice(slow) == expected
