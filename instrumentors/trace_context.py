@@ -81,6 +81,20 @@ def parent_of(facts: dict[str, Any]) -> Parent | None:
     return facts.get("@parent") or (parse(given) if isinstance(given, str) else None)
 
 
+def trace_draw(facts: dict[str, Any]) -> int | None:
+    """Return the second half of the trace id of a request with these *facts*; None for a request without calls and caller.
+
+    >>> hex(trace_draw({"@traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"}) or 0)
+    '0x8448eb211c80319c'
+    """
+    ids, parent = facts.get("@trace"), facts.get("@parent")
+    try:
+        trace_id = ids[0] if ids else parent.trace_id if parent else facts["@traceparent"].strip()[3:35]
+        return int(trace_id[16:], 16)
+    except (KeyError, ValueError, AttributeError):
+        return None
+
+
 def is_forced(header: str) -> bool:
     """Return whether *header*, the value of `X-Force-Trace`, is the configured secret."""
     wanted = os.environ.get(FORCE_VARIABLE, "")

@@ -25,6 +25,7 @@ from ..records import UNTIMED as WITHOUT_STAGES
 from ..records import Marks, Record
 from ..request_marks import read_request
 from ..stalls import by_stage, stalls
+from ..trace_context import trace_draw
 from .attributes import Arrivals, attribute_values
 from .profile import MAX_KEYS, Profiler, other_key
 from .sample import Sampler
@@ -136,7 +137,7 @@ class Aggregator:
 
     Args:
         keep: Limits of the traces retained per series and interval.
-        rng: Random generator of the uniform sample.
+        rng: Random generator, which samples the requests without a trace id.
         max_series: Limit of series; requests beyond it are counted in one common series.
         profiler: Profiler of the process, None for none.
 
@@ -215,7 +216,9 @@ class Aggregator:
             series.attributes.add(values, end - start)
             frozen += self._profile(record, delta, own, intervals, end)
         if level < NO_TRACES:
-            delta.sampler.offer(copy, end - start, failed=failed, cold=cold, forced="@force" in facts)
+            draw = trace_draw(facts)
+            draw = self._rng.getrandbits(64) if draw is None else draw
+            delta.sampler.offer(copy, end - start, draw, failed=failed, cold=cold, forced="@force" in facts)
 
     def _profile(
         self, record: Record, delta: Delta, own: Mapping[str, int], intervals: Collection[Interval], end: int
@@ -242,10 +245,10 @@ class Aggregator:
 
     def nothing(self) -> Delta:
         """Return an empty delta of no series."""
-        return Delta(Sampler(self._keep, self._rng))
+        return Delta(Sampler(self._keep))
 
     def _delta(self, series: _Series) -> Delta:
-        return Delta(Sampler(self._keep, self._rng), series.own_stages, attributes=series.attributes)
+        return Delta(Sampler(self._keep), series.own_stages, attributes=series.attributes)
 
     def take(self) -> dict[Dimensions, Delta]:
         """Return the data since the last call, and reset it."""

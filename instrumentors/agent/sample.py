@@ -3,13 +3,15 @@
 For each series and export interval: forced requests, failed ones, the slowest, cold ones (something was loaded during them),
 and a uniform sample for comparison. The slowest requests are always retained, regardless of the order of arrival, and so are
 the others up to their limits. `SamplingLimits` bounds the memory.
+
+All but the slowest are chosen by trace id, so that the services of a trace choose the same requests: each those with the largest
+second halves of the id, which are random also in ids that begin with a time. Export intervals end at the same time in all services.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import random
 from typing import Generic, Literal, TypeVar
 
 from ..config import SamplingLimits
@@ -19,7 +21,7 @@ T = TypeVar("T")
 RetentionReason = Literal["forced", "error", "slow", "cold", "uniform"]
 
 
-class Slowest(Generic[T]):
+class Largest(Generic[T]):
     """The items with the *size* largest values; of equal values the earlier ones."""
 
     def __init__(self, size: int) -> None:
@@ -40,61 +42,37 @@ class Slowest(Generic[T]):
         return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
 
-class Reservoir(Generic[T]):
-    """A uniform sample of *size* of the items offered.
-
-    Source: Vitter, "Random sampling with a reservoir" (1985), algorithm R.
-    """
-
-    def __init__(self, size: int, rng: random.Random) -> None:
-        self._size = size
-        self._rng = rng
-        self._seen = 0
-        self._items: list[T] = []
-
-    def offer(self, item: T) -> None:
-        """Retain *item* with the same probability as every other offered item."""
-        self._seen += 1
-        if len(self._items) < self._size:
-            self._items.append(item)
-        elif self._size:
-            slot = int(self._rng.random() * self._seen)
-            if slot < self._size:
-                self._items[slot] = item
-
-    def items(self) -> list[T]:
-        """Return the retained items."""
-        return list(self._items)
-
-
 class Sampler(Generic[T]):
     """Sampler of the requests of one series and export interval."""
 
-    def __init__(self, limits: SamplingLimits, rng: random.Random) -> None:
-        self._forced: Reservoir[T] = Reservoir(limits.forced, rng)
-        self._errors: Reservoir[T] = Reservoir(limits.errors, rng)
-        self._slow: Slowest[T] = Slowest(limits.slow)
-        self._cold: Reservoir[T] = Reservoir(limits.cold, rng)
-        self._uniform: Reservoir[T] = Reservoir(limits.uniform, rng)
+    def __init__(self, limits: SamplingLimits) -> None:
+        self._forced: Largest[T] = Largest(limits.forced)
+        self._errors: Largest[T] = Largest(limits.errors)
+        self._slow: Largest[T] = Largest(limits.slow)
+        self._cold: Largest[T] = Largest(limits.cold)
+        self._uniform: Largest[T] = Largest(limits.uniform)
 
-    def offer(self, item: T, duration: int, *, failed: bool = False, cold: bool = False, forced: bool = False) -> None:
+    def offer(
+        self, item: T, duration: int, draw: int, *, failed: bool = False, cold: bool = False, forced: bool = False
+    ) -> None:
         """Offer a finished request to the sampler.
 
         Args:
             item: The finished request.
             duration: Its duration. [nanoseconds]
+            draw: Second half of its trace id, or a random number; the largest are chosen. [0..2**64)
             failed: Whether it ended with an error.
             cold: Whether something was loaded or warmed up during the request.
             forced: Whether its trace was forced by a header.
         """
         self._slow.offer(duration, item)
         if failed:
-            self._errors.offer(item)
+            self._errors.offer(draw, item)
         if cold:
-            self._cold.offer(item)
+            self._cold.offer(draw, item)
         if forced:
-            self._forced.offer(item)
-        self._uniform.offer(item)
+            self._forced.offer(draw, item)
+        self._uniform.offer(draw, item)
 
     def retained(self) -> list[tuple[T, RetentionReason]]:
         """Return each retained request once, with its first reason in the order forced, error, slow, cold, uniform."""

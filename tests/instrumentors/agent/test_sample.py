@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.agent.sample import Reservoir, Sampler, Slowest
+from stagelens.instrumentors.agent.sample import Largest, Sampler
 from stagelens.instrumentors.config import SamplingLimits
 
 
@@ -30,16 +30,17 @@ limits = st.integers(0, 5)
 
 
 def sampled(sequence: list[Call], keep: SamplingLimits) -> list[tuple[Call, str]]:
-    sampler: Sampler[Call] = Sampler(keep, random.Random(1))
+    sampler: Sampler[Call] = Sampler(keep)
+    rng = random.Random(1)
     for call in sequence:
-        sampler.offer(call, call.duration, failed=call.failed, cold=call.cold, forced=call.forced)
+        sampler.offer(call, call.duration, rng.getrandbits(64), failed=call.failed, cold=call.cold, forced=call.forced)
     return [(call, because) for call, because in sampler.retained()]
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(0, 8))
 def test_the_slowest_of_any_sequence_are_retained(durations: list[int], size: int) -> None:
     """Whatever the order, the K largest are there, largest first."""
-    slowest: Slowest[int] = Slowest(size)
+    slowest: Largest[int] = Largest(size)
     for duration in durations:
         slowest.offer(duration, duration)
 
@@ -77,18 +78,21 @@ def test_every_error_is_retained_up_to_the_cap(sequence: list[Call]) -> None:
     assert all(call.failed for call in retained)
 
 
-def test_the_uniform_sample_is_independent_of_position() -> None:
-    """Over many intervals every position of a sequence is drawn about equally often."""
-    rng = random.Random(7)
-    drawn: Counter[int] = Counter()
-    for _ in range(4000):
-        reservoir: Reservoir[int] = Reservoir(2, rng)
-        for position in range(20):
-            reservoir.offer(position)
-        drawn.update(reservoir.items())
+def test_services_retain_the_same_failed_cold_and_random_traces() -> None:
+    """A called service has the parts of the traces that its callers chose, whatever the order in which requests end."""
+    rng = random.Random(3)
+    keep = SamplingLimits(slow=0, errors=4, uniform=3, cold=2, forced=1)
+    draws = {rng.getrandbits(64): Call(0, failed=not rng.randrange(9), cold=not rng.randrange(9)) for _ in range(500)}
+    services: list[set[Call]] = []
+    for _ in range(2):
+        sampler: Sampler[Call] = Sampler(keep)
+        for draw in rng.sample(sorted(draws), len(draws)):
+            call = draws[draw]
+            sampler.offer(call, rng.randrange(1000), draw, failed=call.failed, cold=call.cold)
+        services.append({call for call, _ in sampler.retained()})
 
-    # 400 expected; five standard deviations of a binomial are 95.
-    assert all(305 < drawn[position] < 495 for position in range(20))
+    assert services[0] == services[1]
+    assert {draws[draw] for draw in sorted(draws)[-keep.uniform :]} <= services[0]
 
 
 @pytest.mark.parametrize("seed", range(5))
