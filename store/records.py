@@ -32,7 +32,7 @@ def trace_packer() -> Callable[[str], bytes]:
 
 
 def unpack_trace(packed: bytes) -> dict[str, Any]:
-    """Return a trace document: `spans` and `attributes`."""
+    """Return a trace document: `spans`, `attributes` and, unless it is old, `parent`."""
     unpacked = zstandard.decompress(packed) if packed.startswith(_ZSTD) else zlib.decompress(packed)
     return json.loads(unpacked)
 
@@ -51,8 +51,9 @@ class KeptTrace:
         dominant: Stage with the most time.
         stages_ns: Exclusive time by stage, `overhead` included; adds up to the duration. [nanoseconds]
         spans: Recorded intervals: `name`, `stage`, `start_ns` after the start of the request, `duration_ns`,
-            `attributes`.
+            `attributes`, and `id` for a call of another program.
         attributes: Attributes of the root span.
+        parent_id: Span that called the request: the root span of a request with an agent, or a call; "" for none or unknown.
         document: Spans and attributes compressed as by `trace_packer`; None to compress them on writing.
     """
 
@@ -66,6 +67,7 @@ class KeptTrace:
     stages_ns: dict[str, int]
     spans: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     attributes: dict[str, str | int | float | bool] = field(default_factory=dict[str, str | int | float | bool])
+    parent_id: str = ""
     document: bytes | None = None
 
 

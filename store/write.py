@@ -232,7 +232,8 @@ def _insert_traces(
 def _trace_row(trace: KeptTrace, series_id: int, started_ns: int, pack: Callable[[str], bytes]) -> _TraceRow:
     document = trace.document
     if document is None:
-        document = pack(records.encode_json({"spans": trace.spans, "attributes": trace.attributes}))
+        written = {"spans": trace.spans, "attributes": trace.attributes, "parent": trace.parent_id}
+        document = pack(records.encode_json(written))
     return (
         trace.trace_id,
         trace.span_id,

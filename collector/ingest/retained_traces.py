@@ -147,6 +147,7 @@ class RetainedTraceReader:
             stages_ns=stages_ns,
             spans=[_child_span(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
             attributes=_shown_attributes(root.attributes),
+            parent_id=root.parent_id if len(root.parent_id) == _SPAN_ID_DIGITS else "",
         )
 
 

@@ -161,7 +161,8 @@ def group_rows(*parts: Ints) -> tuple[Ints, Ints]:
     return first, group
 
 
-_CALLS = ("client", "producer")
+# Kinds of the spans that call another process.
+CALLS = ("client", "producer")
 
 
 class Fate(IntEnum):
@@ -229,7 +230,7 @@ def assemble_requests(gathered: SpanBatch, due: Bools, counted: Bools) -> Assemb
     twin, parent = _parents(gathered, trace, counted)
     is_first = twin == here
     says_request = gathered.of_labels(lambda label: label.request, np.bool_).astype(bool)
-    calls = gathered.of_labels(lambda label: label.kind in _CALLS, np.bool_).astype(bool)
+    calls = gathered.of_labels(lambda label: label.kind in CALLS, np.bool_).astype(bool)
     is_local = (parent >= 0) & (gathered.source == gathered.source[parent])
     cut = counted | ~is_local | (says_request & calls[parent])
     up = np.where(cut, -1, parent)

@@ -1,7 +1,7 @@
 """Sampling of retained traces, and encoding of their spans for the store.
 
-For each series and run, failed requests, the slowest requests and a uniform share are retained. The share is selected by trace id,
-so every collector selects the same requests. Encoded spans show only the attributes that rules name; the JSON of a label is built
+For each series and run, failed requests, the slowest requests and a uniform share are retained. The share is selected by trace id as
+in `instrumentors.agent.sample`, so every collector and every agent selects the same traces. Encoded spans show only the attributes that rules name; the JSON of a label is built
 once, and each span adds its start and duration.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from ...core import names
 from ...store import KeptTrace, records
 from ...store.records import encode_json
-from .assembly import AssembledSpans, Bools, Ints, SpanBatch, trace_keys
+from .assembly import CALLS, AssembledSpans, Bools, Ints, SpanBatch
 from .columns import Flag, Label
 from .requests import NETWORK_STAGE, Requests
 
@@ -50,7 +50,10 @@ def _encode_chunk(requests: Requests, chosen: Ints) -> Iterator[str]:
     pieces = _SpanTemplates(gathered)
     kinds = zip(gathered.label[rows].tolist(), failed.tolist(), is_call.tolist(), strict=True)
     times = zip((start - began).tolist(), np.maximum(end - start, 0).tolist(), strict=True)
-    shown = [pieces[kind].between(at, took) for kind, (at, took) in zip(kinds, times, strict=True)]
+    # Calls have their ids: the requests that they called name them as their parents.
+    calling = gathered.of_labels(lambda label: label.kind in CALLS, np.bool_)[rows].astype(bool)
+    ids = np.where(calling, gathered.rows["span"][rows], 0).tolist()
+    shown = [pieces[kind].between(*time, span_id) for kind, time, span_id in zip(kinds, times, ids, strict=True)]
     number = (~is_root).astype(np.int64)
     for place in np.flatnonzero(is_root).tolist():
         shown[place] = ""
@@ -94,9 +97,10 @@ class _SpanTemplate:
         self._before = f'{{"name":{encode_json(name)},"stage":{encode_json(stage)},"start_ns":'
         self._after = f',"attributes":{encode_json(attributes)}}}'
 
-    def between(self, start: int, took: int) -> str:
-        """Return the JSON of a span with start *start* and duration *took*, in nanoseconds."""
-        return f'{self._before}{start},"duration_ns":{took}{self._after}'
+    def between(self, start: int, took: int, span_id: int = 0) -> str:
+        """Return the JSON of a span with start *start* and duration *took*, in nanoseconds, and with its id unless 0."""
+        named = f',"id":"{span_id:016x}"' if span_id else ""
+        return f'{self._before}{start},"duration_ns":{took}{named}{self._after}'
 
 
 class _SpanTemplates(dict[tuple[int, bool, bool], _SpanTemplate]):
@@ -161,6 +165,10 @@ def _remote_span(joined: AssembledSpans, caller: int, server: int, began: int) -
     return _SpanTemplate(called.name, stage, attributes).between(start + moved - began, max(took, 0))
 
 
+def _hex_id(span: int) -> str:
+    return f"{span:016x}" if span else ""
+
+
 RetainReason = Literal["forced", "error", "slow", "uniform"]
 
 
@@ -195,6 +203,7 @@ def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
         ids["trace_high"],
         ids["trace_low"],
         ids["span"],
+        ids["parent"],
         requests.series[numbers],
         requests.start[numbers],
         requests.duration[numbers],
@@ -215,9 +224,12 @@ def traces_of(requests: Requests, policy: SamplingPolicy) -> list[KeptTrace]:
             stages_ns={
                 stage: spent for stage, spent, there in zip(requests.stages, own, present, strict=True) if there
             },
-            document=pack(f'{{"spans":[{spans}],"attributes":{records.encode_json(dict(labels[label].attributes))}}}'),
+            document=pack(
+                f'{{"spans":[{spans}],"attributes":{records.encode_json(dict(labels[label].attributes))}'
+                f',"parent":"{_hex_id(parent)}"}}'
+            ),
         )
-        for (number, high, low, span, series, start, duration, main, label, own, present), spans in zip(
+        for (number, high, low, span, parent, series, start, duration, main, label, own, present), spans in zip(
             zip(*(column.tolist() for column in columns), strict=True), encode_spans(requests, numbers), strict=True
         )
     ]
@@ -227,7 +239,8 @@ def _chosen(requests: Requests, policy: SamplingPolicy) -> dict[int, RetainReaso
     counted = np.flatnonzero(~requests.known)
     if policy.everything:
         return dict.fromkeys(counted.tolist(), "forced")
-    draw = trace_keys(requests.joined.gathered.rows[requests.joined.roots[counted]])
+    # Those with the largest second half of the trace id come first.
+    draw = ~requests.joined.gathered.rows["trace_low"][requests.joined.roots[counted]]
     failed = np.flatnonzero(requests.failed[counted])
     reasons: list[tuple[RetainReason, Ints]] = [
         ("error", failed[_first(requests.series[counted[failed]], draw[failed], policy.errors)]),

@@ -340,7 +340,8 @@ def _root_span(found: KeptTrace) -> dict[str, Any]:
     }
     root = _span(found, found.span_id, found.series.route or "request", (0, found.duration_ns), facts)
     failed = found.series.status != names.STATUS_OK
-    return {**root, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
+    parent = {"parentSpanId": found.parent_id} if found.parent_id else {}
+    return {**root, **parent, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
 
 
 def _child_spans(found: KeptTrace) -> list[dict[str, Any]]:

@@ -209,6 +209,7 @@ def _retained_trace(row: Row[Any]) -> KeptTrace:
         stages_ns=json.loads(row.stages),
         spans=document["spans"],
         attributes=document["attributes"],
+        parent_id=document.get("parent", ""),
     )
 
 

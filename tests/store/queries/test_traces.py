@@ -30,6 +30,7 @@ def trace(number: int, milliseconds: int, dominant: str, series: Series = SHOP) 
         spent,
         spans,
         {"http.response.status_code": 200, "cached": False},
+        parent_id=f"{number + 100:016x}",
     )
 
 
