@@ -1,0 +1,412 @@
+"""Critical path of a trace that passes several services: the work that its end had to wait for, by service and stage.
+
+The requests of a trace are placed in the calls that they serve. Clocks of machines differ: a request that lies outside of its
+call is moved to the middle of the call, which leaves as much time for the network before it as after it. A request that is
+longer than its call stays where it is, and its part outside the call is cut off.
+
+The path is walked back from the end of the outermost request. The stage that a request is in is the one of `core.partition`; at
+the end of a call to a known request the path enters that request, and continues before the call. So work in parallel with a
+call that ended later is not on the path, and the pieces of the path add up to the wall time exactly.
+
+Source: Zhang et al., "CRISP: Critical Path Analysis of Large-Scale Microservice Architectures" (USENIX ATC 2022).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ..core.names import PART, SERVICE_NAME
+from ..core.partition import Interval, segments
+from ..core.stages import OVERHEAD, UNTIMED
+
+NETWORK, DEPENDENCY = "network", "dependency"
+# Part of a call of an agent: the response after its headers.
+_BODY = "body"
+# Limits the depth of the recursion; the earliest are placed.
+MAX_REQUESTS_A_TRACE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class TracedRequest:
+    """Request of one service in a trace.
+
+    Args:
+        service: Its service.
+        span_id: Its root span; "" for a request that is known only from its caller.
+        parent_id: Span that called it; "" for none.
+        start: Start by the clock of the service. [Unix nanoseconds]
+        duration: Wall time. [nanoseconds]
+        stages: Exclusive time by stage. [nanoseconds]
+        spans: Recorded intervals, as in `store.KeptTrace`.
+    """
+
+    service: str
+    span_id: str
+    parent_id: str
+    start: int
+    duration: int
+    stages: Mapping[str, int]
+    spans: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def end(self) -> int:
+        """End by the clock of the service [Unix nanoseconds]."""
+        return self.start + self.duration
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """Call of a request to another service.
+
+    Args:
+        start: Start. [Unix nanoseconds by the clock of the caller]
+        end: End of the wait for the response. [as above]
+        read: End of the reading of the response. [as above]
+        span_id: Id of its span; "" for a call of an agent.
+        spans: Positions of its intervals in the spans of the request.
+        called: Requests that served the call.
+    """
+
+    start: int
+    end: int
+    read: int
+    span_id: str
+    spans: list[int]
+    called: list[PlacedRequest] = field(default_factory=list["PlacedRequest"])
+
+
+@dataclass(slots=True, eq=False)
+class PlacedRequest:
+    """Request at its place in the trace.
+
+    Args:
+        request: The request.
+        calls: Its calls, by start.
+        is_nested: Whether another request of the trace called it.
+        is_direct: Whether its caller is known by id; otherwise only one call was open at that time.
+        moved: Time by which it was moved into its call, because clocks differ. [nanoseconds]
+        offset: Difference of all its times from the clock of its service. [nanoseconds]
+    """
+
+    request: TracedRequest
+    calls: list[Call]
+    is_nested: bool = False
+    is_direct: bool = True
+    moved: int = 0
+    offset: int = 0
+    _segments: list[Interval] = field(default_factory=list[Interval], repr=False)
+
+    @property
+    def service(self) -> str:
+        """Service of the request."""
+        return self.request.service
+
+    @property
+    def start(self) -> int:
+        """Start by the clock of the outermost request [Unix nanoseconds]."""
+        return self.request.start + self.offset
+
+    @property
+    def end(self) -> int:
+        """End by the clock of the outermost request [Unix nanoseconds]."""
+        return self.start + self.request.duration
+
+    @property
+    def called(self) -> list[PlacedRequest]:
+        """Requests that it called, by start."""
+        return sorted((each for call in self.calls for each in call.called), key=lambda each: each.start)
+
+    def everything(self) -> Iterator[PlacedRequest]:
+        """Yield the request and all requests below it, each before those it called."""
+        yield self
+        for each in self.called:
+            yield from each.everything()
+
+    def stage_before(self, now: int) -> Interval:
+        """Return the stage, or "#" and the position of the span of a call, that the request is in just before *now*."""
+        if not self._segments:
+            self._segments = self._own_segments()
+        at = bisect_left(self._segments, now, key=lambda each: each[2])
+        return self._segments[min(at, len(self._segments) - 1)]
+
+    def call_of(self, key: str) -> tuple[Call, int, int] | None:
+        """Return the call with the span at position *key* ("#3"), and start and end of that span; None for a stage."""
+        if not key.startswith("#"):
+            return None
+        place = int(key[1:])
+        span = self.request.spans[place]
+        start = self.start + int(span["start_ns"])
+        call = next(each for each in self.calls if place in each.spans)
+        return call, start, start + int(span["duration_ns"])
+
+    def _own_segments(self) -> list[Interval]:
+        of_calls = {place for call in self.calls if call.called for place in call.spans}
+        intervals: list[Interval] = []
+        for place, span in enumerate(self.request.spans):
+            start = self.start + int(span["start_ns"])
+            stage = f"#{place}" if place in of_calls else str(span["stage"])
+            if stage and not _served_by(span):
+                intervals.append((stage, start, start + int(span["duration_ns"])))
+        found = segments(intervals, self.start, self.end)
+        # The stage of a root span has no interval: it is the rest of the request.
+        rest = _stage_of_rest(self.request, found)
+        return [(rest if stage == OVERHEAD else stage, start, end) for stage, start, end in found]
+
+
+def _stage_of_rest(request: TracedRequest, found: Sequence[Interval]) -> str:
+    covered: Counter[str] = Counter()
+    for stage, start, end in found:
+        covered[stage] += end - start
+    if request.stages.get(OVERHEAD):
+        return OVERHEAD
+    missing = {stage: spent - covered[stage] for stage, spent in request.stages.items()}
+    # Stages of calls were replaced by the requests that they called.
+    own = {stage: spent for stage, spent in missing.items() if stage not in (NETWORK, DEPENDENCY)}
+    return max(own, key=lambda stage: own[stage]) if own and max(own.values()) > 0 else OVERHEAD
+
+
+def _served_by(span: Mapping[str, Any]) -> str:
+    """Return the service of *span* if the collector copied the work of another program into the request; else ""."""
+    return str((span.get("attributes") or {}).get(SERVICE_NAME, ""))
+
+
+def place_requests(requests: Iterable[TracedRequest]) -> list[PlacedRequest]:
+    """Return the outermost requests of one trace, by start; the others are in their calls.
+
+    A request of which only the caller is retained has its service, and its time is not divided. A request whose caller is not
+    retained is in the only call that encloses it in time and has no other request; otherwise it is an outermost one.
+    """
+    known = sorted(requests, key=lambda each: (each.start, -each.duration, each.span_id))[:MAX_REQUESTS_A_TRACE]
+    placed = [PlacedRequest(each, _calls(each)) for each in [*known, *_unretained(known)]]
+    # Longer requests first: a call that fits both of two is that of the longer one.
+    order = sorted(placed, key=lambda each: -each.request.duration)
+    by_id = {each.request.span_id: each for each in placed if each.request.span_id}
+    by_call = {call.span_id: (each, call) for each in placed for call in each.calls if call.span_id}
+    for each in order:
+        caller = by_id.get(each.request.parent_id)
+        exact = by_call.get(each.request.parent_id)
+        owner, chosen = exact or (caller, None)
+        if owner is None or _is_below(owner, each):
+            continue
+        chosen = chosen or _call_for(owner, each.request)
+        if chosen is not None:
+            _put(each, chosen)
+    for each in order:
+        if not each.is_nested and each.request.parent_id and each.request.parent_id not in by_id | by_call:
+            enclosing = [
+                call
+                for other in placed
+                if other is not each and not _is_below(other, each)
+                for call in other.calls
+                if not call.called and call.start <= each.request.start and each.request.end <= call.read
+            ]
+            if len(enclosing) == 1:
+                _put(each, enclosing[0])
+                each.is_direct = False
+    roots = [each for each in placed if not each.is_nested]
+    for root in roots:
+        _set_offsets(root)
+    return sorted(roots, key=lambda each: each.start)
+
+
+def _unretained(known: Sequence[TracedRequest]) -> list[TracedRequest]:
+    """Return the requests that only their callers show."""
+    retained = {(each.service, each.duration) for each in known}
+    found: list[TracedRequest] = []
+    for each in known:
+        for span in each.spans:
+            service, duration = _served_by(span), int(span["duration_ns"])
+            if service and (service, duration) not in retained:
+                start = each.start + int(span["start_ns"])
+                found.append(TracedRequest(service, "", each.span_id, start, duration, {UNTIMED: duration}))
+    return found[:MAX_REQUESTS_A_TRACE]
+
+
+def _calls(request: TracedRequest) -> list[Call]:
+    calls: list[Call] = []
+    bodies: list[tuple[int, Call]] = []
+    for place, span in sorted(enumerate(request.spans), key=lambda each: int(each[1]["start_ns"])):
+        span_id = str(span.get("id", ""))
+        if not (span_id or span["stage"] == DEPENDENCY) or _served_by(span):
+            continue
+        start = request.start + int(span["start_ns"])
+        end = start + int(span["duration_ns"])
+        call = Call(start, end, end, span_id, [place])
+        if (span.get("attributes") or {}).get(PART) == _BODY:
+            bodies.append((place, call))
+        else:
+            calls.append(call)
+    for place, body in bodies:
+        # A body belongs to the call whose headers came last before it.
+        before = max((each for each in calls if each.end <= body.start), key=lambda each: each.end, default=None)
+        if before is None:
+            calls.append(body)
+        else:
+            before.read = max(before.read, body.end)
+            before.spans.append(place)
+    return calls
+
+
+def _is_below(one: PlacedRequest, other: PlacedRequest) -> bool:
+    """Return whether *one* is *other* or below it."""
+    return any(each is one for each in other.everything())
+
+
+def _call_for(caller: PlacedRequest, request: TracedRequest) -> Call | None:
+    """Return the call of *caller* that *request* served; None if no call or several calls are possible."""
+    around = [each for each in caller.calls if each.start <= request.start and request.end <= each.read]
+    if around:
+        # The tightest call, and one of its own rather than that of another request.
+        return min(around, key=lambda each: (len(each.called), each.read - each.start))
+    long_enough = [each for each in caller.calls if each.read - each.start >= request.duration]
+    touched = [each for each in long_enough if each.start < request.end and request.start < each.read]
+    for some in (touched, long_enough):
+        if len(some) == 1:
+            return some[0]
+    # The caller did not wait for the end of the request.
+    begun = [each for each in caller.calls if each.start <= request.start < each.read]
+    return begun[0] if len(begun) == 1 and not long_enough else None
+
+
+def _put(placed: PlacedRequest, call: Call) -> None:
+    """Put *placed* into *call*, moved into it if it lies outside; leave it if the caller cannot have waited for it."""
+    start, end = placed.request.start, placed.request.end
+    if not (call.start <= start and end <= call.read):
+        end_of_call = call.end if end - start <= call.end - call.start else call.read
+        slack = end_of_call - call.start - (end - start)
+        if slack >= 0:
+            placed.moved = call.start + slack // 2 - start
+        elif not call.start <= start < call.read:
+            return
+    call.called.append(placed)
+    placed.is_nested = True
+
+
+def _set_offsets(placed: PlacedRequest) -> None:
+    for each in placed.called:
+        each.offset = placed.offset + each.moved
+        _set_offsets(each)
+
+
+class PathPiece(NamedTuple):
+    """Piece of a critical path.
+
+    Args:
+        services: Services from the outermost request to the one of the piece.
+        stage: Stage of that request.
+        start: Start. [Unix nanoseconds]
+        end: End. [Unix nanoseconds]
+    """
+
+    services: tuple[str, ...]
+    stage: str
+    start: int
+    end: int
+
+
+def critical_path(root: PlacedRequest) -> list[PathPiece]:
+    """Return the consecutive pieces of the critical path of *root*, which add up to its wall time exactly."""
+    found: list[PathPiece] = []
+    _walk(root, (root.service,), root.start, root.end, found)
+    return found[::-1]
+
+
+def _walk(placed: PlacedRequest, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]) -> None:
+    """Append the pieces of *placed* in [low, high), last first."""
+    now = high
+    while now > low:
+        stage, start, _ = placed.stage_before(now)
+        called = placed.call_of(stage)
+        if called is None:
+            start = max(start, low)
+            found.append(PathPiece(services, stage, start, now))
+        elif called[2] > now and now != high:
+            # Another call or stage ended later, and this call was still open when that one started.
+            start = max(start, low)
+            found.append(PathPiece(services, DEPENDENCY, start, now))
+        else:
+            start = max(called[1], low)
+            _walk_call(placed, called[0], services, start, now, found)
+        now = start
+
+
+def _walk_call(  # noqa: PLR0917 - the request, its call, and a stretch of it
+    placed: PlacedRequest, call: Call, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]
+) -> None:
+    now = high
+    waiting = NETWORK if all(each.is_direct for each in call.called) else DEPENDENCY
+    for each in sorted(call.called, key=lambda each: each.end, reverse=True):
+        start, end = max(each.start, low), min(each.end, now)
+        if start < end:
+            _walk_wait(placed, services, end, now, (waiting, found))
+            _walk(each, (*services, each.service), start, end, found)
+            now = start
+    _walk_wait(placed, services, low, now, (waiting, found))
+
+
+def _walk_wait(
+    placed: PlacedRequest, services: tuple[str, ...], low: int, high: int, into: tuple[str, list[PathPiece]]
+) -> None:
+    """Append the own stages of *placed* during the part of a call in which the called request did not run."""
+    waiting, found = into
+    now = high
+    while now > low:
+        stage, start, _ = placed.stage_before(now)
+        start = max(start, low)
+        found.append(PathPiece(services, waiting if stage.startswith("#") else stage, start, now))
+        now = start
+
+
+@dataclass(frozen=True, slots=True)
+class PathShare:
+    """Time of one stage of one service on the critical paths of several requests.
+
+    Args:
+        service: The service.
+        stage: The stage.
+        seconds: Mean time in a request. [seconds]
+        share: Share of the wall time of all requests. [ratio]
+    """
+
+    service: str
+    stage: str
+    seconds: float
+    share: float
+
+
+def path_shares(paths: Sequence[Sequence[PathPiece]]) -> list[PathShare]:
+    """Return the time of each service and stage on *paths*, most first; the shares add up to 1.
+
+    >>> path_shares([[PathPiece(("a",), "handler", 0, 1), PathPiece(("a", "b"), "forward", 1, 4)]])[0]
+    PathShare(service='b', stage='forward', seconds=3e-09, share=0.75)
+    """
+    spent: Counter[tuple[str, str]] = Counter()
+    for path in paths:
+        for piece in path:
+            spent[piece.services[-1], piece.stage] += piece.end - piece.start
+    whole = spent.total() or 1
+    return [
+        PathShare(service, stage, amount / 1e9 / len(paths), amount / whole)
+        for (service, stage), amount in sorted(spent.items(), key=lambda each: (-each[1], each[0]))
+    ]
+
+
+def missing_services(root: PlacedRequest, known: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the services whose part of the trace is not retained: known only from the caller, or from other traces.
+
+    Args:
+        root: The outermost request.
+        known: Services that each service calls in other traces.
+    """
+    found: set[str] = set()
+    for each in root.everything():
+        called = {other.service for other in each.called}
+        if not each.request.span_id:
+            found.add(each.service)
+        elif any(not call.called for call in each.calls):
+            found.update(set(known.get(each.service, ())) - called)
+    return sorted(found)

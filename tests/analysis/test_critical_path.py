@@ -1,0 +1,252 @@
+"""Critical path of traces that pass several services."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stagelens.analysis.critical_path import (
+    PlacedRequest,
+    TracedRequest,
+    critical_path,
+    missing_services,
+    path_shares,
+    place_requests,
+)
+from stagelens.core.partition import partition
+
+MS = 1_000_000
+SERVICES = ("gateway", "ranker", "triton")
+
+
+def span(stage: str, start: int, end: int, **more: Any) -> dict[str, Any]:
+    """Return an interval of a request [ms after the start of the request]."""
+    return {"name": stage, "stage": stage, "start_ns": start * MS, "duration_ns": (end - start) * MS, **more}
+
+
+def request(service: str, parent: str, start: int, end: int, *spans: dict[str, Any]) -> TracedRequest:
+    """Return a request whose span has the name of its service [ms]."""
+    intervals = [(each["stage"], each["start_ns"], each["start_ns"] + each["duration_ns"]) for each in spans]
+    stages = partition(intervals, 0, (end - start) * MS)
+    return TracedRequest(service, service, parent, start * MS, (end - start) * MS, stages, spans)
+
+
+def path(root: PlacedRequest) -> list[tuple[str, str, int, int]]:
+    """Return the pieces of a path: service, stage, start and end [ms]."""
+    return [(each.services[-1], each.stage, each.start // MS, each.end // MS) for each in critical_path(root)]
+
+
+def test_the_path_enters_the_called_request() -> None:
+    """The rest of the call is network."""
+    [root] = place_requests(
+        [
+            request("gateway", "", 0, 100, span("preprocess", 0, 20), span("dependency", 20, 90)),
+            request("ranker", "gateway", 30, 80, span("forward", 0, 40)),
+        ]
+    )
+
+    assert path(root) == [
+        ("gateway", "preprocess", 0, 20),
+        ("gateway", "network", 20, 30),
+        ("ranker", "forward", 30, 70),
+        ("ranker", "overhead", 70, 80),
+        ("gateway", "network", 80, 90),
+        ("gateway", "overhead", 90, 100),
+    ]
+
+
+def test_of_parallel_calls_only_the_one_that_ended_last_is_on_the_path() -> None:
+    """Two calls of equal start are matched with their requests by their lengths."""
+    [root] = place_requests(
+        [
+            request("gateway", "", 0, 100, span("dependency", 0, 60), span("dependency", 0, 90)),
+            request("short", "gateway", 5, 55),
+            request("long", "gateway", 5, 85),
+        ]
+    )
+
+    assert [call.called[0].service for call in root.calls] == ["short", "long"]
+    assert {service for service, *_ in path(root)} == {"gateway", "long"}
+
+
+def test_a_request_of_another_clock_is_in_the_middle_of_its_call() -> None:
+    """The requests below it move with it."""
+    [root] = place_requests(
+        [
+            request("gateway", "", 0, 100, span("dependency", 10, 90)),
+            request("ranker", "gateway", 5000, 5060, span("dependency", 10, 50)),
+            request("triton", "ranker", 5015, 5045, span("forward", 0, 30)),
+        ]
+    )
+
+    [ranker] = root.called
+    assert (ranker.start // MS, ranker.end // MS, ranker.moved // MS) == (20, 80, -4980)
+    assert [(each.service, each.start // MS) for each in root.everything()] == [
+        ("gateway", 0),
+        ("ranker", 20),
+        ("triton", 35),
+    ]
+
+
+def test_a_request_with_several_possible_calls_is_in_none() -> None:
+    """A clock that differs by more than the calls cannot tell which call it was."""
+    placed = place_requests(
+        [
+            request("gateway", "", 0, 100, span("dependency", 0, 40), span("dependency", 50, 90)),
+            request("ranker", "gateway", 5000, 5020),
+        ]
+    )
+
+    assert [each.service for each in placed] == ["gateway", "ranker"]
+
+
+def test_work_after_the_caller_gave_up_is_not_on_the_path() -> None:
+    """A request that is longer than its call keeps its start."""
+    [root] = place_requests(
+        [
+            request("gateway", "", 0, 60, span("dependency", 10, 50)),
+            request("ranker", "gateway", 15, 500, span("forward", 0, 485)),
+        ]
+    )
+
+    assert path(root)[1:3] == [("gateway", "network", 10, 15), ("ranker", "forward", 15, 50)]
+
+
+def test_a_message_that_is_processed_later_is_not_in_its_call() -> None:
+    """The sender did not wait for it."""
+    placed = place_requests(
+        [
+            request("gateway", "", 0, 60, span("dependency", 10, 12, id="send")),
+            request("worker", "send", 40, 200),
+        ]
+    )
+
+    assert [each.service for each in placed] == ["gateway", "worker"]
+
+
+def test_a_call_is_found_by_its_id() -> None:
+    """Calls of other programs have ids, so that the time does not matter."""
+    [root] = place_requests(
+        [
+            request("gateway", "", 0, 100, span("network", 0, 40, id="a"), span("network", 50, 90, id="b")),
+            request("ranker", "b", 5000, 5020),
+        ]
+    )
+
+    assert [len(call.called) for call in root.calls] == [0, 1]
+
+
+def test_a_request_whose_caller_is_not_retained_is_in_the_only_open_call() -> None:
+    """The rest of the call is not called network, because the service between the two is in it."""
+    [root] = place_requests(
+        [
+            request("gateway", "", 0, 100, span("dependency", 10, 90)),
+            request("triton", "lost", 40, 60),
+        ]
+    )
+
+    assert not root.called[0].is_direct
+    assert path(root)[1:4] == [
+        ("gateway", "dependency", 10, 40),
+        ("triton", "overhead", 40, 60),
+        ("gateway", "dependency", 60, 90),
+    ]
+
+
+def test_a_called_service_without_a_part_is_named() -> None:
+    """The collector copies the time of the called request into the call."""
+    copied = span("dependency", 20, 80, attributes={"service.name": "ranker"})
+    [root] = place_requests([request("gateway", "", 0, 100, span("network", 10, 90, id="a"), copied)])
+
+    assert ("ranker", "untimed", 20, 80) in path(root)
+    assert missing_services(root, {}) == ["ranker"]
+
+
+def test_services_that_are_called_in_other_traces_are_missing_where_a_call_is_open() -> None:
+    """A call may also be one of a database, so nothing is missing without such a trace."""
+    [root] = place_requests([request("gateway", "", 0, 100, span("dependency", 10, 90))])
+
+    assert missing_services(root, {"gateway": ["ranker"]}) == ["ranker"]
+    assert missing_services(root, {}) == []
+
+
+def test_the_body_of_a_response_belongs_to_its_call() -> None:
+    """The service is still busy while the caller reads the response; the time between is the caller's."""
+    body = span("dependency", 60, 80, attributes={"stagelens.part": "body"})
+    [root] = place_requests(
+        [
+            request("gateway", "", 0, 100, span("dependency", 10, 40), body),
+            request("ranker", "gateway", 15, 75),
+        ]
+    )
+
+    assert path(root)[1:] == [
+        ("gateway", "network", 10, 15),
+        ("ranker", "overhead", 15, 40),
+        ("gateway", "overhead", 40, 60),
+        ("ranker", "overhead", 60, 75),
+        ("gateway", "network", 75, 80),
+        ("gateway", "overhead", 80, 100),
+    ]
+
+
+def test_the_stage_of_a_root_span_is_the_rest_of_the_request() -> None:
+    """Rules give a stage to the span of a request, which is not among its intervals."""
+    found = TracedRequest("vllm", "a", "", 0, 10 * MS, {"queue": 2 * MS, "decode": 8 * MS}, [span("queue", 0, 2)])
+
+    assert path(place_requests([found])[0]) == [("vllm", "queue", 0, 2), ("vllm", "decode", 2, 10)]
+
+
+spans = st.builds(
+    lambda stage, start, length, more: {**span(stage, start, start + length), **more},
+    st.sampled_from(["dependency", "network", "preprocess", "forward", "", "rerank"]),
+    st.integers(-10, 120),
+    st.integers(0, 130),
+    st.sampled_from(
+        [{}, {}, {"id": "x"}, {"attributes": {"stagelens.part": "body"}}, {"attributes": {"service.name": "db"}}]
+    ),
+)
+requests = st.builds(
+    lambda number, service, parent, start, length, inside: TracedRequest(
+        service, f"s{number}", parent, start * MS, length * MS, {"overhead": length * MS}, inside
+    ),
+    st.integers(0, 5),
+    st.sampled_from(SERVICES),
+    st.sampled_from(["", "x", "lost", *(f"s{number}" for number in range(6))]),
+    st.integers(-50, 150),
+    st.integers(0, 120),
+    st.lists(spans, max_size=5),
+)
+
+
+@given(st.lists(requests, max_size=8, unique_by=lambda each: each.span_id))
+def test_the_pieces_add_up_for_any_requests(found: list[TracedRequest]) -> None:
+    """Whatever the tree, the clocks and the overlaps: each request is placed once, and the path covers its time once."""
+    roots = place_requests(found)
+    placed = [each.request.span_id for root in roots for each in root.everything()]
+
+    assert sorted(each for each in placed if each) == sorted(each.span_id for each in found)
+    for root in roots:
+        for each in root.everything():
+            pieces = critical_path(each)
+            assert sum(piece.end - piece.start for piece in pieces) == each.request.duration
+            assert [piece.start for piece in pieces] == [
+                *([each.start] if pieces else []),
+                *(piece.end for piece in pieces[:-1]),
+            ]
+            assert all(piece.start < piece.end for piece in pieces)
+
+
+@given(st.lists(spans, max_size=6).map(lambda found: [each for each in found if len(each) == 4]))
+def test_the_path_of_a_single_request_is_its_partition(inside: list[dict[str, Any]]) -> None:
+    """Without other services the path has the same times as the breakdown."""
+    intervals = [
+        (each["stage"], each["start_ns"], each["start_ns"] + each["duration_ns"]) for each in inside if each["stage"]
+    ]
+    stages = partition(intervals, 0, 100 * MS)
+    [root] = place_requests([TracedRequest("a", "a", "", 0, 100 * MS, stages or {"overhead": 1}, inside)])
+    found = {each.stage: round(each.seconds * 1e9) for each in path_shares([critical_path(root)])}
+
+    assert found == {stage: spent for stage, spent in stages.items() if spent}
