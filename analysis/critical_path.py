@@ -59,7 +59,7 @@ class TracedRequest:
 
 
 @dataclass(slots=True, eq=False)
-class Call:
+class PlacedCall:
     """Call of a request to another service.
 
     Args:
@@ -93,7 +93,7 @@ class PlacedRequest:
     """
 
     request: TracedRequest
-    calls: list[Call]
+    calls: list[PlacedCall]
     is_nested: bool = False
     is_direct: bool = True
     moved: int = 0
@@ -133,7 +133,7 @@ class PlacedRequest:
         at = bisect_left(self._segments, now, key=lambda each: each[2])
         return self._segments[min(at, len(self._segments) - 1)]
 
-    def call_of(self, key: str) -> tuple[Call, int, int] | None:
+    def call_of(self, key: str) -> tuple[PlacedCall, int, int] | None:
         """Return the call with the span at position *key* ("#3"), and start and end of that span; None for a stage."""
         if not key.startswith("#"):
             return None
@@ -149,7 +149,7 @@ class PlacedRequest:
         for place, span in enumerate(self.request.spans):
             start = self.start + int(span["start_ns"])
             stage = f"#{place}" if place in of_calls else str(span["stage"])
-            if stage and not _served_by(span):
+            if stage and not served_by(span):
                 intervals.append((stage, start, start + int(span["duration_ns"])))
         found = segments(intervals, self.start, self.end)
         # The stage of a root span has no interval: it is the rest of the request.
@@ -169,7 +169,7 @@ def _stage_of_rest(request: TracedRequest, found: Sequence[Interval]) -> str:
     return max(own, key=lambda stage: own[stage]) if own and max(own.values()) > 0 else OVERHEAD
 
 
-def _served_by(span: Mapping[str, Any]) -> str:
+def served_by(span: Mapping[str, Any]) -> str:
     """Return the service of *span* if the collector copied the work of another program into the request; else ""."""
     return str((span.get("attributes") or {}).get(SERVICE_NAME, ""))
 
@@ -219,35 +219,37 @@ def _unretained(known: Sequence[TracedRequest]) -> list[TracedRequest]:
     found: list[TracedRequest] = []
     for each in known:
         for span in each.spans:
-            service, duration = _served_by(span), int(span["duration_ns"])
+            service, duration = served_by(span), int(span["duration_ns"])
             if service and (service, duration) not in retained:
                 start = each.start + int(span["start_ns"])
                 found.append(TracedRequest(service, "", each.span_id, start, duration, {UNTIMED: duration}))
     return found[:MAX_REQUESTS_A_TRACE]
 
 
-def _calls(request: TracedRequest) -> list[Call]:
-    calls: list[Call] = []
-    bodies: list[tuple[int, Call]] = []
+def _calls(request: TracedRequest) -> list[PlacedCall]:
+    calls: list[PlacedCall] = []
+    bodies: list[tuple[int, PlacedCall]] = []
     for place, span in sorted(enumerate(request.spans), key=lambda each: int(each[1]["start_ns"])):
         span_id = str(span.get("id", ""))
-        if not (span_id or span["stage"] == DEPENDENCY) or _served_by(span):
+        if not (span_id or span["stage"] == DEPENDENCY) or served_by(span):
             continue
         start = request.start + int(span["start_ns"])
         end = start + int(span["duration_ns"])
-        call = Call(start, end, end, span_id, [place])
+        call = PlacedCall(start, end, end, span_id, [place])
         if (span.get("attributes") or {}).get(PART) == _BODY:
             bodies.append((place, call))
         else:
             calls.append(call)
     for place, body in bodies:
-        # A body belongs to the call whose headers came last before it.
-        before = max((each for each in calls if each.end <= body.start), key=lambda each: each.end, default=None)
-        if before is None:
-            calls.append(body)
+        # A body belongs to the call that reads it, else to the call whose headers came last before it.
+        around = [each for each in calls if each.start <= body.start and body.end <= each.end]
+        before = [each for each in calls if each.end <= body.start]
+        if around or before:
+            call = min(around, key=lambda each: each.end) if around else max(before, key=lambda each: each.end)
+            call.read = max(call.read, body.end)
+            call.spans.append(place)
         else:
-            before.read = max(before.read, body.end)
-            before.spans.append(place)
+            calls.append(body)
     return calls
 
 
@@ -256,7 +258,7 @@ def _is_below(one: PlacedRequest, other: PlacedRequest) -> bool:
     return any(each is one for each in other.everything())
 
 
-def _call_for(caller: PlacedRequest, request: TracedRequest) -> Call | None:
+def _call_for(caller: PlacedRequest, request: TracedRequest) -> PlacedCall | None:
     """Return the call of *caller* that *request* served; None if no call or several calls are possible."""
     around = [each for each in caller.calls if each.start <= request.start and request.end <= each.read]
     if around:
@@ -272,7 +274,7 @@ def _call_for(caller: PlacedRequest, request: TracedRequest) -> Call | None:
     return begun[0] if len(begun) == 1 and not long_enough else None
 
 
-def _put(placed: PlacedRequest, call: Call) -> None:
+def _put(placed: PlacedRequest, call: PlacedCall) -> None:
     """Put *placed* into *call*, moved into it if it lies outside; leave it if the caller cannot have waited for it."""
     start, end = placed.request.start, placed.request.end
     if not (call.start <= start and end <= call.read):
@@ -297,15 +299,19 @@ class PathPiece(NamedTuple):
 
     Args:
         services: Services from the outermost request to the one of the piece.
+        request: Request of the piece.
         stage: Stage of that request.
         start: Start. [Unix nanoseconds]
         end: End. [Unix nanoseconds]
+        call: Call that the request waited for, if a request that served it is known.
     """
 
     services: tuple[str, ...]
+    request: TracedRequest
     stage: str
     start: int
     end: int
+    call: PlacedCall | None = None
 
 
 def critical_path(root: PlacedRequest) -> list[PathPiece]:
@@ -323,11 +329,11 @@ def _walk(placed: PlacedRequest, services: tuple[str, ...], low: int, high: int,
         called = placed.call_of(stage)
         if called is None:
             start = max(start, low)
-            found.append(PathPiece(services, stage, start, now))
+            found.append(PathPiece(services, placed.request, stage, start, now))
         elif called[2] > now and now != high:
             # Another call or stage ended later, and this call was still open when that one started.
             start = max(start, low)
-            found.append(PathPiece(services, DEPENDENCY, start, now))
+            found.append(PathPiece(services, placed.request, DEPENDENCY, start, now, called[0]))
         else:
             start = max(called[1], low)
             _walk_call(placed, called[0], services, start, now, found)
@@ -335,29 +341,32 @@ def _walk(placed: PlacedRequest, services: tuple[str, ...], low: int, high: int,
 
 
 def _walk_call(  # noqa: PLR0917 - the request, its call, and a stretch of it
-    placed: PlacedRequest, call: Call, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]
+    placed: PlacedRequest, call: PlacedCall, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]
 ) -> None:
     now = high
-    waiting = NETWORK if all(each.is_direct for each in call.called) else DEPENDENCY
     for each in sorted(call.called, key=lambda each: each.end, reverse=True):
         start, end = max(each.start, low), min(each.end, now)
         if start < end:
-            _walk_wait(placed, services, end, now, (waiting, found))
+            _walk_wait(placed, call, services, end, now, found)
             _walk(each, (*services, each.service), start, end, found)
             now = start
-    _walk_wait(placed, services, low, now, (waiting, found))
+    _walk_wait(placed, call, services, low, now, found)
 
 
-def _walk_wait(
-    placed: PlacedRequest, services: tuple[str, ...], low: int, high: int, into: tuple[str, list[PathPiece]]
+def _walk_wait(  # noqa: PLR0917 - as above
+    placed: PlacedRequest, call: PlacedCall, services: tuple[str, ...], low: int, high: int, found: list[PathPiece]
 ) -> None:
-    """Append the own stages of *placed* during the part of a call in which the called request did not run."""
-    waiting, found = into
+    """Append the own stages of *placed* during the part of *call* in which no called request ran."""
+    # With a service between the two that is not retained, more than the network.
+    waiting = NETWORK if all(each.is_direct for each in call.called) else DEPENDENCY
     now = high
     while now > low:
         stage, start, _ = placed.stage_before(now)
         start = max(start, low)
-        found.append(PathPiece(services, waiting if stage.startswith("#") else stage, start, now))
+        if stage.startswith("#"):
+            found.append(PathPiece(services, placed.request, waiting, start, now, call))
+        else:
+            found.append(PathPiece(services, placed.request, stage, start, now))
         now = start
 
 
@@ -379,11 +388,7 @@ class PathShare:
 
 
 def path_shares(paths: Sequence[Sequence[PathPiece]]) -> list[PathShare]:
-    """Return the time of each service and stage on *paths*, most first; the shares add up to 1.
-
-    >>> path_shares([[PathPiece(("a",), "handler", 0, 1), PathPiece(("a", "b"), "forward", 1, 4)]])[0]
-    PathShare(service='b', stage='forward', seconds=3e-09, share=0.75)
-    """
+    """Return the time of each service and stage on *paths*, most first; the shares add up to 1."""
     spent: Counter[tuple[str, str]] = Counter()
     for path in paths:
         for piece in path:

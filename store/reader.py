@@ -6,6 +6,7 @@ from .queries.attributes import AttributeQueries
 from .queries.comparison import ComparisonQueries
 from .queries.latency import LatencyQueries
 from .queries.minutes import MinuteQueries
+from .queries.paths import PathQueries
 from .queries.profile import ProfileQueries
 from .queries.replicas import ReplicaQueries
 from .queries.services import ServiceQueries
@@ -29,6 +30,7 @@ class Reader(
     SloQueries,
     IndicatorQueries,
     TraceQueries,
+    PathQueries,
     StoreQueries,
 ):
     """All queries to the store. Thread-safe.

@@ -172,15 +172,21 @@ def _one_per_cause(snapshot: StoreSnapshot, selection: Selection, retention: Ret
     return _exemplar_frame(snapshot, selection, [*first, *rest][:limit], retention)
 
 
+def select_documents() -> Select[Any]:
+    """Return the statement of all retained requests, for `retained_trace`."""
+    traces, series = schema.traces, schema.series
+    dimensions = (series.c[name] for name in schema.DIMENSIONS)
+    return select(traces, *dimensions).join_from(traces, series, traces.c.series_id == series.c.id)
+
+
 def find_trace(snapshot: StoreSnapshot, trace_id: str) -> KeptTrace | None:
     """Return the retained request with *trace_id*, see `Reader.trace`."""
-    traces, series = schema.traces, schema.series
+    traces = schema.traces
     wanted, _, span_id = storable(trace_id).lower().partition("-")
     if len(wanted) < MIN_PREFIX:
         return None
     statement = (
-        select(traces, *(series.c[name] for name in schema.DIMENSIONS))
-        .join_from(traces, series, traces.c.series_id == series.c.id)
+        select_documents()
         # "g" sorts after every hexadecimal digit, so this range has all ids with the wanted prefix and uses the index.
         .where(traces.c.trace_id >= wanted, traces.c.trace_id < wanted + "g")
         .order_by(traces.c.started.desc())
@@ -189,14 +195,15 @@ def find_trace(snapshot: StoreSnapshot, trace_id: str) -> KeptTrace | None:
     if span_id:
         statement = statement.where(traces.c.trace_id == wanted, traces.c.span_id == span_id)
     row = snapshot.connection.execute(statement).one_or_none()
-    return None if row is None else _retained_trace(row)
+    return None if row is None else retained_trace(row)
 
 
 def _trace_key(row: Row[Any]) -> tuple[str, str]:
     return row.trace_id, row.span_id
 
 
-def _retained_trace(row: Row[Any]) -> KeptTrace:
+def retained_trace(row: Row[Any]) -> KeptTrace:
+    """Return the retained request of *row*, from `select_documents`."""
     document = records.unpack_trace(row.spans)
     return KeptTrace(
         trace_id=row.trace_id,

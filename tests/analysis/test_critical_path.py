@@ -192,6 +192,14 @@ def test_the_body_of_a_response_belongs_to_its_call() -> None:
     ]
 
 
+def test_a_body_that_its_call_reads_is_no_call_of_its_own() -> None:
+    """Clients that return the whole response read the body within the call."""
+    body = span("dependency", 38, 40, attributes={"stagelens.part": "body"})
+    [root] = place_requests([request("gateway", "", 0, 100, span("dependency", 10, 41), body)])
+
+    assert len(root.calls) == 1
+
+
 def test_the_stage_of_a_root_span_is_the_rest_of_the_request() -> None:
     """Rules give a stage to the span of a request, which is not among its intervals."""
     found = TracedRequest("vllm", "a", "", 0, 10 * MS, {"queue": 2 * MS, "decode": 8 * MS}, [span("queue", 0, 2)])

@@ -1,0 +1,284 @@
+"""Queries across services, from retained traces: the requests of a trace, critical paths of slow requests, and calls between services.
+
+Requests of the callers of a service are counted by the attribute `caller` where agents send it; else the callers are those of
+retained traces.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Select, func, select
+
+from ...analysis.critical_path import (
+    MAX_REQUESTS_A_TRACE,
+    PathShare,
+    PlacedRequest,
+    TracedRequest,
+    critical_path,
+    missing_services,
+    path_shares,
+    place_requests,
+)
+from ...core.attributes import CALLER, attribute_key, split_attribute_key
+from ...core.histogram import Histogram
+from ...core.names import REQUEST_BY_ATTRIBUTE, STATUS_ERROR
+from .. import schema
+from ..records import KeptTrace
+from ..schema import storable
+from ..selection import Selection
+from ..storage import PointQuery, StoreSnapshot, add_up
+from .fetch import QueryGroup, fetch, request_latency
+from .traces import retained_trace, select_documents
+
+_NS = 1_000_000_000
+# Maximum number of slow requests whose paths are added up.
+MAX_SLOW = 200
+# Maximum number of retained requests that a map is made of, the newest: reading them takes a fifth of a second.
+MAX_MAPPED = 2000
+_IDS_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPaths:
+    """Critical paths of the slow requests of a selection.
+
+    Args:
+        quantile: Percentile from which on requests are slow. [ratio]
+        value_seconds: Latency at the percentile. [seconds]
+        requests: Number of retained slow requests on whose paths the shares are based.
+        complete: Number of these whose trace has the part of every service that was called, as far as known.
+        missing: Number of these whose trace lacks the part of a service, by service.
+        shares: Time on the paths by service and stage, most first.
+    """
+
+    quantile: float
+    value_seconds: float
+    requests: int
+    complete: int
+    missing: Mapping[str, int]
+    shares: list[PathShare]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceEdge:
+    """Calls of one service to another.
+
+    Args:
+        caller: Calling service.
+        called: Called service.
+        latency: Latency of the calls as the called service counted them; None if its agent does not count callers. [seconds]
+        errors: Number of these that failed.
+        retained: Number of retained requests of the called service with this caller.
+        sampled: Share of this caller in the random retained requests of the called service; None without such requests. [ratio]
+        share: Share of the time of the caller's slow retained requests that it waited for this service; None if unknown. [ratio]
+    """
+
+    caller: str
+    called: str
+    latency: Histogram | None
+    errors: int
+    retained: int
+    sampled: float | None
+    share: float | None
+
+
+class PathQueries(QueryGroup):
+    """Queries across services."""
+
+    def requests_of_trace(self, trace_id: str) -> list[KeptTrace]:
+        """Return the retained requests of the trace *trace_id*, by start; at most 200."""
+        with self._snapshot() as snapshot:
+            traces = schema.traces
+            statement = select_documents().where(traces.c.trace_id == storable(trace_id).lower())
+            rows = snapshot.connection.execute(statement.order_by(traces.c.started).limit(MAX_REQUESTS_A_TRACE))
+            return [retained_trace(row) for row in rows]
+
+    def slow_paths(self, selection: Selection, percentile: float) -> SlowPaths | None:
+        """Return the critical paths of the retained requests that took as long as *percentile* or longer.
+
+        Returns:
+            None if no such request is retained.
+        """
+        with self._snapshot() as snapshot:
+            return _slow_paths(snapshot, selection, percentile)
+
+    def service_map(self, selection: Selection) -> list[ServiceEdge]:
+        """Return which services call which: those that agents counted, and those in the newest 2,000 retained requests.
+
+        Args:
+            selection: Time and environment; the other dimensions are not used.
+        """
+        selection = Selection(selection.start, selection.end, environment=selection.environment)
+        with self._snapshot() as snapshot:
+            return _service_map(snapshot, selection)
+
+
+def traced_request(kept: KeptTrace) -> TracedRequest:
+    """Return *kept* for the analysis of its trace."""
+    return TracedRequest(
+        kept.series.service,
+        kept.span_id,
+        kept.parent_id,
+        kept.started_ns,
+        kept.duration_ns,
+        kept.stages_ns,
+        kept.spans,
+    )
+
+
+def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float) -> SlowPaths | None:
+    value = request_latency(snapshot, selection).quantile(percentile)
+    if value is None:
+        return None
+    traces, series = schema.traces, schema.series
+    start, end = selection.seconds
+    statement = (
+        select(traces.c.trace_id, traces.c.span_id)
+        .join_from(traces, series, traces.c.series_id == series.c.id)
+        .where(*selection.conditions(), traces.c.started >= start * _NS, traces.c.started < end * _NS)
+        .where(traces.c.duration >= int(value.low * _NS))
+        # A random choice: those whose traces all services retain with the highest probability (`instrumentors.agent.sample`).
+        .order_by(func.substr(traces.c.trace_id, 17).desc(), traces.c.span_id)
+        .limit(MAX_SLOW)
+    )
+    wanted = {(row[0], row[1]) for row in snapshot.connection.execute(statement)}
+    by_trace = _whole_traces(snapshot, sorted({trace_id for trace_id, _ in wanted}))
+    slow = [
+        placed
+        for trace_id, roots in by_trace.items()
+        for root in roots
+        for placed in root.everything()
+        if (trace_id, placed.request.span_id) in wanted
+    ]
+    if not slow:
+        return None
+    calls = _known_calls(root for roots in by_trace.values() for root in roots)
+    missing = [missing_services(each, calls) for each in slow]
+    return SlowPaths(
+        percentile,
+        value.value,
+        len(slow),
+        sum(not each for each in missing),
+        dict(Counter(service for each in missing for service in each).most_common()),
+        path_shares([critical_path(each) for each in slow]),
+    )
+
+
+def _whole_traces(snapshot: StoreSnapshot, trace_ids: list[str]) -> dict[str, list[PlacedRequest]]:
+    """Return the outermost requests of each trace."""
+    found: defaultdict[str, list[KeptTrace]] = defaultdict(list)
+    for first in range(0, len(trace_ids), _IDS_AT_ONCE):
+        some = schema.traces.c.trace_id.in_(trace_ids[first : first + _IDS_AT_ONCE])
+        for kept in _documents(snapshot, select_documents().where(some)):
+            found[kept.trace_id].append(kept)
+    return {trace_id: place_requests(map(traced_request, requests)) for trace_id, requests in found.items()}
+
+
+def _documents(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[KeptTrace]:
+    return map(retained_trace, snapshot.connection.execute(statement))
+
+
+def _known_calls(roots: Iterable[PlacedRequest]) -> dict[str, set[str]]:
+    """Return the services that each service calls."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for root in roots:
+        for each in root.everything():
+            found[each.service].update(called.service for called in each.called if called.is_direct)
+    return found
+
+
+def _service_map(snapshot: StoreSnapshot, selection: Selection) -> list[ServiceEdge]:
+    counted = _counted_edges(snapshot, selection)
+    traced = _TracedEdges(snapshot, selection)
+    edges: list[ServiceEdge] = []
+    for caller, called in sorted({*counted, *traced.retained}):
+        latency, errors = counted.get((caller, called), (None, 0))
+        edges.append(
+            ServiceEdge(
+                caller,
+                called,
+                latency,
+                errors,
+                traced.retained[caller, called],
+                traced.sampled(caller, called),
+                traced.share(caller, called),
+            )
+        )
+    return edges
+
+
+def _counted_edges(snapshot: StoreSnapshot, selection: Selection) -> dict[tuple[str, str], tuple[Histogram, int]]:
+    """Return the latency and the number of errors of the requests that the called services counted, by caller and service."""
+    prefix = attribute_key(CALLER.key, "")
+    question = PointQuery(selection, (REQUEST_BY_ATTRIBUTE,), by="series", prefix=prefix)
+    columns = fetch(snapshot, question)
+    series = schema.series.c
+    known = {
+        row.id: (row.service, row.status)
+        for row in snapshot.connection.execute(select(series.id, series.service, series.status))
+    }
+    found: dict[tuple[str, str], tuple[Histogram, int]] = {}
+    for service in {known[number][0] for number in set(columns.series.tolist()) if number in known}:
+        for place, key in enumerate(columns.stages):
+            caller = split_attribute_key(key)[1]
+            own = [known.get(number, ("", ""))[0] == service for number in columns.series.tolist()]
+            chosen = columns.where((columns.stage == place) & own)
+            if caller and len(chosen):
+                failed = [known[number][1] == STATUS_ERROR for number in chosen.series.tolist()]
+                found[caller, service] = (add_up(chosen).histogram(), int(chosen.counts[failed].sum()))
+    return found
+
+
+class _TracedEdges:
+    """Calls in the newest retained requests of *selection*."""
+
+    def __init__(self, snapshot: StoreSnapshot, selection: Selection) -> None:
+        self.retained: Counter[tuple[str, str]] = Counter()
+        self._random: Counter[tuple[str, str]] = Counter()
+        self._waited: Counter[tuple[str, ...]] = Counter()
+        self._slow: Counter[str] = Counter()
+        traces = schema.traces
+        start, end = selection.seconds
+        statement = (
+            select_documents()
+            .where(*selection.conditions(), traces.c.started >= start * _NS, traces.c.started < end * _NS)
+            .order_by(traces.c.started.desc())
+            .limit(MAX_MAPPED)
+        )
+        by_trace: defaultdict[str, list[KeptTrace]] = defaultdict(list)
+        for kept in _documents(snapshot, statement):
+            by_trace[kept.trace_id].append(kept)
+        for requests in by_trace.values():
+            because = {each.span_id: each.because for each in requests}
+            for root in place_requests(map(traced_request, requests)):
+                # A request whose caller is not retained has an unknown caller.
+                if because.get(root.request.span_id) == "uniform" and not root.request.parent_id:
+                    self._random["", root.service] += 1
+                for each in root.everything():
+                    self._add(each, because)
+
+    def _add(self, placed: PlacedRequest, because: Mapping[str, str]) -> None:
+        for each in placed.called:
+            if not each.is_direct:
+                continue
+            edge = placed.service, each.service
+            self.retained[edge] += 1
+            self._random[edge] += because.get(each.request.span_id) == "uniform"
+        if because.get(placed.request.span_id) == "slow":
+            self._slow[placed.service] += placed.request.duration
+            for piece in critical_path(placed):
+                self._waited[piece.services[:2]] += piece.end - piece.start
+
+    def sampled(self, caller: str, called: str) -> float | None:
+        """Return the share of *caller* in the random requests of *called*."""
+        every = sum(number for (_, service), number in self._random.items() if service == called)
+        return self._random[caller, called] / every if every else None
+
+    def share(self, caller: str, called: str) -> float | None:
+        """Return the share of the time of the slow requests of *caller* in which *called* worked for it."""
+        whole = self._slow[caller]
+        return self._waited[caller, called] / whole if whole else None
