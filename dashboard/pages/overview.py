@@ -38,6 +38,7 @@ from .measures import KINDS, ServiceRow, urgent_first
 from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
 from .page import Context, Page, no_data, panel
 from .regressions import Release
+from .service_map import map_card
 from .service_status import COLOURS, clock_or_date, state_counts, state_note
 from .slo import unwatched_line
 from .slo_spent import blamed_stage
@@ -71,6 +72,7 @@ def render(context: Context) -> Page:
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
         panel("Services", lambda: services_card(context, shown)),
+        panel("Calls between services", lambda: map_card(context) or html.Span()),
         below,
     ]
     return Page("Overview · Stagelens", trail, body, "/")

@@ -41,6 +41,7 @@ from ..ui.design_tokens import hue
 from ..ui.format import UNKNOWN, count, duration, interval, money, percent, percentile, portion, rank, span, whole
 from ..ui.trace_text import stall_sentence
 from ..view import service_path
+from .across_services import path_card
 from .advice import top_advice
 from .measures import breakdown, measure, stalls
 from .page import Context, Page, are_ranked, panel, records, traces_table
@@ -82,12 +83,14 @@ def _body(context: Context) -> list[Node]:
     code = panel("Your code", lambda: code_card(context) or html.Span())
     shared = panel("What slow requests share", lambda: shared_card(context) or html.Span())
     by_replica = panel("Latency by replica", lambda: few_replicas_card(context) or html.Span())
+    across = panel("Across services", lambda: path_card(context) or html.Span())
     charts = [
         panel("Where the time goes, by percentile", lambda: percentile_card(context), "c8"),
         panel("What the tail adds", lambda: _inspector(context), "c4"),
         panel("Breakdown over time", lambda: over_time_card(context), "c6"),
         panel("Every request", lambda: heat_card(context), "c6"),
         None if isinstance(shared, html.Span) else shared,
+        None if isinstance(across, html.Span) else across,
         None if isinstance(code, html.Span) else code,
         None if isinstance(by_replica, html.Span) else by_replica,
         panel("Slow exemplars", lambda: _exemplars(context, "c12" if alone else "c8"), "c8"),

@@ -29,14 +29,19 @@ def code_card(context: Context) -> Component | None:
 
     None without such a percentile, and if no request was sampled.
     """
-    view = context.view
-    wanted = view.percentile if view.text("p") and view.percentile > _MEDIAN else _TAIL
-    requests = measure(context.source, context.selection).requests
-    wanted = wanted if has_enough_samples(requests, wanted) else highest_quantile(requests, wanted)
+    wanted = tail_percentile(context)
     if wanted is None:
         return None
     bands = context.source.cached(context.source.read.profile, context.selection, (_MEDIAN, wanted))
     return functions_card(bands[0], bands[1]) if bands else None
+
+
+def tail_percentile(context: Context) -> float | None:
+    """Return the selected tail percentile, or the highest one below it with enough requests; None without such a percentile."""
+    view = context.view
+    wanted = view.percentile if view.text("p") and view.percentile > _MEDIAN else _TAIL
+    requests = measure(context.source, context.selection).requests
+    return wanted if has_enough_samples(requests, wanted) else highest_quantile(requests, wanted)
 
 
 def functions_card(median: ProfileBand, tail: ProfileBand) -> Component | None:

@@ -17,6 +17,7 @@ from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage
 from ..ui.format import duration, percent, rank, span, split_duration, times
 from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from ..view import service_path, trace_name, trace_path
+from .across_services import services_timeline
 from .page import Context, Page, empty_page_card, panel, traces_table
 from .trace_code import code_card
 from .trace_timeline import (
@@ -71,9 +72,16 @@ def render(context: Context, trace_id: str) -> Page:
 
 def _timeline_or_lanes(context: Context, found: KeptTrace, setting: TraceBaseline) -> Component:
     view = context.view
-    chosen = view.choice("y", "stages", "lanes")
-    options = {"stages": ("Stages", view.here(y=None)), "lanes": ("Lanes", view.here(y="lanes"))}
+    requests = context.source.cached(context.source.read.requests_of_trace, found.trace_id)
+    names = {"stages": "Stages", "lanes": "Lanes"}
+    if len(requests) > 1:
+        names = {"services": "Services", **names}
+    default = next(iter(names))
+    chosen = view.choice("y", *names)
+    options = {key: (name, view.here(y=None if key == default else key)) for key, name in names.items()}
     tools = link_tabs("Rows", options, chosen)
+    if chosen == "services":
+        return services_timeline(context, found, requests, tools)
     return lanes(found, tools) if chosen == "lanes" else timeline(found, setting, tools)
 
 

@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -32,6 +32,7 @@ from ...store.selection import moment
 from ..pages.comparison import chosen_pair, compared, grown_at, newest_pair
 from ..pages.page import Context, Page
 from ..pages.replicas import replica_table, slow_replica_of
+from ..pages.service_map import shown_edges
 from ..pages.shared_attributes import selected_requests
 from ..pages.slo_spent import stage_budget_use
 from ..source import Source
@@ -82,6 +83,11 @@ _CAUSES = [
 _LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
 _REPLICAS = ["replica", "place", "requests", "p50_seconds", "p99_seconds", "ratio"]
 _BUDGETS = ["stage", "budget_seconds", "seconds", "mean_seconds", "over_seconds"]
+_SHARES = ["service", "stage", "mean_seconds", "share"]
+_EDGES = [
+    *("caller", "called", "requests_per_second", "counted", "p50_seconds", "p99_seconds", "error_ratio"),
+    *("share_of_slow_requests", "retained"),
+]
 _V1 = f"{API_PREFIX}v1"
 _EXPORT = ("path", "chart", "table", "format")
 _NOWHERE = "api nowhere"
@@ -556,6 +562,31 @@ def _compare(context: Context, given: Arguments) -> dict[str, Any]:
     }
 
 
+def _critical_path(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_TAIL)[-1]
+    found = context.source.cached(context.source.read.slow_paths, context.selection, wanted)
+    return {
+        "percentile": wanted,
+        "value_seconds": found.value_seconds if found else None,
+        "traces": found.requests if found else 0,
+        "complete_traces": found.complete if found else 0,
+        "missing": dict(found.missing) if found else {},
+        **table_json(pd.DataFrame([astuple(each) for each in found.shares] if found else [], columns=_SHARES)),
+    }
+
+
+def _map(context: Context, _: Arguments) -> dict[str, Any]:
+    edges = shown_edges(context)
+    rows = [
+        (
+            *(each.edge.caller, each.edge.called, each.rate, each.is_counted, each.p50, each.p99, each.errors),
+            *(each.edge.share, each.edge.retained),
+        )
+        for each in edges
+    ]
+    return table_json(pd.DataFrame(rows, columns=_EDGES))
+
+
 def _slo(context: Context, given: Arguments) -> dict[str, Any]:
     found = [
         each
@@ -606,6 +637,8 @@ QUERIES: dict[str, ApiQuery] = {
     "shared": ApiQuery(("service", "version", *_PART, "p", "sel", *_WINDOW), _shared),
     "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
     "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),
+    "critical_path": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _critical_path),
+    "map": ApiQuery(_WINDOW, _map, about_one=False),
     "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
     "replicas": ApiQuery(("service", "version", *_PART, *_WINDOW), _replicas),
     "slo": ApiQuery(("service", "name"), _slo, about_one=False),

@@ -1,0 +1,264 @@
+"""Cards about several services: the waterfall of a whole trace, and the critical path of the slow requests of a service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from dash import html
+from dash.development.base_component import Component
+
+from ...analysis.critical_path import (
+    PathPiece,
+    PathShare,
+    PlacedCall,
+    PlacedRequest,
+    critical_path,
+    missing_services,
+    path_shares,
+    place_requests,
+    served_by,
+)
+from ...core.stages import FRAMEWORK, label
+from ...store import KeptTrace, Selection
+from ...store.queries.paths import ServiceEdge, SlowPaths, traced_request
+from ..ui.components import Node, attributes, card, link, stage_name, swatch, table
+from ..ui.design_tokens import hue
+from ..ui.format import duration, percent, percentile, several
+from ..ui.trace_text import span_name, span_note
+from ..view import service_path, trace_name, trace_path
+from .page import Context
+from .service_code import tail_percentile, time_bar
+from .trace_timeline import NS, Scale
+
+# Number of stages of a request in a waterfall, the longest, and their smallest share of the trace; calls of services with a
+# retained part are always shown. [count, ratio]
+_MAX_SPANS, _LEAST_SPAN = 12, 0.005
+_MAX_ROWS = 10
+# Number of pieces in a sentence, and the smallest share that is one of them.
+_SPOKEN, _LEAST = 4, 0.02
+# Clocks of machines that are synchronized differ by less. [nanoseconds]
+_NOTICED_NS = 1_000_000
+
+
+def services_timeline(context: Context, found: KeptTrace, requests: Sequence[KeptTrace], tools: Node) -> Component:
+    """Return the card with all requests of the trace of *found*, each in the call that it served, and their critical path."""
+    roots = place_requests(map(traced_request, requests))
+    drawn = _Waterfall(context, found, roots)
+    head: list[tuple[Node, str]] = [
+        ("Service and stage", "w-name"),
+        (drawn.scale.head(), "lane"),
+        ("Time", "r w-time"),
+        ("On path", "r w-time hide"),
+    ]
+    rows = [row for root in roots for row in drawn.request_rows(root, 0)]
+    shares = path_shares([path for root in roots[:1] for path in [critical_path(root)]])
+    return card(
+        "Timeline",
+        table(head, rows, "Requests and stages of the trace in time", css="wf"),
+        sub="line below a bar = critical path; short stages are left out",
+        tools=tools,
+        foot=[html.Div(text) for text in [f"Critical path: {spoken_shares(shares)}.", *_trace_notes(context, roots)]],
+        size="c8",
+        flush=True,
+    )
+
+
+class _Waterfall:
+    """Rows of a trace."""
+
+    def __init__(self, context: Context, found: KeptTrace, roots: Sequence[PlacedRequest]) -> None:
+        self._context = context
+        self._found = found
+        every = [each for root in roots for each in root.everything()]
+        self._start = min(each.start for each in every)
+        self.scale = Scale(max(max(each.end for each in every) - self._start, 1) / NS)
+        self._path = [piece for root in roots for piece in critical_path(root)]
+
+    def request_rows(self, placed: PlacedRequest, depth: int) -> Iterator[Component]:
+        """Yield the row of a request and those of its stages, with the requests that it called below their calls."""
+        own = [piece for piece in self._path if piece.request is placed.request]
+        yield self._request_row(placed, depth, own)
+        calls = {place: call for call in placed.calls for place in call.spans[:1]}
+        for place, span in _shown_spans(placed, self.scale.whole * NS * _LEAST_SPAN):
+            call = calls.get(place)
+            yield self._stage_row(placed, span, depth, _on_path(placed, span, own, call))
+            for each in call.called if call else ():
+                yield from self.request_rows(each, depth + 1)
+
+    def _bar(self, start: int, end: int, css: str = "") -> Component:
+        left, width = self.scale.place({"start_ns": start - self._start, "duration_ns": end - start})
+        return html.I(className=css, style={"left": f"{left:.2f}%", "width": f"{width:.2f}%"})
+
+    def _request_row(self, placed: PlacedRequest, depth: int, own: Sequence[PathPiece]) -> Component:
+        request = placed.request
+        name: Node = html.B(request.service)
+        if request.span_id and request.span_id != self._found.span_id:
+            href = self._context.view.link(trace_path(trace_name(self._found.trace_id, request.span_id)))
+            name = link(request.service, href=href, className="link")
+        bars = [self._bar(placed.start, placed.end), *(self._bar(each.start, each.end, "cp") for each in _joined(own))]
+        return self._row([name], request.service, bars, (request.duration, own), depth, css="grp")
+
+    def _stage_row(
+        self, placed: PlacedRequest, span: Mapping[str, Any], depth: int, own: Sequence[PathPiece]
+    ) -> Component:
+        start = placed.start + int(span["start_ns"])
+        stage = str(span["stage"])
+        bars = [self._bar(start, start + int(span["duration_ns"]))]
+        bars += [self._bar(each.start, each.end, "cp") for each in _joined(own)]
+        title = " · ".join(filter(None, (span_name(span), span_note(span))))
+        spent = int(span["duration_ns"]), own
+        return self._row([swatch(stage), html.Span(label(stage))], title, bars, spent, depth + 1, stage=stage)
+
+    def _row(
+        self,
+        name: list[Node],
+        title: str,
+        bars: Sequence[Component],
+        spent: tuple[int, Sequence[PathPiece]],
+        depth: int,
+        *,
+        stage: str = "",
+        css: str = "",
+    ) -> Component:
+        took, own = spent
+        on_path = sum(piece.end - piece.start for piece in own)
+        lane = html.Div(
+            list(bars), className=f"in st-{hue(stage)}" if stage else "in", style={"--tick": f"{self.scale.tick:.3f}%"}
+        )
+        return html.Tr(
+            [
+                html.Th(html.Span(name, className="nm", style={"--deep": str(depth)}), scope="row", title=title),
+                html.Td(lane, className="lane"),
+                html.Td(duration(took / NS), className="r"),
+                html.Td(duration(on_path / NS) if on_path else "", className="r b hide"),
+            ],
+            className=css,
+            **(attributes({"data-stage": stage}) if stage else {}),
+        )
+
+
+def _shown_spans(placed: PlacedRequest, least_ns: float) -> list[tuple[int, Mapping[str, Any]]]:
+    """Return the stages of a request of at least *least_ns* with their positions, by start."""
+    called = {place for call in placed.calls if call.called for place in call.spans[:1]}
+    staged = [
+        (place, span)
+        for place, span in enumerate(placed.request.spans)
+        # The framework lasts as long as the request.
+        if place in called
+        or (span["stage"] not in ("", FRAMEWORK) and span["duration_ns"] >= least_ns and not served_by(span))
+    ]
+    longest = sorted(staged, key=lambda each: (each[0] not in called, -int(each[1]["duration_ns"])))
+    return sorted(longest[: max(_MAX_SPANS, len(called))], key=lambda each: int(each[1]["start_ns"]))
+
+
+def _on_path(
+    placed: PlacedRequest, span: Mapping[str, Any], own: Sequence[PathPiece], call: PlacedCall | None
+) -> list[PathPiece]:
+    """Return the pieces *own* of a request that are the time of *span*, cut to it."""
+    start = placed.start + int(span["start_ns"])
+    end = start + int(span["duration_ns"])
+    served = call if call and call.called else None
+    return [
+        piece._replace(start=max(piece.start, start), end=min(piece.end, end))
+        for piece in own
+        if piece.call is served and (served or piece.stage == span["stage"]) and piece.start < end and start < piece.end
+    ]
+
+
+def _joined(pieces: Sequence[PathPiece]) -> list[PathPiece]:
+    """Return *pieces* with adjacent ones joined."""
+    found: list[PathPiece] = []
+    for piece in sorted(pieces, key=lambda each: each.start):
+        if found and found[-1].end >= piece.start:
+            found[-1] = found[-1]._replace(end=max(piece.end, found[-1].end))
+        else:
+            found.append(piece)
+    return found
+
+
+def _trace_notes(context: Context, roots: Sequence[PlacedRequest]) -> Iterator[str]:
+    """Yield the sentences on what is not known of a trace."""
+    edges = service_edges(context)
+    known: dict[str, set[str]] = {}
+    for edge in edges:
+        known.setdefault(edge.caller, set()).add(edge.called)
+    missing = sorted({service for root in roots for service in missing_services(root, known)})
+    if missing:
+        yield f"Not retained in this trace: {', '.join(missing)}. The time of such a call is not divided."
+    if len(roots) > 1:
+        alone = ", ".join(dict.fromkeys(root.service for root in roots[1:]))
+        yield f"The calls of these requests are not known: {alone}."
+    every = [each for root in roots for each in root.everything()]
+    between = sorted({each.service for each in every if not each.is_direct})
+    if between:
+        yield f"The caller of {', '.join(between)} is not retained; the only call that was open at that time is shown instead."
+    moved = {each.service: each.moved for each in every if abs(each.moved) >= _NOTICED_NS}
+    if moved:
+        by = ", ".join(f"{service} by {duration(abs(shift) / NS)}" for service, shift in moved.items())
+        yield f"Clocks differ: moved to the middle of the call, {by}."
+
+
+def service_edges(context: Context) -> list[ServiceEdge]:
+    """Return the calls between services in the window of the page."""
+    view = context.view
+    selection = Selection(view.start, view.end, environment=view.text("env"))
+    return context.source.cached(context.source.read.service_map, selection)
+
+
+def spoken_shares(shares: Sequence[PathShare]) -> str:
+    r"""Return the largest *shares* of a critical path as part of a sentence.
+
+    >>> spoken_shares([PathShare("ranker", "forward", 0.1, 0.6), PathShare("a", "network", 0.05, 0.4)])
+    'ranker Forward 60\u202f%, a Network 40\u202f%'
+    """
+    large = [each for each in shares if each.share >= _LEAST][:_SPOKEN]
+    return ", ".join(f"{each.service} {label(each.stage)} {percent(each.share)}" for each in large)
+
+
+def path_card(context: Context) -> Component | None:
+    """Return the critical path of the slow requests of the service; None if no other service is on it."""
+    wanted = tail_percentile(context)
+    if wanted is None:
+        return None
+    found = context.source.cached(context.source.read.slow_paths, context.selection, wanted)
+    if found is None or len({each.service for each in found.shares}) == 1:
+        return None
+    return slow_paths_card(context, found)
+
+
+def slow_paths_card(context: Context, found: SlowPaths) -> Component:
+    """Return the card of *found*, with its sentence and its shares."""
+    at = percentile(found.quantile)
+    widest = max(each.seconds for each in found.shares) * 1e3
+    rows = [_share_row(context, each, widest) for each in found.shares[:_MAX_ROWS]]
+    head = [("Service", ""), ("Stage", ""), ("Mean time", ""), ("Share", "r")]
+    sentence = f"Of {context.service}'s {at} ({duration(found.value_seconds)}): {spoken_shares(found.shares)}."
+    body: list[Node] = [
+        html.P(html.B(sentence), className="path-says"),
+        table(head, rows, f"Critical path at {at} by service and stage", css="path"),
+    ]
+    sub = f"critical path of {several(found.requests, 'retained request')} at {at} or slower"
+    return card(f"Across services at {at}", body, sub=sub, foot=_completeness(found), flush=True)
+
+
+def _completeness(found: SlowPaths) -> str:
+    if not found.missing:
+        return "These traces have the parts of all services that were called, as far as known."
+    missing = ", ".join(f"{service} in {number:,}" for service, number in found.missing.items())
+    return (
+        f"{found.complete:,} of {several(found.requests, 'trace')} have the parts of all services that were called, as far as "
+        f"known. Not retained: {missing}; the time of these calls is Dependency of the caller, or Not timed."
+    )
+
+
+def _share_row(context: Context, each: PathShare, widest: float) -> Component:
+    href = context.view.link(service_path(each.service))
+    return html.Tr(
+        [
+            html.Td(link(each.service, href=href, className="link")),
+            html.Td(stage_name(each.stage)),
+            html.Td(time_bar(each.seconds * 1e3, widest)),
+            html.Td(percent(each.share), className="r b"),
+        ]
+    )

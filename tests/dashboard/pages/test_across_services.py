@@ -1,0 +1,157 @@
+"""Pages about several services: waterfall of a trace, critical path of slow requests, and the calls between services."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from playwright.sync_api import Browser, expect
+
+from stagelens.analysis.breakdown import Measures
+from stagelens.core.histogram import Histogram
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.pages.service_map import layout, shown_edge
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import text_of
+from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.store import Batch, Store
+from stagelens.store.queries.paths import ServiceEdge
+from tests.dashboard.tabs import DESKTOP, PHONE
+from tests.support.raw_requests import NOON, PointAggregator, Request, Series
+from tests.support.traced_services import AT, MS, distributed
+
+NOW = datetime.fromtimestamp(NOON, UTC)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """Store with slow and random traces of three services; the clock of one machine is 3 s fast."""
+    opened = Store.open(f"sqlite:///{tmp_path_factory.mktemp('across')}/across.db", clock=NOW.timestamp)
+    traces = [each for number in range(16, 24) for each in distributed(number, "uniform" if number % 2 else "slow")]
+    moved = [
+        replace(each, started_ns=each.started_ns + 3000 * MS) if each.series.service == "triton" else each
+        for each in distributed(31)
+    ]
+    requests = [
+        Request({"forward": milliseconds * MS}, AT, Series(service))
+        for service, milliseconds in (("gateway", 100), ("ranker", 70), ("triton", 50))
+        for _ in range(2000)
+    ]
+    opened.write([Batch("one", PointAggregator().points(requests), [*traces, *moved, *distributed(32)[:2]])])
+    yield opened
+    opened.close()
+
+
+def text(store: Store, address: str) -> str:
+    """Return the text of a page."""
+    path, _, search = address.partition("?")
+    found = page_of(context_of(parse(path, search, NOW), Source(store, None, NOW.timestamp)))
+    assert found is not None
+    return " ".join(text_of(each) for each in found.body)
+
+
+def test_the_trace_page_shows_the_requests_of_all_services(store: Store) -> None:
+    """With the critical path; each service below the call of its caller."""
+    shown = text(store, f"/traces/{16:032x}?from=now-1h")
+
+    assert "Critical path: triton Forward 30" in shown
+    assert shown.index("gateway 100") < shown.index("ranker 70") < shown.index("triton 50")
+    assert "Critical path" not in text(store, f"/traces/{16:032x}?from=now-1h&y=stages")
+
+
+def test_the_trace_page_names_moved_and_missing_services(store: Store) -> None:
+    """A clock that is wrong, and a service that is called in other traces."""
+    assert "Clocks differ: moved to the middle of the call, triton by 3" in text(
+        store, f"/traces/{31:032x}?from=now-1h"
+    )
+    assert "Not retained in this trace: triton" in text(store, f"/traces/{32:032x}?from=now-1h")
+
+
+def test_the_service_page_shows_the_critical_path(store: Store) -> None:
+    """Of the caller, with all services; a service that calls no other has no card."""
+    shown = text(store, "/s/gateway?from=now-1h")
+
+    assert "Of gateway's p99 (99.6" in shown
+    assert "Not retained: triton in 1" in shown
+    assert "Across services" not in text(store, "/s/triton?from=now-1h")
+
+
+def test_the_overview_shows_the_calls_between_services(store: Store) -> None:
+    """Rates of callers that were not counted are estimates."""
+    shown = text(store, "/?from=now-1h")
+
+    assert "Calls between services 3 services" in shown
+    assert "ranker triton ≈ " in shown
+
+
+def test_a_counted_caller_has_its_own_numbers() -> None:
+    """Without counts, latency is known only for a single caller."""
+    called = Measures(1000, 10, 0.05, 0.2, {}, {})
+    latency = Histogram()
+    for _ in range(500):
+        latency.record(0.1)
+    edge = ServiceEdge("a", "b", None, 0, 5, 0.5, None)
+    counted = shown_edge(replace(edge, latency=latency, errors=5), called, 100)
+    shared, alone = shown_edge(edge, called, 100), shown_edge(replace(edge, sampled=1.0), called, 100)
+
+    assert (counted.rate, counted.errors, counted.is_counted) == (5.0, 0.01, True)
+    assert counted.p50 == pytest.approx(0.1, rel=0.02)
+    assert (shared.rate, shared.p99) == (5.0, None)
+    assert (alone.rate, alone.p99, alone.errors) == (10.0, 0.2, 0.01)
+
+
+@given(st.sets(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh")), min_size=1))
+def test_every_service_has_a_place_of_its_own(edges: set[tuple[str, str]]) -> None:
+    """Also if services call in a circle."""
+    places = layout(edges)
+
+    assert places.keys() == {name for edge in edges for name in edge}
+    assert len(set(places.values())) == len(places)
+
+
+@given(st.sets(st.tuples(st.integers(0, 9), st.integers(1, 9)), min_size=1))
+def test_callers_are_left_of_the_services_they_call(pairs: set[tuple[int, int]]) -> None:
+    """Unless they call in a circle."""
+    edges = [(f"s{first}", f"s{first + more}") for first, more in pairs]
+    places = layout(edges)
+
+    assert all(places[caller][0] < places[called][0] for caller, called in edges)
+
+
+def test_pages_fit_a_phone_and_a_desktop(store: Store, browser: Browser) -> None:
+    """The drawing of the calls is for wide screens; phones show the table alone."""
+    served = Dashboard(DashboardConfig(port=0), store, None, clock=NOW.timestamp)
+    served.start()
+    for size in (DESKTOP, PHONE):
+        tab = browser.new_context(viewport=size, reduced_motion="reduce").new_page()
+        tab.goto("http://{}:{}/?from=now-1h".format(*served.address))
+        expect(tab.get_by_role("region", name="Calls between services")).to_be_visible()
+        expect(tab.locator(".map")).to_be_visible(visible=size is DESKTOP)
+        tab.goto("http://{}:{}/traces/{:032x}?from=now-1h".format(*served.address, 16))
+        expect(tab.locator(".wf i.cp").first).to_be_visible()
+        assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        tab.context.close()
+    served.stop()
+
+
+def test_the_api_has_the_path_and_the_map(store: Store) -> None:
+    """With the numbers of the pages."""
+    served = Dashboard(DashboardConfig(port=0), store, None, clock=NOW.timestamp)
+    served.start()
+    base = "http://{}:{}/api/v1/query".format(*served.address)
+    path = httpx.get(f"{base}/critical_path?service=gateway&from=now-1h&p=99").json()
+    edges = httpx.get(f"{base}/map?from=now-1h").json()
+    served.stop()
+
+    shares = {(service, stage): share for service, stage, _, share in path["rows"]}
+    assert (path["traces"], path["complete_traces"], path["missing"]) == (10, 9, {"triton": 1})
+    assert sum(shares.values()) == pytest.approx(1)
+    assert max(shares, key=lambda each: shares[each]) == ("triton", "forward")
+    assert [row[:2] for row in edges["rows"]] == [["gateway", "ranker"], ["ranker", "triton"]]
