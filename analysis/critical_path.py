@@ -86,7 +86,7 @@ class PlacedRequest:
     Args:
         request: The request.
         calls: Its calls, by start.
-        is_nested: Whether another request of the trace called it.
+        caller: Request that called it; None for an outermost one.
         is_direct: Whether its caller is known by id; otherwise only one call was open at that time.
         moved: Time by which it was moved into its call, because clocks differ. [nanoseconds]
         offset: Difference of all its times from the clock of its service. [nanoseconds]
@@ -94,7 +94,7 @@ class PlacedRequest:
 
     request: TracedRequest
     calls: list[PlacedCall]
-    is_nested: bool = False
+    caller: PlacedRequest | None = None
     is_direct: bool = True
     moved: int = 0
     offset: int = 0
@@ -194,20 +194,20 @@ def place_requests(requests: Iterable[TracedRequest]) -> list[PlacedRequest]:
             continue
         chosen = chosen or _call_for(owner, each.request)
         if chosen is not None:
-            _put(each, chosen)
+            _put(each, owner, chosen)
     for each in order:
-        if not each.is_nested and each.request.parent_id and each.request.parent_id not in by_id | by_call:
+        if each.caller is None and each.request.parent_id and each.request.parent_id not in by_id | by_call:
             enclosing = [
-                call
+                (other, call)
                 for other in placed
                 if other is not each and not _is_below(other, each)
                 for call in other.calls
                 if not call.called and call.start <= each.request.start and each.request.end <= call.read
             ]
             if len(enclosing) == 1:
-                _put(each, enclosing[0])
+                _put(each, *enclosing[0])
                 each.is_direct = False
-    roots = [each for each in placed if not each.is_nested]
+    roots = [each for each in placed if each.caller is None]
     for root in roots:
         _set_offsets(root)
     return sorted(roots, key=lambda each: each.start)
@@ -253,9 +253,11 @@ def _calls(request: TracedRequest) -> list[PlacedCall]:
     return calls
 
 
-def _is_below(one: PlacedRequest, other: PlacedRequest) -> bool:
+def _is_below(one: PlacedRequest | None, other: PlacedRequest) -> bool:
     """Return whether *one* is *other* or below it."""
-    return any(each is one for each in other.everything())
+    while one is not None and one is not other:
+        one = one.caller
+    return one is other
 
 
 def _call_for(caller: PlacedRequest, request: TracedRequest) -> PlacedCall | None:
@@ -274,8 +276,8 @@ def _call_for(caller: PlacedRequest, request: TracedRequest) -> PlacedCall | Non
     return begun[0] if len(begun) == 1 and not long_enough else None
 
 
-def _put(placed: PlacedRequest, call: PlacedCall) -> None:
-    """Put *placed* into *call*, moved into it if it lies outside; leave it if the caller cannot have waited for it."""
+def _put(placed: PlacedRequest, caller: PlacedRequest, call: PlacedCall) -> None:
+    """Put *placed* into *call* of *caller*, moved into it if it lies outside; leave it if the caller cannot have waited for it."""
     start, end = placed.request.start, placed.request.end
     if not (call.start <= start and end <= call.read):
         end_of_call = call.end if end - start <= call.end - call.start else call.read
@@ -285,7 +287,7 @@ def _put(placed: PlacedRequest, call: PlacedCall) -> None:
         elif not call.start <= start < call.read:
             return
     call.called.append(placed)
-    placed.is_nested = True
+    placed.caller = caller
 
 
 def _set_offsets(placed: PlacedRequest) -> None:

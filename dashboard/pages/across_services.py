@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 from dash import html
@@ -34,7 +35,8 @@ from .trace_timeline import NS, Scale
 # Number of stages of a request in a waterfall, the longest, and their smallest share of the trace; calls of services with a
 # retained part are always shown. [count, ratio]
 _MAX_SPANS, _LEAST_SPAN = 12, 0.005
-_MAX_ROWS = 10
+# Number of rows of a waterfall, and of a table of shares.
+_MAX_DRAWN, _MAX_ROWS = 200, 10
 # Number of pieces in a sentence, and the smallest share that is one of them.
 _SPOKEN, _LEAST = 4, 0.02
 # Clocks of machines that are synchronized differ by less. [nanoseconds]
@@ -51,14 +53,17 @@ def services_timeline(context: Context, found: KeptTrace, requests: Sequence[Kep
         ("Time", "r w-time"),
         ("On path", "r w-time hide"),
     ]
-    rows = [row for root in roots for row in drawn.request_rows(root, 0)]
-    shares = path_shares([path for root in roots[:1] for path in [critical_path(root)]])
+    rows = list(islice(chain.from_iterable(drawn.request_rows(root, 0) for root in roots), _MAX_DRAWN))
+    own = next(root for root in roots if any(each.request.span_id == found.span_id for each in root.everything()))
+    notes = [f"Critical path: {spoken_shares(path_shares([critical_path(own)]))}.", *_trace_notes(context, roots)]
+    if len(rows) == _MAX_DRAWN:
+        notes.append(f"Only the first {_MAX_DRAWN} rows are shown.")
     return card(
         "Timeline",
         table(head, rows, "Requests and stages of the trace in time", css="wf"),
         sub="line below a bar = critical path; short stages are left out",
         tools=tools,
-        foot=[html.Div(text) for text in [f"Critical path: {spoken_shares(shares)}.", *_trace_notes(context, roots)]],
+        foot=[html.Div(text) for text in notes],
         size="c8",
         flush=True,
     )

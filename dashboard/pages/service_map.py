@@ -112,7 +112,8 @@ def _edges_table(context: Context, edges: Sequence[ShownEdge]) -> Component:
     if len(rows) <= _MAX_ROWS:
         return found
     rest = table(head, rows[_MAX_ROWS:], "Further calls between services")
-    return html.Div([found, html.Details([html.Summary(f"+{len(rows) - _MAX_ROWS} more", className="link"), rest])])
+    summary = html.Summary(f"+{len(rows) - _MAX_ROWS} more", className="link")
+    return html.Div([found, html.Details([summary, rest], className="foot")])
 
 
 def _edge_row(context: Context, each: ShownEdge) -> Component:

@@ -92,6 +92,7 @@ def test_requests_of_one_distributed_trace_are_distinguished(bodies: Any) -> Non
         (51, ["dependency"]),
         (42, ["forward"]),
     ]
+    assert [trace.parent_id for trace in traces] == ["", outer[1]["spanId"]]
 
 
 @pytest.mark.parametrize(

@@ -70,7 +70,8 @@ def opened(trace: KeptTrace) -> KeptTrace:
     """Return *trace* as read from the store."""
     assert trace.document is not None
     document = records.unpack_trace(trace.document)
-    return replace(trace, spans=document["spans"], attributes=document["attributes"], document=None)
+    read = {"spans": document["spans"], "attributes": document["attributes"], "parent_id": document["parent"]}
+    return replace(trace, **read, document=None)
 
 
 class Shown(NamedTuple):

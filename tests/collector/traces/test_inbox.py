@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stagelens.analysis.critical_path import place_requests
 from stagelens.collector.traces.columns import ROW, Flag, Label, Spans, StreamMeasurements, encode_spans
 from stagelens.collector.traces.inbox import InboxLimits, InboxOutcome
 from stagelens.collector.traces.sampling import SamplingPolicy
@@ -18,6 +19,7 @@ from stagelens.core.attributes import ATTRIBUTE_SCALE
 from stagelens.core.histogram import bucket_index
 from stagelens.store import schema
 from stagelens.store.inbox import Parcel
+from stagelens.store.queries.paths import traced_request
 from tests.collector.traces.span_trees import NOON, NS, SHOP, STOCK, Inbox, Plain, Shown, Span, columns, counted
 
 KINDS = ("internal", "internal", "server", "client", "producer")
@@ -292,6 +294,21 @@ def test_a_call_is_split_by_durations_for_any_clocks(skew: int) -> None:
     assert other.stages_ns == {"overhead": 600}
     assert (shown["start_ns"], shown["duration_ns"], shown["stage"]) == (250, 600, "dependency")
     assert shown["attributes"].get("stagelens.clock.shifted") == (-skew or None)
+
+
+@pytest.mark.parametrize("skew", [0, 50 * NS])
+def test_the_called_request_is_placed_in_its_call(skew: int) -> None:
+    """The call is found by its id among several, whatever the clocks."""
+    inbox = Inbox()
+    label = Label("GET", "client", stage="dependency")
+    calls = [Span(number, 1, number * 1000, number * 1000 + 900, label) for number in (2, 3, 4)]
+    server = Span(5, 3, 3100 + skew, 3500 + skew, SERVER, STOCK)
+    inbox.put([Span(1, 0, 50, 6000, SERVER), *calls, server], 0)
+    inbox.process(10)
+    [root] = place_requests(map(traced_request, inbox.traces))
+
+    assert [[each.service for each in call.called] for call in root.calls] == [[], ["stock"], []]
+    assert root.called[0].moved == (3250 - 3100 - skew if skew else 0)
 
 
 def test_a_call_is_never_split_beyond_its_own_time() -> None:
