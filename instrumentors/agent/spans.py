@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from ...core import attributes as known
 from ...core import names
 from ...core.partition import partition
 from ...core.stages import LOAD_START, OVERHEAD
@@ -35,6 +36,16 @@ TEXTS = {
     "@model_version": names.MODEL_VERSION,
     "@device": names.DEVICE,
     "@provider": names.PROVIDER,
+}
+# Attributes of requests that are whole numbers, by fact.
+_NUMBERS = {
+    "@request_size": known.REQUEST_SIZE,
+    "@response_size": known.RESPONSE_SIZE,
+    "@batch": known.BATCH_SIZE,
+    "@tokens_in": known.INPUT_TOKENS,
+    "@tokens_out": known.OUTPUT_TOKENS,
+    "@concurrency": known.CONCURRENCY,
+    "@queue_length": known.QUEUE_LENGTH,
 }
 
 
@@ -127,6 +138,7 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
                 names.SUSPECT: ", ".join(sorted({to_text(dialect) for dialect, _ in facts.get("@suspect", ())})),
             }
         ),
+        **_request_attributes(marks, facts),
         names.KEPT_BECAUSE: request.because,
         **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in own.items()},
         **{f"{names.TIMING}.{stage}": timing for stage, timing in stage_timings(marks).items()},
@@ -134,6 +146,16 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
     }
     name = " ".join(filter(None, (method, to_text(route)))) or "request"
     return Span(name, span_id, parent_id, kind, start, end, attributes, failed)
+
+
+def _request_attributes(marks: Marks, facts: Mapping[str, Any]) -> dict[str, str | int]:
+    """Return what is known of the request as a whole: sizes as exact numbers, its caller, and what the user named."""
+    triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
+    texts = {to_text(name): to_text(value) for key, name, value in triples if key == "@attribute"}
+    texts[known.CALLER.key] = to_text(facts.get("@caller"))
+    numbers = {each.key: to_integer(facts[fact]) for fact, each in _NUMBERS.items() if fact in facts}
+    found = _without_empty(texts) | numbers
+    return {f"{names.ATTRIBUTE}.{key}": value for key, value in found.items() if key}
 
 
 def _children(marks: Marks, root: Span, end: int) -> list[Span]:

@@ -64,6 +64,40 @@ def test_stage_attributes_are_on_its_span() -> None:
     assert (root.attributes["stagelens.stage.forward"], root.attributes["stagelens.stage.overhead"]) == (3, 6)
 
 
+def test_the_root_has_what_is_known_of_the_request() -> None:
+    """Sizes are exact numbers, also zero; attributes of the user are texts; a fact that is missing adds no attribute."""
+    marks = [records.CLOSED, 0, 0, "@attribute", "tenant", "acme", "@attribute", "tier", ""]
+    marks += [
+        "@request_size",
+        123_456,
+        0,
+        "@concurrency",
+        0,
+        0,
+        "@caller",
+        "checkout",
+        0,
+        "@tokens_in",
+        5,
+        0,
+        "@tokens_in",
+        2,
+        0,
+    ]
+    root, *_ = spans((marks, 0, 9, "/predict", "", 200, "server"))
+    plain, *_ = spans(([records.CLOSED, 0, 0], 0, 9, "/predict", "", 200, "server"))
+    shown = {key: value for key, value in root.attributes.items() if key.startswith(names.ATTRIBUTE)}
+
+    assert shown == {
+        "inference.attribute.tenant": "acme",
+        "inference.attribute.request_size": 123_456,
+        "inference.attribute.concurrency": 0,
+        "inference.attribute.caller": "checkout",
+        "inference.attribute.input_tokens": 7,
+    }
+    assert not [key for key in plain.attributes if key.startswith(names.ATTRIBUTE)]
+
+
 def test_a_trace_reports_process_stalls(monkeypatch: pytest.MonkeyPatch) -> None:
     """The root and the affected stage have the stall, other stages do not."""
     monkeypatch.setattr(stalls.stalls, "_ring", [Stall("gc", 12, 15), Stall("gc", 90, 99)])
