@@ -47,7 +47,7 @@ def test_a_trace_is_its_root_and_its_intervals(bodies: Any) -> None:
     assert (trace.series.service, trace.series.route, trace.series.status) == ("shop", "/predict", "ok")
     assert trace.started_ns == bodies.now_ns - 5_000_000_000
     assert trace.stages_ns == STAGES
-    assert trace.attributes == {names.HTTP_STATUS: 200}
+    assert trace.attributes == {names.HTTP_STATUS: 200, "inference.attribute.replica": "pod-1:pod-1"}
     assert [(span["stage"], span["start_ns"], span["duration_ns"]) for span in trace.spans] == [
         ("queue", 0, 30_000_000),
         ("forward", 30_000_000, 50_000_000),
@@ -269,7 +269,7 @@ def test_attributes_are_safe_to_store(bodies: Any) -> None:
     attributes = read(bodies.spans(root)).traces[0].attributes
 
     assert (attributes["long"], attributes["bell\ufffd"], attributes["far"]) == ("x" * 200, "\ufffd", "inf")
-    assert len(attributes) == 64
+    assert len(attributes) == 64 + len({"inference.attribute.replica"})
 
 
 @settings(deadline=None)
