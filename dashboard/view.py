@@ -3,14 +3,14 @@
 Every view is a URL: default values are omitted, unknown keys are ignored, and an invalid value is replaced by its default.
 No other state of a view exists, so that a link opens exactly the view of its sender.
 
-    /                     kind q sort n            fleet
+    /                     kind q sort by at rank n    fleet
     /s/<service>          p y x t by d sel hide v m r cold    breakdown of one service
     /s/<service>/tokens   /capacity /replicas /advice /traces
     /compare              svc a b p m r cold
     /regressions
     /slo[/<name>]         w v m r
     /incidents[/<id>]
-    /traces[/<id>]        svc v m r cold dom err min max at
+    /traces[/<id>]        svc v m r cold dom err min max at t n
     /advice               rank
     /events               kind
     /collectors
@@ -21,7 +21,7 @@ Every address also accepts `env from to vs tz refresh`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
@@ -50,6 +50,8 @@ WITHOUT_COLD, ONLY_COLD = "0", "1"
 # Values of `vs` with the distance of the compared window, default first; `prev` is the preceding window of the same length.
 COMPARED = {"prev": None, "1d": timedelta(days=1), "7d": timedelta(days=7), "off": None}
 _COMPARED_WORDS = {"prev": "vs prev.", "1d": "vs yesterday", "7d": "vs last week", "off": ""}
+# Maximum number of attributes in `at`: each one may take a search of all spans.
+_MAX_ATTRIBUTES = 8
 # The key order in a URL is fixed, so that equal views have equal addresses.
 ORDER = (
     *("svc", "a", "b", "p", "y", "x", "t", "by", "hide", *SCOPE, "dom", "err", "min", "max", "at", "sel", "d", "w"),
@@ -185,6 +187,18 @@ class View:
         """Scope without the version, for pages that compare two versions."""
         return {key: name for key, name in self.scope.items() if key != "v"}
 
+    @cached_property
+    def attributes(self) -> tuple[tuple[str, str], ...]:
+        """Attributes of `at`, which has the form of `attributes_text`: keys and values, "" for any value."""
+        parts = (text.strip().partition(":") for text in self.query.get("at", "").split(","))
+        pairs = (tuple(storable(unquote(part.strip())) for part in (key, value)) for key, _, value in parts)
+        return tuple((key, value) for key, value in pairs if key)[:_MAX_ATTRIBUTES]
+
+    def page_of(self, pages: int) -> int:
+        """Return the number of the shown page of a list with *pages* pages, from 1."""
+        asked = self.query.get("n", "1")
+        return min(max(int(asked), 1), max(pages, 1)) if asked.isascii() and asked.isdigit() else 1
+
     def of_whole_services(self) -> View:
         """Return the same view without version, model and route, which have no meaning for another service."""
         return replace(self, query={key: value for key, value in self.query.items() if key not in SCOPE})
@@ -195,8 +209,9 @@ class View:
         return address(path, common | {key.rstrip("_"): value or "" for key, value in changes.items()})
 
     def here(self, **changes: str | None) -> str:
-        """Return this address with *changes* to the query; None removes a key."""
-        return address(self.path, {**self.query, **{key.rstrip("_"): value or "" for key, value in changes.items()}})
+        """Return this address with *changes* to the query; None removes a key. Another list starts at its first page."""
+        kept = {key: value for key, value in self.query.items() if key != "n" or not changes}
+        return address(self.path, {**kept, **{key.rstrip("_"): value or "" for key, value in changes.items()}})
 
     def with_window(self, start: datetime, end: datetime) -> str:
         """Return this address with another window."""
@@ -224,6 +239,20 @@ def address(path: str, query: Mapping[str, str]) -> str:
     """Return *path* with *query*, its keys in fixed order, without empty values."""
     pairs = [(key, query[key]) for key in ORDER if query.get(key)]
     return path + ("?" + urlencode(pairs, safe=":,/") if pairs else "")
+
+
+def attributes_text(pairs: Iterable[tuple[str, str]]) -> str:
+    """Return attributes as the value of `at`; a comma, a percent sign, and a colon of a key are escaped.
+
+    >>> attributes_text([("tenant", "acme, inc"), ("replica", "web-1:7"), ("tier", "")])
+    'tenant:acme%2C inc,replica:web-1:7,tier'
+    """
+    escaped = ((key.translate(_IN_KEY), value.translate(_IN_VALUE)) for key, value in pairs)
+    return ",".join(f"{key}:{value}" if value else key for key, value in escaped)
+
+
+_IN_VALUE = str.maketrans({"%": "%25", ",": "%2C"})
+_IN_KEY = str.maketrans({"%": "%25", ",": "%2C", ":": "%3A"})
 
 
 def service_path(service: str, tab: str = "") -> str:

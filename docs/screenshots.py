@@ -79,7 +79,7 @@ SHOTS: Mapping[str, Shot] = {
     "start": Shot("/s/pictures?from=now-5m", 640, run=True, start=".tabs"),
     "compare": Shot("/compare?svc=checkout&a=1.9.0&b=2.0.0&from=now-1h", 1000),
     "slo": Shot("/slo/checkout-latency?from=now-1h", 1250),
-    "traces": Shot("/s/checkout/traces?from=now-1h", 760),
+    "traces": Shot("/s/checkout/traces?from=now-1h&at=tenant", 760),
     "trace": Shot("/traces/{trace}?from=now-1h", 760),
     "incidents": Shot("/incidents"),
     "incident": Shot("/incidents/{incident}"),

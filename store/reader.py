@@ -14,6 +14,7 @@ from .queries.slo import IndicatorQueries, SloQueries
 from .queries.state import StoreQueries
 from .queries.streaming import StreamingQueries
 from .queries.time_series import TimeSeriesQueries
+from .queries.trace_search import TraceSearchQueries
 from .queries.traces import TraceQueries
 
 
@@ -31,6 +32,7 @@ class Reader(
     IndicatorQueries,
     TraceQueries,
     PathQueries,
+    TraceSearchQueries,
     StoreQueries,
 ):
     """All queries to the store. Thread-safe.

@@ -1,4 +1,4 @@
-// Text fields in menus: each sets one key of the address. They are made when their menu opens and are not React's: one that
+// Text fields in menus: each sets one key of the address, or adds to its values. They are made when their menu opens and are not React's: one that
 // is rendered anew while somebody types loses letters.
 window.stagelens = window.stagelens || {};
 (function (app) {
@@ -9,14 +9,23 @@ window.stagelens = window.stagelens || {};
   }, true);
 
   function filled(place) {
-    if (place.firstElementChild) return;
-    const { field, value, example } = place.dataset;
+    const input = place.firstElementChild || made(place);
+    // The address may have changed since the menu was last open.
+    input.value = place.dataset.value || "";
+  }
+
+  function made(place) {
+    const { example, name, list } = place.dataset;
     const input = document.createElement("input");
-    Object.assign(input, { type: "text", value, placeholder: example, autocomplete: "off", spellcheck: false });
-    input.setAttribute("aria-label", `Another value, such as ${example}`);
+    Object.assign(input, { type: "text", placeholder: example, autocomplete: "off", spellcheck: false });
+    input.setAttribute("aria-label", `${name}, such as ${example}`);
+    if (list) input.setAttribute("list", list);
     input.addEventListener("keydown", (event) => {
-      if (event.key === "Enter") app.go(app.address({ [field]: input.value.trim() }));
+      if (event.key !== "Enter") return;
+      const values = [place.dataset.before, input.value.trim()].filter(Boolean);
+      app.go(app.address({ [place.dataset.field]: values.join(","), n: "" }));
     });
     place.append(input);
+    return input;
   }
 })(window.stagelens);

@@ -96,8 +96,8 @@ def _head(context: Context, rows: list[ServiceRow], shown: list[ServiceRow]) -> 
     text = " · ".join(part for part in parts if part)
     title = html.Div([html.H1("Fleet overview"), html.P(text, className="sub")])
     known = [kind for kind in KINDS if kind == chosen or any(row.seen.kind == kind for row in rows)]
-    options = {"": ("All", view.here(kind=None, n=None))}
-    options |= {kind: (KINDS[kind], view.here(kind=kind, n=None)) for kind in known}
+    options = {"": ("All", view.here(kind=None))}
+    options |= {kind: (KINDS[kind], view.here(kind=kind)) for kind in known}
     tools: list[Node] = [
         _filter(context) if len(rows) > MANY or view.text("q") else None,
         link_tabs("Kind of service", options, chosen) if len(known) > 1 else None,

@@ -66,7 +66,7 @@ def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
     if grouped:
         ordered.sort(key=lambda row: _GROUPS.index(_group(row)))
     pages = max(-(-len(ordered) // _A_PAGE), 1)
-    page = _page(context, pages)
+    page = context.view.page_of(pages)
     shown = ordered[(page - 1) * _A_PAGE : page * _A_PAGE]
     head: list[tuple[Node, str] | Component] = [
         _head(context, name, column, "" if name != key else "-" if backwards else "+")
@@ -124,15 +124,10 @@ def _sorted(rows: Sequence[ServiceRow], key: str, column: Column | None, *, back
     return [row for _, row in known] + [row for row in rows if column.value(row) is None]
 
 
-def _page(context: Context, pages: int) -> int:
-    asked = context.view.text("n") or "1"
-    return min(max(int(asked), 1), pages) if asked.isascii() and asked.isdigit() else 1
-
-
 def _head(context: Context, key: str, column: Column, sorted_by: str) -> Component:
     """Return a column header that sorts by its column, or reverses the order."""
     asked = f"-{key}" if sorted_by == "+" else key
-    href = context.view.here(sort=None if asked == _DEFAULT else asked, n=None)
+    href = context.view.here(sort=None if asked == _DEFAULT else asked)
     rising = column.rising == (sorted_by != "-")
     arrow = html.I(className=f"sort {'up' if rising else 'down'}") if sorted_by else None
     more = attributes({"aria-sort": "ascending" if rising else "descending"}) if sorted_by else {}
@@ -275,7 +270,7 @@ def _spoken_row(column: Column | None, key: str, *, backwards: bool) -> str:
 
 
 def _no_match(context: Context) -> Component:
-    back = link("Show all services", href=context.view.here(q=None, kind=None, n=None), className="btn")
+    back = link("Show all services", href=context.view.here(q=None, kind=None), className="btn")
     return empty("No service matches", actions=[back])
 
 

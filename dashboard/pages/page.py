@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pandas as pd
@@ -45,7 +46,14 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
 
 
-def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bool = False) -> Component:
+def traces_table(
+    frame: pd.DataFrame,
+    view: View,
+    name: str,
+    *,
+    with_service: bool = False,
+    columns: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Component:
     """Return retained requests as a table, each row a link to its trace.
 
     Args:
@@ -53,11 +61,15 @@ def traces_table(frame: pd.DataFrame, view: View, name: str, *, with_service: bo
         view: Current view, for links and the time zone of the reader.
         name: Content of the table, for screen readers.
         with_service: Whether to show the service of each request.
+        columns: Further columns by title: the text of each row. Phones do not show them.
     """
-    head: Sequence[tuple[Node, str]] = (*_HEAD[:2], ("Service", "hide"), *_HEAD[2:]) if with_service else _HEAD
+    more = {**({"Service": list(map(str, frame["service"]))} if with_service else {}), **columns}
     ranked = are_ranked(frame)
-    rows = [_row(record, view, ranked=ranked, with_service=with_service) for record in records(frame)]
-    return table(head, rows, name)
+    rows = [
+        _row(record, view, ranked=ranked, more=[column[place] for column in more.values()])
+        for place, record in enumerate(records(frame))
+    ]
+    return table((*_HEAD[:2], *((title, "hide") for title in more), *_HEAD[2:]), rows, name)
 
 
 def are_ranked(frame: pd.DataFrame) -> bool:
@@ -70,7 +82,7 @@ def stages_of(record: Mapping[str, Any]) -> dict[str, float]:
     return {str(stage): float(seconds) for stage, seconds in dict(record["stages"]).items()}
 
 
-def _row(record: Mapping[str, Any], view: View, *, ranked: bool, with_service: bool) -> Component:
+def _row(record: Mapping[str, Any], view: View, *, ranked: bool, more: Sequence[str]) -> Component:
     trace_id = str(record["trace_id"])
     href = view.link(trace_path(trace_name(trace_id, str(record["span_id"]))))
     at = pd.Timestamp(record["at"]).tz_convert(view.zone)
@@ -78,14 +90,14 @@ def _row(record: Mapping[str, Any], view: View, *, ranked: bool, with_service: b
     cells = [
         html.Td(f"{at:%H:%M:%S}", className="muted hide", title=f"{at:%-d %b %Y %H:%M:%S}"),
         html.Td(link(trace_id[:8], href=href, className="mono")),
-        html.Td(str(record["service"]), className="hide") if with_service else None,
+        *(html.Td(html.Span(text, className="cut", title=text), className="hide") for text in more),
         html.Td(duration(float(record["duration_seconds"])), className="r b"),
         html.Td(rank(float(record["rank"]) if ranked else None), className="r muted hide"),
         html.Td(stage_bar(stages), className="barcell"),
         html.Td(dominating(stages), className="hide"),
         html.Td(_status(str(record["status"])), className="r hide"),
     ]
-    return html.Tr([cell for cell in cells if cell is not None], **attributes({"data-href": href}))
+    return html.Tr(cells, **attributes({"data-href": href}))
 
 
 def _status(status: str) -> Component:

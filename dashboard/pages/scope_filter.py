@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from dash import html
 from dash.development.base_component import Component
@@ -112,12 +113,13 @@ def _chip(context: Context, key: str) -> Component:
     else:
         name, value = SCOPE[key].capitalize(), view.scope[key]
         hint = f"{name} {value}: show all {SCOPE[key]}s"
-    inside: list[Node] = [
-        html.Span(name),
-        html.B(value, className="cut"),
-        html.Span(TIMES, className="muted"),
-    ]
-    return link(inside, href=view.here(**{key: None}), className="btn", title=hint, **attributes({"aria-label": hint}))
+    return filter_chip(name, value, view.here(**{key: None}), hint)
+
+
+def filter_chip(name: str, value: Node, href: str, hint: str) -> Component:
+    """Return the chip of an active filter, which links to the page without it."""
+    inside: list[Node] = [html.Span(name), html.B(value, className="cut"), html.Span(TIMES, className="muted")]
+    return link(inside, href=href, className="btn", title=hint, **attributes({"aria-label": hint}))
 
 
 def _choices(context: Context, key: str) -> list[str]:
@@ -131,11 +133,14 @@ def _requests_without(context: Context, keys: Iterable[str]) -> int:
     return context.source.cached(context.source.read.latency, wider).count
 
 
+Option = tuple[str, str] | tuple[str, str, str]
+
+
 def menu(
     shown: Sequence[Node],
-    options: Mapping[str, tuple[str, str]],
+    options: Mapping[str, Option],
     chosen: str,
-    more: Component | None = None,
+    more: Node = None,
     *,
     title: str | None = None,
     css: str = "menu",
@@ -144,29 +149,53 @@ def menu(
 
     Args:
         shown: Content of the closed menu.
-        options: Text and address by value.
+        options: Text, address and, if known, number of requests, by value.
         chosen: Current value.
         more: Component below the links.
         title: Purpose and current value of the menu, for screen readers.
         css: CSS classes of the menu.
     """
-    links = [_option(text, href, on=value == chosen) for value, (text, href) in options.items()]
+    links = [option_link(*option, on=value == chosen) for value, option in options.items()]
     summary = html.Summary([*shown, html.I(className="ic ic-down")], className="btn", title=title)
     return html.Details([summary, html.Div([*links, more], className="pop")], className=css)
 
 
-def field(key: str, value: str, example: str) -> Component:
+def field(
+    key: str,
+    value: str,
+    example: str,
+    *,
+    name: str = "Another value",
+    before: str = "",
+    suggested: Mapping[str, str] = MappingProxyType({}),
+) -> Component:
     """Return the placeholder of a text field that sets *key* of the address; `assets/fields.js` builds the field.
 
     React does not render the field, because a field rendered again while the reader types loses letters.
+
+    Args:
+        key: Query key.
+        value: Text of the field.
+        example: Example of a text.
+        name: Name of the field.
+        before: Values of the key that stay, separated by commas; the text is added to them.
+        suggested: Texts to choose from, each with a note.
     """
-    data = {"data-field": key, "data-value": value, "data-example": example}
-    return html.Span(className="field", **attributes(data))
+    listed = f"suggested-{key}" if suggested else ""
+    data = {"data-field": key, "data-value": value, "data-example": example, "data-name": name}
+    data |= {"data-before": before, "data-list": listed}
+    place = html.Span(className="field", **attributes({each: text for each, text in data.items() if text}))
+    if not suggested:
+        return place
+    options = [html.Option(value=text, label=note) for text, note in suggested.items()]
+    return html.Div([place, html.Datalist(options, id=listed)])
 
 
-def _option(text: str, href: str, *, on: bool) -> Component:
+def option_link(text: str, href: str, number: str = "", *, on: bool = False) -> Component:
+    """Return a link of a menu; *number* is the number of its requests."""
     current = attributes({"aria-current": "true"}) if on else {}
-    return link(html.Span(text, title=text), href=href, className="btn ghost" + (" b" if on else ""), **current)
+    inside: list[Node] = [html.Span(text, title=text), html.Span(number, className="muted num") if number else None]
+    return link(inside, href=href, className="btn ghost" + (" b" if on else ""), **current)
 
 
 def leave_out_cold_link(context: Context) -> Component | None:

@@ -1,8 +1,12 @@
-"""Traces page: retained requests (slowest, errors, uniform share) with the filters of the address."""
+"""Traces page: retained requests (slowest, errors, uniform share) with the filters of the address.
+
+Each filter offers the values that occur among the retained requests that match the others, with their number.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 
@@ -10,24 +14,41 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...core.attributes import BY_KEY, CALLER, REPLICA, attribute, value_label
 from ...core.errors import ConfigError
 from ...core.settings.values import parse_duration
-from ...core.stages import label, position
+from ...core.stages import label
 from ...store import Selection
+from ...store.queries.trace_search import MAX_SEARCHED, FoundTraces, TraceFilter
 from ..figures.heatmap import heat_figure
 from ..ui.components import Node, card, chart, empty, link, link_tabs, swatch
-from ..ui.format import axis_duration, count, duration, percentile, span
-from ..view import SCOPE, View
+from ..ui.format import axis_duration, count, percentile, span, whole
+from ..view import SCOPE, View, attributes_text
 from .page import Context, Page, panel, records, traces_table
-from .scope_filter import blocking_filters, chips, field, leave_out_cold_link, menu, no_matching_request, scope_menu
+from .scope_filter import (
+    Option,
+    blocking_filters,
+    chips,
+    field,
+    filter_chip,
+    leave_out_cold_link,
+    menu,
+    no_matching_request,
+    option_link,
+)
 from .service_frame import service_page
 
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
-_MOST = 40
-_LIMIT = 50
+# Maximum number of values in a menu, of values of an attribute in the menu of all attributes, and of suggestions of the text field.
+_MOST, _MOST_OF_EACH, _MOST_SUGGESTED = 40, 5, 300
+_A_PAGE = 50
+# No more requests are searched.
+_MAX_PAGE = MAX_SEARCHED // _A_PAGE
+_MAX_COLUMNS = 2
 _RANK_QUANTILES = (0.5, 0.99)
 # Query keys that filter requests.
 _FILTERS = ("svc", *SCOPE, "dom", "err", "min", "max", "at")
+_STATUSES = {"": "All", "0": "OK", "1": "Errors"}
 _BECAUSE = {
     "forced": "requested",
     "error": "failed",
@@ -45,36 +66,53 @@ def render(context: Context) -> Page:
     trail: list[tuple[str, str | None]] = [("Traces", view.link("/traces") if service else None)]
     if service:
         trail.append((service, None))
-    head = html.Div([html.Div(html.H1("Traces")), html.Span(className="grow"), _order(context)], className="phead")
+    head = html.Div(html.H1("Traces"), className="phead")
     return Page("Traces · Stagelens", trail, [head, *_body(context)], "/traces")
 
 
 def _body(context: Context) -> list[Node]:
-    frame = retained_traces(context)
-    body: list[Node] = [filters(context), panel("Retained among all requests", lambda: _heatmap_card(context, frame))]
-    return [*body, panel("Requests", lambda: _list(context, frame))]
+    found = find_traces(context)
+    return [
+        filters(context, found),
+        panel("Retained among all requests", lambda: _heatmap_card(context, found.page)),
+        panel("Requests", lambda: _list(context, found)),
+    ]
 
 
-def retained_traces(context: Context) -> pd.DataFrame:
-    """Return the retained requests that match the filters of the address."""
-    view, source = context.view, context.source
-    order = "time" if view.choice("t", "slow", "new") == "new" else "slow"
-    low, high = (_seconds(view.text(key)) for key in ("min", "max"))
-    between = (low or 0.0, math.inf if high is None else high)
-    key, colon, value = (view.text("at") or "").partition(":")
-    return source.cached(
-        source.read.exemplars,
-        _selection(context),
-        limit=_LIMIT,
-        dominant=view.text("dom"),
-        order=order,
-        between_seconds=between if low or high else None,
-        attribute=(key, value) if colon else None,
-    )
+def find_traces(context: Context) -> FoundTraces:
+    """Return the retained requests that match the filters of the address: those of its page, or of the last page."""
+    view = context.view
+    low, high = duration_range(view)
+    found_by = TraceFilter(view.text("dom"), (low or 0.0, math.inf if high is None else high), view.attributes)
+
+    def page(number: int) -> FoundTraces:
+        source = context.source
+        return source.cached(
+            source.read.search_traces,
+            _selection(context),
+            found_by,
+            order="time" if view.choice("t", "slow", "new") == "new" else "slow",
+            limit=_A_PAGE,
+            offset=(number - 1) * _A_PAGE,
+        )
+
+    asked = view.page_of(_MAX_PAGE)
+    found = page(asked)
+    pages = max(-(-found.matching // _A_PAGE), 1)
+    return found if asked <= pages else page(pages)
 
 
 def _selection(context: Context) -> Selection:
-    return replace(context.selection, status="error" if context.view.text("err") == "1" else None)
+    """Return the selection of the address; a model or a route may be that of several services."""
+    view = context.view
+    status = {"0": "ok", "1": "error"}.get(view.text("err") or "")
+    return replace(context.selection, status=status, **{SCOPE[key]: value for key, value in view.scope.items()})
+
+
+def duration_range(view: View) -> tuple[float | None, float | None]:
+    """Return the range of the duration in the address, [low, high); None for no limit [seconds]."""
+    low, high = (_seconds(view.text(key)) for key in ("min", "max"))
+    return low, high
 
 
 def _seconds(text: str | None) -> float | None:
@@ -112,14 +150,53 @@ def _heatmap_card(context: Context, frame: pd.DataFrame) -> Component:
     return card(title, chart("kept", figure, spoken, 240, frame=cells), sub=sub)
 
 
-def _list(context: Context, frame: pd.DataFrame) -> Component:
+def _list(context: Context, found: FoundTraces) -> Component:
+    view, frame = context.view, found.page
     if not len(frame):
-        return card(None, _no_traces(context.view))
-    slowest = duration(float(frame["duration_seconds"].max()))
-    rows = traces_table(frame, context.view, "Retained requests", with_service=context.service is None)
-    return card(
-        "Requests", rows, sub=f"{len(frame)} shown, the slowest is {slowest}", foot=_sampling_words(frame), flush=True
-    )
+        return card("Requests", _no_traces(view), foot=_searched_words(view, found))
+    columns = _columns(context, found)
+    rows = traces_table(frame, view, "Retained requests", with_service=context.service is None, columns=columns)
+    foot = " ".join(each for each in (_searched_words(view, found), _sampling_words(frame)) if each)
+    number = f"{whole(found.matching)} retained request{'s' * (found.matching != 1)}"
+    return card("Requests", rows, sub=number, tools=_order(view), foot=[_pages(view, found), foot], flush=True)
+
+
+def _columns(context: Context, found: FoundTraces) -> dict[str, list[str]]:
+    """Return the columns of routes, replicas and of the first attributes in the address, if they have values."""
+    view = context.view
+    values = [dict(each) for each in found.page["attributes"]]
+    asked = dict.fromkeys(key for key, _ in view.attributes if key != REPLICA.key)
+    columns = {"Route": [str(each) for each in found.page["route"]]}
+    for key in (REPLICA.key, *list(asked)[:_MAX_COLUMNS]):
+        columns[_title(key)] = [value_label(key, own[key]) if key in own else "" for own in values]
+    return {title: texts for title, texts in columns.items() if any(texts)}
+
+
+def _pages(view: View, found: FoundTraces) -> Node:
+    """Return the links to the previous and the next page; None for a single page."""
+    pages = -(-found.matching // _A_PAGE)
+    if pages < 2:  # noqa: PLR2004 - a single page has no neighbours
+        return None
+    page = view.page_of(pages)
+    first = (page - 1) * _A_PAGE
+    links: list[Node] = [
+        link("← Previous", href=view.here(n=str(page - 1) if page > 2 else None), className="btn")  # noqa: PLR2004 - the address omits 1
+        if page > 1
+        else None,
+        html.Span(
+            f"{whole(first + 1)} to {whole(first + len(found.page))} of {whole(found.matching)}", className="num"
+        ),
+        link("Next →", href=view.here(n=str(page + 1)), className="btn") if page < pages else None,
+    ]
+    return html.Nav([each for each in links if each is not None], className="pick", title="Pages")
+
+
+def _searched_words(view: View, found: FoundTraces) -> str:
+    """Return how many requests were searched, as text; "" if all were."""
+    if found.searched >= found.retained:
+        return ""
+    first = "newest" if view.choice("t", "slow", "new") == "new" else "slowest"
+    return f"Only the {first} {whole(found.searched)} of {whole(found.retained)} retained requests were searched and counted; choose a shorter time or more filters for the others."
 
 
 def _no_traces(view: View) -> Component:
@@ -138,77 +215,194 @@ def _sampling_words(frame: pd.DataFrame) -> str:
     return f"Every request is counted. Retained: {facts.get('rule', '')}. Here: {held}. Retained for {kept_for}."
 
 
-def _order(context: Context) -> Component:
-    view = context.view
+def _order(view: View) -> Component:
     options = {"slow": ("Slowest", view.here(t=None)), "new": ("Newest", view.here(t="new"))}
     return link_tabs("Order", options, view.choice("t", "slow", "new"))
 
 
-def filters(context: Context) -> Component:
-    """Return the filters, with the values that occur in the window."""
+def filters(context: Context, found: FoundTraces) -> Component:
+    """Return the filters, with the values that occur, and a chip for each active one."""
     view = context.view
-    errors = {"": ("All", view.here(err=None)), "1": ("Errors", view.here(err="1"))}
+    # Pages of a service have these filters in their header.
     on_service = view.parts[0] == "s"
-    items: list[Node] = [
+    parts = () if on_service else ("m", "r")
+    menus: list[Node] = [
         None if on_service else _services(context),
-        _versions(context),
-        # Pages of a service have these filters in their header.
-        *([] if on_service or not context.service else _parts(context)),
-        _stages(context),
+        *(_dimension(view, key, SCOPE[key], found) for key in ("v", *parts)),
+        _dimension(view, "dom", "dominant", found),
         _latency_filter(context),
-        _attribute(context),
-        link_tabs("Status", errors, "1" if view.text("err") == "1" else ""),
+        _attribute_menu(view, REPLICA.key, found),
+        _attribute_menu(view, CALLER.key, found),
+        _all_attributes(view, found),
+        _status(view, found),
+        None if on_service else leave_out_cold_link(context),
     ]
-    return html.Div([item for item in items if item is not None], className="filters")
+    active: list[Node] = [
+        *([] if on_service else chips(context)),
+        _stage_chip(view),
+        *_latency_chips(view),
+        *(_attribute_chip(view, pair) for pair in view.attributes),
+    ]
+    rows = [[each for each in row if each is not None] for row in (menus, active)]
+    return html.Div([html.Div(row, className="filters") for row in rows if row], className="rows")
 
 
 def _services(context: Context) -> Component:
     view = context.view
     names = [str(each) for each in context.source.services(view.start, view.end)["service"]][:_MOST]
-    whole = view.of_whole_services()
-    options = {"": ("All services", whole.here(svc=None))} | {name: (name, whole.here(svc=name)) for name in names}
+    whole_view = view.of_whole_services()
+    options: dict[str, Option] = {"": ("All services", whole_view.here(svc=None))}
+    options |= {name: (name, whole_view.here(svc=name)) for name in names}
     return menu([context.service or "All services"], options, context.service or "")
 
 
-def _parts(context: Context) -> list[Node]:
-    menus = (scope_menu(context, key) for key in ("m", "r"))
-    return [*menus, leave_out_cold_link(context), *chips(context, ("m", "r", "cold"))]
+def _dimension(view: View, key: str, name: str, found: FoundTraces) -> Component | None:
+    """Return the menu of the values of a dimension, which *key* of the address selects; None without a choice."""
+    chosen, values = view.text(key) or "", found.dimensions[name]
+    word = "stage" if key == "dom" else name
+    texts = {value: label(value) if key == "dom" else value for value in values}
+    options: dict[str, Option] = {"": (f"Any {word}", view.here(**{key: None}))}
+    options |= {value: (texts[value], view.here(**{key: value}), count(n)) for value, n in list(values.items())[:_MOST]}
+    return _facet(word, options, chosen, is_choice=_is_choice(values, found))
 
 
-def _versions(context: Context) -> Component | None:
-    if not context.service or len(context.versions) < 2:  # noqa: PLR2004 - a single version is no choice
+def _is_choice(values: Mapping[str, int], found: FoundTraces) -> bool:
+    """Return whether one of *values* would leave out a request."""
+    return any(number < found.matching for number in values.values()) or len(values) > 1
+
+
+def _facet(word: str, options: Mapping[str, Option], chosen: str, *, is_choice: bool) -> Component | None:
+    if not is_choice:
         return None
-    view, chosen = context.view, context.view.scope.get("v", "")
-    names = [str(each) for each in reversed(list(context.versions["version"]))][:_MOST]
-    options = {"": ("Any version", view.here(v=None))} | {each: (each, view.here(v=each)) for each in names}
-    return menu([chosen or "Any version"], options, chosen)
+    # The selected value is shown in its chip.
+    shown = f"{'Another' if chosen else 'Any'} {word}"
+    return menu([shown], options, chosen, title=f"{word.capitalize()}: {chosen or 'any'}", css="menu side-menu")
 
 
-def _stages(context: Context) -> Component:
-    view, source, chosen = context.view, context.source, context.view.text("dom") or ""
-    found = sorted(source.cached(source.read.stage_latency, replace(context.selection, status=None)), key=position)
-    options = {"": ("Any stage", view.here(dom=None))} | {each: (label(each), view.here(dom=each)) for each in found}
-    shown: list[Node] = [swatch(chosen), f"Mostly {label(chosen)}"] if chosen else ["Mostly any stage"]
-    return menu(shown, options, chosen)
+def _status(view: View, found: FoundTraces) -> Component:
+    counts = {"0": found.dimensions["status"].get("ok"), "1": found.dimensions["status"].get("error")}
+    names = {each: f"{name} {count(counts[each])}" if counts.get(each) else name for each, name in _STATUSES.items()}
+    options = {each: (name, view.here(err=each or None)) for each, name in names.items()}
+    return link_tabs("Status", options, view.choice("err", *_STATUSES))
+
+
+def _stage_chip(view: View) -> Component | None:
+    chosen = view.text("dom")
+    if chosen is None:
+        return None
+    return filter_chip(
+        "Mostly", html.Span([swatch(chosen), label(chosen)]), view.here(dom=None), f"Mostly {label(chosen)}: show all"
+    )
 
 
 def _latency_filter(context: Context) -> Component:
-    """Return the latency filter: percentiles of the window, the objective, and a text field."""
+    """Return the latency filter: percentiles of the window, the objective, and a text field for each end."""
     view, source, chosen = context.view, context.source, context.view.text("min") or ""
     latency = source.cached(source.read.latency, context.selection)
     latencies = {percentile(each): latency.quantile(each) for each in _QUANTILES}
     bounds = {f"slower than {name}": found.value for name, found in latencies.items() if found}
     if context.threshold_seconds is not None:
         bounds["slower than the objective"] = context.threshold_seconds
-    options = {"": ("Any latency", view.here(min=None))}
+    options: dict[str, Option] = {"": ("Any latency", view.here(min=None, max=None))}
     for text, seconds in bounds.items():
         value = f"{seconds * 1000:.4g}ms"
         options[value] = (f"{text}, {axis_duration(float(f'{seconds:.3g}'))}", view.here(min=value))
-    shown = f"Over {chosen}" if chosen else "Any latency"
-    return menu([shown], options, chosen, field("min", chosen, "250ms, 1.5s"))
+    limited = any(duration_range(view))
+    ends = html.Div(
+        [
+            field("min", chosen, "250ms", name="At least"),
+            field("max", view.text("max") or "", "1.5s", name="Less than"),
+        ],
+        className="ends",
+    )
+    return menu([f"{'Another' if limited else 'Any'} latency"], options, chosen if limited else "", ends)
 
 
-def _attribute(context: Context) -> Component:
-    chosen = context.view.text("at") or ""
-    options = {"": ("Any attribute", context.view.here(at=None))}
-    return menu([chosen or "Any attribute"], options, chosen, field("at", chosen, "key:value"))
+def _latency_chips(view: View) -> list[Node]:
+    """Return the chip of the range of the latency; with both ends it is followed by one for each end."""
+    low, high = duration_range(view)
+    lowest, highest = (None if end is None else axis_duration(float(f"{end:.4g}")) for end in (low, high))
+    if lowest and highest:
+        return [
+            filter_chip(
+                "Latency from", lowest, view.here(min=None), f"Latency from {lowest}: show faster requests too"
+            ),
+            filter_chip("to", highest, view.here(max=None), f"Latency to {highest}: show slower requests too"),
+        ]
+    if lowest:
+        return [filter_chip("Latency over", lowest, view.here(min=None), f"Latency over {lowest}: show all")]
+    return (
+        [filter_chip("Latency under", highest, view.here(max=None), f"Latency under {highest}: show all")]
+        if highest
+        else []
+    )
+
+
+def _attribute_menu(view: View, key: str, found: FoundTraces) -> Component | None:
+    """Return the menu of the values of one attribute; None without a choice."""
+    values = found.attributes.get(key, {})
+    chosen = next((value for name, value in view.attributes if name == key), "")
+    name = attribute(key).label
+    others = [pair for pair in view.attributes if pair[0] != key]
+    options: dict[str, Option] = {"": (f"Any {name}", view.here(at=attributes_text(others)))}
+    options |= {value: _value_option(view, key, value, n) for value, n in list(values.items())[:_MOST]}
+    return _facet(name, options, chosen, is_choice=_is_choice(values, found))
+
+
+def _value_option(view: View, key: str, value: str, number: int) -> tuple[str, str, str]:
+    """Return the option that selects *value* of an attribute instead of its other values."""
+    others = [pair for pair in view.attributes if pair[0] != key]
+    return value_label(key, value), view.here(at=attributes_text([*others, (key, value)])), count(number)
+
+
+def _all_attributes(view: View, found: FoundTraces) -> Component:
+    """Return the menu of all other attributes: a text field with suggestions, and the most frequent values of each."""
+    counted = {key: found.attributes[key] for key in sorted(found.attributes, key=_named_first)}
+    before = attributes_text(view.attributes)
+    lines: list[Node] = [
+        field("at", "", "tenant:acme", name="Attribute", before=before, suggested=_suggestions(counted))
+    ]
+    for key, values in counted.items():
+        if key in (REPLICA.key, CALLER.key) or not _is_choice(values, found):
+            continue
+        lines.append(html.Div(attribute(key).label, className="zone"))
+        lines += [option_link(*_value_option(view, key, value, n)) for value, n in list(values.items())[:_MOST_OF_EACH]]
+        if len(values) > _MOST_OF_EACH:
+            lines.append(
+                html.Div(f"and {whole(len(values) - _MOST_OF_EACH)} more: type to find them", className="more")
+            )
+    return menu(
+        [f"{'Another' if view.attributes else 'Any'} attribute"],
+        {},
+        "",
+        html.Div(lines, className="facets"),
+        css="menu side-menu",
+    )
+
+
+def _named_first(key: str) -> tuple[int, str]:
+    """Return the sort key that puts the attributes of the user first, then those of the agent, then those of protocols."""
+    return (1 if key in BY_KEY else 2 if "." in key else 0), key
+
+
+def _suggestions(counted: Mapping[str, Mapping[str, int]]) -> dict[str, str]:
+    """Return what can be typed: each attribute, and its values, with the number of requests."""
+    found = {attributes_text([(key, "")]): f"any, {count(sum(values.values()))}" for key, values in counted.items()}
+    for key, values in counted.items():
+        found |= {
+            attributes_text([(key, value)]): f"{value_label(key, value)}, {count(n)}"
+            for value, n in list(values.items())[:_MOST]
+        }
+    return dict(list(found.items())[:_MOST_SUGGESTED])
+
+
+def _attribute_chip(view: View, pair: tuple[str, str]) -> Component:
+    key, value = pair
+    shown = value_label(key, value) if value else "any"
+    rest = attributes_text([each for each in view.attributes if each != pair])
+    return filter_chip(_title(key), shown, view.here(at=rest), f"{_title(key)} {shown}: remove this filter")
+
+
+def _title(key: str) -> str:
+    """Return the name of an attribute as a title; the names of users and protocols are unchanged."""
+    return attribute(key).label.capitalize() if key in BY_KEY else key

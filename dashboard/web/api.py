@@ -35,6 +35,7 @@ from ..pages.replicas import replica_table, slow_replica_of
 from ..pages.service_map import shown_edges
 from ..pages.shared_attributes import selected_requests
 from ..pages.slo_spent import stage_budget_use
+from ..pages.traces import find_traces
 from ..source import Source
 from ..ui.page_export import PageData, page_data
 from ..view import API_PREFIX, ONLY_COLD, ORDER, SCOPE, WITHOUT_COLD, View, parse
@@ -60,6 +61,7 @@ _NO_SUCH = 404
 Arguments = dict[str, str]
 _WINDOW = ("from", "to", "env")
 _PART = ("model", "route", "cold")
+_OF_TRACES = ("dom", "err", "min", "max", "at", "t", "n")
 _DEFAULT_PERCENTILES = "50,90,95,99"
 _DEFAULT_TAIL = "99"
 _FUNCTIONS = [
@@ -587,6 +589,17 @@ def _map(context: Context, _: Arguments) -> dict[str, Any]:
     return table_json(pd.DataFrame(rows, columns=_EDGES))
 
 
+def _traces(context: Context, _given: Arguments) -> dict[str, Any]:
+    found = find_traces(context)
+    return {
+        "matching": found.matching,
+        "searched": found.searched,
+        "retained": found.retained,
+        "values": {**found.dimensions, **{f"attribute.{key}": values for key, values in found.attributes.items()}},
+        **table_json(found.page),
+    }
+
+
 def _slo(context: Context, given: Arguments) -> dict[str, Any]:
     found = [
         each
@@ -641,6 +654,7 @@ QUERIES: dict[str, ApiQuery] = {
     "map": ApiQuery(_WINDOW, _map, about_one=False),
     "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
     "replicas": ApiQuery(("service", "version", *_PART, *_WINDOW), _replicas),
+    "traces": ApiQuery(("service", "version", *_PART, *_OF_TRACES, *_WINDOW), _traces, about_one=False),
     "slo": ApiQuery(("service", "name"), _slo, about_one=False),
     "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
 }

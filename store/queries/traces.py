@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, Literal
 
 import pandas as pd
-from sqlalchemy import Row, Select, func, select
+from sqlalchemy import ColumnElement, Row, Select, func, select
 
 from ...core.histogram import Histogram
 from .. import records, schema
@@ -46,8 +45,6 @@ MIN_PREFIX = 8
 _NS = 1_000_000_000
 # Largest signed 64-bit number.
 _MAX_NS = 2**63 - 1
-# Maximum number of retained requests that are searched for an attribute, which takes a tenth of a second.
-_MAX_SCANNED = 5000
 
 
 class TraceQueries(QueryGroup):
@@ -61,7 +58,6 @@ class TraceQueries(QueryGroup):
         dominant: str | None = None,
         order: Literal["slow", "time"] = "slow",
         between_seconds: tuple[float, float] | None = None,
-        attribute: tuple[str, str] | None = None,
     ) -> pd.DataFrame:
         """Return retained requests, the slowest or the newest first.
 
@@ -71,8 +67,6 @@ class TraceQueries(QueryGroup):
             dominant: Dominant stage; None for all.
             order: Order of the requests: "slow" (slowest first) or "time" (newest first).
             between_seconds: Range [low, high) of the duration; None for all durations. [seconds]
-            attribute: Key and value (as text) of an attribute of the root or of a span; None for all requests. Only the first
-                5,000 requests that match the other conditions are searched.
 
         Returns:
             Columns trace_id, span_id (of the root), at (UTC, to the nanosecond), service, version, route,
@@ -91,7 +85,6 @@ class TraceQueries(QueryGroup):
                 dominant=dominant,
                 order=order,
                 between_seconds=between_seconds,
-                attribute=attribute,
             )
 
     def one_per_cause(self, selection: Selection, limit: int) -> pd.DataFrame:
@@ -123,45 +116,29 @@ def _exemplars(
     dominant: str | None,
     order: Literal["slow", "time"],
     between_seconds: tuple[float, float] | None = None,
-    attribute: tuple[str, str] | None = None,
 ) -> pd.DataFrame:
     traces = schema.traces
-    statement = _select_traces(selection)
+    statement = select_traces(selection)
     if dominant is not None:
         statement = statement.where(traces.c.dominant == storable(dominant))
     if between_seconds is not None:
-        low, high = (int(min(max(seconds * _NS, 0), _MAX_NS)) for seconds in between_seconds)
-        statement = statement.where(traces.c.duration >= low, traces.c.duration < high)
+        statement = statement.where(*duration_range(between_seconds))
     column = traces.c.duration if order == "slow" else traces.c.started
     statement = statement.order_by(column.desc(), traces.c.trace_id, traces.c.span_id)
-    rows = (
-        snapshot.connection.execute(statement.limit(limit)).all()
-        if attribute is None
-        else _with_attribute(snapshot, statement, attribute, limit)
-    )
-    return _exemplar_frame(snapshot, selection, rows, retention)
+    rows = snapshot.connection.execute(statement.limit(limit)).all()
+    return exemplar_frame(snapshot, selection, rows, retention)
 
 
-def _with_attribute(
-    snapshot: StoreSnapshot, statement: Select[Any], attribute: tuple[str, str], limit: int
-) -> list[Row[Any]]:
-    """Return the first rows with *attribute*; rows are checked one by one, because attributes are in compressed documents."""
-    rows = snapshot.connection.execute(statement.add_columns(schema.traces.c.spans).limit(_MAX_SCANNED))
-    return list(islice((row for row in rows if _has_attribute(row, *attribute)), limit))
-
-
-def _has_attribute(row: Row[Any], key: str, value: str) -> bool:
-    document = records.unpack_trace(row.spans)
-    every = [document["attributes"], *(span.get("attributes", {}) for span in document["spans"])]
-    return any(str(attributes.get(key)) == value for attributes in every)
+def duration_range(between_seconds: tuple[float, float]) -> list[ColumnElement[bool]]:
+    """Return the SQL conditions of a duration in [low, high)."""
+    low, high = (int(min(max(seconds * _NS, 0), _MAX_NS)) for seconds in between_seconds)
+    return [schema.traces.c.duration >= low, schema.traces.c.duration < high]
 
 
 def _one_per_cause(snapshot: StoreSnapshot, selection: Selection, retention: Retention, limit: int) -> pd.DataFrame:
     traces = schema.traces
-    slowest = _select_traces(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
-    causes = snapshot.connection.scalars(
-        _select_traces(selection).with_only_columns(traces.c.dominant).distinct()
-    ).all()
+    slowest = select_traces(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
+    causes = snapshot.connection.scalars(select_traces(selection).with_only_columns(traces.c.dominant).distinct()).all()
     first = [snapshot.connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
     # A fixed order of equally slow traces, which the database returns in any order.
     first.sort(key=lambda row: (-row.duration, *_trace_key(row)))
@@ -169,7 +146,7 @@ def _one_per_cause(snapshot: StoreSnapshot, selection: Selection, retention: Ret
     rest = [
         row for row in snapshot.connection.execute(slowest.limit(limit + len(first))) if _trace_key(row) not in taken
     ]
-    return _exemplar_frame(snapshot, selection, [*first, *rest][:limit], retention)
+    return exemplar_frame(snapshot, selection, [*first, *rest][:limit], retention)
 
 
 def select_documents() -> Select[Any]:
@@ -220,7 +197,8 @@ def retained_trace(row: Row[Any]) -> KeptTrace:
     )
 
 
-def _select_traces(selection: Selection) -> Select[Any]:
+def select_traces(selection: Selection) -> Select[Any]:
+    """Return the statement of the retained traces of *selection*, without their documents."""
     traces, series = schema.traces, schema.series
     start, end = selection.seconds
     wanted = ("trace_id", "span_id", "started", "duration", "dominant", "because", "stages")
@@ -234,9 +212,10 @@ def _select_traces(selection: Selection) -> Select[Any]:
     )
 
 
-def _exemplar_frame(
+def exemplar_frame(
     snapshot: StoreSnapshot, selection: Selection, rows: Sequence[Row[Any]], retention: Retention
 ) -> pd.DataFrame:
+    """Return *rows* of `select_traces` as a table, see `TraceQueries.exemplars`."""
     distribution = request_latency(snapshot, selection) if rows else Histogram()
     made = frame(EXEMPLAR_COLUMNS, [_exemplar(row, distribution) for row in rows])
     made["at"] = pd.to_datetime(made["at"].astype("int64"), unit="ns", utc=True)
@@ -253,7 +232,7 @@ def _exemplar_frame(
 def _kept_because(snapshot: StoreSnapshot, selection: Selection) -> dict[str, int]:
     """Return the number of retained requests of *selection*, by reason."""
     because = schema.traces.c.because
-    counted = _select_traces(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)
+    counted = select_traces(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)
     return {row[0]: row[1] for row in snapshot.connection.execute(counted)}
 
 

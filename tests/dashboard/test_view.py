@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.dashboard.view import address, parse, service_path
+from stagelens.dashboard.view import address, attributes_text, parse, service_path
+from stagelens.store.schema import storable
 
 NOW = datetime(2026, 11, 20, 12, 0, 7, tzinfo=UTC)
 WHOLE = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
@@ -102,6 +103,34 @@ def test_unknown_keys_are_ignored_and_the_order_is_fixed() -> None:
     view = parse("/s/a", "?to=now&utm_source=x&y=share&p=95", NOW)
 
     assert view.here() == "/s/a?p=95&y=share&to=now"
+
+
+def test_another_list_starts_at_its_first_page() -> None:
+    """A filter or an order is another list; a link without a change stays on the page."""
+    view = parse("/traces", "?n=3&dom=queue", NOW)
+
+    assert (view.here(dom="load"), view.here(n="4")) == ("/traces?dom=load", "/traces?dom=queue&n=4")
+    assert (view.here(), view.page_of(9), view.page_of(2)) == ("/traces?dom=queue&n=3", 3, 2)
+    assert [parse("/", f"?n={each}", NOW).page_of(5) for each in ("0", "-1", "x", "²", "9" * 30)] == [1, 1, 1, 1, 5]
+
+
+@given(st.lists(st.tuples(st.text(min_size=1), st.text())))
+def test_any_attributes_survive_their_address(pairs: list[tuple[str, str]]) -> None:
+    """Commas, colons and percent signs in keys and values; at most eight, without the space around them."""
+    stripped = [(storable(key.strip()), storable(value.strip())) for key, value in pairs]
+    expected = tuple(pair for pair in stripped if pair[0])[:8]
+    query = parse("/traces", "", NOW).here(at=attributes_text(pairs)).partition("?")[2]
+
+    assert parse("/traces", query, NOW).attributes == expected
+
+
+def test_typed_attributes_need_no_escapes() -> None:
+    """A reader types keys and values, or a key alone; what is no pair is ignored."""
+    assert parse("/traces", "?at=tenant: acme , tier,:x,,cpu:50%25", NOW).attributes == (
+        ("tenant", "acme"),
+        ("tier", ""),
+        ("cpu", "50%"),
+    )
 
 
 def test_a_link_preserves_the_window_and_drops_page_parameters() -> None:

@@ -413,7 +413,11 @@ def _named(found: KeptTrace) -> KeptTrace:
     if found.series.service != "checkout":
         return found
     spans = [{**span, "name": _SPAN_NAMES.get(span["stage"], span["name"])} for span in found.spans]
-    return replace(found, spans=spans, attributes={"http.request.method": "POST"})
+    number = int(found.trace_id[:8], 16)
+    replica = _OLD_REPLICA if found.series.version == "1.9.0" else _REPLICAS[number % len(_REPLICAS)]
+    named = {"replica": f"{replica}:1", "tenant": ("acme", "bolt", "globex")[number // 8 % 3]}
+    attributes = {f"{names.ATTRIBUTE}.{key}": value for key, value in named.items()}
+    return replace(found, spans=spans, attributes={"http.request.method": "POST", **attributes})
 
 
 def _slow_request() -> KeptTrace:

@@ -12,6 +12,7 @@ import pandas as pd
 from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Indicator, Selection, Store
+from stagelens.store.queries.trace_search import TraceFilter
 
 PERCENTILES = (0.5, 0.9, 0.99)
 STEP = timedelta(minutes=10)
@@ -64,6 +65,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "requests_of_trace": read.requests_of_trace(f"{3:032x}"),
         "revision": read.revision("shop"),
         "service_map": read.service_map(around),
+        "search_traces": read.search_traces(shop, TraceFilter(attributes=(("tenant", ""),))),
         "services": read.services(start, end),
         "slo_counts": read.slo_counts(shop, 0.01),
         "slo_series": read.slo_series(shop, 0.01, STEP),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 
-from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
+from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
 
@@ -171,3 +172,18 @@ def test_every_filter_opens_on_the_screen_of_a_phone(browser: Browser, base: str
     assert len(boxes) >= 5
     assert all(each is not None and each["x"] >= 0 and each["x"] + each["width"] <= PHONE["width"] for each in boxes)
     assert visit.trouble == []
+
+
+def test_attributes_are_typed_one_after_the_other(visit: Visit) -> None:
+    """The field suggests what occurs, and adds to the attributes that are chosen already."""
+    page = visit.go("/traces?svc=vision-api&n=2")
+    for text in ("http.route:/v1/detect", "http.response.status_code"):
+        page.locator("summary", has_text="attribute").click()
+        field = page.get_by_label("Attribute, such as")
+        assert page.locator(f"#{field.get_attribute('list')} option[value='{text}']").count() == 1
+        field.fill(text)
+        field.press("Enter")
+        expect(page.locator(".filters").nth(1)).to_contain_text(text.partition(":")[0], timeout=SOON)
+
+    assert parse_qs(urlsplit(page.url).query)["at"] == ["http.route:/v1/detect,http.response.status_code"]
+    assert "n=2" not in page.url

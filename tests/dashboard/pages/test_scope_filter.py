@@ -225,7 +225,7 @@ def test_a_route_is_chosen_in_a_menu_and_ended_by_its_chip(source: Source) -> No
 @pytest.mark.parametrize(("service", "menu"), [("lonely", False), ("chat", True), ("many", True), ("capped", True)])
 def test_a_single_route_has_no_menu(source: Source, service: str, menu: bool) -> None:
     """The menu is shown for services with several routes; aggregated ones count as one."""
-    for path in (f"/s/{service}", f"/s/{service}/traces", f"/traces?svc={service}", f"/compare?svc={service}"):
+    for path in (f"/s/{service}", f"/s/{service}/traces", f"/compare?svc={service}"):
         assert ("Route: any" in html_of(source, path)) is menu, path
 
 

@@ -268,6 +268,20 @@ def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
     assert "from" not in body
 
 
+def test_retained_requests_are_found_and_counted(client: FlaskClient) -> None:
+    """The same filters as on the page; the values that occur with their counts; a page has fifty requests."""
+    body = fetch_json(client, "/api/v1/query/traces", service="vision-api", dom="preprocess", t="new")
+    second = fetch_json(client, "/api/v1/query/traces", service="vision-api", dom="preprocess", t="new", n="2")
+    names = [each["name"] for each in body["columns"]]
+    dominant = [row[names.index("dominant")] for row in body["rows"]]
+
+    assert set(dominant) == {"preprocess"}
+    assert (body["matching"], body["searched"] >= body["retained"]) == (body["retained"], True)
+    assert body["values"]["dominant"]["preprocess"] == body["matching"] > len(body["rows"]) == 50
+    assert body["rows"][-1][names.index("at")] >= second["rows"][0][names.index("at")]
+    assert body["values"]["attribute.http.response.status_code"]["200"] > 0
+
+
 def test_objectives_and_names(client: FlaskClient) -> None:
     """How each stands; which services and versions there are."""
     slos = fetch_json(client, "/api/v1/query/slo", service="vision-api")["objectives"]

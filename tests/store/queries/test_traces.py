@@ -120,24 +120,6 @@ def test_exemplars_between_two_latencies_are_selected(
     assert sorted(numbers(frame)) == found
 
 
-@pytest.mark.parametrize(
-    ("attribute", "found"),
-    [
-        (("http.response.status_code", "200"), 5),
-        (("cached", "False"), 5),
-        (("batch", "4"), 5),
-        (("batch", "5"), 0),
-        (("no", ""), 0),
-    ],
-)
-def test_exemplars_are_filtered_by_an_attribute(one: Site, attribute: tuple[str, str], found: int) -> None:
-    """Exemplars filter by an attribute of the request or a span; the limit applies after the filter."""
-    read = one.store.read
-
-    assert len(read.exemplars(one.around(), attribute=attribute)) == found
-    assert len(read.exemplars(one.around(), attribute=attribute, limit=2)) == min(found, 2)
-
-
 def test_an_exemplar_has_its_rank(one: Site) -> None:
     """The rank of an exemplar is the share of requests that are not slower; None without requests."""
     found = one.store.read.exemplars(one.around(service="shop")).set_index("dominant")

@@ -1,0 +1,219 @@
+"""Search of retained traces: filters, counts of the values that occur among them, and the requests of one page of a list.
+
+The attributes of a trace are in its compressed document, so at most `MAX_SEARCHED` traces are read, which takes some tenths of
+a second.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import pandas as pd
+from sqlalchemy import Row, Select, func, select
+
+from ...core import names
+from ...core.attributes import attribute, band_of
+from .. import records, schema
+from ..schema import storable, storable_name
+from ..selection import Selection
+from ..storage import StoreSnapshot
+from .fetch import QueryGroup
+from .traces import duration_range, exemplar_frame, select_traces
+
+# Maximum number of retained requests whose attributes are searched.
+MAX_SEARCHED = 5000
+# Dimensions of a request that are counted, beside its attributes.
+COUNTED = ("service", "version", "model", "route", "status", "dominant")
+_PREFIX = f"{names.ATTRIBUTE}."
+# Attributes that are not counted: measures of the agent, and the exact number of an attribute that is counted by band.
+_INTERNAL = ("stagelens.", names.BATCH_SIZE)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFilter:
+    """Conditions on retained requests, beside the selection.
+
+    Args:
+        dominant: Dominant stage; None for all.
+        between_seconds: Range [low, high) of the duration. [seconds]
+        attributes: Keys and values (as text, a number that is counted by band as the start of its band) of attributes of the root
+            or of a span; an empty value for any value. A request needs one of the values of each key.
+    """
+
+    dominant: str | None = None
+    between_seconds: tuple[float, float] = (0.0, math.inf)
+    attributes: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTraces:
+    """Result of a search.
+
+    Args:
+        page: Requests of the page as in `TraceQueries.exemplars`, with the column attributes (text by key, as in `TraceFilter`).
+        matching: Number of requests that match the filter, among the searched ones.
+        searched: Number of requests whose attributes were searched.
+        retained: Number of retained requests that match all conditions but those on attributes.
+        dimensions: Number of requests by value, most frequent first, for each of `COUNTED`.
+        attributes: The same for each attribute of the roots. The condition on an attribute, or on a dimension if all requests could
+            be searched, does not apply to its own counts, so that they show the other choices.
+    """
+
+    page: pd.DataFrame
+    matching: int
+    searched: int
+    retained: int
+    dimensions: Mapping[str, Mapping[str, int]]
+    attributes: Mapping[str, Mapping[str, int]]
+
+
+class TraceSearchQueries(QueryGroup):
+    """Search of retained traces."""
+
+    def search_traces(
+        self,
+        selection: Selection,
+        found_by: TraceFilter,
+        *,
+        order: Literal["slow", "time"] = "slow",
+        limit: int = 50,
+        offset: int = 0,
+    ) -> FoundTraces:
+        """Return one page of the retained requests that match, and the values that occur among all of them.
+
+        Args:
+            selection: Selection of the requests, by their start.
+            found_by: Further conditions.
+            order: Order of the requests: "slow" (slowest first) or "time" (newest first); equal ones by their ids.
+            limit: Maximum number of requests of the page.
+            offset: Number of matching requests before the page.
+        """
+        with self._snapshot() as snapshot:
+            statement, retained = _statement(snapshot, selection, found_by)
+            column = schema.traces.c.duration if order == "slow" else schema.traces.c.started
+            ordered = statement.order_by(column.desc(), schema.traces.c.trace_id, schema.traces.c.span_id)
+            search = _Search(_conditions(selection, found_by))
+            matching = [row for row in _rows(snapshot, ordered) if search.matches(row)]
+            shown = matching[offset : offset + limit]
+            page = exemplar_frame(snapshot, selection, shown, self._retention)
+            page["attributes"] = pd.Series([_attributes(row) for row in shown], dtype=object)
+            dimensions = {name: search.counted(Dimension(name)) for name in COUNTED}
+            attributes = {
+                key: search.counted(key) for key in sorted(key for key in search.counts if isinstance(key, str))
+            }
+            return FoundTraces(page, len(matching), search.searched, retained, dimensions, attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """Dimension of a request, as opposed to an attribute, whose key is a text."""
+
+    name: str
+
+
+Key = str | Dimension
+Condition = Callable[[Row[Any], Mapping[str, str]], bool]
+
+
+class _Search:
+    """Filter of traces that counts the values of those that match.
+
+    Args:
+        conditions: Condition on each attribute or dimension.
+    """
+
+    def __init__(self, conditions: Mapping[Key, Condition]) -> None:
+        self._conditions = conditions
+        self.counts: defaultdict[Key, Counter[str]] = defaultdict(Counter)
+        self.searched = 0
+
+    def counted(self, key: Key) -> dict[str, int]:
+        """Return the number of requests by value of *key*, most frequent first, equally frequent ones by value."""
+        return dict(sorted(self.counts[key].items(), key=lambda item: (-item[1], item[0])))
+
+    def matches(self, row: Row[Any]) -> bool:
+        """Return whether *row* matches all conditions; count its values to which all conditions but their own apply."""
+        self.searched += 1
+        own = _attributes(row)
+        failed = [key for key, condition in self._conditions.items() if not condition(row, own)]
+        if len(failed) < 2:  # noqa: PLR2004 - a value is not subject to its own condition
+            values: dict[Key, str] = {**own, **{Dimension(name): getattr(row, name) for name in COUNTED}}
+            for key in failed or values:
+                if values.get(key):
+                    self.counts[key][values[key]] += 1
+        return not failed
+
+
+def _statement(snapshot: StoreSnapshot, selection: Selection, found_by: TraceFilter) -> tuple[Select[Any], int]:
+    """Return the statement of the traces to search, and the number of traces that match all but the attributes.
+
+    The statement ignores the version, model, route, status and stage if the traces of all of them can be searched.
+    """
+    whole = replace(selection, version=None, model=None, route=None, status=None)
+    wide, narrow = (select_traces(each).where(*duration_range(found_by.between_seconds)) for each in (whole, selection))
+    if found_by.dominant is not None:
+        narrow = narrow.where(schema.traces.c.dominant == storable(found_by.dominant))
+    return wide if _count(snapshot, wide) <= MAX_SEARCHED else narrow, _count(snapshot, narrow)
+
+
+def _count(snapshot: StoreSnapshot, statement: Select[Any]) -> int:
+    return snapshot.connection.execute(select(func.count()).select_from(statement.subquery())).scalar_one()
+
+
+def _rows(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[Row[Any]]:
+    documents = statement.add_columns(schema.traces.c.spans, schema.series.c.model).limit(MAX_SEARCHED)
+    yield from snapshot.connection.execute(documents)
+
+
+def _conditions(selection: Selection, found_by: TraceFilter) -> dict[Key, Condition]:
+    wanted = {name: getattr(selection, name) for name in ("version", "model", "route", "status")}
+    stored = {name: storable_name(value) for name, value in wanted.items() if value is not None}
+    if found_by.dominant is not None:
+        stored["dominant"] = storable(found_by.dominant)
+    values: defaultdict[str, set[str]] = defaultdict(set)
+    for key, value in found_by.attributes:
+        name = key.removeprefix(_PREFIX)
+        values[name].add(_as_text(name, int(value)) if value.isdecimal() else value)
+    conditions: dict[Key, Condition] = {Dimension(name): _is_value(name, value) for name, value in stored.items()}
+    return conditions | {key: _has_attribute(key, some) for key, some in values.items()}
+
+
+def _is_value(name: str, value: str) -> Condition:
+    return lambda row, _: getattr(row, name) == value
+
+
+def _has_attribute(key: str, values: set[str]) -> Condition:
+    any_value = "" in values
+
+    def condition(row: Row[Any], own: Mapping[str, str]) -> bool:
+        if key in own:
+            return any_value or own[key] in values or _in_a_span(row, key, values)
+        return _in_a_span(row, key, None if any_value else values)
+
+    return condition
+
+
+def _in_a_span(row: Row[Any], key: str, values: set[str] | None) -> bool:
+    """Return whether the root or a span has an attribute *key*, with one of *values* unless None."""
+    document = records.unpack_trace(row.spans)
+    every = [document["attributes"], *(span.get("attributes", {}) for span in document["spans"])]
+    return any(key in each and (values is None or str(each[key]) in values) for each in every)
+
+
+def _attributes(row: Row[Any]) -> dict[str, str]:
+    """Return the attributes of the root that are counted, as text by key; numbers that are counted by band as their band."""
+    found = records.unpack_attributes(row.spans)
+    return {
+        key.removeprefix(_PREFIX): _as_text(key.removeprefix(_PREFIX), value)
+        for key, value in found.items()
+        if not key.startswith(_INTERNAL)
+    }
+
+
+def _as_text(key: str, value: object) -> str:
+    kind = attribute(key).kind
+    return band_of(kind, value) if kind != "text" and type(value) is int and value >= 0 else str(value)
