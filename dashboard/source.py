@@ -7,7 +7,7 @@ the services it covers, so that all parts of a page agree and a query runs once.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -189,6 +189,13 @@ class Source:
             file.refresh(self.now())
         known = file.current.channels if file is not None and file.current is not None else ()
         return [each.signing_secret for each in known if each.kind == kind and each.signing_secret]
+
+    def labels(self) -> Mapping[str, Mapping[str, str]]:
+        """Return the labels of each service, such as its team, from the SLO file."""
+        file = self.slo_file
+        if file is not None:
+            file.refresh(self.now())
+        return file.current.labels if file is not None and file.current is not None else {}
 
     @property
     def slo_file(self) -> LiveSloFile | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field
 
 from ...core.errors import ConfigError
-from ...core.settings.field_types import Texts, WebAddress, reject_value
+from ...core.settings.field_types import Text, Texts, WebAddress, reject_value
 from ...core.settings.live_file import FileError, LiveFile, read_documents, spell_problem
 from ...core.settings.section import Section, read_section
 from ...core.settings.yaml_config import Document, Place, Problem, spell
@@ -77,6 +77,7 @@ class _SloFile(Section):
     maintenance: tuple[Any, ...] = ()
     dashboard_url: WebAddress = ""
     regressions: Annotated[RegressionSettings | None, BeforeValidator(_regressions)] = None
+    labels: dict[Text, dict[Text, Text]] = Field(default_factory=dict, examples=["checkout: {team: payments}"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +91,7 @@ class Definitions:
         warnings: Warnings about ignored or doubtful settings, with file and line.
         included: Other files that were read, including files of secrets.
         regressions: Settings of the regression search; None disables it.
+        labels: Labels of each service, such as its team, by which the overview groups services.
     """
 
     slos: tuple[Slo, ...] = ()
@@ -98,6 +100,7 @@ class Definitions:
     warnings: tuple[str, ...] = ()
     included: tuple[Path, ...] = ()
     regressions: RegressionSettings | None = ALL_SERVICES
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     @property
     def channel_names(self) -> tuple[str, ...]:
@@ -222,6 +225,7 @@ def _definitions(
         channels=tuple(each for each in entries if each),
         dashboard_url=top.dashboard_url.rstrip("/") if top else "",
         regressions=top.regressions if top else None,
+        labels=top.labels if top else {},
     )
 
 

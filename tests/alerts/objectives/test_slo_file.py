@@ -106,6 +106,11 @@ dashbord_url: http://127.0.0.1:8600
             "slos:\n - a: b: c\n",
             "slo.yaml:2: this is not YAML: mapping values are not allowed here; check this line and the line above",
         ),
+        (
+            GOOD + "labels: {checkout: [payments]}\n",
+            "slo.yaml:7: labels.checkout is a list; write keys and values, such as `",
+        ),
+        (GOOD + "labels:\n  checkout: {team: [a]}\n", "slo.yaml:8: labels.checkout.team is a list; write a text"),
         (GOOD + "    objective: 0.9\n", "slo.yaml:7: slos[0].objective is written twice, first on line 4; keep one"),
         (
             GOOD.replace("250ms", "0ms"),
@@ -146,6 +151,13 @@ def test_numbers_are_valid_versions(slo_yaml: Path) -> None:
     slo_yaml.write_text(GOOD + "    version: 2\n", encoding="utf-8")
 
     assert read_slo_file(slo_yaml, {}).slos[0].version == "2"
+
+
+def test_services_have_labels(slo_yaml: Path) -> None:
+    """Labels belong to services, also to those without an objective; a number is a text."""
+    slo_yaml.write_text(GOOD + "labels:\n  checkout: {team: payments, tier: 1}\n", encoding="utf-8")
+
+    assert read_slo_file(slo_yaml, {}).labels == {"checkout": {"team": "payments", "tier": "1"}}
 
 
 @given(text=st.text(max_size=200) | st.binary(max_size=100))
