@@ -5,7 +5,7 @@ Engines report fixed buckets, which are treated as intervals, and exact sums.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -24,7 +24,7 @@ from ..retention import SETTLE_SECONDS
 from ..schema import storable_name
 from ..selection import Selection, moment
 from ..series import store_time
-from ..storage import Columns, PointQuery, StoreSnapshot, add_up
+from ..storage import Columns, PointQuery, Steps, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch, fetch_steps
 from .frames import with_step_times
 
@@ -204,6 +204,18 @@ def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) ->
     # A machine serves all models and routes, and also failed requests.
     whole = replace(selection, model=None, route=None, status=None)
     columns, steps = fetch_steps(snapshot, PointQuery(whole, (HARDWARE,)), step)
+    return hardware_table(columns, steps, selection)
+
+
+def hardware_table(columns: Columns, steps: Steps, selection: Selection, services: Sequence[str] = ()) -> pd.DataFrame:
+    """Return the hardware measures in *columns* as `ReplicaQueries.hardware` does.
+
+    Args:
+        columns: Points of HARDWARE.
+        steps: Steps of the points.
+        selection: Selection of the points.
+        services: Services of which `columns.series` has the positions; they become the index.
+    """
     values = {
         "at": steps.of(columns.times),
         "name": np.array(columns.stages, object)[columns.stage],
@@ -212,12 +224,16 @@ def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) ->
         "most": _maximum(columns),
     }
     added = {"n": "sum", "sum": "sum", "most": "max"}
-    found = pd.DataFrame(values).groupby(["at", "name"], sort=True).agg(added).reset_index()
+    keys = ["at", "name"]
+    if services:
+        values, keys = {**values, "service": np.array(services, object)[columns.series]}, ["service", *keys]
+    found = pd.DataFrame(values).groupby(keys, sort=True).agg(added).reset_index()
     names = [split_hardware_key(name) for name in found["name"]]
     made = found.assign(
         measure=[measure for measure, _ in names], place=[place for _, place in names], mean=found["sum"] / found["n"]
     )
-    return with_step_times(made[list(HARDWARE_COLUMNS)], steps, selection)
+    shown = made.set_index("service") if services else made
+    return with_step_times(shown[list(HARDWARE_COLUMNS)], steps, selection)
 
 
 def _maximum(columns: Columns) -> Floats:

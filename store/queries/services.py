@@ -7,7 +7,7 @@ so that the numbers are identical to those of `Reader.breakdown`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -17,16 +17,19 @@ import numpy as np
 import pandas as pd
 from sqlalchemy import func, select
 
-from ...core.names import REQUEST_DURATION, STATUS_ERROR
+from ...core.hardware import split_hardware_key
+from ...core.names import FAILED_CALL, HARDWARE, REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
+from ...core.stages import LOAD_START
 from .. import schema
 from ..events import EVENT_COLUMNS
 from ..schema import storable_name
 from ..selection import Selection, moment
 from ..storage import Columns, PointQuery, StoreSnapshot, sum_points
 from . import latency
-from .fetch import QueryGroup, fetch, fetch_steps
+from .fetch import QueryGroup, fetch, fetch_steps, points_with_key
 from .frames import frame, stage_frame, utc_times, with_step_times
 from .latency import BREAKDOWN_METRICS, Mixture
+from .replicas import hardware_table
 
 
 class ServiceQueries(QueryGroup):
@@ -71,6 +74,34 @@ class ServiceQueries(QueryGroup):
         """
         with self._snapshot() as snapshot:
             return _fleet_over_time(snapshot, Selection(start, end, environment=environment), step)
+
+    def fleet_waste(self, start: datetime, end: datetime, *, environment: str | None = None) -> pd.DataFrame:
+        """Return the time that the requests of each service waited or lost, and the time of its cold starts.
+
+        Returns:
+            Index service, sorted; columns queue_seconds (time in `queue`, of all requests), failed_calls (number of failed outbound
+            calls), failed_seconds (time in them), load_seconds (time of the loads and first runs of models of its processes that
+            ended in the window; their start up to the first request is left out, because it may be idle).
+        """
+        with self._snapshot() as snapshot:
+            return _fleet_waste(snapshot, Selection(start, end, environment=environment))
+
+    def fleet_hardware(
+        self,
+        start: datetime,
+        end: datetime,
+        step: timedelta,
+        measures: Collection[str],
+        *,
+        environment: str | None = None,
+    ) -> pd.DataFrame:
+        """Return some of the hardware measures of every service.
+
+        Returns:
+            The rows of `ReplicaQueries.hardware` of each service, with the index service.
+        """
+        with self._snapshot() as snapshot:
+            return _fleet_hardware(snapshot, Selection(start, end, environment=environment), step, measures)
 
     def versions(self, selection: Selection) -> pd.DataFrame:
         """Return the versions of a selection over its whole history.
@@ -179,6 +210,48 @@ def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timede
     made = pd.DataFrame(values).groupby(["service", "at"])["n"].sum().reset_index()
     made["service"] = [names[each] for each in made["service"]]
     return with_step_times(made, steps, selection)
+
+
+WASTE_COLUMNS = ("queue_seconds", "failed_calls", "failed_seconds", "load_seconds")
+_MICRO, _NANO = 1e-6, 1e-9
+
+
+def _fleet_waste(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
+    columns = fetch(snapshot, PointQuery(selection, (STAGE_TIME, FAILED_CALL), by="total"))
+    names, owned = _with_service_numbers(snapshot, selection, columns)
+    queued, failed = points_with_key(owned.of(STAGE_TIME), "queue"), owned.of(FAILED_CALL)
+    # Weights of `bincount` are floats, which are exact for microseconds up to 285 years.
+    made = {
+        "queue_seconds": np.bincount(queued.series, queued.counts, len(names)) * _MICRO,
+        "failed_calls": np.bincount(failed.series, failed.counts, len(names)).astype(np.int64),
+        "failed_seconds": np.bincount(failed.series, failed.sum, len(names)),
+    }
+    found = pd.DataFrame(made, index=pd.Index(names, name="service", dtype=object))
+    loads = _load_seconds(snapshot, selection)
+    return found.assign(load_seconds=[loads.get(name, 0.0) for name in names])
+
+
+def _load_seconds(snapshot: StoreSnapshot, selection: Selection) -> dict[str, float]:
+    table, (start, end) = schema.loads, selection.seconds
+    statement = (
+        select(table.c.service, func.sum(table.c.own))
+        .where(
+            table.c.ended >= round(start / _NANO), table.c.ended < round(end / _NANO), table.c.phase != LOAD_START.key
+        )
+        .group_by(table.c.service)
+    )
+    if selection.environment is not None:
+        statement = statement.where(table.c.environment == storable_name(selection.environment))
+    return {service: float(own) * _NANO for service, own in snapshot.connection.execute(statement)}
+
+
+def _fleet_hardware(
+    snapshot: StoreSnapshot, selection: Selection, step: timedelta, measures: Collection[str]
+) -> pd.DataFrame:
+    columns, steps = fetch_steps(snapshot, PointQuery(selection, (HARDWARE,), by="total"), step)
+    names, owned = _with_service_numbers(snapshot, selection, columns)
+    wanted = [place for place, key in enumerate(owned.stages) if split_hardware_key(key)[0] in measures]
+    return hardware_table(owned.where(np.isin(owned.stage, wanted)), steps, selection, names or ("",))
 
 
 def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:

@@ -49,6 +49,8 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "first_token_breakdown": read.first_token_breakdown(shop, PERCENTILES),
         "fleet": read.fleet(start, end, PERCENTILES),
         "fleet_over_time": read.fleet_over_time(start, end, STEP),
+        "fleet_hardware": read.fleet_hardware(start, end, STEP, ("cpu", "gpu")),
+        "fleet_waste": read.fleet_waste(start, end),
         "folds": read.folds(),
         "groups": read.groups(start),
         "hardware": read.hardware(shop, STEP),

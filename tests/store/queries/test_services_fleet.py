@@ -9,8 +9,11 @@ from random import Random
 import pandas as pd
 import pytest
 
-from stagelens.store import Selection
-from tests.support.raw_requests import NOON, Request, Series, Site
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import FAILED_CALL, HARDWARE
+from stagelens.store import Batch, Point, Selection
+from stagelens.store.events import StoredLoad
+from tests.support.raw_requests import NOON, NS, Request, Series, Site
 
 PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999)
 START, END = NOON - 2 * 3600 - 50, NOON + 20
@@ -123,3 +126,69 @@ def test_an_empty_store_has_no_services(sqlite_site: Callable[..., Site]) -> Non
     assert (len(rows), len(rates)) == (0, 0)
     assert {"percentile", "n", "value_seconds"} <= set(rows.columns)
     assert list(rates.columns) == ["service", "at", "n"]
+
+
+def test_the_waste_of_each_service_is_exact(fleet: Site) -> None:
+    """Time in queues equals the sum of the requests; cold starts count when they end in the window, without the start."""
+    window = fleet.between(START, END)
+    found = fleet.store.read.fleet_waste(window.start, window.end)
+    bank = fleet.store.read.fleet_waste(window.start, window.end, environment="stage")
+    inside = [each for each in drawn(1) if each.at >= NOON - 7200 - 50]
+    queued = {
+        name: sum(each.stages_ns["queue"] for each in inside if each.series.service == name)
+        for name in ("bank", "wide")
+    }
+
+    assert found.loc["bank", "queue_seconds"] == pytest.approx(queued["bank"] / 1e9, abs=1e-3)
+    assert bank["queue_seconds"].to_dict() == {
+        "shop": pytest.approx(bank.loc["shop", "queue_seconds"]),
+        "wide": pytest.approx(queued["wide"] / 1e9, abs=1e-3),
+    }
+    assert (found["failed_calls"].sum(), found["failed_seconds"].sum(), found["load_seconds"].sum()) == (0, 0.0, 0.0)
+
+
+def test_failed_calls_and_cold_starts_are_counted(sqlite_site: Callable[..., Site]) -> None:
+    """Failed calls of all kinds with their time; phases of cold starts that ended in the window, without the start."""
+    one = sqlite_site()
+    calls = Histogram()
+    for seconds in (0.5, 1.5):
+        calls.record(seconds)
+    points = [Point(SERIES[4], FAILED_CALL, kind, NOON - 60, calls) for kind in ("triton:timeout", "http:500")]
+    phases = [("start", NOON - 90, 80), ("read", NOON - 60, 7), ("first_run", NOON - 50, 2), ("read", NOON - 9000, 40)]
+    loads = [
+        StoredLoad("bank", "7", "prod", "a", "web:1", phase, "m", "", (ended - own) * NS, ended * NS, own * NS)
+        for phase, ended, own in phases
+    ]
+    one.store.write([Batch("a", points, loads=loads)])
+    window = one.between(START, END)
+    found = one.store.read.fleet_waste(window.start, window.end).loc["bank"]
+
+    assert (found["failed_calls"], found["failed_seconds"], found["load_seconds"]) == (4, pytest.approx(4.0), 9.0)
+    assert one.store.read.fleet_waste(window.start, window.end, environment="stage").empty
+
+
+def test_the_hardware_of_each_service_equals_a_separate_query(sqlite_site: Callable[..., Site]) -> None:
+    """The same values by step and place, of the chosen measures only."""
+    one = sqlite_site()
+    for number, series in enumerate(SERIES):
+        for measure, value in (("gpu", 0.1 * number), ("memory", 1e9)):
+            histogram = Histogram()
+            histogram.record(value)
+            one.store.write(
+                [
+                    Batch(
+                        f"{number}{measure}",
+                        [Point(series, HARDWARE, f"{measure} web/gpu{number}", NOON - 60, histogram)],
+                    )
+                ]
+            )
+    window, step = one.between(START, END), timedelta(minutes=10)
+    found = one.store.read.fleet_hardware(window.start, window.end, step, ("gpu",))
+    shop = one.store.read.hardware(Selection(window.start, window.end, service="shop"), step)
+
+    assert set(found.index) == {"bank", "shop", "wide"}
+    pd.testing.assert_frame_equal(
+        found.loc["shop"].reset_index(drop=True),
+        shop[shop["measure"] == "gpu"].reset_index(drop=True),
+        check_dtype=False,
+    )
