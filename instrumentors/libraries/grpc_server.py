@@ -398,8 +398,8 @@ def _recorded(exchange: GrpcExchange, convert: Any) -> Any:
 def _serialize_response(original: Any) -> Any:
     timed_original = timed_call("serialize")(original)
 
-    def _serialize_response(rpc_event: Any, state: Any, *rest: Any) -> Any:
-        serialized = timed_original(rpc_event, state, *rest)
+    def _serialize_response(rpc_event: Any, state: Any, *rest: Any, **named: Any) -> Any:
+        serialized = timed_original(rpc_event, state, *rest, **named)
         exchange = vars(state).get("stagelens")
         return serialized if exchange is None else exchange.sized(serialized)
 

@@ -423,7 +423,7 @@ print(*[mark for mark in marks[::3]])
 """
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
-    assert completed.stdout.split() == ["@open", "load", "@model", "@device"]
+    assert completed.stdout.split() == ["@open", "@arrival", "load", "@model", "@device"]
 
 
 def test_the_first_call_of_a_model_is_load(in_a_request: Finished) -> None:

@@ -397,7 +397,7 @@ def test_a_capturing_stream_is_not_timed(host: Host, net: Net, x: torch.Tensor, 
     request = Request(host)
     net(x)
     x.cpu()
-    captured = records, request.marks[3:]
+    captured = records, request.marks[6:]
     source.default.capturing = False
     net(x)
     request.close()
