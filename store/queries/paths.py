@@ -94,7 +94,9 @@ class PathQueries(QueryGroup):
         with self._snapshot() as snapshot:
             traces = schema.traces
             statement = select_documents().where(traces.c.trace_id == storable(trace_id).lower())
-            rows = snapshot.connection.execute(statement.order_by(traces.c.started).limit(MAX_REQUESTS_A_TRACE))
+            rows = snapshot.connection.execute(
+                statement.order_by(traces.c.started, traces.c.span_id).limit(MAX_REQUESTS_A_TRACE)
+            )
             return [retained_trace(row) for row in rows]
 
     def slow_paths(self, selection: Selection, percentile: float) -> SlowPaths | None:
@@ -224,10 +226,11 @@ def _counted_edges(snapshot: StoreSnapshot, selection: Selection) -> dict[tuple[
     found: dict[tuple[str, str], tuple[Histogram, int]] = {}
     for service in {known[number][0] for number in set(columns.series.tolist()) if number in known}:
         for place, key in enumerate(columns.stages):
-            caller = split_attribute_key(key)[1]
+            name, caller = split_attribute_key(key)
             own = [known.get(number, ("", ""))[0] == service for number in columns.series.tolist()]
             chosen = columns.where((columns.stage == place) & own)
-            if caller and len(chosen):
+            # SQLite matches prefixes in any case.
+            if caller and name == CALLER.key and len(chosen):
                 failed = [known[number][1] == STATUS_ERROR for number in chosen.series.tolist()]
                 found[caller, service] = (add_up(chosen).histogram(), int(chosen.counts[failed].sum()))
     return found

@@ -96,7 +96,7 @@ def write_traces(one: Site) -> None:
             "slow",
             "forward",
             {"forward": n * NS},
-            [{"name": "é"}],
+            [{"name": "é", "stage": "forward", "start_ns": 0, "duration_ns": 5}],
             {"a": n},
         )
         for n in range(1, 6)

@@ -106,6 +106,7 @@ def _beside(request: Request, random: Random) -> Iterator[Point]:
 def _trace(request: Request, number: int) -> KeptTrace:
     identity = (f"{number:032x}", f"{number:016x}")
     spent = sum(request.stages_ns.values())
+    spans = [{"name": "é", "stage": request.dominant, "start_ns": 0, "duration_ns": spent}]
     return KeptTrace(
-        *identity, request.series, request.at * NS, spent, "slow", request.dominant, request.stages_ns, [{"name": "é"}]
+        *identity, request.series, request.at * NS, spent, "slow", request.dominant, request.stages_ns, spans
     )

@@ -90,7 +90,7 @@ def test_counted_callers_have_latency_and_errors(one: Site) -> None:
         histogram = Histogram(ATTRIBUTE_SCALE)
         for each in seconds:
             histogram.record(each)
-        keys = (attribute_key(CALLER.key, caller), attribute_key("tenant", "acme"))
+        keys = (attribute_key(CALLER.key, caller), attribute_key("tenant", "acme"), attribute_key("Caller", "x"))
         series = Series("ranker", status=status)
         points += [Point(series, REQUEST_BY_ATTRIBUTE, key, AT, histogram) for key in keys]
     one.store.write([Batch("attributes", points)])
