@@ -107,6 +107,7 @@ class Incident:
         runbook: URL of the runbook; empty for none.
         course: Burn rate, or latency percentile in seconds, over time; None without requests.
         shared: Attributes that slow requests share, strongest first.
+        replica: Sentence about the replica that is slower than the others; empty without one.
         limit: Burn rate from which the rule fires, or usual latency in seconds; None for missing traffic.
         between: Bounds of the onset with 95 % confidence; None if unknown.
     """
@@ -140,6 +141,7 @@ class Incident:
     runbook: str = ""
     course: Trend | None = None
     shared: tuple[SharedAttribute, ...] = ()
+    replica: str = ""
     limit: float | None = None
     between: tuple[datetime, datetime] | None = None
 
@@ -278,6 +280,7 @@ def _incident(found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequenc
         runbook=finding.runbook,
         course=finding.course,
         shared=finding.shared,
+        replica=finding.replica,
         limit=finding.burn.threshold if finding.burn else finding.shift and finding.shift.before_seconds,
         between=finding.between and (_utc(finding.between[0]), _utc(finding.between[1])),
     )

@@ -197,6 +197,7 @@ class Finding:
         where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
         functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
         shared: Attributes that slow requests share, strongest first.
+        replica: Sentence about the replica that is slower than the others; empty without one.
     """
 
     name: str
@@ -221,6 +222,7 @@ class Finding:
     absence: MissingTraffic | None = None
     functions: tuple[FunctionGrowth, ...] = ()
     shared: tuple[SharedAttribute, ...] = ()
+    replica: str = ""
 
     @property
     def blamed(self) -> StageGrowth | None:

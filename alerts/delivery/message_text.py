@@ -294,7 +294,8 @@ def message_facts(message: Message) -> list[tuple[str, str]]:
         facts = [burn_rate_fact(finding.burn, over=over), _time_fact(message), *left, *_overruns(finding)]
     else:
         facts = [*regression_facts(_regression(finding)), _time_fact(message)]
-    return [*facts, *_shared(finding)]
+    replica = [("Slow replica", finding.replica)] if finding.replica else []
+    return [*facts, *replica, *_shared(finding)]
 
 
 def _overruns(finding: Finding) -> list[tuple[str, str]]:

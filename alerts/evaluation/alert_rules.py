@@ -21,6 +21,7 @@ from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
 from .evidence import (
+    CALM_BEFORE,
     burn_rate_trend,
     code_growth,
     counts_by_step,
@@ -31,6 +32,7 @@ from .evidence import (
     stage_budgets,
     stage_excess,
 )
+from .replica_evidence import slow_replica_text
 from .slo_status import Measurement, measure_slo
 
 # Length of the search for the onset and its cause.
@@ -70,6 +72,7 @@ def describe_burn(
         growth=growth,
         functions=code_growth(read, calm, slo.select(began, now), growth, slo.objective),
         shared=_shared(read, measured, tier, slo.select(began, now)),
+        replica=slow_replica_text(read, slo.select(began - CALM_BEFORE, now)) if slo.kind == "latency" else "",
         version=_suspected_release(read, slo, trouble, now),
         stage=slo.stage or "",
         exemplars=slow_requests(read, slo, began, now, dashboard_url),

@@ -11,7 +11,7 @@ from ...core import hardware as measures
 from ...core.settings.values import format_size
 from ...core.stages import label
 from ...store import Reader, Selection
-from ..formatting import latency, percent, times, whole
+from ..formatting import latency, moment_of, percent, times, whole
 
 STEPS = 60
 # Replicas are counted once a minute: of a longer window, the last hour is also looked at minute by minute.
@@ -45,6 +45,12 @@ def slow_replica(read: Reader, selection: Selection) -> ReplicaOutlier | None:
     found = [each for window in dict.fromkeys((selection, recent)) if (each := _found(read, window))]
     # The longer window has the earlier onset.
     return found[0] if found else None
+
+
+def slow_replica_text(read: Reader, selection: Selection) -> str:
+    """Return the sentence about the slow replica of *selection*, with its onset in UTC; "" without one."""
+    found = slow_replica(read, selection)
+    return outlier_sentence(found, moment_of(found.onset)) if found else ""
 
 
 def _found(read: Reader, selection: Selection) -> ReplicaOutlier | None:

@@ -31,6 +31,7 @@ from ..delivery.message import Exemplar, Finding, Trend
 from ..delivery.message import LatencyRegression as Slower
 from ..evaluation.evidence import CALM_BEFORE, code_growth, exemplar_of, filters_of, shared_attributes
 from ..evaluation.evidence import dashboard_link as link_of
+from ..evaluation.replica_evidence import slow_replica_text
 from ..objectives.slo import Slo
 from .canary import VersionPair, version_group
 from .series import DAY, SPENT_STEP, WatchedSeries, minute_start, select_minutes, stage_seconds
@@ -327,6 +328,7 @@ def _finding(
         # A regression of the mean is one of most requests.
         functions=code_growth(context.read, calm, slow, growth, 0.5 if slower.at == MEAN else quantile),
         shared=shared_attributes(context.read, slow, quantile),
+        replica=slow_replica_text(context.read, replace(slow, start=slow.start - CALM_BEFORE)),
         version=version,
         exemplars=requests_above(context.read, about, times, slower.before_seconds, context.dashboard_url),
         course=latency_trend(context.read, about, times, None if slower.at == MEAN else quantile),

@@ -202,6 +202,8 @@ def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str
     for grown in found.stages[:2]:
         text = f"{stage_name(grown.stage)} grew {duration(grown.seconds, sign=True)}, {of_the_excess(grown)}"
         yield "Stage", text[0].upper() + text[1:], path
+    if found.replica:
+        yield "Replica", found.replica, incident_path(view, found, "replicas")
     for each in found.functions[:1]:
         yield (
             "Code",

@@ -109,6 +109,7 @@ def webhook_payload(message: Message) -> dict[str, Any]:
         "stages": [{"stage": row.stage, "seconds": row.seconds, "share": row.share} for row in finding.growth],
         "functions": [_function(each) for each in finding.functions],
         "overruns": [dataclasses.asdict(each) for each in finding.overruns],
+        "replica": finding.replica,
         "shared": [dataclasses.asdict(each) for each in finding.shared],
         "also": list(message.also),
         "exemplars": [dataclasses.asdict(each) for each in finding.exemplars],

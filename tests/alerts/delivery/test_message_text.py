@@ -48,6 +48,7 @@ RENDERERS: dict[str, Callable[[Message], Any]] = {
     "webhook": webhook.webhook_payload,
     "mail": lambda message: email.mail_text(message).splitlines(),
 }
+SLOW_REPLICA = "web-7 is 3 times slower than the other 11 since 14:02 UTC on 20 November: Forward +38 ms."
 LARGE = SharedAttribute("request size 1 MB and more", 0.06, 0.71)
 RESIZE = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True)
 GROWN = "preprocess grew +180 ms, 92 % in resize (serve.py:41)"
@@ -193,6 +194,7 @@ def hostile(draw: st.DrawFn, message: Message, finding: Finding) -> Message:
         exemplars=exemplars,
         functions=functions,
         shared=tuple(SharedAttribute(each, 0.1, 0.9) for each in draw(st.lists(words, max_size=3))),
+        replica=draw(words),
         link=LINK,
     )
     turned = turn(replace(message, finding=finding), draw(st.sampled_from(TURNS)))
@@ -247,9 +249,9 @@ def test_a_webhook_gets_every_field_of_a_finding(message: Message, finding: Find
 
 def test_a_finding_round_trips_through_the_database(message: Message, finding: Finding) -> None:
     """A finding stored as JSON is equal after parsing; one of an older version has no functions."""
-    message = replace(message, finding=replace(finding, functions=(RESIZE,), shared=(LARGE,)))
+    message = replace(message, finding=replace(finding, functions=(RESIZE,), shared=(LARGE,), replica=SLOW_REPLICA))
     stored = json.loads(json.dumps(message.to_json()))
-    newer = ("functions", "shared")
+    newer = ("functions", "shared", "replica")
     older = {**stored, "finding": {key: value for key, value in stored["finding"].items() if key not in newer}}
 
     assert Message.from_json(stored) == message
@@ -269,6 +271,16 @@ def test_every_channel_names_what_slow_requests_share(message: Message, finding:
     assert webhook.webhook_payload(explained)["shared"] == [
         {"label": "request size 1 MB and more", "share_all": 0.06, "share_slow": 0.71}
     ]
+
+
+def test_every_channel_names_the_slow_replica(message: Message, finding: Finding) -> None:
+    """With its whole sentence, which the replies to a first message leave out."""
+    explained = replace(message, finding=replace(finding, replica=SLOW_REPLICA))
+    sent = {name: json.dumps(render(explained), ensure_ascii=False) for name, render in RENDERERS.items()}
+    del sent["slack_reply"]
+
+    assert [name for name, text in sent.items() if SLOW_REPLICA not in text] == []
+    assert webhook.webhook_payload(explained)["replica"] == SLOW_REPLICA
 
 
 def test_every_channel_names_the_function_that_grew(message: Message, finding: Finding) -> None:

@@ -10,9 +10,13 @@ from pathlib import Path
 
 import numpy as np
 
+from stagelens.alerts.evaluation.alert_rules import describe_burn
 from stagelens.alerts.evaluation.replica_evidence import hardware_sentence, outlier_sentence, slow_replica
+from stagelens.alerts.evaluation.slo_status import measure_slo
 from stagelens.alerts.formatting import TIMES
+from stagelens.alerts.objectives.slo import Slo
 from stagelens.analysis.comparison import StageGrowth
+from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.analysis.replicas import HardwareDifference, ReplicaOutlier, ReplicaTable
 from stagelens.core.hardware import MEMORY, THROTTLED
 from stagelens.store import Batch, Selection, Series, Store
@@ -73,6 +77,19 @@ def test_a_replica_that_is_slow_on_each_route_is_named(tmp_path: Path) -> None:
 
     assert found is not None
     assert found.place == places[2]
+
+
+def test_a_firing_objective_names_the_slow_replica(tmp_path: Path) -> None:
+    """With its onset in UTC, for messages and the page of the incident; another kind of objective does not."""
+    store = store_of(tmp_path, traffic(slow=20.0))
+    slo = Slo("shop-latency", SERVICE, 0.999, timedelta(days=30), timedelta(milliseconds=250))
+    measured = measure_slo(store.read, slo, default_burn_rate_policy(), NOW)
+    found = describe_burn(store.read, measured, NOW, before=None, dashboard_url="")
+    store.close()
+
+    assert found is not None
+    assert found.replica.startswith("checkout-7f6b9 is ")
+    assert "slower than the other 11 since 22:44 UTC on 14 November" in found.replica
 
 
 def test_sentences_name_percentile_time_stage_and_machine() -> None:
