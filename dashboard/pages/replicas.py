@@ -15,12 +15,13 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.replica_evidence import STEPS, outlier_sentence, slow_replica
 from ...analysis.replicas import ReplicaLatency, ReplicaOutlier, ReplicaTable, latencies
+from ...core.attributes import REPLICA
 from ...core.hardware import GPU_CLOCK, host_of
 from ...core.histogram import has_enough_samples
 from ...core.stages import LOAD_PHASES, LOAD_START
 from ..ui.components import Node, card, empty, link, pill, strip, table
 from ..ui.format import UNKNOWN, count, day, duration, megahertz, percentile, several, span, times
-from ..view import ONLY_COLD, WITHOUT_COLD, service_path
+from ..view import ONLY_COLD, WITHOUT_COLD, attributes_text, service_path
 from .hardware import hardware_frame
 from .page import Context, Page, panel, records
 from .service_frame import service_page
@@ -112,11 +113,13 @@ def _slow_line(context: Context) -> Component | None:
     found = slow_replica_of(context)
     if found is None:
         return None
-    href = context.view.link("/traces", svc=context.service, **context.view.scope)
+    # A host has several replicas, and the filter takes one.
+    own = attributes_text([(REPLICA.key, found.place)]) if found.place != host_of(found.place) else None
+    href = context.view.link("/traces", svc=context.service, at=own, **context.view.scope)
     about: list[Node] = [f"{_version_note(context, found)}{several(found.requests, 'request')} since then. "]
     inside = [
         html.Div(slow_sentence(context, found), className="big"),
-        html.Div([*about, link("Slow requests →", href=href, className="link")], className="muted"),
+        html.Div([*about, link("Its traces →" if own else "Traces →", href=href, className="link")], className="muted"),
     ]
     return html.Div(html.Div(inside, className="say"), className="verdict")
 

@@ -50,6 +50,11 @@ def test_the_slow_replica_is_named_with_its_reason(slow: Store, tab: str) -> Non
     assert (f"Cool the GPU of {NAME}, or move it to another machine" in text) == (tab == "/advice")
 
 
+def test_the_sentence_links_to_the_traces_of_the_replica(slow: Store) -> None:
+    """Of the process, within the window."""
+    assert f"/traces?svc={SERVICE}&at=replica:{SLOW}&from=now-45m" in str(page(slow, f"/s/{SERVICE}/replicas").body)
+
+
 def test_the_slow_replica_is_the_first_row(slow: Store) -> None:
     """With its latency, version, clock, age and restarts; the other replicas follow."""
     tables = {each.name: each for each in page_data(page(slow, f"/s/{SERVICE}/replicas").body).tables}
