@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -101,11 +101,7 @@ class TraceSearchQueries(QueryGroup):
             shown = matching[offset : offset + limit]
             page = exemplar_frame(snapshot, selection, shown, self._retention)
             page["attributes"] = pd.Series([_attributes(row) for row in shown], dtype=object)
-            dimensions = {name: search.counted(Dimension(name)) for name in COUNTED}
-            attributes = {
-                key: search.counted(key) for key in sorted(key for key in search.counts if isinstance(key, str))
-            }
-            return FoundTraces(page, len(matching), search.searched, retained, dimensions, attributes)
+            return FoundTraces(page, len(matching), search.searched, retained, search.dimensions(), search.attributes())
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +112,8 @@ class Dimension:
 
 
 Key = str | Dimension
-Condition = Callable[[Row[Any], Mapping[str, str]], bool]
+# Condition on a row, given the attributes of its root.
+Condition = Callable[[Row[Any], Mapping[str, Any]], bool]
 
 
 class _Search:
@@ -128,24 +125,46 @@ class _Search:
 
     def __init__(self, conditions: Mapping[Key, Condition]) -> None:
         self._conditions = conditions
-        self.counts: defaultdict[Key, Counter[str]] = defaultdict(Counter)
+        self._dimensions: Counter[tuple[str, str]] = Counter()
+        # By the key and the value in the document: equal values, of which there are few, become texts once.
+        self._attributes: Counter[tuple[str, Any]] = Counter()
         self.searched = 0
-
-    def counted(self, key: Key) -> dict[str, int]:
-        """Return the number of requests by value of *key*, most frequent first, equally frequent ones by value."""
-        return dict(sorted(self.counts[key].items(), key=lambda item: (-item[1], item[0])))
 
     def matches(self, row: Row[Any]) -> bool:
         """Return whether *row* matches all conditions; count its values to which all conditions but their own apply."""
         self.searched += 1
-        own = _attributes(row)
-        failed = [key for key, condition in self._conditions.items() if not condition(row, own)]
-        if len(failed) < 2:  # noqa: PLR2004 - a value is not subject to its own condition
-            values: dict[Key, str] = {**own, **{Dimension(name): getattr(row, name) for name in COUNTED}}
-            for key in failed or values:
-                if values.get(key):
-                    self.counts[key][values[key]] += 1
+        found = records.unpack_attributes(row.spans)
+        failed = [key for key, condition in self._conditions.items() if not condition(row, found)]
+        own = failed[0] if failed else None
+        if len(failed) > 1:
+            return False
+        if not isinstance(own, Dimension):
+            keys = (own, _PREFIX + own) if own is not None else None
+            self._attributes.update(
+                pair for pair in found.items() if (pair[0] in keys if keys else not pair[0].startswith(_INTERNAL))
+            )
+        if not isinstance(own, str):
+            names = COUNTED if own is None else (own.name,)
+            self._dimensions.update((name, getattr(row, name)) for name in names)
         return not failed
+
+    def dimensions(self) -> dict[str, dict[str, int]]:
+        """Return the number of requests by value of each dimension."""
+        counts = _by_key((name, value, number) for (name, value), number in self._dimensions.items() if value)
+        return {name: counts.get(name, {}) for name in COUNTED}
+
+    def attributes(self) -> dict[str, dict[str, int]]:
+        """Return the number of requests by value of each attribute."""
+        texts = ((key.removeprefix(_PREFIX), value, number) for (key, value), number in self._attributes.items())
+        return _by_key((key, _as_text(key, value), number) for key, value, number in texts)
+
+
+def _by_key(counted: Iterable[tuple[str, str, int]]) -> dict[str, dict[str, int]]:
+    """Return the sums of the numbers by key and value, the most frequent value first, equally frequent ones by value."""
+    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for key, value, number in counted:
+        found[key][value] += number
+    return {key: dict(sorted(found[key].items(), key=lambda item: (-item[1], item[0]))) for key in sorted(found)}
 
 
 def _statement(snapshot: StoreSnapshot, selection: Selection, found_by: TraceFilter) -> tuple[Select[Any], int]:
@@ -187,12 +206,13 @@ def _is_value(name: str, value: str) -> Condition:
 
 
 def _has_attribute(key: str, values: set[str]) -> Condition:
-    any_value = "" in values
+    wanted = None if "" in values else values
 
-    def condition(row: Row[Any], own: Mapping[str, str]) -> bool:
-        if key in own:
-            return any_value or own[key] in values or _in_a_span(row, key, values)
-        return _in_a_span(row, key, None if any_value else values)
+    def condition(row: Row[Any], found: Mapping[str, Any]) -> bool:
+        value = found.get(_PREFIX + key)
+        if value is None:
+            return _in_a_span(row, key, wanted)
+        return wanted is None or _as_text(key, value) in wanted
 
     return condition
 
@@ -205,15 +225,16 @@ def _in_a_span(row: Row[Any], key: str, values: set[str] | None) -> bool:
 
 
 def _attributes(row: Row[Any]) -> dict[str, str]:
-    """Return the attributes of the root that are counted, as text by key; numbers that are counted by band as their band."""
-    found = records.unpack_attributes(row.spans)
-    return {
-        key.removeprefix(_PREFIX): _as_text(key.removeprefix(_PREFIX), value)
-        for key, value in found.items()
+    """Return the attributes of the root that are counted, as text by key."""
+    found = (
+        (key.removeprefix(_PREFIX), value)
+        for key, value in records.unpack_attributes(row.spans).items()
         if not key.startswith(_INTERNAL)
-    }
+    )
+    return {key: _as_text(key, value) for key, value in found}
 
 
 def _as_text(key: str, value: object) -> str:
+    """Return the value of an attribute as text; a number that is counted by band as the start of its band."""
     kind = attribute(key).kind
     return band_of(kind, value) if kind != "text" and type(value) is int and value >= 0 else str(value)
