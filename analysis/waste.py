@@ -66,6 +66,10 @@ class Waste:
         known = self.per_hour is not None and self.replicas
         return (self.per_hour or 0.0) / (self.replicas or 1) * self.load_seconds / HOUR_SECONDS if known else None
 
+    def paid(self, kind: WasteKind) -> float:
+        """Return the cost of the waste of *kind*; 0 if it is unknown [currency]."""
+        return {"idle": self.idle_cost, "loads": self.load_cost}.get(kind) or 0.0
+
     def amount(self, kind: WasteKind) -> tuple[float, float]:
         """Return the sort key of *kind*: what is known in money is compared first, for idle machines by money, then by share."""
         idle = (self.idle_cost or 0.0, 0.0 if self.busy is None else 1 - self.busy)
@@ -86,15 +90,14 @@ def largest_waste(found: Iterable[Waste]) -> tuple[WasteKind, Waste] | None:
     [('idle', 'chat'), ('queue', 'ocr')]
     """
     every = list(found)
-    money = {("idle", each): each.idle_cost or 0.0 for each in every} | {
-        ("loads", each): each.load_cost or 0.0 for each in every
-    }
-    seconds = {(kind, each): each.amount(kind)[0] for each in every for kind in _IN_SECONDS}
-    for amounts in (money, seconds):
-        largest = max(amounts, key=lambda item: amounts[item], default=None)
-        if largest is not None and amounts[largest] > 0:
-            return largest
-    return None
+    paid: list[tuple[WasteKind, Waste]] = [(kind, each) for each in every for kind in _IN_MONEY]
+    dearest = max(paid, key=lambda pair: pair[1].paid(pair[0]), default=None)
+    if dearest is not None and dearest[1].paid(dearest[0]) > 0:
+        return dearest
+    spent: list[tuple[WasteKind, Waste]] = [(kind, each) for each in every for kind in _IN_SECONDS]
+    longest = max(spent, key=lambda pair: pair[1].amount(pair[0]), default=None)
+    return longest if longest is not None and any(longest[1].amount(longest[0])) else None
 
 
+_IN_MONEY: tuple[WasteKind, ...] = ("idle", "loads")
 _IN_SECONDS: tuple[WasteKind, ...] = ("queue", "calls", "loads")

@@ -188,7 +188,7 @@ def test_the_hardware_of_each_service_equals_a_separate_query(sqlite_site: Calla
 
     assert set(found.index) == {"bank", "shop", "wide"}
     pd.testing.assert_frame_equal(
-        found.loc["shop"].reset_index(drop=True),
+        found[found.index == "shop"].reset_index(drop=True),
         shop[shop["measure"] == "gpu"].reset_index(drop=True),
         check_dtype=False,
     )
