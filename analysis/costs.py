@@ -112,11 +112,15 @@ class Costs:
         """Currency sign or code."""
         return self.prices.currency if self.prices else ""
 
-    def per_hour(self, service: str, environment: str | None = None) -> float | None:
-        """Return the hourly cost of *service* in *environment* (all environments if None); None without a price."""
+    def per_hour(self, service: str, environment: str | None = None, *, named: bool = False) -> float | None:
+        """Return the hourly cost of *service* in *environment* (all environments if None); None without a price.
+
+        With *named*, only prices that name the environment count: a price of all environments is not that of each of them.
+        """
         prices = self.prices
-        found = prices.of(service, environment) if prices else ()
-        return sum(each.per_hour for each in found) if found else None
+        priced = prices.of(service, environment) if prices else ()
+        found = [each.per_hour for each in priced if not named or each.environment is not None]
+        return sum(found) if found else None
 
     def replicas(self, service: str, environment: str | None = None) -> int | None:
         """Return the number of replicas that the price of *service* covers; None if the file does not state it."""

@@ -6,6 +6,7 @@ breakdown, so that the overview, the side bar and the page of a service show equ
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
@@ -136,6 +137,11 @@ class ServiceRow:
         return self.seen.service
 
     @property
+    def environment(self) -> str:
+        """Environment of the requests; "" for all of them."""
+        return self.context.view.text("env") or ""
+
+    @property
     def now(self) -> Measures:
         """Measures in the window."""
         return self.seen.measures
@@ -206,6 +212,37 @@ def _urgent_first(context: Context) -> list[ServiceRow]:
         for name, each in seen.items()
     ]
     return sorted(rows, key=lambda row: row.urgency)
+
+
+def by_environment(context: Context) -> list[ServiceRow]:
+    """Return the services of the window once for each environment, those with a burning budget first.
+
+    A service without any environment is one row. The release of a service in several environments is left out.
+    """
+    return context.once(_by_environment)
+
+
+def _by_environment(context: Context) -> list[ServiceRow]:
+    every, view, source = urgent_first(context), context.view, context.source
+    parts = [
+        Context(replace(view, query={**view.query, "env": name}), source)
+        for name in source.cached(source.read.environments)
+    ]
+    number = Counter(name for part in parts for name in measures_in_window(part))
+    releases = {row.service: row.release for row in every if number[row.service] == 1}
+    rows = [
+        ServiceRow(
+            fleet=part,
+            context=part.of(name),
+            seen=each,
+            slos=slos_of(part, name),
+            incidents=incidents_of(part, name),
+            release=releases.get(name),
+        )
+        for part in parts
+        for name, each in measures_in_window(part).items()
+    ]
+    return sorted([*rows, *(row for row in every if not number[row.service])], key=lambda row: row.urgency)
 
 
 def _fleet_measures(

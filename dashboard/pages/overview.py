@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -31,17 +32,29 @@ from ..ui.format import (
     target,
     times,
 )
-from ..view import incident_page, service_path, slo_path
+from ..view import attributes_text, incident_page, service_path, slo_path
 from .collectors import service_quota_line
 from .comparison_text import short_name
 from .measures import KINDS, ServiceRow, urgent_first
-from .overview_table import MANY, events_card, rates_by_service, released, services_card, stage_time_card
+from .overview_table import (
+    MANY,
+    chosen_grouping,
+    events_card,
+    groupings,
+    label_keys,
+    rates_by_service,
+    released,
+    services_card,
+    stage_time_card,
+)
 from .page import Context, Page, no_data, panel
 from .regressions import Release
+from .scope_filter import Option, filter_chip, menu
 from .service_map import map_card
 from .service_status import COLOURS, clock_or_date, state_counts, state_note
 from .slo import unwatched_line
 from .slo_spent import blamed_stage
+from .waste import waste_card
 
 _MOST = 3
 # Maximum number of findings behind "more"; each costs a few queries.
@@ -67,11 +80,13 @@ def render(context: Context) -> Page:
     )
     body: list[Node] = [
         _head(context, rows, shown),
+        _groups(context, rows),
         unwatched_line(context),
         service_quota_line(context),
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
         panel("Services", lambda: services_card(context, shown)),
+        panel("Waste", lambda: waste_card(context, shown) or html.Span()),
         panel("Calls between services", lambda: map_card(context) or html.Span()),
         below,
     ]
@@ -81,7 +96,56 @@ def render(context: Context) -> Page:
 def _matches_filter(context: Context, row: ServiceRow) -> bool:
     kind, words = context.view.choice("kind", "", *KINDS), (context.view.text("q") or "").casefold().split()
     name = f"{row.service} {row.seen.model}".casefold()
-    return (not kind or row.seen.kind == kind) and all(word in name for word in words)
+    fits = (not kind or row.seen.kind == kind) and all(word in name for word in words)
+    return fits and has_labels(context, row.service)
+
+
+def has_labels(context: Context, service: str) -> bool:
+    """Return whether *service* has the labels of the address: one of the values of each key."""
+    labels = context.source.labels().get(service, {})
+    wanted: dict[str, set[str]] = {}
+    for key, value in context.view.attributes:
+        wanted.setdefault(key, set()).add(value)
+    return all(key in labels and ("" in values or labels[key] in values) for key, values in wanted.items())
+
+
+def _groups(context: Context, rows: list[ServiceRow]) -> Component | None:
+    """Return the menus of the labels, with a chip for each chosen one, and the groupings; None without any."""
+    view, names = context.view, groupings(context)
+    options = {"": ("No groups", view.here(by=None))} | {key: (name, view.here(by=key)) for key, name in names.items()}
+    chosen = [
+        filter_chip(
+            key.capitalize(),
+            value or "any",
+            view.here(at=attributes_text(each for each in view.attributes if each != (key, value))),
+            f"{key.capitalize()} {value}: remove this filter",
+        )
+        for key, value in view.attributes
+    ]
+    parts: list[Node] = [
+        *(_label_menu(context, key, rows) for key in label_keys(context)),
+        *chosen,
+        html.Span(className="grow") if names else None,
+        link_tabs("Group by", options, chosen_grouping(context)) if names else None,
+    ]
+    shown = [each for each in parts if each is not None]
+    return html.Div(shown, className="filters") if shown else None
+
+
+def _label_menu(context: Context, key: str, rows: list[ServiceRow]) -> Component | None:
+    """Return the menu of the values of a label, with their number of services; None without a choice."""
+    view, labels = context.view, context.source.labels()
+    values = Counter(labels.get(row.service, {}).get(key, "") for row in rows)
+    if len(values) < 2:  # noqa: PLR2004 - a single value is no choice
+        return None
+    others = [pair for pair in view.attributes if pair[0] != key]
+    options: dict[str, Option] = {"": (f"Any {key}", view.here(at=attributes_text(others)))}
+    for value, number in sorted(values.items(), key=lambda item: (-item[1], item[0])):
+        if value:
+            options[value] = (value, view.here(at=attributes_text([*others, (key, value)])), str(number))
+    chosen = next((value for name, value in view.attributes if name == key), "")
+    shown = f"{'Another' if chosen else 'Any'} {key}"
+    return menu([shown], options, chosen, title=f"{key.capitalize()}: {chosen or 'any'}", css="menu side-menu")
 
 
 def _head(context: Context, rows: list[ServiceRow], shown: list[ServiceRow]) -> Component:
@@ -134,7 +198,7 @@ def _requests(context: Context, rows: list[ServiceRow], total: int) -> Component
     below = f"{count(total)} request{'s' * (total != 1)}"
     if growth is not None:
         below = delta(growth, worse_up=False, after=context.view.compared_words)
-    by_service = rates_by_service(context)
+    by_service = context.once(rates_by_service)
     own = [by_service[row.service] for row in rows if row.service in by_service]
     rates = [sum(each) for each in zip(*own, strict=True)]
     return tile("Requests", count(total / context.seconds), "/s", below, spark(rates))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -35,12 +36,12 @@ from ..ui.components import (
     table,
 )
 from ..ui.format import UNKNOWN, count, duration, money, percent, span, times, whole
-from ..view import service_path, slo_path
+from ..view import attributes_text, service_path, slo_path
 from .comparison import window_name
 from .events import TimelineEvent, timeline_events
-from .measures import KINDS, ServiceRow
+from .measures import KINDS, ServiceRow, by_environment, urgent_first
 from .page import Context
-from .service_status import COLOURS
+from .service_status import COLOURS, state_counts
 
 _MAX_LEGEND = 4
 _MAX_EVENTS = 8
@@ -48,6 +49,8 @@ _BUSY_HINT = "Mean number of concurrent requests in each stage, for all services
 # Number of services from which the table is grouped and has a filter.
 MANY = 30
 _A_PAGE = 50
+ENVIRONMENT = "environment"
+_MAX_ENVIRONMENTS, _MAX_LABELS = 12, 6
 _MAX_BUSIEST = 6
 _DEFAULT = "burn"
 _TROUBLED = ("burning", "at_risk")
@@ -59,12 +62,18 @@ _UNKNOWN = html.Span(UNKNOWN, className="muted")
 
 def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
     """Return the table of *rows*, sorted by the column in the address, 50 rows a page."""
+    grouping = chosen_grouping(context)
+    if grouping == ENVIRONMENT:
+        names = {row.service for row in rows}
+        rows = [row for row in by_environment(context) if row.service in names]
     columns = _columns(context, rows)
     key, backwards = _order(context, columns)
     ordered = _sorted(rows, key, columns.get(key), backwards=backwards)
-    grouped = len(rows) > MANY and key == _DEFAULT and not backwards
-    if grouped:
-        ordered.sort(key=lambda row: _GROUPS.index(_group(row)))
+    group = _group_by(context, grouping)
+    if group is None and len(rows) > MANY and key == _DEFAULT and not backwards:
+        group = _urgent_or_kind
+    if group is not None:
+        ordered.sort(key=lambda row: group(row).order)
     pages = max(-(-len(ordered) // _A_PAGE), 1)
     page = context.view.page_of(pages)
     shown = ordered[(page - 1) * _A_PAGE : page * _A_PAGE]
@@ -72,35 +81,100 @@ def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
         _head(context, name, column, "" if name != key else "-" if backwards else "+")
         for name, column in columns.items()
     ]
-    lines = _grouped(shown, ordered, columns) if grouped else [_line(row, columns) for row in shown]
+    lines = _grouped(shown, ordered, columns, group) if group else [_line(row, columns) for row in shown]
     body = table(head, lines, "Services", css="fleet") if rows else _no_match(context)
     sub = _spoken_row(columns.get(key), key, backwards=backwards)
     tools = html.Span(legend(_busiest_stages(rows)), className="hide")
-    foot = _pages(context, page, pages, len(ordered)) if pages > 1 else None
-    return card("Services", body, sub=sub, tools=tools, foot=foot, flush=True)
+    foot = [*(_pages(context, page, pages, len(ordered)) if pages > 1 else []), _without_environment(context, rows)]
+    return card("Services", body, sub=sub, tools=tools, foot=[each for each in foot if each], flush=True)
+
+
+def _without_environment(context: Context, rows: Sequence[ServiceRow]) -> str | None:
+    """Return a note on the requests without an environment that are in no row; None if all are in *rows*."""
+    if chosen_grouping(context) != ENVIRONMENT:
+        return None
+    shown = {row.service for row in rows}
+    counted = sum(row.now.requests for row in urgent_first(context) if row.service in shown)
+    left = counted - sum(row.now.requests for row in rows)
+    return f"{count(left)} requests without an environment are in no group. " if left > 0 else None
+
+
+def groupings(context: Context) -> dict[str, str]:
+    """Return the names of what the services can be grouped by, by their keys in the address; empty without a choice."""
+    environments = context.source.cached(context.source.read.environments)
+    # Each environment takes the queries of a whole fleet.
+    several = not context.view.text("env") and 1 < len(environments) <= _MAX_ENVIRONMENTS
+    found = {ENVIRONMENT: "Environment"} if several else {}
+    return found | {key: key.capitalize() for key in label_keys(context) if key != ENVIRONMENT}
+
+
+def label_keys(context: Context) -> list[str]:
+    """Return the keys of the labels of services: the team first, then by name."""
+    keys = {key for labels in context.source.labels().values() for key in labels}
+    return sorted(keys, key=lambda key: (key != "team", key))[:_MAX_LABELS]
+
+
+def chosen_grouping(context: Context) -> str:
+    """Return what the address groups the services by; "" for nothing."""
+    return context.view.choice("by", "", *groupings(context))
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Group of services.
+
+    Args:
+        order: Sort key of the group.
+        name: Name of the group.
+        href: Address of the services of the group alone; "" for none.
+    """
+
+    order: tuple[object, ...]
+    name: str
+    href: str = ""
+
+
+def _group_by(context: Context, key: str) -> Callable[[ServiceRow], _Group] | None:
+    """Return the function that returns the group of a service; None without a grouping."""
+    if not key:
+        return None
+    view, labels = context.view, context.source.labels()
+
+    def group(row: ServiceRow) -> _Group:
+        value = row.environment if key == ENVIRONMENT else labels.get(row.service, {}).get(key, "")
+        if not value:
+            return _Group((True, ""), f"No {key}")
+        others = [pair for pair in view.attributes if pair[0] != key]
+        alone = {"env": value} if key == ENVIRONMENT else {"at": attributes_text([*others, (key, value)])}
+        return _Group((False, value), value, view.here(by=None, **alone))
+
+    return group
+
+
+def _urgent_or_kind(row: ServiceRow) -> _Group:
+    name = _TROUBLE if row.state in _TROUBLED else KINDS[row.seen.kind]
+    return _Group((_GROUPS.index(name),), name)
 
 
 def _columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
     """Return the columns that have values, by their key in the address."""
-    rates = rates_by_service(context)
-    promised, costs = any(row.slo for row in rows), _costs(context, rows)
+    promised, costs = any(row.slo for row in rows), hourly_costs(context, rows)
     columns = {
         "name": Column("Service", lambda row: row.service.casefold(), _name, "", rising=True),
-        "status": Column("Status", _severity, _status, "hide"),
-        "rate": Column(
-            "Requests", lambda row: row.now.requests / row.seconds, lambda row: _rate(row, rates.get(row.service, []))
-        ),
+        "status": Column("Status", _severity, _status, "hide", total=_states),
+        "rate": Column("Requests", lambda row: row.now.requests / row.seconds, _rate, total=_total_rate),
         "p50": Column("p50", lambda row: row.now.p50, lambda row: duration(row.now.p50)),
         "p99": Column("p99", lambda row: row.now.p99, _p99, "r"),
         "change": Column(context.view.compared_words or "change", lambda row: row.p99_change, _change),
         "where": Column("Stages of p99", _dominant_share, _stage_cell, "barcell"),
         "budget": Column("Budget left", _budget_left, _budget, "hide", rising=True) if promised else None,
         _DEFAULT: Column("Burn 1 h", lambda row: -row.urgency[1], _burn) if promised else None,
-        "errors": Column("Errors", lambda row: row.now.error_ratio, _errors),
+        "errors": Column("Errors", lambda row: row.now.error_ratio, _errors, total=_total_errors),
         "cost": Column(
             f"{_currency(context)} / 1 M".strip(),
-            lambda row: costs.get(row.service),
-            lambda row: money(costs.get(row.service), _currency(context)),
+            lambda row: _cost_of_million([row], costs),
+            lambda row: money(_cost_of_million([row], costs), _currency(context)),
+            total=lambda group: money(_cost_of_million(group, costs), _currency(context)),
         )
         if costs
         else None,
@@ -134,18 +208,28 @@ def _head(context: Context, key: str, column: Column, sorted_by: str) -> Compone
     return html.Th(link([column.title, arrow], href=href, className="by"), className=column.css, scope="col", **more)
 
 
-def _grouped(shown: Sequence[ServiceRow], ordered: Sequence[ServiceRow], columns: dict[str, Column]) -> list[Component]:
-    """Return the table rows by group: services with problems first, then by kind."""
+def _grouped(
+    shown: Sequence[ServiceRow],
+    ordered: Sequence[ServiceRow],
+    columns: dict[str, Column],
+    group_of: Callable[[ServiceRow], _Group],
+) -> list[Component]:
+    """Return the table rows by group, each below a row with the sums of the whole group."""
+    members: dict[_Group, list[ServiceRow]] = {}
+    for row in ordered:
+        members.setdefault(group_of(row), []).append(row)
     lines: list[Component] = []
-    for name, group in groupby(shown, key=_group):
-        number = sum(_group(row) == name for row in ordered)
-        lines.append(html.Tr(html.Th(f"{name} · {number}", colSpan=len(columns), scope="colgroup"), className="group"))
-        lines += [_line(row, columns) for row in group]
+    for group, rows in groupby(shown, key=group_of):
+        whole_group = members[group]
+        text = f"{group.name} · {len(whole_group)}"
+        name = link(text, href=group.href) if group.href else text
+        sums = [html.Td(column.total(whole_group), className=column.css) for column in list(columns.values())[1:]]
+        # Phones hide the columns of the sums.
+        hidden = html.Span([" · ", _total_rate(whole_group)], className="sum")
+        title = html.Th([name, hidden], scope="rowgroup")
+        lines.append(html.Tr([title, *sums], className="group"))
+        lines += [_line(row, columns) for row in rows]
     return lines
-
-
-def _group(row: ServiceRow) -> str:
-    return _TROUBLE if row.state in _TROUBLED else KINDS[row.seen.kind]
 
 
 def _line(row: ServiceRow, columns: dict[str, Column]) -> Component:
@@ -172,8 +256,23 @@ def _status(row: ServiceRow) -> Component:
     return row.status.badge
 
 
-def _rate(row: ServiceRow, rates: list[float]) -> list[Node]:
+def _rate(row: ServiceRow) -> list[Node]:
+    rates = row.fleet.once(rates_by_service).get(row.service, [])
     return [spark(rates, css="spk"), " ", html.Span(f"{count(row.now.requests / row.seconds)}/s", className="rate")]
+
+
+def _total_rate(rows: Sequence[ServiceRow]) -> Node:
+    return html.Span(f"{count(sum(row.now.requests / row.seconds for row in rows))}/s", className="rate")
+
+
+def _total_errors(rows: Sequence[ServiceRow]) -> Node:
+    requests = sum(row.now.requests for row in rows)
+    return percent(sum(row.now.errors for row in rows) / requests if requests else None, 2)
+
+
+def _states(rows: Sequence[ServiceRow]) -> Node:
+    """Return how many of *rows* do not meet their objectives, by state."""
+    return ", ".join(state_counts([row.slo.state for row in rows if row.slo is not None]))
 
 
 def _p99(row: ServiceRow) -> Node:
@@ -235,16 +334,24 @@ def _errors(row: ServiceRow) -> Node:
     return percent(row.now.error_ratio, 2)
 
 
-def _costs(context: Context, rows: Sequence[ServiceRow]) -> dict[str, float]:
-    """Return the cost of a million requests of each service with a price."""
-    costs = context.source.costs
-    found: dict[str, float] = {}
+def hourly_costs(context: Context, rows: Sequence[ServiceRow]) -> dict[tuple[str, str], float]:
+    """Return the hourly cost of each row with a price, by service and environment."""
+    costs, number = context.source.costs, Counter(row.service for row in rows)
+    found: dict[tuple[str, str], float] = {}
     for row in rows if costs else ():
-        price = costs.per_hour(row.service, context.view.text("env")) if costs else None
-        each = None if price is None else cost_of_request(price, row.seconds, row.now.requests)
-        if each is not None:
-            found[row.service] = each * MILLION
+        price = costs.per_hour(row.service, row.environment or None, named=number[row.service] > 1) if costs else None
+        if price is not None:
+            found[row.service, row.environment] = price
     return found
+
+
+def _cost_of_million(rows: Sequence[ServiceRow], costs: Mapping[tuple[str, str], float]) -> float | None:
+    """Return the cost of a million requests of those *rows* that have a price; None without one."""
+    priced = [(costs[row.service, row.environment], row) for row in rows if (row.service, row.environment) in costs]
+    requests = sum(row.now.requests for _, row in priced)
+    spent = sum(price * row.seconds for price, row in priced)
+    each = cost_of_request(spent, 1.0, requests) if priced else None
+    return None if each is None else each * MILLION
 
 
 def _currency(context: Context) -> str:
@@ -270,7 +377,7 @@ def _spoken_row(column: Column | None, key: str, *, backwards: bool) -> str:
 
 
 def _no_match(context: Context) -> Component:
-    back = link("Show all services", href=context.view.here(q=None, kind=None), className="btn")
+    back = link("Show all services", href=context.view.here(q=None, kind=None, at=None), className="btn")
     return empty("No service matches", actions=[back])
 
 
@@ -359,6 +466,10 @@ def _event_line(context: Context, event: TimelineEvent) -> Component:
     )
 
 
+def _no_total(_rows: Sequence[ServiceRow]) -> None:
+    """Return nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class Column:
     """Column of the service table.
@@ -369,6 +480,7 @@ class Column:
         cell: Function that returns the cell of a row.
         css: CSS class of header and cells.
         rising: Whether the first click sorts in ascending order.
+        total: Function that returns the cell of a group of rows; empty for values that do not add up.
     """
 
     title: str
@@ -376,3 +488,4 @@ class Column:
     cell: Callable[[ServiceRow], Nodes]
     css: str = "r hide"
     rising: bool = False
+    total: Callable[[Sequence[ServiceRow]], Nodes] = _no_total

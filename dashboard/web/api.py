@@ -30,12 +30,15 @@ from ...store import KeptTrace
 from ...store.schema import storable
 from ...store.selection import moment
 from ..pages.comparison import chosen_pair, compared, grown_at, newest_pair
+from ..pages.measures import urgent_first
+from ..pages.overview import has_labels
 from ..pages.page import Context, Page
 from ..pages.replicas import replica_table, slow_replica_of
 from ..pages.service_map import shown_edges
 from ..pages.shared_attributes import selected_requests
 from ..pages.slo_spent import stage_budget_use
 from ..pages.traces import find_traces
+from ..pages.waste import waste_of
 from ..source import Source
 from ..ui.page_export import PageData, page_data
 from ..view import API_PREFIX, ONLY_COLD, ORDER, SCOPE, WITHOUT_COLD, View, parse
@@ -89,6 +92,10 @@ _SHARES = ["service", "stage", "mean_seconds", "share"]
 _EDGES = [
     *("caller", "called", "requests_per_second", "counted", "p50_seconds", "p99_seconds", "error_ratio"),
     *("share_of_slow_requests", "retained"),
+]
+_WASTE = [
+    *("service", "idle_cost", "idle_share", "queue_seconds"),
+    *("failed_calls", "failed_seconds", "load_seconds", "load_cost"),
 ]
 _V1 = f"{API_PREFIX}v1"
 _EXPORT = ("path", "chart", "table", "format")
@@ -600,6 +607,23 @@ def _traces(context: Context, _given: Arguments) -> dict[str, Any]:
     }
 
 
+def _waste(context: Context, _given: Arguments) -> dict[str, Any]:
+    costs, shown = context.source.costs, [row for row in urgent_first(context) if has_labels(context, row.service)]
+    rows = [
+        (
+            *(each.service, each.idle_cost, None if each.busy is None else 1 - each.busy, each.queue_seconds),
+            *(each.failed_calls, each.failed_seconds, each.load_seconds, each.load_cost),
+        )
+        for each in waste_of(context, shown)
+    ]
+    labels = {row.service: context.source.labels().get(row.service, {}) for row in shown}
+    return {
+        "currency": costs.currency if costs else None,
+        "labels": labels,
+        **table_json(pd.DataFrame(rows, columns=_WASTE)),
+    }
+
+
 def _slo(context: Context, given: Arguments) -> dict[str, Any]:
     found = [
         each
@@ -655,6 +679,7 @@ QUERIES: dict[str, ApiQuery] = {
     "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),
     "replicas": ApiQuery(("service", "version", *_PART, *_WINDOW), _replicas),
     "traces": ApiQuery(("service", "version", *_PART, *_OF_TRACES, *_WINDOW), _traces, about_one=False),
+    "waste": ApiQuery(("at", *_WINDOW), _waste, about_one=False),
     "slo": ApiQuery(("service", "name"), _slo, about_one=False),
     "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
 }

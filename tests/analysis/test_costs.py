@@ -58,6 +58,7 @@ def test_a_price_is_of_a_service_in_an_environment_or_in_all(file: Path) -> None
     assert found.replicas("chat") == 4
     assert found.replicas("ocr-api") is None
     assert found.per_hour("rerank") is None
+    assert (found.per_hour("ocr-api", "prod", named=True), found.per_hour("chat", "prod", named=True)) == (12.4, None)
 
 
 @pytest.mark.parametrize(

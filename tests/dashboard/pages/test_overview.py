@@ -21,11 +21,11 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.figures.heatmap import heat_figure
 from stagelens.dashboard.figures.over_time import busy_seconds, fleet_figure
 from stagelens.dashboard.figures.time_axis import TimeAxis
-from stagelens.dashboard.pages.measures import ServiceRow, measure, urgent_first
-from stagelens.dashboard.pages.overview_table import services_card
+from stagelens.dashboard.pages.measures import ServiceRow, by_environment, measure, urgent_first
+from stagelens.dashboard.pages.overview_table import hourly_costs, services_card
 from stagelens.dashboard.pages.page import Context
 from stagelens.dashboard.source import Source
-from stagelens.dashboard.ui.format import THIN, duration
+from stagelens.dashboard.ui.format import THIN, count, duration
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import side
@@ -394,3 +394,86 @@ def test_rows_are_ordered_by_urgency(source: Source) -> None:
 
     assert [row.service for row in rows] == names(source, "/")
     assert rows == sorted(rows, key=lambda row: row.urgency)
+
+
+TEAMS = """slos:
+  - {name: a, service: service-299, objective: 0.99, threshold: 10ms, window: 30d}
+labels:
+  service-299: {team: payments, tier: gold}
+  service-298: {team: payments, tier: free}
+  service-297: {team: search}
+"""
+
+
+@pytest.fixture
+def labelled(crowd: Store, tmp_path: Path) -> Source:
+    """The crowd, of which three services have labels."""
+    path = tmp_path / "slo.yaml"
+    path.write_text(TEAMS)
+    return Source(crowd, AlertsReader(crowd, LiveSloFile(path, {})), NOW.timestamp)
+
+
+def test_services_are_filtered_by_labels(labelled: Source) -> None:
+    """One of the values of each key; the menus count services; every state is an address."""
+    page = page_of(context_at(labelled, "/"))
+    assert page is not None
+    found = {words(each): each.href for each in all_of(page.body, html.A)}
+
+    assert found["payments 2"] == "/?at=team:payments"
+    assert names(labelled, "/?at=team:payments") == ["service-299", "service-298"]
+    assert names(labelled, "/?at=team:payments,tier:gold") == ["service-299"]
+    assert sorted(names(labelled, "/?at=tier")) == ["service-298", "service-299"]
+    assert "No service matches" in text_of(labelled, "/?at=team:nobody")
+
+
+def test_services_are_grouped_by_a_label_with_sums(labelled: Source) -> None:
+    """Groups are in order of their names, services without the label come last; a group links to its services alone."""
+    context = context_at(labelled, "/?by=team")
+    table = services_card(context, urgent_first(context))
+    groups = [each for each in all_of(table, html.Tr) if getattr(each, "className", "") == "group"]
+    first = groups[0]
+
+    assert [words(each.children[0].children[0]) for each in groups] == [
+        "payments · 2",
+        "search · 1",
+        f"No team · {MANY - 3}",
+    ]
+    assert next(all_of(first, html.A)).href == "/?at=team:payments"
+    assert words(first.children[2]) == f"{count(2 * 1000 / urgent_first(context)[0].seconds)}/s"
+
+
+def test_services_are_grouped_by_environment(tmp_path: Path) -> None:
+    """A service has one row for each of its environments, with the requests of that environment alone."""
+    store = Store.open(f"sqlite:///{tmp_path / 'two.db'}", clock=NOW.timestamp)
+    at = int(NOW.timestamp()) // 10 * 10 - 120
+    points: list[Point] = []
+    for service, environment, number in (
+        ("shop", "prod", 300),
+        ("shop", "dev", 20),
+        ("bank", "prod", 50),
+        ("old", "", 5),
+    ):
+        histogram = Histogram()
+        for _ in range(number):
+            histogram.record(0.01)
+        points.append(Point(Series(service, "1", environment), REQUEST_DURATION, "forward", at, histogram))
+    store.write([Batch("two", points)])
+    prices = tmp_path / "prices.yaml"
+    prices.write_text('currency: "$"\nprices:\n  - {service: shop, per_hour: 9}\n  - {service: bank, per_hour: 4}\n')
+    source = Source(store, None, NOW.timestamp, config=DashboardConfig(port=0, prices=prices))
+    context = context_at(source, "/?by=environment&sort=name")
+    shown = urgent_first(context)
+    rows = by_environment(context)
+    costs = hourly_costs(context, rows)
+    text = words(services_card(context, shown))
+    store.close()
+
+    assert sorted((row.service, row.environment, row.now.requests) for row in rows) == [
+        ("bank", "prod", 50),
+        ("old", "", 5),
+        ("shop", "dev", 20),
+        ("shop", "prod", 300),
+    ]
+    # The price of `shop` does not say for which of its environments.
+    assert costs == {("bank", "prod"): 4.0}
+    assert text.index("dev") < text.index("prod") < text.index("No environment")

@@ -268,6 +268,18 @@ def test_compare_defaults_to_the_newest_versions(client: FlaskClient) -> None:
     assert "from" not in body
 
 
+def test_waste_has_a_row_for_each_service(client: FlaskClient) -> None:
+    """All services, also those that the page leaves out; unknown values are null; labels select services."""
+    body = fetch_json(client, "/api/v1/query/waste")
+    names = [each["name"] for each in body["columns"]]
+    queued = {row[0]: row[names.index("queue_seconds")] for row in body["rows"]}
+
+    assert set(queued) == {"vision-api", "chat-llm", "fraud-score"}
+    assert queued["vision-api"] > 0
+    assert (body["currency"], body["rows"][0][names.index("idle_cost")]) == (None, None)
+    assert fetch_json(client, "/api/v1/query/waste", at="team:nobody")["rows"] == []
+
+
 def test_retained_requests_are_found_and_counted(client: FlaskClient) -> None:
     """The same filters as on the page; the values that occur with their counts; a page has fifty requests."""
     body = fetch_json(client, "/api/v1/query/traces", service="vision-api", dom="preprocess", t="new")
