@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from stagelens.core.histogram import Histogram
 from stagelens.store import Selection, Store
@@ -171,54 +165,6 @@ def test_sigterm_ends_the_server_in_any_thread(tmp_path: Path) -> None:
     )
 
     assert ended.returncode == 0
-
-
-@pytest.mark.stacks
-def test_kill_9_under_load_neither_loses_nor_duplicates(tmp_path: Path) -> None:
-    """After two kills every batch that was retried until acknowledged is in the store exactly once."""
-    address: list[str] = []
-    stop = threading.Event()
-    sent: list[int] = []
-
-    def send(sender: int) -> None:
-        choice = random.Random(sender)
-        for number in itertools.count():
-            if stop.is_set():
-                return
-            requests = choice.randint(1, 50)
-            body, name = batch(requests), f"s{sender}:{number}"
-            _until(partial(_acknowledged, address, body, name))
-            sent.append(requests)
-
-    server = Server(tmp_path)
-    address.append(server.url("OTLP/HTTP"))
-    senders = [threading.Thread(target=send, args=(sender,)) for sender in range(4)]
-    for sender in senders:
-        sender.start()
-    for _ in range(2):
-        before = len(sent)
-        _until(lambda before=before: len(sent) >= before + 40)
-        server.kill()
-        server = Server(tmp_path)
-        address.append(server.url("OTLP/HTTP"))
-    stop.set()
-    for sender in senders:
-        sender.join()
-    code = server.terminate()
-
-    assert code == 0
-    assert counted(tmp_path) == sum(sent)
-
-
-def _acknowledged(address: list[str], body: bytes, name: str) -> bool:
-    return post(address[-1], body, name) == 200
-
-
-def _until(done: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    while not done():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.01)
 
 
 def test_up_exposes_alert_metrics(tmp_path: Path) -> None:
