@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,10 +58,19 @@ def source(site: Callable[..., Site]) -> Site:
     return filled(site())
 
 
+@pytest.fixture(scope="module")
+def filled_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Database file with data of every kind."""
+    path = tmp_path_factory.mktemp("filled") / "stagelens.db"
+    filled(Site(f"sqlite:///{path}", {})).close()
+    return path
+
+
 @pytest.fixture
-def file_source(sqlite_site: Callable[..., Site]) -> Site:
+def file_source(filled_file: Path, tmp_path: Path, opened_sites: list[Site]) -> Site:
     """Store in a file with data of every kind, for tests that do not depend on the engine of the source."""
-    return filled(sqlite_site())
+    opened_sites.append(Site(f"sqlite:///{shutil.copy(filled_file, tmp_path)}", {}))
+    return opened_sites[-1]
 
 
 def filled(one: Site) -> Site:
