@@ -28,10 +28,29 @@ import numpy as np, onnxruntime
 from magika import Magika
 magika = Magika()
 """
+# Three models with a class, and thus a route, each: importing PyTorch takes longer than all of it.
 TORCH = """
+import threading
 import torch
-model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+def model(name):
+    return type(name, (torch.nn.Sequential,), {})(torch.nn.Linear(2, 2), torch.nn.ReLU())
 x = torch.ones(1, 2)
+trained = model("Trained")
+trained(x).sum().backward()
+with torch.no_grad():
+    trained(x)
+    torch.nn.MSELoss()(x, x)
+trained.eval()
+trained(x)
+try:
+    model("Failing").eval()(torch.ones(1, 3))
+except RuntimeError as error:
+    print("raised")
+shared = model("Shared").eval()
+shared(x)
+threads = [threading.Thread(target=shared, args=(x,)) for _ in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
 """
 
 
@@ -51,7 +70,7 @@ def test_each_model_run_of_a_script_is_a_request() -> None:
 
 
 @pytest.mark.parametrize(
-    "server", ["import starlette", "import flask", "import django.core.handlers.wsgi", "stagelens.request('batch')"]
+    "server", ["import starlette", "import django.core.handlers.wsgi", "stagelens.request('batch')"]
 )
 def test_a_process_with_a_server_or_requests_counts_no_model_calls(server: str) -> None:
     """Model calls outside of its requests are warm-ups or background work."""
@@ -70,38 +89,26 @@ def test_a_module_call_in_a_request_is_not_counted_again() -> None:
     assert requests_of(SESSION + code) == ["internal batch - load"]
 
 
-def test_the_outermost_module_is_the_request_and_training_is_none() -> None:
+@pytest.fixture(scope="module")
+def torch_requests() -> list[str]:
+    """Requests of the script with three models of PyTorch."""
+    return requests_of(TORCH)
+
+
+def test_the_outermost_module_is_the_request_and_training_is_none(torch_requests: list[str]) -> None:
     """Also not counted: a loss and an activation, which have no parameters."""
-    code = """
-model(x).sum().backward()
-with torch.no_grad():
-    model(x)
-    torch.nn.MSELoss()(x, x)
-model.eval()
-model(x)
-"""
-    assert requests_of(TORCH + code) == ["internal Sequential - forward", "internal Sequential - forward"]
+    assert [line for line in torch_requests if "Trained" in line] == ["internal Trained - forward"] * 2
+    assert {line.split()[1] for line in torch_requests[1:]} == {"Trained", "Failing", "Shared"}
 
 
-def test_an_exception_is_an_error_of_the_request_and_is_raised() -> None:
-    code = """
-try:
-    model.eval()(torch.ones(1, 3))
-except RuntimeError as error:
-    print("raised")
-"""
-    assert requests_of(TORCH + code) == ["raised", "internal Sequential RuntimeError load"]
+def test_an_exception_is_an_error_of_the_request_and_is_raised(torch_requests: list[str]) -> None:
+    assert torch_requests[0] == "raised"
+    assert [line for line in torch_requests if "Failing" in line] == ["internal Failing RuntimeError load"]
 
 
-def test_each_thread_counts_its_outermost_calls() -> None:
-    code = """
-import threading
-model.eval()(x)
-threads = [threading.Thread(target=model, args=(x,)) for _ in range(4)]
-for thread in threads: thread.start()
-for thread in threads: thread.join()
-"""
-    assert requests_of(TORCH + code) == ["internal Sequential - load", *["internal Sequential - forward"] * 4]
+def test_each_thread_counts_its_outermost_calls(torch_requests: list[str]) -> None:
+    calls = [line for line in torch_requests if "Shared" in line]
+    assert calls == ["internal Shared - load", *["internal Shared - forward"] * 4]
 
 
 def test_generate_and_a_pipeline_are_one_request_each() -> None:
