@@ -122,12 +122,17 @@ def counted(folder: Path) -> int:
         store.close()
 
 
-def test_sigterm_drains_and_exits_zero(tmp_path: Path) -> None:
-    """Acknowledged data are in the file, and the exit code is 0."""
+def test_metrics_include_alerts_and_sigterm_drains(tmp_path: Path) -> None:
+    """Prometheus needs one address for collector and alerts; acknowledged data are in the file, and the exit code is 0."""
     with running(tmp_path) as server:
-        status = post(server.url("OTLP/HTTP"), batch(7), "a:1")
+        url = server.url("OTLP/HTTP")
+        with urllib.request.urlopen(f"{url}/metrics") as response:
+            text = response.read().decode()
+        status = post(url, batch(7), "a:1")
         code = server.terminate()
 
+    assert "stagelens_collector_healthy 1.0" in text
+    assert 'stagelens_alerts_open_incidents{severity="page"} 0.0' in text
     assert (status, code) == (200, 0)
     assert counted(tmp_path) == 7
 
@@ -165,15 +170,6 @@ def test_sigterm_ends_the_server_in_any_thread(tmp_path: Path) -> None:
     )
 
     assert ended.returncode == 0
-
-
-def test_up_exposes_alert_metrics(tmp_path: Path) -> None:
-    """Prometheus needs one address for the metrics of collector and alerts."""
-    with running(tmp_path) as server, urllib.request.urlopen(f"{server.url('OTLP/HTTP')}/metrics") as response:
-        text = response.read().decode()
-
-    assert "stagelens_collector_healthy 1.0" in text
-    assert 'stagelens_alerts_open_incidents{severity="page"} 0.0' in text
 
 
 def test_collector_dashboard_and_alerts_run_separately_over_one_file(tmp_path: Path) -> None:
