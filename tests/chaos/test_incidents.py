@@ -15,14 +15,10 @@ from tests.support.postgresql_server import Server
 pytestmark = pytest.mark.stacks
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Generator[Store]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/alerts.db"
-    else:
-        server: Server = request.getfixturevalue("postgresql_server")
-        url = server.new_database()
-    opened = Store.open(url)
+@pytest.fixture
+def store(postgresql_server: Server) -> Generator[Store]:
+    """A store in PostgreSQL; `make chaos` has one in a file."""
+    opened = Store.open(postgresql_server.new_database())
     yield opened
     opened.close()
 
