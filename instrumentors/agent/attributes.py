@@ -119,7 +119,7 @@ def attribute_values(
         if number is None:
             continue
         if type(number) is not int or number > MAX_INTEGER:
-            number = _to_size(number)
+            number = to_size(number)
         if number >= lowest:
             found.append(bands[number.bit_length()])
     known = limits.known.get
@@ -162,7 +162,7 @@ _NUMBERS = (
 )
 
 
-def _to_size(value: object) -> int:
+def to_size(value: object) -> int:
     """Return the number in *value*, as a header or a library wrote it; -1 for none."""
     if isinstance(value, str):
         return int(value) if value.isascii() and value.isdecimal() and len(value) <= MAX_DIGITS else -1

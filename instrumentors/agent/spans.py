@@ -18,12 +18,14 @@ from ...core.partition import partition
 from ...core.stages import LOAD_START, OVERHEAD
 from ...core.text import to_integer, to_text
 from .. import loads
+from ..callers import caller_of
 from ..loads import LoadRecord
-from ..records import TIMINGS, Kind, Marks, Record
+from ..records import ATTRIBUTE, TIMINGS, Kind, Marks, Record
 from ..request_marks import RequestFacts, read_request, stage_timings
 from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import parent_of
 from .aggregate import Dimensions, known_stage
+from .attributes import to_size
 from .profile import profile_text
 from .sample import RetentionReason
 
@@ -37,15 +39,14 @@ TEXTS = {
     "@device": names.DEVICE,
     "@provider": names.PROVIDER,
 }
-# Attributes of requests that are whole numbers, by fact.
+# Attributes of requests that are whole numbers, by fact, with their lowest number: an unknown batch size or number of tokens is 0.
 _NUMBERS = {
-    "@request_size": known.REQUEST_SIZE,
-    "@response_size": known.RESPONSE_SIZE,
-    "@batch": known.BATCH_SIZE,
-    "@tokens_in": known.INPUT_TOKENS,
-    "@tokens_out": known.OUTPUT_TOKENS,
-    "@concurrency": known.CONCURRENCY,
-    "@queue_length": known.QUEUE_LENGTH,
+    "@request_size": (known.REQUEST_SIZE, 0),
+    "@response_size": (known.RESPONSE_SIZE, 0),
+    "@batch": (known.BATCH_SIZE, 1),
+    "@tokens_in": (known.INPUT_TOKENS, 1),
+    "@tokens_out": (known.OUTPUT_TOKENS, 1),
+    "@queue_length": (known.QUEUE_LENGTH, 0),
 }
 
 
@@ -138,7 +139,7 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
                 names.SUSPECT: ", ".join(sorted({to_text(dialect) for dialect, _ in facts.get("@suspect", ())})),
             }
         ),
-        **_request_attributes(marks, facts),
+        **_request_attributes(facts),
         names.KEPT_BECAUSE: request.because,
         **{names.STAGE_SELF_PREFIX + stage: spent for stage, spent in own.items()},
         **{f"{names.TIMING}.{stage}": timing for stage, timing in stage_timings(marks).items()},
@@ -148,13 +149,13 @@ def _root(request: RetainedRequest, parsed: RequestFacts, span_id: str, parent_i
     return Span(name, span_id, parent_id, kind, start, end, attributes, failed)
 
 
-def _request_attributes(marks: Marks, facts: Mapping[str, Any]) -> dict[str, str | int]:
+def _request_attributes(facts: Mapping[str, Any]) -> dict[str, str | int]:
     """Return what is known of the request as a whole: sizes as exact numbers, its caller, and what the user named."""
-    triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
-    texts = {to_text(name): to_text(value) for key, name, value in triples if key == "@attribute"}
-    texts[known.CALLER.key] = to_text(facts.get("@caller"))
-    numbers = {each.key: to_integer(facts[fact]) for fact, each in _NUMBERS.items() if fact in facts}
-    found = _without_empty(texts) | numbers
+    texts = {to_text(name): to_text(value) for name, value in facts.get(ATTRIBUTE, {}).items()}
+    if "@caller" in facts:
+        texts[known.CALLER.key] = to_text(caller_of(facts["@caller"]))
+    sizes = {each.key: (to_size(facts[fact]), lowest) for fact, (each, lowest) in _NUMBERS.items() if fact in facts}
+    found = _without_empty(texts) | {key: size for key, (size, lowest) in sizes.items() if size >= lowest}
     return {f"{names.ATTRIBUTE}.{key}": value for key, value in found.items() if key}
 
 

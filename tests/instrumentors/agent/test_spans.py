@@ -66,24 +66,9 @@ def test_stage_attributes_are_on_its_span() -> None:
 
 def test_the_root_has_what_is_known_of_the_request() -> None:
     """Sizes are exact numbers, also zero; attributes of the user are texts; a fact that is missing adds no attribute."""
-    marks = [records.CLOSED, 0, 0, "@attribute", "tenant", "acme", "@attribute", "tier", ""]
-    marks += [
-        "@request_size",
-        123_456,
-        0,
-        "@concurrency",
-        0,
-        0,
-        "@caller",
-        "checkout",
-        0,
-        "@tokens_in",
-        5,
-        0,
-        "@tokens_in",
-        2,
-        0,
-    ]
+    marks = [records.CLOSED, 0, 0, "@attribute", ("tenant", "acme"), 0, "@attribute", ("tier", ""), 0]
+    marks += ["@request_size", "123456", 0, "@queue_length", 0, 0, "@caller", "a=1,stagelens=checkout", 0]
+    marks += ["@tokens_in", 5, 0, "@tokens_in", 2, 0, "@batch", 0, 0, "@response_size", "many", 0]
     root, *_ = spans((marks, 0, 9, "/predict", "", 200, "server"))
     plain, *_ = spans(([records.CLOSED, 0, 0], 0, 9, "/predict", "", 200, "server"))
     shown = {key: value for key, value in root.attributes.items() if key.startswith(names.ATTRIBUTE)}
@@ -91,7 +76,7 @@ def test_the_root_has_what_is_known_of_the_request() -> None:
     assert shown == {
         "inference.attribute.tenant": "acme",
         "inference.attribute.request_size": 123_456,
-        "inference.attribute.concurrency": 0,
+        "inference.attribute.queue_length": 0,
         "inference.attribute.caller": "checkout",
         "inference.attribute.input_tokens": 7,
     }
