@@ -55,6 +55,7 @@ EVENT = (
     ("--service", "NAME", "service of the event (default all services)"),
     ("--kind", "KIND", "deploy, config, advice or note (default note)"),
     ("--key", "KEY", "key of the event, such as the deployed version (default none)"),
+    ("--environment", "NAME", "environment of the event (default all environments)"),
     ("--at", "TIME", "time, as ISO 8601 or milliseconds since the epoch (default now)"),
     ("--link", "URL", "URL with details (default none)"),
 )

@@ -18,7 +18,7 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
     """Send *event* to the collector at OTEL_EXPORTER_OTLP_ENDPOINT.
 
     Args:
-        event: The fields `text`, `service`, `kind`, `key`, `at` and `link`; fields that are None are not sent.
+        event: The fields `text`, `service`, `kind`, `key`, `environment`, `at` and `link`; fields that are None are not sent.
         env: Environment variables.
 
     Returns:

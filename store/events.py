@@ -15,7 +15,7 @@ from . import schema
 from .schema import MAX_NAME_BYTES, storable_name
 
 EVENT_KINDS = ("deploy", "config", "advice", "note")
-EVENT_COLUMNS = ("at", "service", "kind", "key", "text", "link")
+EVENT_COLUMNS = ("at", "service", "kind", "key", "text", "link", "environment")
 MAX_KEY, MAX_TEXT, MAX_LINK = 200, 500, 1000
 # Size limit of an event in JSON: with every character escaped, all fields take 24 kB; parsing takes many times its length.
 MAX_BODY_BYTES = 32_768
@@ -39,6 +39,7 @@ class Event:
         key: Subject of the event, such as a version or the key of an advice. At most 200 characters.
         text: Description, one line of at most 500 characters.
         link: Address with details: a path of the dashboard that starts with "/", or an http URL; "" for none.
+        environment: Environment; "" for all. At most 256 bytes.
 
     Raises:
         ValueError: A field is invalid; the message names the field and the fix.
@@ -50,6 +51,7 @@ class Event:
     key: str
     text: str
     link: str = ""
+    environment: str = ""
 
     def __post_init__(self) -> None:
         if self.at.tzinfo is None:
@@ -61,10 +63,12 @@ class Event:
         if not self.text.strip():
             msg = "text is empty; describe the event in a few words"
             raise ValueError(msg)
-        if len(self.service.encode(errors="replace")) > MAX_NAME_BYTES:
-            msg = f"service is longer than {MAX_NAME_BYTES} bytes; give the name it sends as service.name"
-            raise ValueError(msg)
-        for name, most in (("service", MAX_NAME_BYTES), ("key", MAX_KEY), ("text", MAX_TEXT), ("link", MAX_LINK)):
+        for name, sent in (("service", "service.name"), ("environment", "deployment.environment.name")):
+            if len(getattr(self, name).encode(errors="replace")) > MAX_NAME_BYTES:
+                msg = f"{name} is longer than {MAX_NAME_BYTES} bytes; give the name it sends as {sent}"
+                raise ValueError(msg)
+        names = (("service", MAX_NAME_BYTES), ("environment", MAX_NAME_BYTES))
+        for name, most in (*names, ("key", MAX_KEY), ("text", MAX_TEXT), ("link", MAX_LINK)):
             _check_line(name, getattr(self, name), most)
         if self.link and not self.link.startswith(("https://", "http://")) and not _is_dashboard_path(self.link):
             msg = f"link is {self.link[:60]!r}; write an address that begins with https://, http:// or one /"
@@ -72,7 +76,7 @@ class Event:
 
 
 def event_from_json(body: bytes | str | Mapping[str, Any], now: datetime) -> Event:
-    """Parse an event in its wire format: `{"text": …, "service": …, "kind": …, "key": …, "at": …, "link": …}`.
+    """Parse an event in its wire format: `{"text": …, "service": …, "kind": …, "key": …, "at": …, "link": …, "environment": …}`.
 
     Only `text` is required; the default of `kind` is `note`, and that of `at` is *now*. `at` is an ISO 8601 time (UTC by default)
     or milliseconds since the epoch.
@@ -98,7 +102,8 @@ def add_event(connection: Connection, event: Event) -> None:
     table = schema.events
     at = int(event.at.timestamp() * 1000)
     minute = at // _MINUTE_MS * _MINUTE_MS
-    same = {"service": storable_name(event.service), "kind": event.kind, "key": event.key, "text": event.text}
+    names = {"service": storable_name(event.service), "environment": storable_name(event.environment)}
+    same = {**names, "kind": event.kind, "key": event.key, "text": event.text}
     found = connection.execute(
         select(table.c.id, table.c.at)
         .where(*(table.c[name] == value for name, value in same.items()))

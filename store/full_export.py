@@ -17,7 +17,7 @@ from .points import histograms_of, sum_rows
 from .queries import profile, traces
 from .records import KeptTrace
 from .series import Series
-from .storage import StoreSnapshot
+from .storage import Points, StoreSnapshot
 from .store import Store
 
 _NAMES = {code: name for name, code in schema.METRIC_CODES.items()}
@@ -49,10 +49,12 @@ class StoreExport:
 
     Args:
         snapshot: Snapshot of the store.
+        points: Storage of the points.
     """
 
-    def __init__(self, snapshot: StoreSnapshot) -> None:
+    def __init__(self, snapshot: StoreSnapshot, points: Points) -> None:
         self._snapshot = snapshot
+        self._points = points
 
     def counted(self) -> Iterator[list[ExportedHistogram]]:
         """Yield each histogram once, in the order of tier and time, in lists that fit into memory."""
@@ -62,7 +64,7 @@ class StoreExport:
         for stretch in backup.stretches_of(connection):
             stop = min(stretch.stop, until[stretch.tier])
             if stretch.start < stop:
-                rows = self._snapshot.points.load(connection, stretch.tier, stretch.start, stop)
+                rows = self._points.load(connection, stretch.tier, stretch.start, stop)
                 # Negative metric codes are totals of series that are exported individually.
                 own = sum_rows(sorted(row for row in rows if row.metric > 0), stretch.tier, 0)
                 keys = {row.stage for row in own if _NAMES[row.metric] == names.PROFILE_TIME}
@@ -103,7 +105,7 @@ def open_export(store: Store) -> Generator[StoreExport]:
         StoreError: The store cannot be read.
     """
     with database.reading(store.engine) as connection:
-        yield StoreExport(StoreSnapshot(connection, store.points))
+        yield StoreExport(StoreSnapshot(connection, store.points), store.points)
 
 
 def _series(connection: Connection) -> dict[int, Series]:

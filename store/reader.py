@@ -1,7 +1,19 @@
-"""The reader: all queries that pages, alerts and commands send to the store."""
+"""The reader: all queries that pages, alerts and commands send to the store.
+
+A reader of some environments adds their condition to every statement when it is executed, so that no query can omit it. A
+table that is not named in `_visible_rows` is empty for such a reader.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+from sqlalchemy import Connection, Engine, FromClause, Select, Table, and_, event, false, or_, select
+from sqlalchemy.sql.visitors import replacement_traverse
+
+from . import schema
 from .queries.attributes import AttributeQueries
 from .queries.comparison import ComparisonQueries
 from .queries.latency import LatencyQueries
@@ -16,6 +28,8 @@ from .queries.streaming import StreamingQueries
 from .queries.time_series import TimeSeriesQueries
 from .queries.trace_search import TraceSearchQueries
 from .queries.traces import TraceQueries
+from .schema import Segment
+from .storage import Columns, PointQuery, SeriesSeen, Steps, StoredPoints
 
 
 class Reader(
@@ -47,3 +61,109 @@ class Reader(
 
     Every method raises StoreError if the database cannot be read.
     """
+
+    def within(self, environments: frozenset[str]) -> Reader:
+        """Return a reader that sees only the data of *environments*; "" is the environment of requests without one."""
+        engine = filtered_engine(self._engine, environments)
+        return Reader(engine, VisiblePoints(self._points), self._retention, self._caps, self._clock)
+
+
+# Tables without names and numbers of an environment; points are restricted by `VisiblePoints`.
+_SHARED = (schema.store, schema.rollups, schema.intents, schema.stages, schema.code_stacks, schema.points)
+
+
+def filtered_engine(engine: Engine, environments: frozenset[str]) -> Engine:
+    """Return an engine with the connections of *engine* that reads only the rows of *environments*."""
+    visible = _visible_rows(environments)
+    filtered = engine.execution_options()
+
+    def restrict(
+        _connection: Connection, statement: Any, multiparams: Any, params: Any, _options: Any
+    ) -> tuple[Any, Any, Any]:
+        if isinstance(statement, Select):
+            statement = _restricted(statement, visible)
+        return statement, multiparams, params
+
+    event.listen(filtered, "before_execute", restrict, retval=True)
+    return filtered
+
+
+def _visible_rows(environments: frozenset[str]) -> dict[Table, FromClause]:
+    """Return the subquery that replaces each table."""
+    own = sorted(environments)
+    series, loads, traces = schema.series, schema.loads, schema.traces
+    services, events, batches = schema.services, schema.events, schema.batches
+    series_ids = select(series.c.id).where(series.c.environment.in_(own))
+    # Counts, names and revisions of a service include its other environments only if it has some of these as well.
+    service_ids = select(series.c.service_id).where(series.c.environment.in_(own))
+    instances = select(loads.c.instance).where(loads.c.environment.in_(own))
+    conditions = {
+        series: series.c.environment.in_(own),
+        loads: loads.c.environment.in_(own),
+        traces: traces.c.series_id.in_(series_ids),
+        services: services.c.id.in_(service_ids),
+        # An event without an environment is about all environments of its service.
+        events: or_(
+            events.c.environment.in_([name for name in own if name]),
+            and_(
+                events.c.environment == "",
+                events.c.service.in_(select(series.c.service).where(series.c.environment.in_(own))),
+                events.c.service.not_in(select(series.c.service).where(series.c.environment.not_in(own))),
+            ),
+        ),
+        batches: batches.c.instance.in_(instances),
+    }
+    return {table: select(table).where(condition).subquery(table.name) for table, condition in conditions.items()}
+
+
+def _restricted(statement: Select[Any], visible: dict[Table, FromClause]) -> Select[Any]:
+    """Return *statement* with the visible rows in place of each table."""
+
+    def replacement(element: Any, **_: Any) -> Any:
+        if isinstance(element, Table):
+            return None if element in _SHARED else _rows_of(element, visible)
+        table = getattr(element, "table", None)
+        if isinstance(table, Table) and table not in _SHARED:
+            return _rows_of(table, visible).c[element.key]
+        return None
+
+    return cast("Select[Any]", replacement_traverse(statement, {}, replacement))
+
+
+def _rows_of(table: Table, visible: dict[Table, FromClause]) -> FromClause:
+    if table not in visible:
+        visible[table] = select(table).where(false()).subquery(table.name)
+    return visible[table]
+
+
+class VisiblePoints:
+    """Points of the series that a filtered engine shows, see `StoredPoints`.
+
+    Args:
+        points: Storage of all points.
+    """
+
+    def __init__(self, points: StoredPoints) -> None:
+        self._points = points
+
+    def read(
+        self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
+    ) -> Iterator[Columns]:
+        """Implement `StoredPoints.read`."""
+        return self._points.read(connection, replace(question, restricted=True), segment, steps)
+
+    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
+        """Implement `StoredPoints.seen`."""
+        return self._points.seen(connection, replace(question, restricted=True), segment)
+
+    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
+        """Implement `StoredPoints.number`."""
+        return self._points.number(connection, replace(question, restricted=True), segment)
+
+    def freed_seconds(self, tier: int) -> int:
+        """Implement `StoredPoints.freed_seconds`."""
+        return self._points.freed_seconds(tier)
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Implement `StoredPoints.used_bytes`."""
+        return self._points.used_bytes(connection)

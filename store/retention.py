@@ -17,7 +17,7 @@ from itertools import pairwise, zip_longest
 
 from sqlalchemy import Connection, delete, func, select, tuple_, update
 
-from . import events, schema
+from . import audit, events, schema
 from .engines import database
 from .events import forget_loads
 from .points import PointRow, sum_rows
@@ -181,7 +181,7 @@ def _cut_tier(connection: Connection, points: Points, tier: Tier, until: int) ->
 
 
 def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
-    """Delete expired traces, batches, events, loads and series.
+    """Delete expired traces, batches, events, loads, audit entries and series.
 
     Returns:
         Whether series were deleted, so that cached series ids are no longer valid.
@@ -189,6 +189,7 @@ def forget_rest(connection: Connection, retention: Retention, now: int) -> bool:
     _forget_traces(connection, retention, now)
     events.forget_events(connection, now - int(retention.hours.total_seconds()))
     forget_loads(connection, now - int(retention.hours.total_seconds()))
+    audit.forget_entries(connection, now)
     table = schema.batches
     is_imported = table.c.id.startswith(IMPORT_PREFIX)
     for names, age in ((~is_imported, retention.batches), (is_imported, retention.hours)):

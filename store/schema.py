@@ -286,7 +286,31 @@ events = Table(
     Column("key", Text, nullable=False),
     Column("text", Text, nullable=False),
     Column("link", Text, nullable=False),
+    # "" for all environments.
+    Column("environment", Text, nullable=False, server_default=""),
     Index("events_by_time", "at"),
+)
+
+# Audit log: rows are only added, and deleted after `audit.KEPT`.
+audit = Table(
+    "audit",
+    metadata,
+    Column("id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    # Unix milliseconds.
+    Column("at", BigInteger, nullable=False),
+    Column("person", Text, nullable=False),
+    # Place of the action, one of `audit.Origin`.
+    Column("origin", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    # Subject: incident, silence or event, with its service and environment; "" if unknown.
+    Column("subject", Text, nullable=False),
+    Column("service", Text, nullable=False),
+    Column("environment", Text, nullable=False),
+    # `done`, `refused` or `failed`, with the reason.
+    Column("outcome", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Index("audit_by_time", "at"),
+    sqlite_autoincrement=True,
 )
 
 # Phases of the cold starts of replicas; see `store.events`.

@@ -38,12 +38,19 @@ class PointQuery:
         metrics: Metrics to read, from `names.METRICS`.
         by: Whether the result must separate totals or series; None for the cheapest.
         prefix: Start of the keys (stages) of the points to read; without characters that LIKE interprets.
+        restricted: Whether the connection may hide series of a service, see `reader.filtered_engine`.
     """
 
     selection: Selection
     metrics: Sequence[str]
     by: Literal["series", "total"] | None = None
     prefix: str = ""
+    restricted: bool = False
+
+    @property
+    def is_of_services(self) -> bool:
+        """Whether the query includes all points of its services."""
+        return self.selection.is_of_services and not self.restricted
 
     def asks_totals(self, tier: int) -> bool:
         """Return whether the query can read totals: *tier* has totals, and neither query nor selection needs single series."""
@@ -345,19 +352,11 @@ class PreparedWrite:
         return replace(self, finish=finish)
 
 
-class Points(Protocol):
-    """Storage of the rows of `points`. Thread-safe.
+class StoredPoints(Protocol):
+    """Queries on the rows of `points`. Thread-safe.
 
     Every method raises StoreError if the operation fails; *connection* is in a transaction of the database.
     """
-
-    def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Apply the write that *prepare* returns: its rows and its other changes, exactly once and never only one of them.
-
-        Returns:
-            Whether *prepare* returned a write.
-        """
-        ...
 
     def read(
         self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
@@ -383,6 +382,29 @@ class Points(Protocol):
         """Return the number of stored rows that match *question* in *segment*."""
         ...
 
+    def freed_seconds(self, tier: int) -> int:
+        """Return the length of time that is deleted at once in *tier*, in seconds."""
+        ...
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Return the size of the points outside of the relational database, in bytes."""
+        ...
+
+
+class Points(StoredPoints, Protocol):
+    """Storage of the rows of `points`. Thread-safe.
+
+    Every method raises StoreError if the operation fails; *connection* is in a transaction of the database.
+    """
+
+    def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
+        """Apply the write that *prepare* returns: its rows and its other changes, exactly once and never only one of them.
+
+        Returns:
+            Whether *prepare* returned a write.
+        """
+        ...
+
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
         """Return all rows of *tier* in `[start, stop)`, in Unix seconds."""
         ...
@@ -397,14 +419,6 @@ class Points(Protocol):
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
         """Delete all rows of *services*, given by id; return the number of deleted rows as (tier, bucket, number of rows)."""
-        ...
-
-    def freed_seconds(self, tier: int) -> int:
-        """Return the length of time that is deleted at once in *tier*, in seconds."""
-        ...
-
-    def used_bytes(self, connection: Connection) -> int:
-        """Return the size of the points outside of the relational database, in bytes."""
         ...
 
     def tidy(self, connection: Connection, now: int) -> None:
@@ -426,7 +440,7 @@ class StoreSnapshot:
     """
 
     connection: Connection
-    points: Points
+    points: StoredPoints
 
 
 def owner_numbers(connection: Connection, question: PointQuery, tier: int) -> tuple[list[int], list[int] | None]:
@@ -435,4 +449,4 @@ def owner_numbers(connection: Connection, question: PointQuery, tier: int) -> tu
     number = series.c.total_id if question.asks_totals(tier) else series.c.id
     found = connection.execute(select(series.c.service_id, number).where(*selection.conditions())).all()
     services, numbers = {row[0] for row in found}, {row[1] for row in found}
-    return sorted(services), None if selection.is_of_services else sorted(numbers)
+    return sorted(services), None if question.is_of_services else sorted(numbers)

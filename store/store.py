@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, Engine, select
 
-from . import collectors, events, inbox, schema
+from . import audit, collectors, events, inbox, schema
+from .audit import AuditEntry
 from .engines import database
 from .engines.database import SqlPoints
 from .events import Event
@@ -222,6 +223,15 @@ class Store:
         """
         with self.transaction() as connection:
             events.add_event(connection, event)
+
+    def add_audit_entry(self, entry: AuditEntry) -> None:
+        """Write *entry* to the audit log.
+
+        Raises:
+            StoreError: The transaction could not be committed.
+        """
+        with self.transaction() as connection:
+            audit.add_entry(connection, entry)
 
     def services(self) -> list[str]:
         """Return the names of all services in the store.

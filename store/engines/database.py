@@ -372,7 +372,7 @@ def _conditions(question: PointQuery, segment: Segment) -> list[ColumnElement[bo
     ]
     if question.prefix:
         conditions.append(points.c.stage.startswith(question.prefix))
-    if question.selection.is_of_services:
+    if question.is_of_services:
         return conditions
     number = series.c.total_id if question.asks_totals(segment.tier) else series.c.id
     return [*conditions, points.c.series_id.in_(select(number).where(*owners))]

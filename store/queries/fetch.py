@@ -24,7 +24,17 @@ from ..points import Floats, Ints
 from ..retention import Retention
 from ..selection import Selection, step_seconds
 from ..series import SeriesCaps
-from ..storage import Columns, PointQuery, Points, Steps, StoreSnapshot, add_up, bucket_table, join_columns, sum_points
+from ..storage import (
+    Columns,
+    PointQuery,
+    Steps,
+    StoredPoints,
+    StoreSnapshot,
+    add_up,
+    bucket_table,
+    join_columns,
+    sum_points,
+)
 
 # Maximum number of steps in a table; each step takes a row of some hundred buckets for every stage.
 _STEPS_AT_ONCE = 128
@@ -154,7 +164,7 @@ class QueryGroup:
     """
 
     def __init__(
-        self, engine: Engine, points: Points, retention: Retention, caps: SeriesCaps, clock: Callable[[], float]
+        self, engine: Engine, points: StoredPoints, retention: Retention, caps: SeriesCaps, clock: Callable[[], float]
     ) -> None:
         self._engine = engine
         self._points = points

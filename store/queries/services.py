@@ -118,6 +118,11 @@ class ServiceQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return _environments(snapshot)
 
+    def service_environments(self) -> dict[str, frozenset[str]]:
+        """Return the environments of each service; "" for requests without one."""
+        with self._snapshot() as snapshot:
+            return _service_environments(snapshot)
+
     def releases(self, environment: str | None = None) -> pd.DataFrame:
         """Return the versions of every service over the whole history, in one inexpensive query.
 
@@ -330,6 +335,14 @@ def _versions(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
 def _environments(snapshot: StoreSnapshot) -> list[str]:
     column = schema.series.c.environment
     return list(snapshot.connection.execute(select(column).where(column != "").distinct().order_by(column)).scalars())
+
+
+def _service_environments(snapshot: StoreSnapshot) -> dict[str, frozenset[str]]:
+    table = schema.series
+    found: dict[str, set[str]] = {}
+    for service, environment in snapshot.connection.execute(select(table.c.service, table.c.environment).distinct()):
+        found.setdefault(service, set()).add(environment)
+    return {service: frozenset(environments) for service, environments in found.items()}
 
 
 def _releases(snapshot: StoreSnapshot, environment: str | None) -> pd.DataFrame:

@@ -11,14 +11,15 @@ from sqlalchemy import Connection, func, literal_column, or_, select, text
 
 from ...core.names import STAGE_DURATION
 from ...core.stages import OTHER
-from .. import collectors, schema
+from .. import audit, collectors, schema
+from ..audit import AuditEntry
 from ..collectors import Report
 from ..engines import database
 from ..retention import FULL_SHARE, Retention
 from ..schema import Tier
 from ..selection import Selection, moment
 from ..series import SeriesCaps
-from ..storage import PointQuery, Points, StoreSnapshot
+from ..storage import PointQuery, StoredPoints, StoreSnapshot
 from .fetch import QueryGroup
 
 _FINE_DIMENSIONS = ("model", "model_version", "route", "device")
@@ -75,6 +76,11 @@ class StoreQueries(QueryGroup):
         """Return the last report of each collector, by name."""
         with self._snapshot() as snapshot:
             return collectors.read_reports(snapshot.connection)
+
+    def audit(self, start: datetime, end: datetime, limit: int) -> list[AuditEntry]:
+        """Return the newest entries of the audit log in `[start, end)`, newest first."""
+        with self._snapshot() as snapshot:
+            return audit.read_entries(snapshot.connection, start, end, limit)
 
     def folds(self) -> list[FoldedDimension]:
         """Return the dimensions that exceeded their cap within the last day, by service."""
@@ -278,7 +284,7 @@ def _storage(snapshot: StoreSnapshot, retention: Retention, now: int) -> Storage
     )
 
 
-def _bytes_by_table(connection: Connection, points: Points, used: int) -> dict[str, int]:
+def _bytes_by_table(connection: Connection, points: StoredPoints, used: int) -> dict[str, int]:
     if connection.dialect.name == "postgresql":
         found = {name: int(size) for name, size in connection.execute(text(_POSTGRESQL_SIZES))}
         return found | {"points": found["points"] + points.used_bytes(connection)}
@@ -289,7 +295,7 @@ def _bytes_by_table(connection: Connection, points: Points, used: int) -> dict[s
 
 
 def _tier_use(
-    connection: Connection, points: Points, tier: Tier, retention: Retention, span: tuple[int, int]
+    connection: Connection, points: StoredPoints, tier: Tier, retention: Retention, span: tuple[int, int]
 ) -> TierUse:
     first, now = span
     seconds, slot = int(retention.of_tier(tier.seconds).total_seconds()), schema.SLOT_SECONDS[tier.seconds]

@@ -16,8 +16,8 @@ from stagelens.store.queries.trace_search import TraceFilter
 
 PERCENTILES = (0.5, 0.9, 0.99)
 STEP = timedelta(minutes=10)
-# Queries whose results depend on the database, the process or the current time.
-NOT_ASKED = frozenset({"collectors", "storage", "stale_since"})
+# Queries whose results depend on the database, the process or the current time, and `within`, which returns a reader.
+NOT_ASKED = frozenset({"collectors", "storage", "stale_since", "within"})
 # Engines add floating-point numbers in different order.
 SIGNIFICANT_DIGITS = 10
 
@@ -30,6 +30,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
     second = Selection(start, end, service="shop", version="2")
     latency, failures = Indicator("latency", 0.05), Indicator("availability")
     asked: dict[str, object] = {
+        "audit": read.audit(start, end, 10),
         "all_minutes": read.all_minutes(start, end),
         "attributes": [read.attributes(each, steps) for each in (shop, second, around) for steps in (1, 7, 60)],
         "bad_breakdown": read.bad_breakdown(shop, 0.01),
@@ -68,6 +69,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "revision": read.revision("shop"),
         "service_map": read.service_map(around),
         "search_traces": read.search_traces(shop, TraceFilter(attributes=(("tenant", ""),))),
+        "service_environments": read.service_environments(),
         "services": read.services(start, end),
         "slo_counts": read.slo_counts(shop, 0.01),
         "slo_series": read.slo_series(shop, 0.01, STEP),
@@ -108,6 +110,8 @@ def _comparable(item: Any) -> object:  # noqa: PLR0911 - a line for each type
         return "nan" if item != item else float(f"{item:.{SIGNIFICANT_DIGITS}g}")  # noqa: PLR0124 - only NaN differs from itself
     if isinstance(item, dict):
         return sorted(((repr(key), _comparable(value)) for key, value in item.items()), key=lambda each: each[0])
+    if isinstance(item, frozenset):
+        return sorted(item)
     if isinstance(item, (list, tuple)):
         return [_comparable(each) for each in item]
     if is_dataclass(item) and not isinstance(item, (type, datetime)):

@@ -48,6 +48,7 @@ def test_events_are_returned_newest_first(site: Callable[..., Site]) -> None:
         "key": "v2",
         "text": "später",
         "link": "/s/shop",
+        "environment": "",
     }
 
 

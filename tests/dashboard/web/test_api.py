@@ -398,7 +398,7 @@ def test_an_event_is_stored_and_shown_at_once(empty_store: Store) -> None:
     stored = empty_store.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1))
 
     assert response.status_code == 201
-    assert response.json == {**EVENT, "link": "", "at": "2026-11-20T12:00:03Z"}
+    assert response.json == {**EVENT, "link": "", "environment": "", "at": "2026-11-20T12:00:03Z"}
     assert stored["text"].tolist() == ["3.0.0 is out"]
     assert empty_store.read.revision() >= before
 

@@ -85,15 +85,15 @@ def fill(one: Site, batches: Sequence[Delivery], seed: int) -> None:
     random = Random(seed)
     for number, batch in enumerate(batches):
         one.write(batch.requests, scale=batch.scale)
-        points = [point for request in batch.requests for point in _beside(request, random)]
-        traces = [_trace(request, 16 * number + place) for place, request in enumerate(batch.requests[:3])]
+        points = [point for request in batch.requests for point in beside(request, random)]
+        traces = [trace(request, 16 * number + place) for place, request in enumerate(batch.requests[:3])]
         one.store.write([Batch(f"beside-{number}", points, traces, instance="agent-1", dropped=number)])
         one.clock.now += batch.wait
         one.store.maintain()
     one.store.add_event(Event(datetime.fromtimestamp(END - 60, UTC), "shop", "deploy", "2", "2 is out"))
 
 
-def _beside(request: Request, random: Random) -> Iterator[Point]:
+def beside(request: Request, random: Random) -> Iterator[Point]:
     """Yield points of one more metric at the time of *request*."""
     metric = random.choice(list(KEYS))
     histogram = Histogram(ATTRIBUTE_SCALE if metric in schema.WITHOUT_TOTALS else SCALE)
@@ -103,7 +103,7 @@ def _beside(request: Request, random: Random) -> Iterator[Point]:
     yield Point(request.series, metric, random.choice(KEYS[metric]), request.at - request.at % 10, histogram)
 
 
-def _trace(request: Request, number: int) -> KeptTrace:
+def trace(request: Request, number: int) -> KeptTrace:
     identity = (f"{number:032x}", f"{number:016x}")
     spent = sum(request.stages_ns.values())
     spans = [{"name": "é", "stage": request.dominant, "start_ns": 0, "duration_ns": spent}]

@@ -1,0 +1,73 @@
+"""Audit log: who did what, from where, and with which outcome. Rows are only added, and deleted after `KEPT`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Literal
+
+from sqlalchemy import Connection, delete, insert, select
+
+from . import schema
+from .schema import storable
+
+Origin = Literal["dashboard", "api", "slack", "pagerduty", "command line"]
+Outcome = Literal["done", "refused", "failed"]
+# As long as incidents and silences.
+KEPT = timedelta(days=395)
+MAX_CHARS = 500
+_COLUMNS = ("person", "origin", "action", "subject", "service", "environment", "outcome", "reason")
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One action of a person or program.
+
+    Args:
+        at: Time of the action, timezone-aware.
+        person: Name of the person; a description of the program or of readers without a name.
+        origin: Place of the action.
+        action: The action, such as `acknowledge` or `sign in`.
+        subject: Incident, silence or event; "" for none.
+        service: Service of the subject; "" for all, or if unknown.
+        environment: Environment of the subject; "" for all, or if unknown.
+        outcome: `done`, `refused` (role or credentials are missing) or `failed`.
+        reason: Reason of the outcome; "" for `done`.
+    """
+
+    at: datetime
+    person: str
+    origin: Origin
+    action: str
+    subject: str = ""
+    service: str = ""
+    environment: str = ""
+    outcome: Outcome = "done"
+    reason: str = ""
+
+
+def add_entry(connection: Connection, entry: AuditEntry) -> None:
+    """Write *entry*; long texts are cut to `MAX_CHARS`."""
+    texts = {name: storable(getattr(entry, name))[:MAX_CHARS] for name in _COLUMNS}
+    connection.execute(insert(schema.audit).values(at=int(entry.at.timestamp() * 1000), **texts))
+
+
+def read_entries(connection: Connection, start: datetime, end: datetime, limit: int) -> list[AuditEntry]:
+    """Return at most *limit* entries in `[start, end)`, newest first."""
+    table = schema.audit
+    statement = (
+        select(table)
+        .where(table.c.at >= int(start.timestamp() * 1000), table.c.at < int(end.timestamp() * 1000))
+        .order_by(table.c.at.desc(), table.c.id.desc())
+        .limit(limit)
+    )
+    return [
+        AuditEntry(datetime.fromtimestamp(row.at / 1000, UTC), *(getattr(row, name) for name in _COLUMNS))
+        for row in connection.execute(statement)
+    ]
+
+
+def forget_entries(connection: Connection, now: int) -> None:
+    """Delete the entries older than `KEPT` at *now*, in Unix seconds."""
+    table = schema.audit
+    connection.execute(delete(table).where(table.c.at < (now - int(KEPT.total_seconds())) * 1000))

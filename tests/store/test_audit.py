@@ -1,0 +1,82 @@
+"""Audit log: order, window, length of texts, retention, copy and migration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from sqlalchemy import inspect
+
+from stagelens.store import Event, audit
+from stagelens.store.audit import AuditEntry
+from stagelens.store.backup import copy_store
+from stagelens.store.engines import database
+from tests.support.raw_requests import NOON, Site
+
+AT = datetime.fromtimestamp(NOON, UTC)
+DAY = timedelta(days=1)
+
+
+def entry(person: str = "ada", at: datetime = AT) -> AuditEntry:
+    """Return an entry about an incident."""
+    return AuditEntry(at, person, "slack", "acknowledge", "sl-1", "shop", "prod")
+
+
+def people(one: Site, start: datetime = AT - DAY, end: datetime = AT + DAY) -> list[str]:
+    """Return the people of a window, newest first."""
+    return [each.person for each in one.store.read.audit(start, end, 10)]
+
+
+def test_entries_are_returned_unchanged_and_newest_first(site: Callable[..., Site]) -> None:
+    """The window is half open; entries of one moment are in the order of their writing."""
+    one = site()
+    refused = AuditEntry(AT, "bob", "api", "silence", outcome="refused", reason="a viewer")
+    for each in (entry(), refused, entry("eve", AT + DAY)):
+        one.store.add_audit_entry(each)
+
+    assert one.store.read.audit(AT, AT + DAY, 10) == [refused, entry()]
+    assert people(one, AT, AT + 2 * DAY) == ["eve", "bob", "ada"]
+    assert one.store.read.audit(AT, AT + 2 * DAY, 1) == [entry("eve", AT + DAY)]
+
+
+def test_a_long_or_unstorable_text_is_cut(site: Callable[..., Site]) -> None:
+    """Names come from users: any text can be written."""
+    one = site()
+    one.store.add_audit_entry(entry("\0" + "é" * 1000))
+
+    assert people(one) == ["\ufffd" + "é" * (audit.MAX_CHARS - 1)]
+
+
+def test_entries_are_deleted_after_their_retention(site: Callable[..., Site]) -> None:
+    """After 395 days, whatever the retention of the measurements."""
+    one = site()
+    one.store.add_audit_entry(entry("old", AT - audit.KEPT - timedelta(seconds=1)))
+    one.store.add_audit_entry(entry("new", AT - audit.KEPT + timedelta(seconds=1)))
+    one.store.maintain()
+
+    assert people(one, AT - 2 * audit.KEPT) == ["new"]
+
+
+def test_a_copy_has_the_audit_log(site: Callable[..., Site], target_site: Callable[..., Site]) -> None:
+    """Also the copy can be written to."""
+    one, other = site(), target_site()
+    one.store.add_audit_entry(entry())
+    copy_store(one.store, other.store, lambda _done, _all: None)
+    other.store.add_audit_entry(entry("bob", AT + timedelta(seconds=1)))
+
+    assert people(other) == ["bob", "ada"]
+
+
+def test_revision_0014_is_upgraded_and_restored(database_points_site: Callable[..., Site]) -> None:
+    """Events of before are about all environments; a downgrade keeps them."""
+    one = database_points_site()
+    one.store.add_event(Event(AT, "shop", "deploy", "v2", "v2 is out", environment="prod"))
+    one.store.add_audit_entry(entry())
+    database.migrate(one.store.engine, "0014")
+
+    assert "audit" not in inspect(one.store.engine).get_table_names()
+    one.reopen()
+    found = one.store.read.events(AT - DAY, AT + DAY)
+
+    assert found[["text", "environment"]].to_numpy().tolist() == [["v2 is out", ""]]
+    assert people(one) == []

@@ -1,0 +1,82 @@
+"""A reader of some environments sees exactly what a store with only these environments contains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from sqlalchemy import select
+
+from stagelens.store import Event, Store, schema
+from stagelens.store.engines import database
+from stagelens.store.reader import filtered_engine
+from tests.store.questions import query_results
+from tests.support.environments import fill
+from tests.support.raw_requests import NOON, Site
+
+ENVIRONMENTS = ("prod", "staging", "")
+# Queries that count the writes and agents of the whole store; the dashboard does not show them to such a reader.
+WHOLE_STORE = {"revision", "state"}
+
+
+def within(one: Site, *environments: str) -> dict[str, object]:
+    """Return all results for a reader of *environments*."""
+    read = one.store.read.within(frozenset(environments))
+    found = query_results(cast("Store", SimpleNamespace(read=read)), one.around())
+    return {question: result for question, result in found.items() if question not in WHOLE_STORE}
+
+
+@pytest.mark.parametrize("environments", [("prod",), ("staging",), ("prod", "staging")])
+def test_a_reader_sees_its_environments_only(site: Callable[..., Site], environments: tuple[str, ...]) -> None:
+    """Every query gives the result of a store without the other environments, although services and names are shared."""
+    mixed, alone = site(), site()
+    fill(mixed, ENVIRONMENTS)
+    fill(alone, environments)
+    expected = query_results(alone.store, alone.around())
+    actual = within(mixed, *environments)
+
+    assert {question for question, result in actual.items() if result != expected[question]} == set()
+
+
+def test_no_environment_is_nothing(sqlite_site: Callable[..., Site]) -> None:
+    """A reader without environments gets the results of an empty store."""
+    mixed, empty = sqlite_site(), sqlite_site()
+    fill(mixed, ENVIRONMENTS)
+    empty.clock.now = mixed.clock.now
+    expected, actual = query_results(empty.store, empty.around()), within(mixed)
+
+    assert {question for question, result in actual.items() if result != expected[question]} <= {"whole"}
+
+
+def test_an_event_of_all_environments_is_for_readers_of_all(sqlite_site: Callable[..., Site]) -> None:
+    """An event without an environment is about all environments of its service."""
+    one = sqlite_site()
+    fill(one, ("prod", "staging"))
+    note = Event(datetime.fromtimestamp(NOON - 600, UTC), "shop", "note", "", "both")
+    own = replace(note, service="only-prod", text="one")
+    for event in (note, own, replace(note, service="", text="everywhere")):
+        one.store.add_event(event)
+    around = one.between(NOON - 3600, NOON)
+
+    def texts(*environments: str) -> set[str]:
+        found = one.store.read.within(frozenset(environments)).events(around.start, around.end)
+        return set(found["text"]) & {"both", "one", "everywhere"}
+
+    assert texts("prod") == {"one"}
+    assert texts("staging") == set()
+    assert texts("prod", "staging") == {"both", "one"}
+
+
+def test_an_unknown_table_is_empty(sqlite_site: Callable[..., Site]) -> None:
+    """A table whose environment is not known shows nothing to such a reader."""
+    one = sqlite_site()
+    fill(one, ("prod",))
+    with database.reading(filtered_engine(one.store.engine, frozenset({"prod"}))) as connection:
+        found: list[Any] = [connection.execute(select(table)).all() for table in (schema.ledger, schema.batches)]
+
+    assert found[0] == []
+    assert {row.instance for row in found[1]} <= {f"prod-{number}" for number in range(6)}
