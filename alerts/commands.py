@@ -21,6 +21,7 @@ from ..analysis.comparison import StageGrowth
 from ..core.errors import ChannelError, ConfigError, StagelensError
 from ..core.settings.values import parse_duration
 from ..store import Store
+from ..store.audit import AuditEntry, Origin
 from ..store.store_factory import StoreConfig, open_existing
 from . import formatting
 from .config import AlertsConfig
@@ -35,6 +36,8 @@ from .reader import AlertsReader, Delivery, Incident, Transition
 from .regression.acceptance import accept_regression
 
 _LENGTH = "2h"
+# Origin of actions in the audit log.
+_HERE: Origin = "command line"
 _LIMIT = 50
 _LONGEST = timedelta(days=395)
 
@@ -190,7 +193,9 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     _add_silence_options(_add_command(commands, "silence", "silence matching incidents", _create_silence), environment)
     every = _add_command(commands, "silences", "list active and future silences", _list_silences)
     every.add_argument("--all", action="store_true", help="include ended silences")
-    _add_command(commands, "unsilence", "end a silence now", _end_silence).add_argument("id", metavar="ID")
+    ended = _add_command(commands, "unsilence", "end a silence now", _end_silence)
+    ended.add_argument("id", metavar="ID")
+    _add_author_option(ended, environment)
     tested = commands.add_parser(
         "test",
         help="send a sample incident to a channel",
@@ -259,12 +264,16 @@ def _show_incident(store: Store, options: argparse.Namespace, _now: datetime) ->
 
 def _acknowledge_incident(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     found = acknowledge(store, options.id, _author_name(options), now)
+    about = ("acknowledge", found.id, found.finding.service)
+    _audit(store, AuditEntry(now, _author_name(options), _HERE, *about), found.finding.where)
     result = {"id": found.id, "acked_by": found.acked_by, "acked_at": now}
     return result, f"{found.acked_by} acknowledged {found.id}: {found.finding.name} of {found.finding.service}"
 
 
 def _accept_regression(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     found = accept_regression(store, options.id, _author_name(options), now, options.why)
+    about = ("accept as baseline", found.id, found.finding.service)
+    _audit(store, AuditEntry(now, _author_name(options), _HERE, *about), found.finding.where)
     ended = now if found.resolved_at is None else datetime.fromtimestamp(found.resolved_at, UTC)
     result = {"id": found.id, "acked_by": found.acked_by, "resolved_at": ended}
     normal = f"{found.acked_by} accepted {found.id} as the new baseline of {found.finding.service}"
@@ -286,6 +295,8 @@ def _create_silence(store: Store, options: argparse.Namespace, now: datetime) ->
             author=_author_name(options),
             comment=options.comment,
         )
+    about = ("silence", made.id, made.matchers.get("service", ""))
+    _audit(store, AuditEntry(now, made.author, _HERE, *about), made.matchers)
     return dataclasses.asdict(made), f"{made.id}: {format_matchers(made)} is {made.in_words()}"
 
 
@@ -297,7 +308,14 @@ def _list_silences(store: Store, options: argparse.Namespace, now: datetime) -> 
 def _end_silence(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
     with store.transaction() as connection:
         ended = end_silence(connection, options.id, now)
+    about = ("end silence", ended.id, ended.matchers.get("service", ""))
+    _audit(store, AuditEntry(now, _author_name(options), _HERE, *about), ended.matchers)
     return {"id": ended.id, "ended_at": now}, f"{ended.id} has ended: notifications for {format_matchers(ended)} resume"
+
+
+def _audit(store: Store, entry: AuditEntry, where: Mapping[str, str]) -> None:
+    """Write *entry* about an incident or silence of the dimensions *where* to the audit log."""
+    store.add_audit_entry(replace(entry, environment=where.get("environment", "")))
 
 
 def _reader(store: Store) -> AlertsReader:
