@@ -16,6 +16,7 @@ that runs in a single environment, whatever its name. A missing price is never e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -99,7 +100,14 @@ class Costs:
     def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
         self.file: LiveFile[Prices] = LiveFile(path, read_prices)
         self._clock = clock
+        self._shows: Callable[[str, str], bool] = lambda _service, _environment: True
         self.file.refresh(clock())
+
+    def of_reader(self, shows: Callable[[str, str], bool]) -> Costs:
+        """Return the prices for which *shows* accepts the service and the environment; "" for a price of all environments."""
+        made = copy(self)
+        made._shows = shows  # noqa: SLF001 - of the copy
+        return made
 
     @property
     def prices(self) -> Prices | None:
@@ -117,17 +125,20 @@ class Costs:
 
         With *named*, only prices that name the environment count: a price of all environments is not that of each of them.
         """
-        prices = self.prices
-        priced = prices.of(service, environment) if prices else ()
+        priced = self._of(service, environment)
         found = [each.per_hour for each in priced if not named or each.environment is not None]
         return sum(found) if found else None
 
     def replicas(self, service: str, environment: str | None = None) -> int | None:
         """Return the number of replicas that the price of *service* covers; None if the file does not state it."""
-        prices = self.prices
-        found = [each.replicas for each in prices.of(service, environment)] if prices else []
+        found = [each.replicas for each in self._of(service, environment)]
         known = [each for each in found if each is not None]
         return sum(known) if found and len(known) == len(found) else None
+
+    def _of(self, service: str, environment: str | None) -> list[Price]:
+        prices = self.prices
+        found = prices.of(service, environment) if prices else ()
+        return [each for each in found if self._shows(service, each.environment or "")]
 
 
 def cost_of_request(per_hour: float, seconds: float, requests: float) -> float | None:

@@ -45,8 +45,10 @@ class DashboardConfig(Settings):
         behind_proxy: Whether a proxy in front authenticates readers, which permits listening on any address.
         users: File of user names and hashed passwords, see `users.Users`.
         proxy_header: Header in which a proxy sends the name of the reader.
-        trusted_proxies: Proxies whose `proxy_header` is trusted.
+        proxy_groups_header: Header in which the proxy sends the groups of the reader, separated by commas.
+        trusted_proxies: Proxies whose headers are trusted.
         hosts: Host names of the dashboard, in addition to the names of this machine.
+        access: Access file, see `access.AccessRules`; None gives every reader all rights.
         prices: Price file, see `costs.Costs`; None without one.
         tracer: Address of a trace in another tracing backend, with the placeholder `{trace_id}`.
     """
@@ -57,11 +59,17 @@ class DashboardConfig(Settings):
     behind_proxy: bool = Field(default=False, validation_alias="STAGELENS_DASHBOARD_BEHIND_PROXY")
     users: Path | None = Field(default=None, validation_alias="STAGELENS_DASHBOARD_USERS")
     proxy_header: str | None = Field(default=None, validation_alias="STAGELENS_DASHBOARD_PROXY_HEADER")
+    proxy_groups_header: str | None = Field(
+        default=None, validation_alias="STAGELENS_DASHBOARD_PROXY_GROUPS_HEADER", examples=["X-Forwarded-Groups"]
+    )
     trusted_proxies: Annotated[tuple[Network, ...], BeforeValidator(_networks)] = Field(
         default=(), validation_alias="STAGELENS_DASHBOARD_TRUSTED_PROXIES", examples=["10.0.0.5,10.1.0.0/16"]
     )
     hosts: Annotated[tuple[str, ...], BeforeValidator(_items)] = Field(
         default=(), validation_alias="STAGELENS_DASHBOARD_HOSTS"
+    )
+    access: ExistingFile | None = Field(
+        default=None, validation_alias="STAGELENS_DASHBOARD_ACCESS", examples=["access.yaml"]
     )
     prices: ExistingFile | None = Field(default=None, validation_alias="STAGELENS_PRICES", examples=["prices.yaml"])
     tracer: Annotated[str, AfterValidator(_trace_address)] | None = Field(
@@ -74,6 +82,12 @@ class DashboardConfig(Settings):
             msg = (
                 f"STAGELENS_DASHBOARD_PROXY_HEADER is {self.proxy_header}, but any client can send that header.\n"
                 "    Name the proxy in STAGELENS_DASHBOARD_TRUSTED_PROXIES, such as 10.0.0.5 or 10.0.0.0/24."
+            )
+            raise ConfigError(msg)
+        if self.proxy_groups_header and not self.proxy_header:
+            msg = (
+                f"STAGELENS_DASHBOARD_PROXY_GROUPS_HEADER is {self.proxy_groups_header}, but no header has the name of the reader.\n"
+                "    Set STAGELENS_DASHBOARD_PROXY_HEADER, such as X-Forwarded-User."
             )
             raise ConfigError(msg)
         if self.token and len(self.token) < MIN_TOKEN_CHARS and not is_loopback(self.host):

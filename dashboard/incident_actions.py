@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from datetime import datetime, timedelta
+from typing import NoReturn
 
 from ..alerts.delivery import chart
 from ..alerts.delivery import chart as chart_address
 from ..alerts.incidents import lifecycle, silences
-from ..alerts.incidents.journal import acknowledge
-from ..alerts.incidents.silences import Silence
+from ..alerts.incidents.journal import IncidentError, acknowledge
+from ..alerts.incidents.notification_rules import group_lead
+from ..alerts.incidents.silences import ANY, Silence
 from ..alerts.objectives.slo_file import LiveSloFile
 from ..alerts.reader import AlertsReader, Incident
 from ..alerts.regression.acceptance import accept_regression
 from ..store import Store
+from .access import ForbiddenError, Role
+
+_GROUPED = "grouped with another incident"
+# Number of grouped incidents at the end of a headline, see `message_text.headline`; some may be of other environments.
+_OTHERS = re.compile(r", and \d+ more$")
+# Raises `access.ForbiddenError` unless the reader has the role for a service ("" for all) in an environment ("" for all).
+Require = Callable[[str, str, Role], None]
+# Returns whether the reader may see what is about a service in an environment; "" as above.
+Shows = Callable[[str, str], bool]
 
 
 class IncidentActions:
@@ -28,14 +42,30 @@ class IncidentActions:
         self._store = store
         self._now = now
         self._reader = AlertsReader(store, LiveSloFile(None, {}))
+        # None if the reader may see all incidents.
+        self._shown: Shows | None = None
+        self._require: Require = lambda _service, _environment, _role: None
+
+    def of_reader(self, shows: Shows | None, require: Require) -> IncidentActions:
+        """Return the incidents and silences that a reader may see (None: all), with the actions that the reader may use."""
+        made = copy(self)
+        made._shown, made._require = shows, require  # noqa: SLF001 - of the copy
+        return made
+
+    def visible(self, found: Sequence[Incident]) -> list[Incident]:
+        """Return the incidents that the reader may see, without references to others."""
+        if self._shown is None:
+            return list(found)
+        return [self._without_others(each) for each in found if self._shows(each.service, _environment_of(each))]
 
     def incidents(self) -> list[Incident]:
         """Return the incidents, newest first."""
-        return self._reader.incidents()
+        return self.visible(self._reader.incidents())
 
     def incident(self, name: str) -> Incident | None:
         """Return the incident with the id *name*; None if there is none."""
-        return self._reader.incident(name)
+        found = self._reader.incident(name)
+        return None if found is None else next(iter(self.visible([found])), None)
 
     def similar(self, about: Incident) -> list[Incident]:
         """Return earlier incidents like *about*, see `AlertsReader.similar`."""
@@ -51,15 +81,31 @@ class IncidentActions:
 
     def silences(self) -> list[Silence]:
         """Return active and future silences."""
-        return self._reader.silences(self._now())
+        return [each for each in self._reader.silences(self._now()) if self._shows(*silenced(each.matchers))]
+
+    def silence_named(self, name: str) -> Silence | None:
+        """Return the silence with the id *name*, also a past one; None if there is none."""
+        known = self._reader.silences(self._now(), over=True)
+        found = next((each for each in known if each.id == name), None)
+        return found if found is not None and self._shows(*silenced(found.matchers)) else None
+
+    def may_act(self, service: str, environment: str) -> bool:
+        """Return whether the reader may change what is about *service* in *environment*; "" for all."""
+        try:
+            self._require(service, environment, "responder")
+        except ForbiddenError:
+            return False
+        return True
 
     def acknowledge(self, name: str, by: str) -> None:
         """Record that *by* acknowledged the incident *name*.
 
         Raises:
+            ForbiddenError: The reader lacks the role.
             IncidentError: The incident does not exist or is resolved.
             StoreError: The store cannot be written.
         """
+        self._require_for(name)
         acknowledge(self._store, name, by, self._now())
 
     def accept(self, name: str, by: str, why: str = "") -> str:
@@ -68,18 +114,22 @@ class IncidentActions:
         This is the first person if the latency was accepted before.
 
         Raises:
+            ForbiddenError: The reader lacks the role.
             IncidentError: The incident does not exist, is resolved, or is no latency regression.
             StoreError: The store cannot be written.
         """
+        self._require_for(name)
         return accept_regression(self._store, name, by, self._now(), why).acked_by
 
     def silence(self, matchers: Mapping[str, str], length: timedelta, *, by: str, comment: str) -> Silence:
         """Silence notifications that match *matchers* for the duration *length*, starting now.
 
         Raises:
+            ForbiddenError: The reader lacks the role.
             IncidentError: The silence has no comment or no matcher.
             StoreError: The store cannot be written.
         """
+        self._require(*silenced(matchers), "responder")
         now = self._now()
         with self._store.transaction() as connection:
             return silences.create_silence(
@@ -97,8 +147,62 @@ class IncidentActions:
         """End the silence *name* now.
 
         Raises:
+            ForbiddenError: The reader lacks the role.
             IncidentError: The silence does not exist or has ended.
             StoreError: The store cannot be written.
         """
+        found = self.silence_named(name)
+        if found is None:
+            _raise_unknown(f"there is no silence {name!r}")
+        self._require(*silenced(found.matchers), "responder")
         with self._store.transaction() as connection:
             silences.end_silence(connection, name, self._now())
+
+    def _without_others(self, found: Incident) -> Incident:
+        """Return *found* without the names of the incidents with which it was grouped and which the reader may not see."""
+        leads = {group_lead(each.note) for each in found.transitions} | {found.told_with, found.story} - {found.id}
+        hidden = {lead for lead in leads if lead and not self._shows_incident(lead)}
+        happened = tuple(
+            replace(
+                each,
+                headline=_OTHERS.sub("", each.headline),
+                note=_GROUPED if group_lead(each.note) in hidden else each.note,
+            )
+            for each in found.transitions
+        )
+        is_led = found.told_with in hidden
+        return replace(
+            found,
+            muted=_GROUPED if is_led else found.muted,
+            told_with="" if is_led else found.told_with,
+            story="" if found.story in hidden else found.story,
+            transitions=happened,
+        )
+
+    def _shows(self, service: str, environment: str) -> bool:
+        return self._shown is None or self._shown(service, environment)
+
+    def _shows_incident(self, name: str) -> bool:
+        found = self._reader.incident(name)
+        return found is not None and self._shows(found.service, _environment_of(found))
+
+    def _require_for(self, name: str) -> None:
+        found = self.incident(name)
+        if found is None:
+            _raise_unknown(f"there is no incident {name!r}")
+        self._require(found.service, _environment_of(found), "responder")
+
+
+def silenced(matchers: Mapping[str, str]) -> tuple[str, str]:
+    """Return the service and the environment that a silence is about; "" for all."""
+    service, environment = (matchers.get(key, "").strip() for key in ("service", "environment"))
+    return "" if service == ANY else service, "" if environment == ANY else environment
+
+
+def _environment_of(found: Incident) -> str:
+    return found.where.get("environment", "")
+
+
+def _raise_unknown(what: str) -> NoReturn:
+    msg = f"{what}; the page of incidents lists all that you may see"
+    raise IncidentError(msg)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from threading import Lock
@@ -25,6 +26,7 @@ from ..analysis.slo_status import URGENCY
 from ..store import Reader, Selection, Store, StoreState
 from ..store.events import Event
 from ..store.schema import storable_name as stored
+from .access import EVERYTHING, ReaderAccess, Role
 from .config import DashboardConfig
 from .incident_actions import IncidentActions
 from .view import BUCKET_SECONDS, View
@@ -65,6 +67,9 @@ class Source:
         clock: Function that returns the current time. [Unix seconds]
         tracer: Address of a trace in the reader's tracing backend, with the placeholder `{trace_id}`; None without one.
         config: Settings, for the price file and the settings page; None for the defaults.
+
+    Attributes:
+        access: Rights of the reader; `of_reader` returns a source for other rights.
     """
 
     def __init__(
@@ -84,7 +89,54 @@ class Source:
         self.tracer = tracer
         self.config = config
         self.incident_actions = IncidentActions(store, self.now)
+        self.access = EVERYTHING
+        self._whole = self
+        # Readers by environments, of which an access file has few combinations.
+        self._readers: dict[frozenset[str], Reader] = {}
         self._results = QueryCache(_MAX_BYTES)
+
+    def of_reader(self, access: ReaderAccess) -> Source:
+        """Return this source as a reader with the rights *access* sees it, for pages, the API and actions."""
+        made = copy(self._whole)
+        made.access = access
+        shows = None if access.environments is None else made.shows
+        made.incident_actions = self._whole.incident_actions.of_reader(shows, made.require)
+        if access.environments is not None:
+            if access.environments not in self._readers:
+                self._readers[access.environments] = self._whole.read.within(access.environments)
+            made.read = self._readers[access.environments]
+            made.costs = self._whole.costs and self._whole.costs.of_reader(made.shows)
+        return made
+
+    @property
+    def is_restricted(self) -> bool:
+        """Whether the reader may not see some environments."""
+        return self.access.environments is not None
+
+    def shows(self, service: str, environment: str) -> bool:
+        """Return whether the reader may see what is about *service* in *environment*; "" for all."""
+        return self.access.allows(self._environments_of(service, environment))
+
+    def require(self, service: str, environment: str, role: Role) -> None:
+        """Raise an error unless the reader has *role* for *service* in *environment*; "" for all.
+
+        Raises:
+            ForbiddenError: The reader lacks the role.
+        """
+        self.access.require(self._environments_of(service, environment), role)
+
+    def writing_environment(self, chosen: str | None) -> str:
+        """Return the environment of what a reader writes about a service: the chosen or only one; "" for all."""
+        if self.access.environments is None:
+            return ""
+        return chosen or (next(iter(self.access.environments)) if len(self.access.environments) == 1 else "")
+
+    def _environments_of(self, service: str, environment: str) -> frozenset[str] | None:
+        """Return the environments of something about *service*; None for all environments, also of an unknown service."""
+        if environment:
+            return frozenset({environment})
+        whole = self._whole
+        return whole.cached(whole.read.service_environments).get(service) if service else None
 
     def now(self) -> datetime:
         """Return the current time."""
@@ -94,8 +146,10 @@ class Source:
         """Write *event* to the store.
 
         Raises:
+            ForbiddenError: The reader lacks the role.
             StoreError: The store cannot be written, for example because the database is read-only.
         """
+        self.require(event.service, event.environment, "responder")
         self.store.add_event(event)
 
     def revision(self, service: str | None = None) -> int:
@@ -103,8 +157,11 @@ class Source:
         return self.read.revision(service)
 
     def state(self) -> StoreState:
-        """Return the state of the store and the agents, uncached."""
-        return self.read.state()
+        """Return the state of the store and the agents, uncached; a restricted reader gets no counts of all environments."""
+        found = self.read.state()
+        if not self.is_restricted:
+            return found
+        return replace(found, last_received=None, instances=0, dropped=0, size_bytes=0, shortened={})
 
     def cached(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of *query*, cached until new data arrives.
@@ -112,7 +169,7 @@ class Source:
         A result about selected services is valid until one of them has new data; any other result until any service has.
         The arguments must be hashable, and callers must not modify a result.
         """
-        key = (query.__qualname__, args, tuple(sorted(kwargs.items())))
+        key = (self.access.environments, query.__qualname__, args, tuple(sorted(kwargs.items())))
         revision = self._revision_of((*args, *kwargs.values()))
         return self._results.get(key, revision, lambda: query(*args, **kwargs))
 
@@ -121,7 +178,7 @@ class Source:
 
         Use it for queries about many services at every refresh, which late data hardly changes.
         """
-        key = ("past", query.__qualname__, args, tuple(sorted(kwargs.items())))
+        key = ("past", self.access.environments, query.__qualname__, args, tuple(sorted(kwargs.items())))
         # The hour of each query starts at a different time, so that not all results expire together.
         hour = (self.clock() + hash(key) % _PAST_SECONDS) // _PAST_SECONDS
         return self._results.get(key, hour, lambda: query(*args, **kwargs))
@@ -161,7 +218,9 @@ class Source:
             return []
         # The time is rounded to steps: without new data, an objective changes only because the data is missing.
         now = datetime.fromtimestamp(self.clock() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
-        found = list(self.cached(self._alerts.slos, at or now))
+        found: list[SloStatus] = list(self._whole.cached(self._alerts.slos, at or now))
+        if self.is_restricted:
+            found = [each for each in found if self.shows(each.slo.service, each.slo.environment or "")]
         return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
 
     def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
@@ -180,7 +239,7 @@ class Source:
 
     def incidents(self) -> list[Incident]:
         """Return the incidents, newest first; none without alerts."""
-        return [] if self._alerts is None else list(self._alerts.incidents())
+        return [] if self._alerts is None else self.incident_actions.visible(self._alerts.incidents())
 
     def signing_secrets(self, kind: str) -> list[str]:
         """Return the signing secrets of the channels of *kind*, such as `slack`, from the SLO file."""
@@ -204,8 +263,8 @@ class Source:
         return file if isinstance(file, LiveSloFile) and file.path is not None else None
 
     def slo_problems(self) -> tuple[str, ...]:
-        """Return the problems of the current SLO file, one line each; none without alerts."""
-        return () if self._alerts is None else tuple(self._alerts.problems())
+        """Return the problems of the current SLO file, one line each; none without alerts, or for a restricted reader."""
+        return () if self._alerts is None or self.is_restricted else tuple(self._alerts.problems())
 
     @property
     def has_alerts(self) -> bool:

@@ -218,6 +218,11 @@ DASHBOARD = (
         "header in which an authenticating proxy sends the user name, such as `X-Forwarded-User`",
     ),
     Setting(
+        "STAGELENS_DASHBOARD_PROXY_GROUPS_HEADER",
+        "",
+        "header in which the proxy sends the groups of the user, separated by commas, such as `X-Forwarded-Groups`",
+    ),
+    Setting(
         "STAGELENS_DASHBOARD_TRUSTED_PROXIES",
         "",
         "addresses and networks of trusted proxies, such as `10.0.0.5,10.1.0.0/16`",
@@ -231,6 +236,11 @@ DASHBOARD = (
         "STAGELENS_DASHBOARD_HOSTS",
         "",
         "allowed names in the `Host` header, such as `stagelens.example.com`; other names get status 421",
+    ),
+    Setting(
+        "STAGELENS_DASHBOARD_ACCESS",
+        "",
+        "file with the [roles of readers](security.md#roles), reloaded on change; without it, every reader may do everything",
     ),
     Setting(
         "STAGELENS_PRICES",

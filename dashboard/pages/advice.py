@@ -299,7 +299,7 @@ def advice_card(
     ]  # fmt: skip
     body = [html.Div(content, className="say"), _numbers(context, advice, rank)]
     return html.Section(
-        [html.Div(body, className="both"), mark_buttons(advice, view.now)],
+        [html.Div(body, className="both"), mark_buttons(context, advice)],
         className=f"card adv st-{hue(finding.stage)}",
         **attributes({"data-advice": finding.key, "aria-label": f"{title}, {service}"}),
     )
@@ -539,17 +539,20 @@ def marks(context: Context) -> dict[tuple[str, str], Mark]:
     return newest
 
 
-def mark_buttons(advice: Advice, now: datetime) -> Component:
-    """Return the buttons that dismiss, snooze or complete *advice*, or reopen it."""
-    finding = advice.finding
+def mark_buttons(context: Context, advice: Advice) -> Component | None:
+    """Return the buttons that dismiss, snooze or complete *advice*, or reopen it; None if the reader may not."""
+    finding, now = advice.finding, context.view.now
+    environment = context.source.writing_environment(context.view.text("env"))
+    if not context.source.incident_actions.may_act(finding.facts.service, environment):
+        return None
     name = f"{finding_text(finding)[0]}, {finding.facts.service}"
     if advice.is_hidden(now):
-        return html.Div([_button("Show again", "open", finding, name)], className="acts")
+        return html.Div([_button("Show again", "open", finding, name, environment)], className="acts")
     until = (now + SNOOZE).astimezone(UTC).replace(second=0, microsecond=0).isoformat()
     made = [
-        _button("Done", "done", finding, name),
-        _button(f"Snooze {span(SNOOZE)}", f"{_SNOOZED}{until}", finding, name),
-        _button("Dismiss", "dismissed", finding, name),
+        _button("Done", "done", finding, name, environment),
+        _button(f"Snooze {span(SNOOZE)}", f"{_SNOOZED}{until}", finding, name, environment),
+        _button("Dismiss", "dismissed", finding, name, environment),
     ]
     return html.Div(made, className="acts")
 
@@ -571,7 +574,8 @@ def _mark(text: str, at: datetime) -> Mark:
     return Mark(text, at) if text in ("dismissed", "done") else Mark("open", at)
 
 
-def _button(words: str, text: str, finding: StageFinding, name: str) -> Component:
+def _button(words: str, text: str, finding: StageFinding, name: str, environment: str) -> Component:
     event = {"service": finding.facts.service, "kind": "advice", "key": finding.key, "text": text}
+    event |= {"environment": environment} if environment else {}
     data = {"data-post": json.dumps(event), "aria-label": f"{words}: {name}"}
     return html.Button(words, className="btn", type="button", **attributes(data))

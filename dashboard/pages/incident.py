@@ -28,7 +28,6 @@ from .incidents import (
     end_button,
     incident_path,
     incident_pill,
-    matchers_text,
     mute_reason,
     silence_buttons,
     when,
@@ -302,8 +301,10 @@ def _head(context: Context, found: Incident) -> Component:
     path = requests_path(view, slo, found.since, found.resolved_at) if slo else incident_path(view, found)
     links = [link("Show the requests", href=path, className="btn")]
     links += [link("Runbook", href=found.runbook, className="btn")] if found.runbook else []
-    quiet = [end_button(silence, matchers_text(silence))] if silence else silence_buttons(found)
-    done = [] if found.resolved_at else [acknowledge_button(found), accept_button(found), *quiet]
+    quiet = [end_button(context, silence)] if silence else silence_buttons(found)
+    may_act = context.source.incident_actions.may_act(found.service, found.where.get("environment", ""))
+    is_open = found.resolved_at is None
+    done = [acknowledge_button(found), accept_button(found), *quiet] if is_open and may_act else []
     return html.Div([title, html.Div([*done, *links], className="acts")], className="phead")
 
 

@@ -20,6 +20,7 @@ from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident
 from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
+from ..incident_actions import silenced
 from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table, with_code
 from ..ui.format import UNKNOWN, percent, several, span, times
 from ..view import INCIDENTS_API, SCOPE, SILENCES_API, View, incident_page, service_path
@@ -117,7 +118,7 @@ def _silences(context: Context, found: Sequence[Silence]) -> Component:
                 ),
                 html.Td(each.author, className="hide"),
                 html.Td(when(context, each.ends_at), className="r muted nowrap hide"),
-                html.Td(end_button(each, matchers_text(each)), className="r"),
+                html.Td(end_button(context, each), className="r"),
             ]
         )
         for each in found
@@ -292,14 +293,16 @@ def accept_button(found: Incident) -> Component | None:
 def silence_buttons(found: Incident) -> list[Component]:
     """Return the buttons that silence notifications of *found* for a chosen time."""
     about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
+    about |= {key: name for key, name in found.where.items() if key == "environment"}
     return [_button(f"Silence {length}", SILENCES_API, {**about, "for": length}) for length in _LENGTHS]
 
 
-def end_button(silence: Silence, what: str) -> Component:
-    """Return the button that ends *silence*; *what* describes the silence."""
-    return _button(
-        "End now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, aria_label=f"End now: silence of {what}"
-    )
+def end_button(context: Context, silence: Silence) -> Component | None:
+    """Return the button that ends *silence*; None if the reader may not."""
+    if not context.source.incident_actions.may_act(*silenced(silence.matchers)):
+        return None
+    label_text = f"End now: silence of {matchers_text(silence)}"
+    return _button("End now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, aria_label=label_text)
 
 
 def _button(

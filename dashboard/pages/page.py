@@ -136,14 +136,14 @@ class Page:
         trail: Breadcrumb of text and address; the last entry has no address.
         body: Components from top to bottom.
         place: Address of the selected navigation entry.
-        is_there: Whether the address exists; if not, the response is 404.
+        status: HTTP status of the response: 404 for an unknown address, 403 for a page of another role.
     """
 
     title: str
     trail: list[tuple[str, str | None]]
     body: list[Node]
     place: str = "/"
-    is_there: bool = True
+    status: int = 200
 
 
 @dataclass(frozen=True)

@@ -312,6 +312,8 @@ def unwatched_line(context: Context) -> Component | None:
     if source.slos():
         problems = source.slo_problems()
         return _broken_file_line(context, problems) if problems else None
+    if source.is_restricted:
+        return None
     why, fix = why_unwatched(source.slo_file)
     message = [html.B("No SLO is evaluated"), f": {why}, so no alert would be sent. ", *with_code(fix), ". "]
     more = link("More", href=context.view.link("/slo"), className="link")
@@ -332,6 +334,8 @@ def no_objectives(context: Context) -> Component:
             "Alerts do not run with this dashboard",
             "Start both with `stagelens up` to see objectives here.",
         )
+    if context.source.is_restricted:
+        return empty_page_card("No SLO", "There is no objective for the environments that you may see.")
     why, fix = why_unwatched(context.source.slo_file, example="")
     return empty_page_card(
         f"No SLO is evaluated: {why}",

@@ -10,7 +10,7 @@ import hashlib
 import json
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from typing import Any
 from urllib.parse import urlencode
 
@@ -27,8 +27,10 @@ from ...core import names
 from ...core.code_stack import split_stack_key
 from ...core.histogram import Histogram, has_enough_samples
 from ...store import KeptTrace
+from ...store.audit import AuditEntry
 from ...store.schema import storable
 from ...store.selection import moment
+from ..pages import audit
 from ..pages.comparison import chosen_pair, compared, grown_at, newest_pair
 from ..pages.measures import urgent_first
 from ..pages.overview import has_labels
@@ -129,7 +131,7 @@ def add_api_routes(server: Flask, source: Source) -> None:
         given = _query_parameters(*found.keys)
         service = required(given, "service") if found.about_one else given.get("service")
         part = {key: given[name] for key, name in SCOPE.items() if name in given}
-        context = _context(source, "/", given | part, service)
+        context = _context(source, found.path, given | part, service)
         window = _window(context)
         about = window if found.about_window else {"revision": window["revision"]}
         return _conditional_response(context, lambda: json_response({**about, **found.answer(context, given)}))
@@ -192,7 +194,7 @@ def _check_names(context: Context) -> None:
 def _tag(context: Context) -> str:
     view, state = context.view, page_state(context)
     made_from = (
-        *(__version__, request.full_path, view.start.isoformat(), view.end.isoformat()),
+        *(__version__, context.source.access.key, request.full_path, view.start.isoformat(), view.end.isoformat()),
         *(state["own"] or state["revision"], state["stale"]),
     )
     return hashlib.sha256(repr(made_from).encode()).hexdigest()[:24]
@@ -406,12 +408,14 @@ class ApiQuery:
         answer: Function that returns the result as JSON values.
         about_one: Whether the query is about one service, so that `service` is required.
         about_window: Whether the response contains the window of the address; a comparison contains the times of both sides.
+        path: Path of the page with the same data, which determines whether a response is current.
     """
 
     keys: tuple[str, ...]
     answer: Callable[[Context, Arguments], dict[str, Any]]
     about_one: bool = True
     about_window: bool = True
+    path: str = "/"
 
 
 def table_json(frame: pd.DataFrame) -> dict[str, Any]:
@@ -663,6 +667,14 @@ def _budgets(context: Context, given: Arguments) -> dict[str, Any]:
     }
 
 
+def _audit(context: Context, _given: Arguments) -> dict[str, Any]:
+    context.source.access.require_admin()
+    entries = audit.audit_entries(context)
+    names = [each.name for each in fields(AuditEntry)]
+    frame = pd.DataFrame([[getattr(each, name) for name in names] for each in entries], columns=names)
+    return {"most": audit.MAX_ENTRIES, **table_json(frame)}
+
+
 def _no_objective(context: Context, name: str) -> BadRequestError:
     names = ", ".join(each.slo.name for each in context.source.slos()) or "none are set"
     return BadRequestError(f"there is no objective {name}", key="name", fix=names, status=NOT_FOUND)
@@ -682,4 +694,5 @@ QUERIES: dict[str, ApiQuery] = {
     "waste": ApiQuery(("at", *_WINDOW), _waste, about_one=False),
     "slo": ApiQuery(("service", "name"), _slo, about_one=False),
     "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
+    "audit": ApiQuery(("from", "to"), _audit, about_one=False, path=audit.PLACE),
 }

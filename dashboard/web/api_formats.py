@@ -23,9 +23,10 @@ import pandas as pd
 from flask import Response, request
 
 from ...core.errors import StagelensError
+from ..access import ForbiddenError
 from ..view import is_moment
 
-BAD_REQUEST, NOT_FOUND = 400, 404
+BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
 
 
 class BadRequestError(StagelensError):
@@ -223,6 +224,9 @@ def with_json_errors(respond: Callable[..., Response]) -> Callable[..., Response
             return respond(**values)
         except BadRequestError as error:
             return error_response(str(error), error.key, error.fix, error.status)
+        except ForbiddenError as error:
+            what, _, fix = str(error).partition("; ")
+            return error_response(what, "", fix, FORBIDDEN)
         except StagelensError as error:
             return error_response(str(error), "", "try again later", 503)
         except Exception as error:  # noqa: BLE001 - API clients get JSON for any error

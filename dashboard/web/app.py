@@ -33,6 +33,7 @@ from ..source import AlertsSource, Source
 from ..ui.components import Nodes
 from ..ui.page_export import as_html
 from . import api, guard, report, signed_endpoints, write_api, wsgi_front
+from .audit_log import AuditLog
 from .auth import RevokedSessions
 from .routing import add_figure_routes, context_of, frame_parts, navigation_parts, page_state, render_page, view_of
 from .shell import layout
@@ -125,8 +126,10 @@ class Dashboard:
 
 def build(source: Source, config: DashboardConfig) -> Dash:
     """Return the Dash application for *source*, with its server guarded according to *config*."""
+    # Pages, API and actions show and do what the reader may; probes and signed requests have no reader.
+    own = guard.source_of_reader(source)
     app = Application(
-        source,
+        own,
         assets_folder=str(ASSETS),
         # Licences are not served as assets, boot.js is in the head already, and report.js is for report files only.
         assets_ignore=r"^(boot|report)\.js$",
@@ -142,21 +145,23 @@ def build(source: Source, config: DashboardConfig) -> Dash:
         meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
         enable_mcp=False,
     )
-    app.layout = layout()
+    audit_log = AuditLog(source.store, source.clock)
+    app.layout = layout
     _register_browser_callbacks(app)
-    _register_page_callback(app, source)
+    _register_page_callback(app, own)
     server: flask.Flask = app.server
     wsgi_front.add_health_routes(server, source)
-    api.add_api_routes(server, source)
-    add_figure_routes(server, source)
-    report.add_report_route(server, source)
-    write_api.add_event_routes(server, source)
-    write_api.add_incident_routes(server, source.incident_actions)
-    signed_endpoints.add_hook_routes(server, source)
+    api.add_api_routes(server, own)
+    add_figure_routes(server, own)
+    report.add_report_route(server, own)
+    write_api.add_event_routes(server, own)
+    write_api.add_incident_routes(server, own)
+    signed_endpoints.add_hook_routes(server, source, audit_log)
     signed_endpoints.add_chart_route(server, source.incident_actions)
-    api.add_trace_route(server, source)
+    api.add_trace_route(server, own)
     wsgi_front.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
-    guard.protect(server, config, RevokedSessions(source.store, source.clock), app.csp_hashes())
+    audit_log.add_to(server, guard.CALLBACK_PATH)
+    guard.protect(server, config, RevokedSessions(source.store, source.clock), app.csp_hashes(), audit_log)
     # Registered after the guard, so that unauthenticated requests get the response of the guard.
     guard.reject_invalid_callbacks(server)
     return app
@@ -195,7 +200,9 @@ def _register_page_callback(app: Application, source: Source) -> None:
         # Controls change the address without dcc.Location; a timer request contains the current address.
         search = str(tick.get("search", "")) if ticked and tick else search
         context = context_of(view_of(source, path, search), source)
-        now = {"beat": tick.get("beat") if tick else None, "address": f"{path}{search or ''}", **page_state(context)}
+        # Other rights change the page, too.
+        address = f"{path}{search or ''} {source.access.key}"
+        now = {"beat": tick.get("beat") if tick else None, "address": address, **page_state(context)}
         # The address differs if a timer request overtook the page of this request; then the complete page is sent.
         if ticked and seen and all(seen.get(key) == now[key] for key in ("address", "stale")):
             if seen.get("revision") == now["revision"]:
@@ -245,8 +252,8 @@ class Application(Dash):
             return "Stagelens", ""
 
 
-def _not_found(response: flask.Response) -> flask.Response:
-    response.status_code = 404
+def _with_status(response: flask.Response, status: int) -> flask.Response:
+    response.status_code = status
     return response
 
 
@@ -280,6 +287,7 @@ class Handover:
 def _handover_key(context: Context) -> tuple[Any, ...]:
     view = context.view
     return (
+        context.source.access,
         view.path,
         tuple(view.query.items()),
         str(view.zone),
@@ -293,8 +301,7 @@ def first_paint(source: Source, handover: Handover, path: str, search: str) -> t
     """Return the title and the HTML of an address, including the frame."""
     context = context_of(view_of(source, path, search), source)
     made = render_page(context)
-    if not made.is_there:
-        flask.after_this_request(_not_found)
+    flask.after_this_request(lambda response: _with_status(response, made.status))
     handover.put(context, made)
     frame: Component = layout()
     for name, filled in frame_parts(context, made).items():

@@ -21,6 +21,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from threading import BoundedSemaphore, Lock
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -31,6 +32,7 @@ from ...collector.server.connections import client_of
 from ...core.addresses import parse_ip
 from ...core.errors import StoreError
 from ...store import Store
+from ..access import LiveAccess, ReaderAccess
 from ..config import DashboardConfig
 from .users import Users
 
@@ -57,11 +59,15 @@ class Principal:
         name: Name of the reader; "" if readers have no names.
         bound_to: Value to which the CSRF tokens of the reader are bound.
         by_token: Whether the token came in the `Authorization` header, which browsers do not send automatically.
+        groups: Groups that a trusted proxy sent.
+        has_token: Whether the reader signed in with the shared token.
     """
 
     name: str = ""
     bound_to: str = ""
     by_token: bool = False
+    groups: tuple[str, ...] = ()
+    has_token: bool = False
 
 
 class TooManyAttemptsError(Exception):
@@ -80,12 +86,12 @@ class Authenticator:
     """Authentication of readers. Thread-safe.
 
     Args:
-        config: Access rules of the dashboard.
+        config: ReaderAccess rules of the dashboard.
         signed_out: Revoked sessions.
         clock: Function that returns the current time. [Unix seconds]
 
     Raises:
-        ConfigError: The user file is invalid.
+        ConfigError: The user file or the access file is invalid.
     """
 
     def __init__(
@@ -96,6 +102,7 @@ class Authenticator:
         self._clock = clock
         self._throttle = LoginThrottle()
         self.users = Users(config.users) if config.users else None
+        self._access = LiveAccess(config.access, lambda: datetime.fromtimestamp(clock(), UTC))
         # Hashing a password takes most of a core: successful checks are cached for programs that send it with each request.
         self._remembered: OrderedDict[str, None] = OrderedDict()
         self._remember_key = secrets.token_bytes(32)
@@ -111,6 +118,10 @@ class Authenticator:
         if not self._signs_in:
             return Principal()
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
+
+    def access_of(self, principal: Principal) -> ReaderAccess:
+        """Return the current rights of *principal*."""
+        return self._access.of(principal.name, principal.groups, by_token=principal.has_token)
 
     def sign_in(self, request: Request, name: str, secret: str) -> str | None:
         """Return a session for a correct token, or a correct password of *name*; None for a wrong secret.
@@ -144,7 +155,9 @@ class Authenticator:
         if not header or not self.is_trusted_proxy(request):
             return None
         name = request.headers.get(header, "").strip()[:_MAX_NAME]
-        return Principal(name, f"proxy {name}") if name else None
+        listed = request.headers.get(self._config.proxy_groups_header or "", "").split(",")
+        groups = tuple(each.strip() for each in listed if each.strip())
+        return Principal(name, f"proxy {name}", groups=groups) if name else None
 
     def _of_cookie(self, request: Request) -> Principal | None:
         cookie = request.cookies.get(COOKIE, "")
@@ -154,7 +167,7 @@ class Authenticator:
             return None
         if cookie in self._signed_out:
             return None
-        return Principal(name, cookie)
+        return Principal(name, cookie, has_token=not name)
 
     def _of_header(self, request: Request) -> Principal | None:
         shown = request.authorization
@@ -162,11 +175,11 @@ class Authenticator:
             return None
         if shown.type == "bearer" and self._config.token:
             known = self._proved(request, "", shown.token or "")
-            return Principal(by_token=True) if known else None
+            return Principal(by_token=True, has_token=True) if known else None
         if shown.type == "basic":
             name = shown.username or ""
             known = self._proved(request, name, shown.password or "")
-            return Principal(name, f"name {name}") if known else None
+            return Principal(name, f"name {name}", has_token=not name) if known else None
         return None
 
     def _signer(self, name: str) -> str | None:

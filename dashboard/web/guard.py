@@ -11,19 +11,23 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlencode, urlsplit
 
 import flask
 from flask import Flask, Response, redirect, request
 from jinja2 import Environment, Template
+from werkzeug.local import LocalProxy
 from werkzeug.wrappers import Response as AnyResponse
 
 from ...core.addresses import is_loopback, parse_ip
+from ..access import ReaderAccess
 from ..config import DashboardConfig
+from ..source import Source
 from ..view import API_PREFIX
 from . import signed_endpoints, wsgi_front
 from .api_formats import error_response
+from .audit_log import AuditLog
 from .auth import COOKIE, LENGTH_SECONDS, Authenticator, CsrfTokens, Principal, RevokedSessions, TooManyAttemptsError
 
 CALLBACK_PATH = "/_dash-update-component"
@@ -89,11 +93,17 @@ CSRF_HEADER = "X-Stagelens-Proof"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
 
-def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions, script_hashes: Sequence[str]) -> None:
+def protect(
+    server: Flask,
+    config: DashboardConfig,
+    signed_out: RevokedSessions,
+    script_hashes: Sequence[str],
+    audit_log: AuditLog,
+) -> None:
     """Check every request to *server*, and add security headers to every response.
 
     Raises:
-        ConfigError: The user file is invalid.
+        ConfigError: The user file or the access file is invalid.
     """
     policy, is_private = _policy(script_hashes), config.is_private
     authenticator = Authenticator(config, signed_out)
@@ -104,39 +114,58 @@ def protect(server: Flask, config: DashboardConfig, signed_out: RevokedSessions,
         if not _is_allowed_host(request.host, config.hosts, is_private=is_private):
             fix = "" if is_private else " Set the allowed names in STAGELENS_DASHBOARD_HOSTS."
             return refused_response(421, f"This is the Stagelens dashboard of {config.host}, not {request.host}.{fix}")
-        # Health probes have no credentials, and their responses contain no data.
-        if request.path in wsgi_front.PROBE_PATHS:
-            return None
-        # Chart requests are signed. The check is by endpoint, not by path, so that no other route is open.
-        if request.endpoint == signed_endpoints.CHART_ENDPOINT:
+        # Health probes have no credentials, and their responses contain no data. Chart requests are signed; the check is by
+        # endpoint, not by path, so that no other route is open.
+        if request.path in wsgi_front.PROBE_PATHS or request.endpoint == signed_endpoints.CHART_ENDPOINT:
             return None
         if request.method not in _SAFE and (foreign := _cross_site_response(config)) is not None:
             return foreign
         # Slack and PagerDuty requests are signed.
-        if request.method == "POST" and request.path in signed_endpoints.HOOK_PATHS:
+        is_signed = request.method == "POST" and request.path in signed_endpoints.HOOK_PATHS
+        if is_signed or (request.path == SIGN_IN and config.takes_secrets):
             return None
-        return None if request.path == SIGN_IN and config.takes_secrets else _authenticate(config, authenticator)
-
-    def add_headers(response: Response) -> Response:
-        response.headers.setdefault("Content-Security-Policy", policy)
-        if response.mimetype == "text/html":
-            # The page contains current data for this reader, so caches must not reuse it unchecked.
-            response.headers.setdefault("Cache-Control", "private, no-cache")
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "same-origin"
-        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
-        response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
-        return response
+        return _authenticate(config, authenticator, audit_log)
 
     if config.takes_secrets:
-        add_signin_routes(server, config, authenticator)
+        add_signin_routes(server, config, authenticator, audit_log)
     server.before_request(check)
-    server.after_request(add_headers)
+    server.after_request(lambda response: _with_security_headers(response, policy))
+
+
+def _with_security_headers(response: Response, policy: str) -> Response:
+    response.headers.setdefault("Content-Security-Policy", policy)
+    if response.mimetype == "text/html":
+        # The page contains current data for this reader, so caches must not reuse it unchecked.
+        response.headers.setdefault("Cache-Control", "private, no-cache")
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "same-origin"
+    response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    response.headers.setdefault("Cross-Origin-Resource-Policy", "same-origin")
+    return response
 
 
 def current_principal() -> Principal:
     """Return the principal of the current request."""
     return flask.g.stagelens_asker
+
+
+def current_access() -> ReaderAccess:
+    """Return the rights of the reader of the current request."""
+    return flask.g.stagelens_access
+
+
+def source_of_reader(source: Source) -> Source:
+    """Return a proxy of *source* that shows each request the data that its reader may see.
+
+    Routes get only this proxy, so that none can show anything else. Outside of an authenticated request it raises an error.
+    """
+
+    def current() -> Source:
+        if "stagelens_source" not in flask.g:
+            flask.g.stagelens_source = source.of_reader(current_access())
+        return flask.g.stagelens_source
+
+    return cast("Source", LocalProxy(current))
 
 
 def dashboard_url() -> str:
@@ -166,9 +195,9 @@ def is_trusted_write() -> bool:
     )
 
 
-def _authenticate(config: DashboardConfig, authenticator: Authenticator) -> AnyResponse | None:
+def _authenticate(config: DashboardConfig, authenticator: Authenticator, audit_log: AuditLog) -> AnyResponse | None:
     try:
-        entered = signin_from_url(authenticator) if config.token else None
+        entered = signin_from_url(authenticator, audit_log) if config.token else None
         if entered is not None:
             return entered
         found = authenticator.authenticate(request)
@@ -176,8 +205,11 @@ def _authenticate(config: DashboardConfig, authenticator: Authenticator) -> AnyR
         return too_many_response(error)
     if found is None:
         return unauthenticated_response(config, authenticator)
-    flask.g.stagelens_asker = found
-    return None
+    access = authenticator.access_of(found)
+    flask.g.stagelens_asker, flask.g.stagelens_access = found, access
+    if access.grants or request.path == SIGN_OUT:
+        return None
+    return refused_response(403, f"You may see no environment; {access.grantors} can grant you a role.")
 
 
 def _is_allowed_host(host: str, hosts: Collection[str], *, is_private: bool) -> bool:
@@ -240,7 +272,9 @@ _WRONG = 401
 _WRONG_TOKEN = "Wrong token."  # noqa: S105 - a message
 
 
-def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Authenticator) -> None:
+def add_signin_routes(
+    server: Flask, config: DashboardConfig, authenticator: Authenticator, audit_log: AuditLog
+) -> None:
     """Add `SIGN_IN` and `SIGN_OUT` to *server*."""
 
     def sign_in() -> AnyResponse:
@@ -250,14 +284,17 @@ def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Aut
             return refused_response(400, "The address after sign-in is not valid.")
         if request.method == "GET":
             return signin_form(config, to)
+        name = request.form.get("name", "").strip()
         try:
-            session = authenticator.sign_in(
-                request, request.form.get("name", "").strip(), request.form.get("secret", "")
-            )
+            session = authenticator.sign_in(request, name, request.form.get("secret", ""))
         except TooManyAttemptsError as error:
             return too_many_response(error)
         if session is None:
+            # Some type their password as the name.
+            is_known = authenticator.users is not None and authenticator.users.line(name) is not None
+            audit_log.sign_in_failed(name if is_known else "unknown name")
             return signin_form(config, to, "Wrong name or password.", _WRONG)
+        audit_log.signed_in(name)
         return _with_session(redirect(to, 303), session, authenticator)
 
     def sign_out() -> AnyResponse:
@@ -270,7 +307,7 @@ def add_signin_routes(server: Flask, config: DashboardConfig, authenticator: Aut
     server.add_url_rule(SIGN_OUT, "sign out", sign_out, methods=["POST"])
 
 
-def signin_from_url(authenticator: Authenticator) -> AnyResponse | None:
+def signin_from_url(authenticator: Authenticator, audit_log: AuditLog) -> AnyResponse | None:
     """Sign in with a valid token in the URL, and redirect to the URL without the token.
 
     Tokens in links from other sites are ignored; otherwise invalid ones would lock the reader out through the throttle.
@@ -279,6 +316,7 @@ def signin_from_url(authenticator: Authenticator) -> AnyResponse | None:
     session = None if offered is None else authenticator.sign_in(request, "", offered)
     if session is None:
         return None
+    audit_log.signed_in("")
     left = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
     path = _local_path(request.path)
     return _with_session(redirect(path + ("?" + urlencode(left) if left else "")), session, authenticator)

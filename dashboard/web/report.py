@@ -70,7 +70,7 @@ def add_report_route(server: Flask, source: Source) -> None:
         context = context_of(view, source)
         made = render_page(context)
         text = report(context, made, source.now(), guard.dashboard_url())
-        response = Response(text, 200 if made.is_there else 404, mimetype="text/html")
+        response = Response(text, made.status, mimetype="text/html")
         response.headers["Content-Security-Policy"] = f"{policy()}; frame-ancestors 'none'"
         response.headers["Cache-Control"] = "private, no-store"
         if request.args.get("download"):

@@ -12,8 +12,10 @@ from dash.development.base_component import Component
 from flask import Flask, Response, request
 from plotly.io.json import to_json_plotly
 
+from ..access import ForbiddenError
 from ..pages import (
     advice,
+    audit,
     capacity,
     collectors,
     compare,
@@ -35,14 +37,15 @@ from ..pages.measures import measure
 from ..pages.page import Context, Page, empty_page_card, unknown_page_card
 from ..pages.service_charts import CHARTS
 from ..source import Source
-from ..ui.components import Nodes, attributes
+from ..ui.components import Nodes, attributes, link
 from ..view import View, parse
 from .shell import menus, mobile_nav, side, stale_banner, trail
 
 _SERVICE = "s"
-_PAGES: dict[str, Callable[[Context], Page]] = {
+PAGES: dict[str, Callable[[Context], Page]] = {
     "": overview.render,
     "advice": advice.render,
+    "audit": audit.render,
     "collectors": collectors.render,
     "compare": compare.render,
     "engines": engines.render,
@@ -53,7 +56,9 @@ _PAGES: dict[str, Callable[[Context], Page]] = {
     "slo": lambda context: slo.render(context, None),
     "traces": traces.render,
 }
-_OF_A_SERVICE: dict[str, Callable[[Context], Page]] = {
+# Pages about the whole installation.
+_OF_ADMINS = ("audit", "collectors", "settings")
+SERVICE_PAGES: dict[str, Callable[[Context], Page]] = {
     "": service.render,
     "advice": advice.render,
     "capacity": capacity.render,
@@ -75,12 +80,13 @@ def page_state(context: Context) -> dict[str, Any]:
     """Return the state that determines a page; equal states give equal pages.
 
     `revision` is the revision of all data. `own` is the revision of the page's service, "" for pages about several services.
-    `stale` changes with the stale data warning: "" while data arrives, else the minute; on the collectors page the current second.
+    `stale` changes with the stale data warning: "" while data arrives, else the minute; on the pages of collectors and of
+    the audit log the current second.
     """
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())
-    # The collectors page changes without new data: collectors send reports, and a missing report writes nothing.
-    fresh = f"{source.now():%H:%M:%S}" if context.view.path == collectors.PLACE else ""
+    # These pages change without new data: collectors send reports, and a missing report writes nothing.
+    fresh = f"{source.now():%H:%M:%S}" if context.view.path in (audit.PLACE, collectors.PLACE) else ""
     return {
         "revision": source.revision(),
         "own": f"{source.revision(service)} {service}" if service else "",
@@ -92,6 +98,11 @@ def render_page(context: Context) -> Page:
     """Return the page of an address, or an error page inside the unchanged frame."""
     try:
         found = page_of(context)
+    except ForbiddenError as error:
+        home = link("Overview", href=context.view.link("/"), className="btn pri")
+        why = f"{str(error)[0].upper()}{str(error)[1:]}."
+        refused = empty_page_card("You may not see this page", why, actions=[home])
+        return Page("Refused · Stagelens", [("Refused", None)], [refused], status=403)
     except Exception as error:  # noqa: BLE001 - an error of a page must not break the frame
         _log.exception("the page %r could not be rendered", context.view.path)
         retry = html.Button("Try again", className="btn pri", type="button", **attributes({"data-do": "reload"}))
@@ -103,7 +114,7 @@ def render_page(context: Context) -> Page:
         return Page("Stagelens", [("Error", None)], [failed])
     if found is None:
         gone = unknown_page_card(f"{context.view.path} is not a page.", context.view.link("/"))
-        return Page("Not found · Stagelens", [("Not found", None)], [gone], is_there=False)
+        return Page("Not found · Stagelens", [("Not found", None)], [gone], status=404)
     return found
 
 
@@ -142,7 +153,13 @@ def context_of(view: View, source: Source) -> Context:
 
 
 def page_of(context: Context) -> Page | None:
-    """Return the rendered page of *context*; None for an unknown address."""
+    """Return the rendered page of *context*; None for an unknown address.
+
+    Raises:
+        ForbiddenError: The page is for admins.
+    """
+    if context.view.parts[:1] and context.view.parts[0] in _OF_ADMINS:
+        context.source.access.require_admin()
     match context.view.parts:
         case ("slo", name):
             return slo.render(context, name)
@@ -151,9 +168,9 @@ def page_of(context: Context) -> Page | None:
         case ("traces", name):
             return trace.render(context, name)
         case (str(first), _, *tab) if first == _SERVICE:
-            render = _OF_A_SERVICE.get("/".join(tab))
+            render = SERVICE_PAGES.get("/".join(tab))
         case parts:
-            render = _PAGES.get("/".join(parts))
+            render = PAGES.get("/".join(parts))
     return render(context) if render else None
 
 

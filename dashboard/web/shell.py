@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
+import flask
 from dash import dcc, html
 from dash.development.base_component import Component
 
@@ -60,6 +61,8 @@ _NAV = (
     ("Events", "/events", "flag"),
     ("Engines", "/engines", "chip"),
 )
+# Pages for admins, in the command palette.
+_OF_ADMINS = (("Collectors", "/collectors"), ("Audit log", "/audit"), ("Settings", "/settings"))
 
 
 def layout() -> Component:
@@ -89,13 +92,18 @@ def layout() -> Component:
                 **attributes({"data-keys": " ".join(ORDER), "data-common": " ".join(COMMON)}),
             ),
             html.Nav(id="mobnav", className="mobnav", **attributes({"aria-label": "Pages"})),
-            palette(
-                [*((name, path) for name, path, _ in _NAV), ("Collectors", "/collectors"), ("Settings", "/settings")]
-            ),
+            palette([*((name, path) for name, path, _ in _NAV), *(_OF_ADMINS if _is_admin() else ())]),
             help_sheet(),
             html.Div(id="said", className="said", role="status"),
         ]
     )
+
+
+def _is_admin() -> bool:
+    # Dash also asks for the frame before the first request is authenticated.
+    if not flask.has_request_context():
+        return True
+    return "stagelens_access" in flask.g and guard.current_access().is_admin
 
 
 def _top() -> Component:
@@ -285,14 +293,20 @@ def _service(context: Context, row: ServiceRow, place: str) -> Component:
 def _side_footer(context: Context, state: StoreState) -> Component:
     lines: list[Node] = []
     last = last_data(context, state)
-    collectors = {"href": context.view.link("/collectors"), "className": "live", "title": "State of the collectors"}
+
+    def collectors(*nodes: Node) -> Component:
+        if not context.source.access.is_admin:
+            return html.Span(nodes, className="live")
+        return link(nodes, href=context.view.link("/collectors"), className="live", title="State of the collectors")
+
     if last is None:
-        lines.append(link([dot("no_data"), "No data received yet"], **collectors))
+        lines.append(collectors(dot("no_data"), "No data received yet"))
     else:
         age = max(context.source.now() - last, timedelta())
         fresh = age < STALE
-        nodes: list[Node] = [dot("healthy" if fresh else "at_risk"), "Collector live" if fresh else "No data arrives"]
-        lines.append(link(nodes, **collectors))
+        lines.append(
+            collectors(dot("healthy" if fresh else "at_risk"), "Collector live" if fresh else "No data arrives")
+        )
         agents = f"{state.instances} agent{'s' * (state.instances != 1)} · " if state.instances else ""
         lines.append(html.Span(f"{agents}data {span(age)} old"))
     if state.dropped:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from typing import Literal
 
 from flask import Flask, Response, request
 
@@ -23,8 +25,10 @@ from ...alerts.delivery.actions import (
 )
 from ...alerts.delivery.chart import CHART_PATH
 from ...alerts.incidents.journal import IncidentError
+from ...store.audit import AuditEntry
 from ..incident_actions import IncidentActions
 from ..source import Source
+from .audit_log import AuditLog
 
 CHART_ENDPOINT = "chart of an incident"
 # Cache time of a chart; short, because an open incident changes. [seconds]
@@ -32,11 +36,12 @@ _CACHE_SECONDS = 60
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 # Maximum body size; a Slack payload includes the message of the button.
 _MAX_BODY_BYTES = 512 * 1024
+_ACTIONS = {"acknowledge": "acknowledge", "accept": "accept as baseline", "silence": "silence"}
 _log = logging.getLogger(__name__)
 
 
-def add_hook_routes(server: Flask, source: Source) -> None:
-    """Add the Slack and PagerDuty webhooks to *server*."""
+def add_hook_routes(server: Flask, source: Source, audit_log: AuditLog) -> None:
+    """Add the Slack and PagerDuty webhooks to *server*; members of their channels may use their buttons."""
 
     def slack() -> Response:
         timestamp, signature = (
@@ -45,6 +50,7 @@ def add_hook_routes(server: Flask, source: Source) -> None:
         now = source.now().timestamp()
         return _respond(
             source,
+            audit_log,
             "slack",
             lambda secret, body: is_from_slack(secret, timestamp, signature, body, now),
             parse_slack_action,
@@ -54,6 +60,7 @@ def add_hook_routes(server: Flask, source: Source) -> None:
         signatures = request.headers.get("X-PagerDuty-Signature", "")
         return _respond(
             source,
+            audit_log,
             "pagerduty",
             lambda secret, body: is_from_pagerduty(secret, signatures, body),
             parse_pagerduty_action,
@@ -64,7 +71,11 @@ def add_hook_routes(server: Flask, source: Source) -> None:
 
 
 def _respond(
-    source: Source, kind: str, is_genuine: Callable[[str, bytes], bool], read: Callable[[bytes], Action | None]
+    source: Source,
+    audit_log: AuditLog,
+    kind: Literal["slack", "pagerduty"],
+    is_genuine: Callable[[str, bytes], bool],
+    read: Callable[[bytes], Action | None],
 ) -> Response:
     if (request.content_length or 0) > _MAX_BODY_BYTES:
         return _text_response("too long", 413)
@@ -73,11 +84,16 @@ def _respond(
         return _text_response(f"no channel of kind {kind} has the secret of this signature", 401)
     action = read(body)
     if action is not None:
+        found = source.incident_actions.incident(action.incident)
+        about = (found.service, found.where.get("environment", "")) if found else ("", "")
+        entry = AuditEntry(source.now(), action.person, kind, _ACTIONS[action.verb], action.incident, *about)
         try:
             _apply(source, action)
         except IncidentError as error:
             # An error status would only make the sender retry.
             _log.info("%s: %s", kind, error)
+            entry = replace(entry, outcome="failed", reason=str(error))
+        audit_log.acted(entry)
     return _text_response("", 200)
 
 

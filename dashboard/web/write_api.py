@@ -25,11 +25,12 @@ from ...alerts.incidents.silences import MATCHERS
 from ...core.errors import ConfigError, StoreError
 from ...core.settings.values import parse_duration
 from ...store.events import MAX_TEXT, Event, event_from_json
-from ..incident_actions import IncidentActions
+from ..incident_actions import silenced
 from ..source import Source
 from ..view import API_PREFIX, INCIDENTS_API, SILENCES_API
 from . import guard
 from .api_formats import NOT_FOUND, BadRequestError, json_response, with_json_errors
+from .audit_log import about
 
 LONGEST = timedelta(days=395)
 _DEFAULT = "1h"
@@ -46,6 +47,8 @@ def add_event_routes(server: Flask, source: Source) -> None:
     def add() -> Response:
         check_csrf()
         event = _with_author(_read_event(source))
+        event = replace(event, environment=event.environment or source.writing_environment(None))
+        about(f"{event.kind} {event.key or event.text}", event.service, event.environment)
         with storing("POST /v1/events at the collector"):
             source.add_event(event)
         return json_response(event, 201)
@@ -102,21 +105,23 @@ def storing(otherwise: str) -> Generator[None]:
         raise
 
 
-def add_incident_routes(server: Flask, actions: IncidentActions) -> None:
+def add_incident_routes(server: Flask, source: Source) -> None:
     """Add the endpoints that change incidents and silences to *server*."""
 
     def acknowledge(name: str) -> Response:
         check_csrf()
+        _about_incident(source, name)
         with storing("stagelens alerts ack"):
-            _with_incident_errors(lambda: actions.acknowledge(name, author_name()))
+            _with_incident_errors(lambda: source.incident_actions.acknowledge(name, author_name()))
         return json_response({"id": name, "acked_by": author_name()})
 
     def accept(name: str) -> Response:
         check_csrf()
+        _about_incident(source, name)
         why = _json_fields("why").get("why", "")
         with storing("stagelens alerts accept"):
-            status = NOT_FOUND if actions.incident(name) is None else 409
-            by = _with_incident_errors(lambda: actions.accept(name, author_name(), why), status=status)
+            status = NOT_FOUND if source.incident_actions.incident(name) is None else 409
+            by = _with_incident_errors(lambda: source.incident_actions.accept(name, author_name(), why), status=status)
         return json_response({"id": name, "acked_by": by})
 
     def silence() -> Response:
@@ -124,16 +129,20 @@ def add_incident_routes(server: Flask, actions: IncidentActions) -> None:
         given = _json_fields(*MATCHERS, "for", "comment")
         length = _silence_length(given.pop("for", _DEFAULT))
         comment = given.pop("comment", "")
+        about(", ".join(f"{key} {value}" for key, value in given.items()), *silenced(given))
         with storing("stagelens alerts silence"):
             made = _with_incident_errors(
-                lambda: actions.silence(given, length, by=author_name(), comment=comment), status=400
+                lambda: source.incident_actions.silence(given, length, by=author_name(), comment=comment), status=400
             )
         return json_response(made, 201)
 
     def end(name: str) -> Response:
         check_csrf()
+        found = source.incident_actions.silence_named(name)
+        if found is not None:
+            about(name, *silenced(found.matchers))
         with storing("stagelens alerts unsilence"):
-            _with_incident_errors(lambda: actions.unsilence(name))
+            _with_incident_errors(lambda: source.incident_actions.unsilence(name))
         return json_response({"id": name})
 
     server.add_url_rule(
@@ -142,6 +151,12 @@ def add_incident_routes(server: Flask, actions: IncidentActions) -> None:
     server.add_url_rule(f"{INCIDENTS_API}/<name>/accept", "api accept", with_json_errors(accept), methods=["POST"])
     server.add_url_rule(SILENCES_API, "api silence", with_json_errors(silence), methods=["POST"])
     server.add_url_rule(f"{SILENCES_API}/<name>/end", "api unsilence", with_json_errors(end), methods=["POST"])
+
+
+def _about_incident(source: Source, name: str) -> None:
+    found = source.incident_actions.incident(name)
+    if found is not None:
+        about(name, found.service, found.where.get("environment", ""))
 
 
 def author_name() -> str:

@@ -40,21 +40,21 @@ def fill(store: Store) -> None:
     ):
         store.add_event(Event(NOW - timedelta(seconds=before), "checkout", kind, key, text))
     with store.transaction() as connection:
-        opened = _record(OPEN, "checkout-latency", 31.2, 720)
+        opened = record(OPEN, "checkout-latency", 31.2, 720)
         opened = replace(opened, finding=replace(opened.finding, functions=FUNCTIONS, **_OF_OPEN))
         journal.write_update(
             connection, IncidentUpdate(opened, "opened", notifies=True), ("slack", "pagerduty"), _AT - 720
         )
         muted = replace(
-            _record(MUTED, "checkout-first-token", 8.0, 300), muted=f"told with {OPEN}", heard="", story=OPEN
+            record(MUTED, "checkout-first-token", 8.0, 300), muted=f"told with {OPEN}", heard="", story=OPEN
         )
         journal.write_update(connection, IncidentUpdate(muted, "opened", note=muted.muted), (), _AT - 300)
-        over = _record(OVER, "search-latency", 16.0, 9000, service="search")
+        over = record(OVER, "search-latency", 16.0, 9000, service="search")
         journal.write_update(connection, IncidentUpdate(over, "opened", notifies=True), ("slack",), _AT - 9000)
         ended = replace(over, resolved_at=_AT - 6000, ending="recovered", sequence=2, heard="over")
         journal.write_update(connection, IncidentUpdate(ended, "resolved", notifies=True), ("slack",), _AT - 6000)
         earlier = replace(
-            _record(EARLIER, "checkout-latency", 15.0, 90_000),
+            record(EARLIER, "checkout-latency", 15.0, 90_000),
             resolved_at=_AT - 88_000,
             ending="recovered",
             acked_by="ann",
@@ -74,7 +74,7 @@ def fill(store: Store) -> None:
         )
 
 
-def _record(name: str, slo: str, rate: float, before: float, service: str = "checkout") -> IncidentRecord:
+def record(name: str, slo: str, rate: float, before: float, service: str = "checkout") -> IncidentRecord:
     month = 30 * 86_400.0
     burn = Burn(rate, 14.4, 3600.0, 300.0, 1872.0, 6000.0, 0.94, 48_900.0, month, 78_000.0)
     finding = Finding(

@@ -42,7 +42,8 @@ CHOICES: tuple[tuple[Values, ...], ...] = (
         {
             "dashboard": {
                 "access": "proxy",
-                "proxy": {"trusted": ["127.0.0.1", "10.0.0.0/8"]},
+                "proxy": {"trusted": ["127.0.0.1", "10.0.0.0/8"], "groupsHeader": "X-Groups"},
+                "roles": "groups: [{name: sre, role: admin, users: [ada]}]",
                 "sidecars": [{"name": "proxy", "image": "proxy", "ports": [{"name": "front", "containerPort": 1234}]}],
                 "service": {"targetPort": "front"},
                 "ingress": {"enabled": True, "host": "lens.example.com"},

@@ -44,12 +44,18 @@
 - { name: STAGELENS_DASHBOARD_USERS, value: {{ printf "/etc/stagelens/users/%s" $dashboard.users.key | quote }} }
 {{- else }}
 - { name: STAGELENS_DASHBOARD_PROXY_HEADER, value: {{ $dashboard.proxy.header | quote }} }
+{{- with $dashboard.proxy.groupsHeader }}
+- { name: STAGELENS_DASHBOARD_PROXY_GROUPS_HEADER, value: {{ . | quote }} }
+{{- end }}
 {{- end }}
 {{- with $dashboard.proxy.trusted }}
 - { name: STAGELENS_DASHBOARD_TRUSTED_PROXIES, value: {{ join "," . | quote }} }
 {{- end }}
 {{- with concat ($dashboard.ingress.enabled | ternary (list $dashboard.ingress.host) list) $dashboard.hosts | uniq }}
 - { name: STAGELENS_DASHBOARD_HOSTS, value: {{ join "," . | quote }} }
+{{- end }}
+{{- if $dashboard.roles }}
+- { name: STAGELENS_DASHBOARD_ACCESS, value: /etc/stagelens/roles/access.yaml }
 {{- end }}
 {{- if $dashboard.prices }}
 - { name: STAGELENS_PRICES, value: /etc/stagelens/pages/prices.yaml }

@@ -23,6 +23,9 @@ metadata:
     {{- if and $values.dashboard.prices $hasDashboard }}
     checksum/pages: {{ sha256sum $values.dashboard.prices }}
     {{- end }}
+    {{- if and $values.dashboard.roles $hasDashboard }}
+    checksum/roles: {{ sha256sum $values.dashboard.roles }}
+    {{- end }}
     kubectl.kubernetes.io/default-container: stagelens
     {{- with $values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
@@ -135,6 +138,9 @@ spec:
 {{- if has "dashboard" $parts }}
 {{- if $values.dashboard.prices }}
 - { name: pages, at: /etc/stagelens/pages, configMap: { name: {{ $name }}-pages } }
+{{- end }}
+{{- if $values.dashboard.roles }}
+- { name: roles, at: /etc/stagelens/roles, configMap: { name: {{ $name }}-roles } }
 {{- end }}
 {{- if eq $values.dashboard.access "users" }}
 - { name: users, at: /etc/stagelens/users, secret: { secretName: {{ $values.dashboard.users.existingSecret | quote }}, defaultMode: 0440 } }

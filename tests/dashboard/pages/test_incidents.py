@@ -7,6 +7,7 @@ import hmac
 import json
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -289,6 +290,12 @@ def test_a_button_in_slack_acknowledges(source: Source, client: FlaskClient) -> 
     assert [row.event for row in found.transitions] == ["opened", "acknowledged"]
 
 
+def audited(source: Source) -> list[tuple[str, ...]]:
+    """Return the audit log, newest first."""
+    found = source.read.audit(NOW - timedelta(hours=1), NOW + timedelta(hours=1), 10)
+    return [(each.person, each.origin, each.action, each.subject, each.service, each.outcome) for each in found]
+
+
 def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None:
     """For an hour, the objective of that incident."""
     body = pressed(SILENCE)
@@ -299,6 +306,7 @@ def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None
 
     assert response.status_code == 200
     assert [dict(each.matchers) for each in made] == [{"service": "checkout", "slo": "checkout-latency"}]
+    assert audited(source) == [("ann", "slack", "silence", notified_store.OPEN, "checkout", "done")]
 
 
 def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Source, client: FlaskClient) -> None:
@@ -315,6 +323,7 @@ def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Sourc
     assert found is not None
 
     assert (response.status_code, found.acked_by) == (200, "Bob")
+    assert audited(source) == [("Bob", "pagerduty", "acknowledge", notified_store.OPEN, "checkout", "done")]
 
 
 def test_a_webhook_needs_no_account_and_gives_no_other_access(source: Source) -> None:

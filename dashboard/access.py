@@ -1,0 +1,281 @@
+"""Access file: roles of readers, and the environments that they may see.
+
+    default: {role: none}
+    token: {role: responder, environments: [staging]}
+    groups:
+      - {name: sre, role: admin, users: [ada], proxy_groups: [oncall]}
+      - {name: shop, role: responder, environments: [prod, staging], users: [bob]}
+      - {name: interns, role: viewer, environments: staging, proxy_groups: [interns]}
+
+A reader in several groups has the rights of all of them. `default` applies to readers in no group, and `token` to readers and
+programs with the shared token. Without the file every reader may do everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from ..core.errors import StagelensError
+from ..core.settings.field_types import Text, Texts
+from ..core.settings.live_file import FileError, LiveFile, read_document
+from ..core.settings.section import Fault, Section, read_section
+from ..core.settings.yaml_config import Problem
+
+Role = Literal["viewer", "responder", "admin"]
+# A role includes the rights of the roles before it.
+ROLES: tuple[Role, ...] = ("viewer", "responder", "admin")
+ALL = "*"
+_EXAMPLE = """\
+groups:
+  - {name: sre, role: admin, users: [ada]}
+default: {role: viewer, environments: [staging]}
+"""
+# Maximum number of names in a text that tells whom to ask.
+_MAX_NAMED = 3
+
+
+class ForbiddenError(StagelensError):
+    """The reader lacks the role for an action; the text names the role and the people who can grant it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Role in some environments.
+
+    Args:
+        role: The role.
+        environments: The environments; None for all.
+    """
+
+    role: Role
+    environments: frozenset[str] | None = None
+
+    def covers(self, environments: frozenset[str] | None, role: Role) -> bool:
+        """Return whether the grant includes *role* in *environments*; None for all environments."""
+        if ROLES.index(self.role) < ROLES.index(role):
+            return False
+        return self.environments is None or (environments is not None and environments <= self.environments)
+
+
+@dataclass(frozen=True)
+class ReaderAccess:
+    """Rights of one reader.
+
+    Args:
+        grants: Roles in environments; empty for a reader without access.
+        grantors: People who can grant a role, as text.
+    """
+
+    grants: frozenset[Grant]
+    grantors: str = ""
+
+    @cached_property
+    def environments(self) -> frozenset[str] | None:
+        """Environments that the reader may see; None for all."""
+        if any(each.environments is None for each in self.grants):
+            return None
+        return frozenset[str]().union(*(each.environments or () for each in self.grants))
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the reader may see the settings, the collectors and the audit log."""
+        return any(each.role == "admin" for each in self.grants)
+
+    @cached_property
+    def key(self) -> str:
+        """Short text that differs between readers with different rights, for caches."""
+        rights = sorted((each.role, sorted(each.environments or ()), each.environments is None) for each in self.grants)
+        return hashlib.sha256(repr((rights, self.grantors)).encode()).hexdigest()[:16]
+
+    def allows(self, environments: frozenset[str] | None, role: Role = "viewer") -> bool:
+        """Return whether the reader has *role* in all of *environments*; None for all environments."""
+        if any(each.covers(environments, role) for each in self.grants):
+            return True
+        # Several grants may cover the environments together.
+        return bool(environments) and all(
+            any(each.covers(frozenset({name}), role) for each in self.grants) for name in environments or ()
+        )
+
+    def require(self, environments: frozenset[str] | None, role: Role) -> None:
+        """Raise an error unless the reader has *role* in all of *environments*.
+
+        Raises:
+            ForbiddenError: The reader lacks the role.
+        """
+        if self.allows(environments, role):
+            return
+        names = sorted(environments or ())
+        where = "all environments" if not names else f"the environment{'s' * (len(names) > 1)} {_listed(names)}"
+        msg = f"this needs the role {role} in {where}; {self.grantors} can grant it"
+        raise ForbiddenError(msg)
+
+    def require_admin(self) -> None:
+        """Raise an error unless the reader is an admin.
+
+        Raises:
+            ForbiddenError: The reader is no admin.
+        """
+        if not self.is_admin:
+            msg = f"this needs the role admin; {self.grantors} can grant it"
+            raise ForbiddenError(msg)
+
+
+EVERYTHING = ReaderAccess(frozenset({Grant("admin")}))
+
+
+class _RoleSection(Section):
+    example = "role: viewer"
+
+    role: Literal["none", "viewer", "responder", "admin"] = Field(examples=["viewer"])
+    environments: Texts = Field(default=(ALL,), examples=["[prod, staging]"])
+
+    def faults(self) -> Iterator[Fault]:
+        if ALL in self.environments and len(self.environments) > 1:
+            yield Fault("environments", f'has {ALL} and names; write "{ALL}" alone, or names')
+        if self.role == "admin" and ALL not in self.environments:
+            yield Fault("environments", "has names, but admins see all environments; remove it, or use responder")
+
+    @property
+    def grants(self) -> frozenset[Grant]:
+        """The role in its environments; empty for no access."""
+        if self.role == "none":
+            return frozenset()
+        return frozenset({Grant(self.role, None if ALL in self.environments else frozenset(self.environments))})
+
+
+class _GroupSection(_RoleSection):
+    example = "name: sre"
+
+    name: Text = Field(examples=["sre"])
+    users: Texts = Field(default=(), examples=["[ada, bob]"])
+    proxy_groups: Texts = Field(default=(), examples=["[oncall]"])
+
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
+        if not self.users and not self.proxy_groups:
+            yield Fault("", "has no members; add `users: [ada]`, or `proxy_groups: [oncall]`")
+
+
+class _AccessFile(Section):
+    example = "groups: [{name: sre, role: admin, users: [ada]}]"
+
+    default: _RoleSection = Field(default=_RoleSection(role="none"), examples=["{role: viewer}"])
+    token: _RoleSection | None = Field(default=None, examples=["{role: responder}"])
+    groups: tuple[_GroupSection, ...] = Field(default=(), examples=["[{name: sre, role: admin, users: [ada]}]"])
+
+    def faults(self) -> Iterator[Fault]:
+        seen: set[str] = set()
+        for number, each in enumerate(self.groups):
+            if each.name in seen:
+                yield Fault(("groups", number, "name"), f"is {each.name!r} a second time; merge both groups")
+            seen.add(each.name)
+        if not any(each.role == "admin" for each in (*self.groups, self.default, self.token) if each):
+            yield Fault("groups", "has no group with the role admin; admins see the audit log, so add one")
+
+
+@dataclass(frozen=True)
+class AccessRules:
+    """Content of an access file.
+
+    Args:
+        file: The file, as the user named it.
+        groups: Groups with their members.
+        default: Rights of readers in no group; empty for no access.
+        token: Rights of users of the shared token; empty for no access.
+    """
+
+    file: Path
+    groups: tuple[_GroupSection, ...]
+    default: frozenset[Grant]
+    token: frozenset[Grant]
+
+    def __str__(self) -> str:
+        """Return the number of groups as text."""
+        return f"{len(self.groups)} group{'s' * (len(self.groups) != 1)}"
+
+    def access(self, name: str, proxy_groups: Sequence[str], *, by_token: bool) -> ReaderAccess:
+        """Return the rights of a reader.
+
+        Args:
+            name: Name of the reader; "" for a reader without a name.
+            proxy_groups: Groups that a trusted proxy sent.
+            by_token: Whether the reader used the shared token.
+        """
+        own = [
+            each.grants
+            for each in self.groups
+            if (name and name in each.users) or not set(proxy_groups).isdisjoint(each.proxy_groups)
+        ]
+        other = self.token if by_token else self.default
+        return ReaderAccess(frozenset[Grant]().union(*own) if own else other, self._grantors)
+
+    @cached_property
+    def _grantors(self) -> str:
+        admins = [each for each in self.groups if each.role == "admin"]
+        names = [name for each in admins for name in each.users] or [f"the group {each.name}" for each in admins]
+        return _listed(names, "or") or f"an editor of {self.file}"
+
+
+class LiveAccess:
+    """Rights from a file that is reloaded on change; while the file is invalid, its last valid version stays in force.
+
+    Args:
+        path: Access file; None gives every reader all rights.
+        clock: Function that returns the current time.
+
+    Raises:
+        ConfigError: The file is invalid at the start.
+    """
+
+    def __init__(self, path: Path | None, clock: Callable[[], datetime]) -> None:
+        self._clock = clock
+        self.file: LiveFile[AccessRules] = LiveFile(path, read_access_file)
+        if path is not None:
+            # Without valid rules from the start, the dashboard would refuse everybody.
+            read_access_file(path)
+        self.file.refresh(clock())
+
+    def of(self, name: str, proxy_groups: Sequence[str] = (), *, by_token: bool = False) -> ReaderAccess:
+        """Return the current rights of a reader, see `AccessRules.access`."""
+        if self.file.path is None:
+            return EVERYTHING
+        self.file.refresh(self._clock())
+        rules = self.file.current
+        return ReaderAccess(frozenset()) if rules is None else rules.access(name, proxy_groups, by_token=by_token)
+
+
+def read_access_file(path: Path) -> AccessRules:
+    """Read the access file at *path*.
+
+    Raises:
+        FileError: The file is invalid; each error names its line.
+        ConfigError: The file cannot be read.
+    """
+    document = read_document(path, "an access file")
+    if document.value is None and not document.problems:
+        document.problems.append(Problem(1, f"the file is empty; write, for example:\n{_EXAMPLE}"))
+    found = None if document.value is None else read_section(_AccessFile, document, (), document.value)
+    if found is None or document.problems:
+        raise FileError(path, document.problems)
+    default = found.default.grants
+    return AccessRules(path, found.groups, default, default if found.token is None else found.token.grants)
+
+
+def _listed(names: Sequence[str], word: str = "and") -> str:
+    """Return *names* as text, at most `_MAX_NAMED` of them.
+
+    >>> _listed(["ada", "bob", "eve", "joe"], "or")
+    'ada, bob, eve or 1 other'
+    """
+    if len(names) > _MAX_NAMED:
+        more = len(names) - _MAX_NAMED
+        return f"{', '.join(names[:_MAX_NAMED])} {word} {more} other{'s' * (more > 1)}"
+    return f" {word} ".join(part for part in (", ".join(names[:-1]), *names[-1:]) if part)

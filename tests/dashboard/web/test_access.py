@@ -1,0 +1,514 @@
+"""Roles: what a reader of one environment gets from every address, and which actions each role may use."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from stagelens.alerts import commands
+from stagelens.alerts.incidents import journal, silences
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate, grouped_reason
+from stagelens.alerts.objectives.slo_file import LiveSloFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.core.errors import ConfigError
+from stagelens.dashboard.access import read_access_file
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.pages.service_charts import CHARTS
+from stagelens.dashboard.web import api, routing
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.store import Store
+from stagelens.store.audit import AuditEntry
+from tests.dashboard import notified_store
+from tests.support.environments import fill, first_trace
+from tests.support.raw_requests import Site
+
+OTHER = "zz-other"
+BOTH = ("prod", OTHER)
+OWN_INCIDENT, OTHER_INCIDENT, SHARED_INCIDENT = "sl-own", f"sl-{OTHER}", "sl-shared-by-both"
+ACCESS = """\
+token: {role: responder, environments: [prod]}
+groups:
+  - {name: sre, role: admin, users: [ada]}
+  - {name: shop, role: responder, environments: [prod], users: [bob]}
+  - {name: guests, role: viewer, environments: [prod], proxy_groups: [guests]}
+  - {name: staging, role: responder, environments: [staging], users: [eve]}
+  - {name: watchers, role: viewer, users: [eve]}
+"""
+TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
+# Every route that a reader may request; a new route has to be walked, too.
+WALKED = {
+    *("/", "/<path:path>", "/report", "/figures/<name>", "/api/v1/view", "/api/v1/services", "/api/v1/names"),
+    *("/api/v1/query/<question>", "/api/v1/traces/<name>", "/_dash-update-component", "/_dash-layout"),
+}
+# Routes without data of an environment: files, probes, sign-in, refusals, and actions, which have tests of their own.
+WITHOUT_DATA = re.compile(
+    r"/(assets|_dash-component-suites|_dash-dependencies|_favicon|_reload|static|livez|readyz|healthz|signin|signout"
+    r"|hooks/|charts/|api/<path|api/v1/(events|incidents|silences))"
+)
+
+
+def slo_file(environments: tuple[str, ...]) -> str:
+    """Return the text of an SLO file with an objective for each of *environments*, and one for all of them."""
+    each = "  - {{name: slo-{0}, service: shop, environment: {0}, objective: 0.99, threshold: 100ms, window: 7d}}\n"
+    both = "  - {name: slo-of-both, service: shop, objective: 0.99, threshold: 100ms, window: 7d}\n"
+    return "slos:\n" + "".join(each.format(name) for name in environments) + (both if len(environments) > 1 else "")
+
+
+def write_incidents(store: Store, environments: tuple[str, ...], now: float) -> None:
+    """Write an open incident and a silence of each environment, and of both; the own one was grouped with the other."""
+    names = {"prod": OWN_INCIDENT, "": SHARED_INCIDENT} | {name: f"sl-{name}" for name in environments[1:]}
+    with store.transaction() as connection:
+        for environment in (*environments, *([""] if len(environments) > 1 else [])):
+            made = notified_store.record(names[environment], f"slo-{environment or 'of-both'}", 31.2, 720, "shop")
+            where = {"environment": environment} if environment else {}
+            moved = {"opened_at": now - 700, "seen_at": now - 10, "finding": replace(made.finding, where=where)}
+            made = replace(made, **moved)
+            if environment == "prod":
+                is_alone = len(environments) == 1
+                why = "grouped with another incident" if is_alone else grouped_reason(OTHER_INCIDENT)
+                made = replace(made, muted=why, story=made.id if is_alone else OTHER_INCIDENT)
+            turn = IncidentUpdate(made, "opened", notifies=True, note=made.muted)
+            journal.write_update(connection, turn, ("ops",), now - 700)
+            silences.create_silence(
+                connection,
+                {"service": "batch", **where},
+                starts_at=datetime.fromtimestamp(now - 60, UTC),
+                ends_at=datetime.fromtimestamp(now + 3600, UTC),
+                author="ann",
+                comment=f"quiet in {environment or OTHER}",
+            )
+
+
+@pytest.fixture(scope="module")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, ...], Site]]:
+    """A store with two environments, and one with the first of them alone; shared services and names."""
+    found: dict[tuple[str, ...], Site] = {}
+    for environments in (BOTH, ("prod",)):
+        folder = tmp_path_factory.mktemp("access")
+        one = Site(f"sqlite:///{folder}/access.db", {})
+        fill(one, environments)
+        (folder / "slo.yaml").write_text(slo_file(environments))
+        write_incidents(one.store, environments, one.clock.now)
+        found[environments] = one
+    yield found
+    for one in found.values():
+        one.close()
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    """The access file."""
+    path = tmp_path / "access.yaml"
+    path.write_text(ACCESS)
+    return path
+
+
+def client_of(one: Site, rules: Path | None) -> FlaskClient:
+    """Return a client of a dashboard with the access file *rules*; a proxy names the readers."""
+    folder = Path(one.url.removeprefix("sqlite:///")).parent
+    alerts = AlertsReader(one.store, LiveSloFile(folder / "slo.yaml", {}))
+    config = DashboardConfig(
+        token=TOKEN,
+        proxy_header="X-User",
+        proxy_groups_header="X-Groups",
+        trusted_proxies=(ip_network("127.0.0.0/8"),),
+        access=rules,
+    )
+    return Dashboard(config, one.store, alerts, clock=one.clock).app.server.test_client()
+
+
+def of(name: str, groups: str = "") -> dict[str, str]:
+    """Return the headers of the proxy for the reader *name*."""
+    return {"X-User": name, "X-Groups": groups}
+
+
+GUEST = of("guest", "others, guests")
+
+
+def addresses() -> list[str]:
+    """Return the addresses of every page, chart and query, for names of both environments, and guessed ones."""
+    services = ("shop", f"only-{OTHER}")
+    pages = [f"/{page}" for page in routing.PAGES]
+    pages += [f"/s/{name}/{tab}".rstrip("/") for name in services for tab in routing.SERVICE_PAGES]
+    pages += [f"/slo/slo-{name}" for name in (*BOTH, "of-both")]
+    pages += [f"/incidents/{name}" for name in (OWN_INCIDENT, OTHER_INCIDENT, SHARED_INCIDENT)]
+    traces = [f"{first_trace(name) + number:032x}" for name in BOTH for number in (0, 1)]
+    pages += [f"/traces/{name}" for name in traces]
+    window, foreign = "from=now-6h", f"from=now-6h&svc=shop&env={OTHER}&v={OTHER}-1"
+    return [
+        *(f"{page}?{window}" for page in pages),
+        *(f"/api/v1/view?path={page}&{window}" for page in pages),
+        *(f"/api/v1/view?path={page}&{foreign}" for page in ("/", "/s/shop", "/traces", "/compare", "/events")),
+        *(f"/report?path={page}&{window}" for page in ("/", "/s/shop", "/incidents", f"/s/only-{OTHER}")),
+        *(f"/figures/{chart}?path=/s/{name}&{window}" for chart in CHARTS for name in ("shop", f"only-{OTHER}")),
+        *(f"/api/v1/traces/{name}" for name in traces),
+        *(_query(name, environment) for name in api.QUERIES for environment in (None, *BOTH)),
+        *("/_dash-layout", "/api/v1/services", "/api/v1/names"),
+    ]
+
+
+def _query(name: str, environment: str | None) -> str:
+    given = {"service": "shop", "from": "now-6h", "env": environment, "name": f"slo-{environment or 'of-both'}"}
+    kept = {key: value for key, value in given.items() if key in api.QUERIES[name].keys and value}
+    return f"/api/v1/query/{name}?" + "&".join(f"{key}={value}" for key, value in kept.items())
+
+
+def names_of_other(text: str) -> set[str]:
+    """Return the places in *text* with a name of the other environment."""
+    return set(re.findall(rf".{{0,40}}(?:{OTHER}|slo-of-both|sl-shared|both).{{0,40}}", text))
+
+
+def numbers_of(response: Any) -> object:
+    """Return the status and the JSON of *response* without revisions, which count all writes of a service."""
+    return response.status_code, json.loads(re.sub(r'"revision":\d+', '"revision":0', response.text))
+
+
+def test_every_route_is_walked(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
+    """A route is in one of the lists of this file."""
+    rules_of_server = client_of(sites[BOTH], rules).application.url_map.iter_rules()
+    unknown = {rule.rule for rule in rules_of_server if rule.rule not in WALKED and not WITHOUT_DATA.match(rule.rule)}
+
+    assert unknown == set()
+
+
+def test_a_reader_gets_its_own_environment_only(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
+    """Every page, report, chart and response of the API has the names and numbers of a store without the other environment.
+
+    Also with guessed addresses, which return only what the reader typed.
+    """
+    mixed, alone = client_of(sites[BOTH], rules), client_of(sites["prod",], rules)
+    names: dict[str, set[str]] = {}
+    numbers: list[str] = []
+    for address in addresses():
+        actual = mixed.get(address, headers=GUEST)
+        assert actual.status_code in (200, 400, 403, 404), address
+        assert address.startswith("/report") or "could not be rendered" not in actual.text, address
+        found, is_json = names_of_other(actual.text), address.startswith("/api/")
+        expected = alone.get(address, headers=GUEST) if found or is_json else actual
+        if more := found - names_of_other(expected.text):
+            names[address] = more
+        if is_json and numbers_of(actual) != numbers_of(expected):
+            numbers.append(address)
+
+    assert (names, numbers) == ({}, [])
+    for number in range(3):
+        path = f"{first_trace(OTHER) + number:032x}"
+        assert sites[BOTH].store.read.trace(path) is not None
+        assert mixed.get(f"/api/v1/traces/{path}", headers=GUEST).status_code == 404
+
+
+def proof_of(client: FlaskClient, reader: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a page of *reader* for a write."""
+    found = re.search(r'name="stagelens-proof" content="(\w+)"', client.get("/settings", headers=reader).text)
+    assert found is not None
+    return {**reader, "X-Stagelens-Proof": found[1]}
+
+
+def acting_site(tmp_path: Path) -> Site:
+    """Return a store with an open incident and a silence of each environment, and of both."""
+    one = Site(f"sqlite:///{tmp_path}/access.db", {})
+    fill(one, ("prod", "staging"))
+    (tmp_path / "slo.yaml").write_text(slo_file(("prod", "staging")))
+    write_incidents(one.store, ("prod", "staging"), one.clock.now)
+    return one
+
+
+def audited(one: Site) -> list[AuditEntry]:
+    """Return the audit log, oldest first."""
+    now = datetime.fromtimestamp(one.clock.now, UTC)
+    return one.store.read.audit(now - timedelta(days=1), now + timedelta(days=1), 100)[::-1]
+
+
+EVENT = {"text": "v3 is out", "service": "only-prod", "kind": "deploy", "key": "v3"}
+SILENCE = {"service": "shop", "environment": "prod", "for": "1h", "comment": "deploy"}
+ACTIONS: dict[str, tuple[str, dict[str, str]]] = {
+    "acknowledge": (f"/api/v1/incidents/{OWN_INCIDENT}/acknowledge", {}),
+    "acknowledge of both": (f"/api/v1/incidents/{SHARED_INCIDENT}/acknowledge", {}),
+    "acknowledge of staging": ("/api/v1/incidents/sl-staging/acknowledge", {}),
+    "event": ("/api/v1/events", EVENT),
+    "event of shop": ("/api/v1/events", EVENT | {"service": "shop"}),
+    "event of staging": ("/api/v1/events", EVENT | {"service": "shop", "environment": "staging"}),
+    "event of all": ("/api/v1/events", EVENT | {"service": ""}),
+    "silence": ("/api/v1/silences", SILENCE),
+    "silence of both": ("/api/v1/silences", {key: SILENCE[key] for key in ("service", "for", "comment")}),
+    "silence of staging": ("/api/v1/silences", SILENCE | {"environment": "staging"}),
+}
+# Status of each action by reader: 404 for what the reader may not see, 403 without the role.
+EXPECTED = {
+    "ada": dict.fromkeys(ACTIONS, 200),
+    "bob": {
+        "acknowledge": 200,
+        "acknowledge of both": 404,
+        "acknowledge of staging": 404,
+        "event": 200,
+        "event of shop": 200,
+        "event of staging": 403,
+        "event of all": 200,
+        "silence": 200,
+        "silence of both": 403,
+        "silence of staging": 403,
+    },
+    "guest": {name: 404 if "acknowledge of" in name else 403 for name in ACTIONS},
+    "eve": {name: 200 if "of staging" in name else 403 for name in ACTIONS},
+    "nobody": dict.fromkeys(ACTIONS, 403),
+}
+
+
+@pytest.mark.parametrize("name", EXPECTED)
+def test_actions_need_a_role(tmp_path: Path, rules: Path, name: str) -> None:
+    """Each action in each environment, by role; the refusal names the role and who can grant it; each is audited."""
+    one = acting_site(tmp_path)
+    client = client_of(one, rules)
+    reader = of(name, "guests" if name == "guest" else "")
+    proof = proof_of(client, reader) if name != "nobody" else reader
+    for action, (path, body) in ACTIONS.items():
+        response = client.post(path, json=body, headers=proof)
+        status = 200 if response.status_code == 201 else response.status_code
+
+        assert (action, status) == (action, EXPECTED[name][action]), response.text
+        if status == 403 and name != "nobody":
+            assert re.fullmatch(
+                r"this needs the role responder in .*(environment|environments).*", json.loads(response.text)["error"]
+            )
+            assert json.loads(response.text)["cure"] == "ada can grant it"
+    rows = audited(one)
+
+    assert [row.person for row in rows] == [name] * len(ACTIONS)
+    outcomes = {200: "done", 403: "refused", 404: "failed"}
+    assert [row.outcome for row in rows] == [outcomes[status] for status in EXPECTED[name].values()]
+    one.close()
+
+
+def test_an_event_of_a_reader_of_one_environment_is_about_it(tmp_path: Path, rules: Path) -> None:
+    """Otherwise the reader would not see it."""
+    one = acting_site(tmp_path)
+    client = client_of(one, rules)
+    client.post("/api/v1/events", json=EVENT | {"service": "shop"}, headers=proof_of(client, of("bob")))
+    now = datetime.fromtimestamp(one.clock.now, UTC)
+    found = one.store.read.within(frozenset({"prod"})).events(now - timedelta(minutes=1), now + timedelta(minutes=1))
+
+    assert found[["service", "environment", "text"]].to_numpy().tolist() == [["shop", "prod", "v3 is out (by bob)"]]
+    one.close()
+
+
+def test_buttons_are_shown_to_those_who_may_use_them(tmp_path: Path, rules: Path) -> None:
+    """Of an incident and of a silence."""
+    one = acting_site(tmp_path)
+    client = client_of(one, rules)
+
+    def buttons(reader: Mapping[str, str], path: str) -> int:
+        text = client.get(path, headers=reader).text
+        return sum(text.count(f">{words}<") for words in ("Acknowledge", "Silence 1h", "End now"))
+
+    assert buttons(of("ada"), f"/incidents/{OWN_INCIDENT}") == buttons(of("bob"), f"/incidents/{OWN_INCIDENT}") > 0
+    assert buttons(GUEST, f"/incidents/{OWN_INCIDENT}") == buttons(of("eve"), f"/incidents/{OWN_INCIDENT}") == 0
+    assert [buttons(reader, "/incidents") for reader in (of("ada"), of("bob"), of("eve"), GUEST)] == [3, 1, 1, 0]
+    one.close()
+
+
+@pytest.mark.parametrize("path", ["/settings", "/collectors", "/audit"])
+def test_pages_of_the_installation_are_for_admins(sites: dict[tuple[str, ...], Site], rules: Path, path: str) -> None:
+    """Also their export, and their entry in the palette."""
+    client = client_of(sites[BOTH], rules)
+    for reader, status in ((of("ada"), 200), (of("eve"), 403), (of("bob"), 403), (GUEST, 403), (of("nobody"), 403)):
+        assert client.get(path, headers=reader).status_code == status
+        assert client.get(f"/api/v1/view?path={path}", headers=reader).status_code == status
+        shown = client.get("/_dash-layout", headers=reader).text.replace("\\u002f", "/")
+        assert (path in shown) == (status == 200)
+    assert "ada can grant it" in client.get(path, headers=GUEST).text
+
+
+def test_the_token_has_its_own_role(tmp_path: Path, rules: Path) -> None:
+    """A program with the token is a responder in one environment here; without the entry it is like any other reader."""
+    one = acting_site(tmp_path)
+    client = client_of(one, rules)
+    bearer = {"Authorization": f"Bearer {TOKEN}"}
+    path, body = ACTIONS["silence"]
+
+    assert client.post(path, json=body, headers=bearer).status_code == 201
+    assert client.post(path, json=body | {"environment": "staging"}, headers=bearer).status_code == 403
+    assert client.get("/settings", headers=bearer).status_code == 403
+    assert [(row.person, row.origin) for row in audited(one)] == [("the shared token", "api")] * 2
+    rules.write_text(ACCESS.replace("token:", "default:"))
+
+    assert client.post(path, json=body, headers=bearer).status_code == 201
+    rules.write_text(ACCESS.partition("\n")[2])
+
+    assert client.get("/api/v1/names", headers=bearer).status_code == 403
+    one.close()
+
+
+def test_an_etag_belongs_to_the_rights_of_a_reader(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
+    """A response that one reader has stored is not current for another one, and not after a change of the file."""
+    client = client_of(sites[BOTH], rules)
+    tag = {"If-None-Match": client.get("/api/v1/names", headers=of("ada")).headers["ETag"]}
+
+    assert client.get("/api/v1/names", headers=of("ada") | tag).status_code == 304
+    assert client.get("/api/v1/names", headers=GUEST | tag).status_code == 200
+    own = {"If-None-Match": client.get("/api/v1/names", headers=GUEST).headers["ETag"]}
+    rules.write_text(ACCESS.replace("environments: [prod], proxy", f"environments: [{OTHER}], proxy"))
+
+    assert client.get("/api/v1/names", headers=GUEST | own).status_code == 200
+
+
+def test_the_file_is_reloaded_and_the_last_valid_version_stays(
+    sites: dict[tuple[str, ...], Site], rules: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A removed group loses its rights with the next request; an invalid file changes nothing."""
+    client = client_of(sites[BOTH], rules)
+    assert client.get("/", headers=GUEST).status_code == 200
+    rules.write_text("groups: 5\n")
+
+    assert client.get("/", headers=GUEST).status_code == 200
+    assert f"{rules}:1: groups is 5" in caplog.text
+    rules.write_text(ACCESS.replace("proxy_groups: [guests]", "proxy_groups: [others-than-that]"))
+
+    assert client.get("/", headers=GUEST).status_code == 403
+
+
+def test_headers_of_untrusted_clients_give_no_group(sites: dict[tuple[str, ...], Site], rules: Path) -> None:
+    """Only a trusted proxy names groups."""
+    client = client_of(sites[BOTH], rules)
+
+    assert client.get("/api/v1/names", headers=GUEST, environ_base={"REMOTE_ADDR": "10.0.0.9"}).status_code == 401
+
+
+def test_without_a_file_every_reader_may_do_everything(tmp_path: Path) -> None:
+    """As before, and all actions are audited."""
+    one = acting_site(tmp_path)
+    client = client_of(one, None)
+    proof = proof_of(client, of("anybody"))
+    for path, body in ACTIONS.values():
+        assert client.post(path, json=body, headers=proof).status_code in (200, 201)
+    assert len(audited(one)) == len(ACTIONS)
+    one.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("", ":1: the file is empty; write, for example:"),
+        ("groups: 5", ":1: groups is 5; write a list"),
+        ("groups:\n  - {name: a, role: boss, users: [x]}", ":2: groups[0].role is 'boss'; write one of"),
+        ("groups:\n  - {name: a, role: admin}", ":2: groups[0] has no members; add `users: [ada]`"),
+        (
+            "groups:\n  - name: a\n    role: admin\n    environments: [prod]\n    users: x",
+            ":4: groups[0].environments has names, but admins see all environments",
+        ),
+        (
+            "groups:\n  - {name: a, role: admin, users: x}\n  - {name: a, role: viewer, users: x}",
+            ":3: groups[1].name is 'a' a second time; merge both groups",
+        ),
+        ("default: {role: viewer, environments: ['*', prod]}", ":1: default.environments has * and names"),
+        ("default: {role: viewer}", ":1: groups has no group with the role admin"),
+        ("default: {role: viewer}\ntokens: {role: admin}", ":2: tokens is not known; did you mean token?"),
+    ],
+)
+def test_errors_of_the_file_name_line_and_key(tmp_path: Path, text: str, problem: str) -> None:
+    """Each with what to write; such a file prevents the start."""
+    path = tmp_path / "access.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        read_access_file(path)
+
+    assert f"{path}{problem}" in str(refused.value)
+
+
+def test_the_documented_file_is_valid(tmp_path: Path) -> None:
+    """As docs/security.md has it."""
+    text = (Path(__file__).parents[3] / "docs" / "security.md").read_text()
+    path = tmp_path / "access.yaml"
+    path.write_text(text.partition("### Roles")[2].partition("```yaml\n")[2].partition("```")[0])
+    found = read_access_file(path)
+
+    assert found.access("bob", (), by_token=False).environments == {"prod", "staging"}
+    assert found.access("eve", (), by_token=False).environments == {"staging"}
+    assert found.access("ada", (), by_token=False).is_admin
+
+
+def test_a_groups_header_needs_a_name_header() -> None:
+    """A group without a name would be nobody's."""
+    with pytest.raises(ConfigError, match="Set STAGELENS_DASHBOARD_PROXY_HEADER"):
+        DashboardConfig(proxy_groups_header="X-Groups")
+
+
+def test_sign_ins_are_audited(tmp_path: Path) -> None:
+    """With the token, in both ways, and failed ones; of unknown names only that they failed, at most ten a minute."""
+    one = acting_site(tmp_path)
+    client = Dashboard(DashboardConfig(token=TOKEN), one.store, clock=one.clock).app.server.test_client()
+    client.post("/signin", data={"name": "", "secret": TOKEN})
+    client.get(f"/?token={TOKEN}")
+    client.post("/signin", data={"name": "my password", "secret": "x"})
+    found = [(row.person, row.action, row.outcome) for row in audited(one)]
+
+    assert found == [
+        ("the shared token", "sign in", "done"),
+        ("the shared token", "sign in", "done"),
+        ("unknown name", "sign in", "refused"),
+    ]
+    for number in range(30):
+        address = {"REMOTE_ADDR": f"10.1.{number}.1"}
+        client.post("/signin", data={"name": "x", "secret": "x"}, environ_base=address)
+
+    assert len(audited(one)) == 2 + 10
+    one.close()
+
+
+def test_the_command_line_is_audited(tmp_path: Path) -> None:
+    """Each command that changes something."""
+    one = acting_site(tmp_path)
+    now = datetime.fromtimestamp(one.clock.now, UTC)
+    where = ["--database", one.url, "--by", "joe"]
+    commands.main(["ack", OWN_INCIDENT, *where], os.environ, now)
+    commands.main(["silence", "--service", "shop", "--environment", "prod", "--comment", "x", *where], os.environ, now)
+    made = next(each.subject for each in audited(one) if each.action == "silence")
+    commands.main(["unsilence", made, *where], os.environ, now)
+    found = [(each.person, each.origin, each.action, each.service, each.environment) for each in audited(one)]
+
+    assert found == [
+        ("joe", "command line", "acknowledge", "shop", "prod"),
+        ("joe", "command line", "silence", "shop", "prod"),
+        ("joe", "command line", "end silence", "shop", "prod"),
+    ]
+    one.close()
+
+
+def test_the_audit_log_is_a_page_and_a_query(tmp_path: Path, rules: Path) -> None:
+    """With a table as CSV; a query is current again after each action."""
+    one = acting_site(tmp_path)
+    client = client_of(one, rules)
+    first = client.get("/api/v1/query/audit", headers=of("ada"))
+    client.post(ACTIONS["silence"][0], json=SILENCE, headers=proof_of(client, of("bob")))
+    one.clock.now += 1
+    tag = {"If-None-Match": first.headers["ETag"]}
+    later = client.get("/api/v1/query/audit", headers=of("ada") | tag)
+    columns = [each["name"] for each in json.loads(later.text)["columns"]]
+    (row,) = json.loads(later.text)["rows"]
+    csv = client.get("/api/v1/view?path=/audit&table=Audit log&format=csv", headers=of("ada")).text
+
+    assert json.loads(first.text)["rows"] == []
+    assert dict(zip(columns, row, strict=True)) == {
+        "at": "2026-11-20T14:01:40Z",
+        "person": "bob",
+        "origin": "dashboard",
+        "action": "silence",
+        "subject": "environment prod, service shop",
+        "service": "shop",
+        "environment": "prod",
+        "outcome": "done",
+        "reason": "",
+    }
+    assert csv.splitlines()[1].split(",")[1:3] == ["bob", "silence"]
+    assert "bob" in client.get("/audit", headers=of("ada")).text
+    assert client.get("/api/v1/query/audit", headers=of("eve")).status_code == 403
+    one.close()
