@@ -9,9 +9,7 @@ import gzip
 import re
 import tracemalloc
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 
 import zstandard
@@ -46,9 +44,7 @@ def failures(sink: str) -> Iterator[str]:
         )
         if not int(least) <= ratio <= int(most):
             yield f"{name}: OpenTelemetry's spans cost {ratio:.1f} times ours; README.md says {least} to {most}"
-    # They are counts, so the two may run at the same time: each mostly sleeps between its requests.
-    with ThreadPoolExecutor() as pool:
-        bare, ours = pool.map(partial(_older_collections, sink=sink), (BARE, OURS))
+    bare, ours = (_older_collections(name, sink) for name in (BARE, OURS))
     print(f"garbage collections of generation 1 and 2 in {REQUESTS:,} requests: {ours}, bare {bare}")
     if ours > bare:
         yield f"{REQUESTS:,} requests caused {ours - bare} garbage collections of generation 1 or 2; none is held"
