@@ -69,7 +69,7 @@ class RetainedTraceReader:
     def read(self, export: list[ResourceSpans]) -> None:
         """Add the traces of *export*; invalid ones are counted in `tally`."""
         for item in export:
-            reader, replica = SeriesReader(item.resource), place_of(item.resource)
+            reader = SeriesReader(item.resource)
             by_trace: dict[str, list[RetainedSpan]] = defaultdict(list)
             for span in item.spans:
                 if names.LOAD_PHASE in span.attributes:
@@ -77,7 +77,7 @@ class RetainedTraceReader:
                 else:
                     by_trace[span.trace_id].append(span)
             for trace_id, spans in by_trace.items():
-                self._read_trace(trace_id, spans, reader, replica)
+                self._read_trace(trace_id, spans, reader)
 
     def _read_load(self, span: RetainedSpan, resource: Attributes, reader: SeriesReader) -> None:
         try:
@@ -115,7 +115,7 @@ class RetainedTraceReader:
             own=spent,
         )
 
-    def _read_trace(self, trace_id: str, spans: list[RetainedSpan], reader: SeriesReader, replica: str) -> None:
+    def _read_trace(self, trace_id: str, spans: list[RetainedSpan], reader: SeriesReader) -> None:
         try:
             groups = _by_root(spans)
         except RejectedError as error:
@@ -123,12 +123,12 @@ class RetainedTraceReader:
             return
         for root, children in groups:
             try:
-                self.traces.append(self._trace(root, children, reader, replica))
+                self.traces.append(self._trace(root, children, reader))
             except RejectedError as error:
                 message = f"trace {trace_id[:40]}, span {root.span_id[:16]}: {error}"
                 self.tally.reject(error.reason, message, 1 + len(children))
 
-    def _trace(self, root: RetainedSpan, children: list[RetainedSpan], reader: SeriesReader, replica: str) -> KeptTrace:
+    def _trace(self, root: RetainedSpan, children: list[RetainedSpan], reader: SeriesReader) -> KeptTrace:
         if len(self.traces) >= MAX_TRACES_A_BATCH:
             msg = f"the batch has more than {MAX_TRACES_A_BATCH} traces; send smaller batches"
             raise RejectedError(Reason.SIZE, msg)
@@ -137,6 +137,7 @@ class RetainedTraceReader:
         self.window.check(root.start_ns)
         self.window.check(root.end_ns)
         stages_ns = _stages_ns(root)
+        replica = {f"{names.ATTRIBUTE}.{REPLICA.key}": reader.place} if reader.place else {}
         return KeptTrace(
             trace_id=root.trace_id,
             span_id=root.span_id,
@@ -147,7 +148,7 @@ class RetainedTraceReader:
             dominant=dominant_stage(stages_ns),
             stages_ns=stages_ns,
             spans=[_child_span(root, span) for span in sorted(children, key=lambda span: (span.start_ns, span.end_ns))],
-            attributes=_shown_attributes(root.attributes) | {f"{names.ATTRIBUTE}.{REPLICA.key}": replica},
+            attributes=_shown_attributes(root.attributes) | replica,
             parent_id=root.parent_id if len(root.parent_id) == _SPAN_ID_DIGITS else "",
         )
 
