@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pandas as pd
-from sqlalchemy import MetaData, func, select, text
+from sqlalchemy import MetaData, column, func, select, table, text
 
 from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels import ChannelEntry
@@ -108,23 +108,33 @@ def _rest(store: Store) -> None:
     with store.transaction() as connection:
         tables = MetaData()
         tables.reflect(connection)
-        for table in tables.sorted_tables:
-            if table.name in EMPTY or connection.execute(select(func.count()).select_from(table)).scalar_one():
+        for empty in tables.sorted_tables:
+            if empty.name in EMPTY or connection.execute(select(func.count()).select_from(empty)).scalar_one():
                 continue
-            kinds = {each.name: each.type.python_type for each in table.columns}
+            kinds = {each.name: each.type.python_type for each in empty.columns}
             one = {name: b"1" if kind is bytes else kind("1") for name, kind in kinds.items()}
-            connection.execute(table.insert().values(one))
+            connection.execute(empty.insert().values(one))
 
 
-def rows(store: Store) -> dict[str, list[str]]:
-    """Return all rows by table, sorted."""
+def columns(store: Store) -> dict[str, list[str]]:
+    """Return the names of the columns by table."""
+    tables = MetaData()
+    tables.reflect(store.engine)
+    return {
+        each.name: list(each.columns.keys())
+        for each in tables.sorted_tables
+        if each.name != "alembic_version" and not each.name.startswith("points_")
+    }
+
+
+def rows(store: Store, wanted: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
+    """Return all rows by table, sorted, with the *wanted* columns."""
     with store.engine.connect() as connection:
-        tables = MetaData()
-        tables.reflect(connection)
         return {
-            table.name: sorted(repr(tuple(row)) for row in connection.execute(select(table)))
-            for table in tables.sorted_tables
-            if table.name != "alembic_version" and not table.name.startswith("points_")
+            name: sorted(
+                repr(tuple(row)) for row in connection.execute(select(*map(column, names)).select_from(table(name)))
+            )
+            for name, names in wanted.items()
         }
 
 
@@ -145,7 +155,8 @@ def results_of(store: Store) -> dict[str, str]:
         "slow": read.slo_counts(around, 0.1),
         "traces": read.exemplars(around),
         "trace": trace and (trace.series, trace.started_ns, trace.duration_ns, trace.stages_ns, trace.spans),
-        "events": read.events(around.start, around.end),
+        # Results that earlier versions wrote down have no environments of events.
+        "events": read.events(around.start, around.end).drop(columns="environment"),
         "waiting spans": (store.waiting().size_bytes, store.waiting().oldest),
         "last reading": store.take_target("http://engine/metrics", "me", clock(), 30),
         "agents": (state.last_received, state.instances, state.dropped, state.oldest),

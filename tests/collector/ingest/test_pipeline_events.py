@@ -32,7 +32,7 @@ def test_an_acknowledged_event_is_stored(served: Any) -> None:
 
     assert (response.status_code, response.headers["content-type"], response.json()) == (200, "application/json", {})
     assert stored_events(served) == [
-        {"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": ""}
+        {"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": "", "environment": ""}
     ]
     assert served.metric('stagelens_collector_requests_total{code="200",signal="events"}') == 1
 
@@ -124,7 +124,14 @@ def test_the_event_command_sends_an_event(served: Any) -> None:
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert stored_events(served) == [
-        {"service": "shop", "kind": "deploy", "key": "v2", "text": "v2 is out", "link": "https://ci/7"}
+        {
+            "service": "shop",
+            "kind": "deploy",
+            "key": "v2",
+            "text": "v2 is out",
+            "link": "https://ci/7",
+            "environment": "",
+        }
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import random
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -47,7 +46,7 @@ traces = st.builds(
 @st.composite
 def deltas(draw: st.DrawFn) -> Delta:
     """Counts of a series: requests of any length, and values of any other metric."""
-    delta = Delta(Sampler(SamplingLimits(), random.Random(1)))
+    delta = Delta(Sampler(SamplingLimits()))
     for own in draw(st.lists(st.dictionaries(keys, nanoseconds, min_size=1), max_size=5)):
         delta.counts.add(own, sum(own.values()))
     for metric in draw(st.lists(st.sampled_from([names.TOKENS, names.FIRST_TOKEN, names.FAILED_CALL]), max_size=3)):
