@@ -125,7 +125,7 @@ def test_known_identities_are_not_parsed_again(bodies: Any, monkeypatch: pytest.
     """The second export of a process parses no attributes."""
     made = body(bodies, REQUEST_BY_ATTRIBUTE, "replica=", "tenant=a", **{POD: "web-9", PROCESS_ID: "7"})
     first = read(*as_protobuf(made))
-    monkeypatch.setattr(ingest._SERIES_CACHE, "_read", None)
+    monkeypatch.setattr(ingest._SERIES_CACHE, "_read", None)  # pyright: ignore[reportPrivateUsage] - no other is used
 
     assert keys(read(*as_protobuf(made))) == keys(first) == ["replica=web-9:7", "tenant=a"]
 
