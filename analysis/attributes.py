@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -52,6 +52,8 @@ _MIN_SLOW = 50
 _MIN_REQUESTS = 5
 # Minimum number of steps over which an excess is spread, and of the steps of a period, which is at least 1/20 of the window.
 _MIN_STEPS, _PERIODS = 3, 20
+# Share of the requests of a version that are in a period, and of those of the period that are of the version, to name the version.
+_OF_VERSION, _OF_PERIOD = 0.9, 0.75
 # Maximum number of steps for periods; their pairs are tested.
 _MAX_STEPS = 120
 # Correlation of two slow requests of a step: 0.05 to 0.2 give the same results in `benchmarks/explain.py`.
@@ -216,7 +218,7 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
     found = _of_attributes(tables, cut)
     period = None if is_selection else _period(whole, found[0].outside if found else whole, cut, counts.starts)
     if period is not None:
-        found = sorted([*found, period], key=lambda each: -each.score)
+        found = sorted([*found, _as_version(period, tables)], key=lambda each: -each.score)
     causes = _describe(found, cut, counts, percentile)
     named = {each.key for each in causes}
     looked = tuple(attribute(each.key).label for each in tables if each.key not in named)
@@ -420,7 +422,9 @@ def _found(table: _Table, chosen: NDArray[np.bool_], scores: SetScores, place: i
 
 def _period(whole: Ints, rest: Ints, cut: _Cut, starts: Ints) -> _Found | None:
     """Return the period that has more slow requests than the other times, in *rest* of the requests; None without one."""
-    at = np.arange(0, len(starts), -(-len(starts) // _MAX_STEPS))
+    filled = np.flatnonzero(whole.sum(axis=-1))
+    width = -(-(int(filled[-1]) + 1 - int(filled[0])) // _MAX_STEPS)
+    at = np.arange(int(filled[0]), int(filled[-1]) + 1, width)
     n, k = (np.add.reduceat(each, at).astype(np.float64) for each in (rest.sum(axis=-1), cut.slow(rest)))
     first, last = np.triu_indices(len(at) + 1, max(_MIN_STEPS, len(at) // _PERIODS))
     if not len(first):
@@ -441,12 +445,31 @@ def _period(whole: Ints, rest: Ints, cut: _Cut, starts: Ints) -> _Found | None:
     if not is_large or p_value > ALPHA or _spread(excess) < _MIN_STEPS:
         return None
     begin, end, begin_all, end_all = (
-        _time(starts, int(step)) for step in (at[first[best]], last[best] * at[1], 0, len(starts))
+        _time(starts, min(int(step), len(starts)))
+        for step in (at[first[best]], at[0] + last[best] * width, 0, len(starts))
     )
     chosen = ((starts >= begin) & (starts < end))[:, None]
     text = _period_text(begin, end, end_all - begin_all)
     values = (str(begin), str(end))
     return _Found(WHEN, values, text, whole * chosen, whole * ~chosen, float(explained), p_value, float(dispersed))
+
+
+def _as_version(period: _Found, tables: Sequence[_Table]) -> _Found:
+    """Return *period*, or the version that served in it and nearly never before or after.
+
+    A version that replaces another one is not tested within steps of time, because they hardly serve at the same time.
+    """
+    inside, whole = period.inside.sum(), period.inside + period.outside
+    chosen = period.inside.any(axis=1)
+    for table in tables:
+        for value, counts in zip(table.values, table.counts, strict=True):
+            served = counts[chosen].sum()
+            is_version = table.key == "version" and value
+            if is_version and served >= _OF_VERSION * counts.sum() and served >= _OF_PERIOD * inside:
+                return replace(
+                    period, key=table.key, values=(value,), value=value, inside=counts, outside=whole - counts
+                )
+    return period
 
 
 def _time(starts: Ints, step: int) -> int:

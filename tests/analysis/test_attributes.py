@@ -153,6 +153,18 @@ def test_a_period_is_named_if_nothing_else_explains_it() -> None:
     assert found.share_all == pytest.approx(1 / 6, abs=0.01)
 
 
+def test_a_release_is_named_instead_of_its_time() -> None:
+    """A version that replaced another one and is slower is the cause, not the minutes since then."""
+    rng, latency = noise(17, 20_000)
+    at = rng.integers(0, STEPS, 20_000)
+    version = np.where(at >= 40, "2", "1")
+    latency[(version == "2") & (rng.random(20_000) < 0.1)] *= 8
+    found = find_causes(counts_of(latency, {"tenant": pick(rng, 20_000, a=0.5, b=0.5), "version": version}, at))
+
+    assert [each.label for each in found.causes] == ["version 2"]
+    assert "version" not in found.looked_at
+
+
 def test_a_cause_of_some_minutes_is_no_period() -> None:
     """A replica that is slow from a time on is named, and the time is not."""
     rng, latency = noise(7, 20_000)
