@@ -21,6 +21,8 @@ _TITLE = "What slow requests share"
 _PERCENTILES = {"95": "p95", "99": "p99", "99.9": "p99.9"}
 _DEFAULT = "99"
 _MAX_CAUSES = 8
+# Share of the requests from which on the card is about all of them.
+_ALL = 0.95
 # Prefix of the attributes of a request on the root span of a retained trace.
 _OF_TRACES = "inference.attribute."
 
@@ -34,13 +36,14 @@ def shared_card(context: Context) -> Component | None:
     selected = selected_requests(view)
     found = _find(context, context.selection, selected or (view.percentile if view.text("p") else 0.99))
     which = "selected" if selected else f"{percentile(found.percentile)} and slower"
-    return _card(context, found, _TITLE, which, tools=_choices(view))
+    return _card(context, found, _TITLE, which, context.selection, tools=_choices(view))
 
 
 def slow_of_side_card(context: Context, side: Selection, quantile: float, name: str) -> Component | None:
     """Return what the slow requests of one side of a comparison share; None if no attribute was counted."""
     found = _find(context, side, quantile)
-    return _card(context, found, f"What slow requests of {name} share", f"{percentile(found.percentile)} and slower")
+    title = f"What slow requests of {name} share"
+    return _card(context, found, title, f"{percentile(found.percentile)} and slower", side)
 
 
 def _find(context: Context, selection: Selection, slow: SlowRequests | float) -> SharedCauses:
@@ -48,7 +51,7 @@ def _find(context: Context, selection: Selection, slow: SlowRequests | float) ->
 
 
 def _card(
-    context: Context, found: SharedCauses, title: str, which: str, *, tools: Component | None = None
+    context: Context, found: SharedCauses, title: str, which: str, about: Selection, *, tools: Component | None = None
 ) -> Component | None:
     if not found.sentence:
         return None
@@ -58,6 +61,9 @@ def _card(
         body.append(_causes_table(context, shown, percentile(found.percentile), which))
     foot = f"No difference in {', '.join(found.looked_at)}." if shown and found.looked_at else None
     sub = f"{which}: {count(found.slow)} of {count(found.requests)}"
+    # In a long window the query reads a part of each step.
+    counted = context.source.cached(context.source.read.latency, about).count
+    sub += f", from a part of all {count(counted)}" if found.requests < _ALL * counted else ""
     return card(title, body, sub=sub, tools=tools, foot=foot, flush=bool(shown))
 
 

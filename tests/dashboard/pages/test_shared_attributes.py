@@ -73,6 +73,14 @@ def test_the_size_of_slow_requests_is_named_and_the_tenant_is_not(client: FlaskC
     assert "tenant" in page[page.index("No difference in") :][:60]
 
 
+def test_a_part_of_the_requests_is_called_a_part(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the query reads a part of each step, the card does not claim to be about all requests."""
+    assert "a part of all" not in text_of(client, "/s/checkout?p=95")
+    monkeypatch.setattr("stagelens.store.queries.attributes.MAX_ROWS", 40)
+
+    assert "from a part of all 4.00k" in text_of(client, "/s/checkout?p=90&from=now-24h").replace("\u202f", "")
+
+
 def test_a_selection_is_compared_with_all_other_requests(client: FlaskClient) -> None:
     """The heat map writes the selection into the address; what is no selection is ignored."""
     end = int(NOW.timestamp())
