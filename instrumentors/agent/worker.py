@@ -32,7 +32,7 @@ from ..export.otlp import POINTS_A_BODY, SERIES_A_BODY, TRACES_A_BODY, Encoder, 
 from ..recorder import park_if_inherited
 from ..request_marks import DeferredRecords
 from ..stalls import ProcessCounters, stalls
-from .aggregate import NO_FACTS, Aggregator, Delta, Dimensions
+from .aggregate import Aggregator, Delta, Dimensions
 from .govern import CostController, CpuAccount
 from .hardware import Hardware
 from .profile import Profiler
@@ -249,11 +249,9 @@ class Agent:
             deltas = self._aggregator.take()
             self._costs.add_costs(deltas)
             self._export_metrics(interval, deltas, readings)
+            self._count_replica(deltas.values())
         with self._cpu.spending("traces"):
             self._export_traces(deltas, anchor_ns)
-        if self._costs.level < NO_FACTS:
-            with self._cpu.spending("attributes"):
-                self._merge_attributes(deltas.values())
         self._costs.note_export()
         if self._attribute_schedule.due(now_ns / 1e9) or not due:
             with self._cpu.spending("attributes"):
@@ -270,7 +268,8 @@ class Agent:
         if dropped or readings:
             self._offer_metrics(interval, {}, dropped, readings)
 
-    def _merge_attributes(self, deltas: Iterable[Delta]) -> None:
+    def _count_replica(self, deltas: Iterable[Delta]) -> None:
+        """Add *deltas* to the latency and stages of this process, which costs little and is done at every level."""
         for some in chunks(deltas, SERIES_AT_ONCE):
             for delta in some:
                 if delta.attributes is not None:

@@ -17,6 +17,7 @@ import stagelens
 from stagelens.core import names
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.agent import worker as agent_module
+from stagelens.instrumentors.agent.aggregate import NO_FACTS, REQUESTS_ONLY
 from stagelens.instrumentors.agent.worker import Agent, Schedule
 from stagelens.instrumentors.config import AgentConfig
 from stagelens.instrumentors.export import exporter
@@ -143,6 +144,17 @@ def test_a_request_without_a_record_no_longer_runs(sink: Sink) -> None:
 
     assert agent.flush(60)
     assert by_attribute(sink.attributes()[0]) == {"concurrency=1": 2, "concurrency=2": 1, "replica=": 3}
+
+
+@pytest.mark.parametrize("level", [NO_FACTS, REQUESTS_ONLY])
+def test_the_replica_is_counted_at_every_level(sink: Sink, level: int) -> None:
+    """It costs nothing per request, unlike the other attributes."""
+    agent = agent_for(sink)
+    agent._aggregator.level = level  # pyright: ignore[reportPrivateUsage] - as the governor does
+    serve(3)
+
+    assert agent.flush(60)
+    assert by_attribute(sink.attributes()[0]) == {"replica=": 3}
 
 
 def test_many_attributes_are_split_over_posts(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
