@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from dash import html
@@ -11,6 +12,7 @@ from dash.development.base_component import Component
 
 from ...analysis.attributes import WHEN, SharedCause, SharedCauses, SlowRequests, find_causes
 from ...core.attributes import attribute
+from ...core.names import AGENT_COST
 from ...store import Selection
 from ..ui.components import Node, card, link, link_tabs, table
 from ..ui.format import count, duration, percent, percentile, times
@@ -23,6 +25,8 @@ _DEFAULT = "99"
 _MAX_CAUSES = 8
 # Share of the requests from which on the card is about all of them.
 _ALL = 0.95
+# The agent has to save the time of counting attributes.
+_LEVELS_WITHOUT_ATTRIBUTES = ("no_facts", "requests_only")
 # Prefix of the attributes of a request on the root span of a retained trace.
 _OF_TRACES = "inference.attribute."
 
@@ -53,18 +57,31 @@ def _find(context: Context, selection: Selection, slow: SlowRequests | float) ->
 def _card(
     context: Context, found: SharedCauses, title: str, which: str, about: Selection, *, tools: Component | None = None
 ) -> Component | None:
-    if not found.sentence:
+    uncounted = _uncounted(context, about)
+    if not found.sentence and not uncounted:
         return None
     shown = found.causes[:_MAX_CAUSES]
-    body: list[Node] = [html.P(found.sentence, className="lead")]
+    body: list[Node] = [html.P(found.sentence, className="lead")] if found.sentence else []
     if shown:
         body.append(_causes_table(context, shown, percentile(found.percentile), which))
-    foot = f"No difference in {', '.join(found.looked_at)}." if shown and found.looked_at else None
+    same = f"No difference in {', '.join(found.looked_at)}." if shown and found.looked_at else ""
+    foot = " ".join(filter(None, (same, uncounted))) or None
     sub = f"{which}: {count(found.slow)} of {count(found.requests)}"
     # In a long window the query reads a part of each step.
     counted = context.source.cached(context.source.read.latency, about).count
     sub += f", from a part of all {count(counted)}" if found.requests < _ALL * counted else ""
     return card(title, body, sub=sub, tools=tools, foot=foot, flush=bool(shown))
+
+
+def _uncounted(context: Context, about: Selection) -> str:
+    """Return a sentence on the requests whose attributes agents did not count to stay within their budget; "" for none."""
+    # The model of a request without stages is seldom known.
+    costs = context.source.cached(context.source.read.streams, replace(about, model=None), AGENT_COST)
+    uncounted = sum(each.count for level, each in costs.items() if level in _LEVELS_WITHOUT_ATTRIBUTES)
+    if not uncounted:
+        return ""
+    which = f"{count(uncounted)} of {count(sum(each.count for each in costs.values()))} requests"
+    return f"Of {which}, no attribute but the replica is counted: their agents reached the overhead budget."
 
 
 def selected_requests(view: View) -> SlowRequests | None:

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 
 from stagelens.core.attributes import ATTRIBUTE_SCALE, attribute_key
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import REQUEST_BY_ATTRIBUTE, REQUEST_DURATION
+from stagelens.core.names import AGENT_COST, REQUEST_BY_ATTRIBUTE, REQUEST_DURATION
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Point, Series, Store
@@ -40,6 +40,15 @@ def points(series: Series, at: int) -> Iterator[Point]:
         yield by_attribute(series, at, "tenant", value, {0.6: of_slow, 0.1: number - of_slow})
 
 
+def reduced(at: int) -> Iterator[Point]:
+    """Services whose agents counted the attributes of half of the requests, or of none."""
+    yield from points(Series("reduced"), at)
+    yield Point(Series("bare"), REQUEST_DURATION, "forward", at, Histogram(buckets={-100: REQUESTS}))
+    for service in ("reduced", "bare"):
+        for level in ("all", "no_facts"):
+            yield Point(Series(service), AGENT_COST, level, at, Histogram(buckets={-500: 500}))
+
+
 def by_attribute(series: Series, at: int, name: str, value: str, seconds: dict[float, int]) -> Point:
     counted = Histogram(ATTRIBUTE_SCALE)
     for length, number in seconds.items():
@@ -57,6 +66,7 @@ def client(tmp_path: Path) -> Iterator[FlaskClient]:
         at = end - 60 * (MINUTES - minute)
         written += points(Series("checkout", version="1" if minute < MINUTES / 2 else "2"), at)
         written.append(Point(Series("old"), REQUEST_DURATION, "forward", at, Histogram(buckets={-100: REQUESTS})))
+    written += reduced(end - 60)
     store.write([Batch("one", written)])
     yield Dashboard(DashboardConfig(), store, None, clock=NOW.timestamp).app.server.test_client()
     store.close()
@@ -88,6 +98,16 @@ def test_a_selection_is_compared_with_all_other_requests(client: FlaskClient) ->
 
     assert "of the selected ones" in selected
     assert "What slow requests share" in text_of(client, "/s/checkout?sel=0.3:nan:x")
+
+
+def test_requests_of_agents_over_their_budget_are_called_uncounted(client: FlaskClient) -> None:
+    """Also where no attribute was counted at all: the card says why."""
+    assert "overhead budget" not in text_of(client, "/s/checkout?p=95")
+    for service in ("reduced", "bare"):
+        page = text_of(client, f"/s/{service}?p=95").replace("\u202f", "")
+        card = page[page.index("What slow requests share") :]
+
+        assert "Of 500 of 1.00k requests, no attribute but the replica is counted: their agents reached" in card
 
 
 def test_a_service_without_attributes_has_no_card(client: FlaskClient) -> None:
