@@ -284,7 +284,7 @@ def _slowest(units: _Units) -> _Slow | None:
     candidates = [at for at, place in enumerate(units.places) if OTHER_PLACES not in place]
     looks = len(candidates) * len(ranges) * len(QUANTILES)
     confidence = 1 - (1 - CONFIDENCE) / max(looks, 1)
-    gaps = {first: _gaps(units.counts[:, step >= first]) for first in ranges}
+    gaps = {first: _gaps(units.counts[:, step >= first], units.index) for first in ranges}
     found = [_first_slow(units, step, at, gaps, confidence) for at in candidates]
     return max((each for each in found if each), key=lambda each: each.evidence, default=None)
 
@@ -311,8 +311,13 @@ def _ranges(steps: int) -> Iterator[int]:
         length //= 2
 
 
-def _gaps(counts: Ints) -> Ints:
-    """Return the first bucket above that of the others at each percentile; 0 unless a unit is beyond it; shape (quantiles, v)."""
+def _gaps(counts: Ints, index: Ints) -> Ints:
+    """Return the first bucket above that of the others at each percentile; 0 unless a unit is beyond it; shape (quantiles, v).
+
+    Args:
+        counts: Requests; shape (v, t, k).
+        index: Latency buckets, ascending; shape (k,).
+    """
     n = counts.sum(axis=2)
     others = n.sum(axis=0) - n
     weights = np.where(others > 0, n / np.maximum(others, 1), 0.0)
@@ -325,7 +330,7 @@ def _gaps(counts: Ints) -> Ints:
             for each in (expected, own)
         )
         # In neighbouring buckets, both may have the same latency.
-        found.append(np.where((mine >= usual + 2) & (expected.sum(axis=1) > 0), usual + 1, 0))
+        found.append(np.where((index[mine] >= index[usual] + 2) & (expected.sum(axis=1) > 0), usual + 1, 0))
     return np.stack(found)
 
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from stagelens.analysis.replicas import (
+    ReplicaCounts,
     ReplicaTable,
     find_outlier,
     hardware_differences,
@@ -40,6 +41,15 @@ def test_a_slow_replica_is_named_after_three_minutes(number: int) -> None:
     traffic = Traffic(places, minutes=20, slow={places[1]: (3.1, 17)}, uneven=0.2)
 
     assert names(simulated(traffic)).count(places[1]) >= 19
+
+
+def test_a_slow_replica_is_named_by_two_buckets_of_latency() -> None:
+    """All requests of a replica have one latency: the buckets between the two latencies are empty."""
+    index, starts = np.array([0, 6]), START + MINUTE * np.arange(4)
+    counts = [np.tile(each, (4, 1)) for each in ([60, 0], [0, 60])]
+    replicas = [ReplicaCounts(place, each, {}) for place, each in zip(pods(2), counts, strict=True)]
+
+    assert names([ReplicaTable(2, index, starts, replicas)]) == [pods(2)[1]]
 
 
 def test_an_outlier_has_ratio_onset_and_stage() -> None:
