@@ -423,8 +423,8 @@ def replica_points_of(
 ) -> Iterator[Point]:
     """Yield points with the counts *added* at *target* as those of one replica, so that a slow target of a service has a name.
 
-    A request counts at the geometric middle of its fixed bucket: at half of the upper edge in a bucket from zero, and at the lower
-    edge in a bucket without end. The time in stages counts at the mean latency of all requests, because only its sum is known.
+    Requests count at the values of `_closest_values`, because a fast and a slow replica may share a fixed bucket. The time in stages counts
+    at the mean latency of all requests, because only its sum is known.
     """
     asked = {stream: counted for stream, counted in added.items() if stream.kind == "request"}
     count, total = sum(each.count for each in asked.values()), math.fsum(each.sum for each in asked.values())
@@ -437,8 +437,8 @@ def replica_points_of(
     for stream, counted in added.items():
         series = _series_of(stream.labels, target, engine)
         if stream.kind == "request":
-            for (low, high), number in counted.buckets.items():
-                latency[series].record(_middle(low, high, counted.sum / counted.count), number)
+            for value, number in _closest_values(counted):
+                latency[series].record(value, number)
         elif stream.kind == "stage":
             spent[series, stream.key] += round(counted.sum * 1e6)
     for series, histogram in latency.items():
@@ -450,11 +450,23 @@ def replica_points_of(
             yield Point(series, names.REPLICA_STAGE_TIME, key, at, Histogram(ATTRIBUTE_SCALE, {bucket: time}))
 
 
-def _middle(low: float, high: float, mean: float) -> float:
-    """Return the value at which observations in (*low*, *high*] count; *mean* in a bucket that has no edges."""
-    if high == inf:
-        return low or mean
-    return math.sqrt(low * high) if low else high / 2
+def _closest_values(counted: StreamCounts) -> Iterator[tuple[float, int]]:
+    """Yield the value at which the observations of each bucket count, and their number.
+
+    The values are as close to each other as their buckets and their sum allow: all buckets have the same value, or their edge nearest
+    to it. Observations of one bucket therefore count at their mean, and those next to a common edge on both of its sides.
+    """
+    edges = sorted({edge for bucket in counted.buckets for edge in bucket if edge < inf})
+
+    def total(value: float) -> float:
+        return math.fsum(min(max(value, low), high) * number for (low, high), number in counted.buckets.items())
+
+    # Between two edges the total is linear.
+    below = max((edge for edge in edges if total(edge) <= counted.sum), default=edges[0])
+    inside = sum(number for (low, high), number in counted.buckets.items() if low <= below < high)
+    value = below + (counted.sum - total(below)) / inside if inside else below
+    for (low, high), number in counted.buckets.items():
+        yield min(max(value, low), high), number
 
 
 def _edge_histograms(counted: StreamCounts) -> tuple[Histogram, Histogram]:
