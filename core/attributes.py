@@ -51,6 +51,8 @@ QUEUE_LENGTH = Attribute("queue_length", "queue length", "count")
 CALLER = Attribute("caller", "caller")
 # Process that served the request; the agent sends the name without a value, and the collector adds the place.
 REPLICA = Attribute("replica", "replica")
+# Start of the stored place of a scraped engine, which may count the same requests as the spans of the engine at another place.
+SCRAPED = "@"
 COUNTED = (
     REQUEST_SIZE,
     RESPONSE_SIZE,

@@ -9,7 +9,7 @@ requests in these parts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -18,7 +18,14 @@ from sqlalchemy import select
 
 from ...analysis.attributes import AttributeCounts
 from ...analysis.replicas import ReplicaCounts, ReplicaTable
-from ...core.attributes import ATTRIBUTE_SCALE, DIMENSIONS, REPLICA, split_attribute_key, split_replica_stage_key
+from ...core.attributes import (
+    ATTRIBUTE_SCALE,
+    DIMENSIONS,
+    REPLICA,
+    SCRAPED,
+    split_attribute_key,
+    split_replica_stage_key,
+)
 from ...core.names import REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE, REQUEST_DURATION
 from ...core.stages import OTHER
 from .. import schema
@@ -146,8 +153,11 @@ def _attributes(snapshot: StoreSnapshot, selection: Selection, most: int) -> Att
     row = np.concatenate((np.array([position[key] for key in keys], np.int64)[by_value.stage], len(names) + which))
     scale, index, table = _table(columns, sample.step_of(columns), row, (len(starts), len(names) + len(series)))
     requests: defaultdict[str, dict[str, Ints]] = defaultdict(dict)
+    places = _places(value for name, value in names if name == REPLICA.key)
     for number, (name, value) in enumerate(names):
-        if name != OTHER:
+        if name == REPLICA.key and value in places:
+            requests[name][places[value]] = table[:, number]
+        elif name not in (OTHER, REPLICA.key):
             requests[name][value] = table[:, number]
     # A dimension replaces an attribute of the same name.
     requests.update(_by_dimension(snapshot, series, table[:, len(names) :]))
@@ -193,14 +203,26 @@ def _replica_counts(snapshot: StoreSnapshot, selection: Selection, most: int) ->
     spent = PointQuery(selection, (REPLICA_STAGE_TIME,))
     sample = _sample(snapshot, spent, steps, starts, _MINUTE, MAX_ROWS)
     latency = sample.fetch(snapshot, PointQuery(selection, (REQUEST_BY_ATTRIBUTE,), prefix=f"{REPLICA.key}="))
-    places = [split_attribute_key(stage)[1] for stage in latency.stages]
-    shape = (len(starts), len(places))
-    scale, index, table = _table(latency, sample.step_of(latency), latency.stage, shape)
+    values = [split_attribute_key(stage)[1] for stage in latency.stages]
+    scale, index, table = _table(latency, sample.step_of(latency), latency.stage, (len(starts), len(values)))
     stages = _stage_time(sample.fetch(snapshot, spent), sample)
-    found = {
-        place: ReplicaCounts(place, table[:, number], stages.get(place, {})) for number, place in enumerate(places)
-    }
-    return ReplicaTable(scale, index, starts, [found[place] for place in sorted(found) if place])
+    replicas = [
+        ReplicaCounts(place, table[:, values.index(value)], stages.get(value, {}))
+        for value, place in _places(filter(None, values)).items()
+    ]
+    return ReplicaTable(scale, index, starts, replicas)
+
+
+def _places(values: Iterable[str]) -> Mapping[str, str]:
+    """Return the places of the replicas to show, by value and sorted.
+
+    A scraped engine counts the requests that its spans count, too, but at another place: either the scraped places or the others are
+    returned, whichever are more.
+    """
+    known = sorted(values)
+    others = {value: value for value in known if not value.startswith(SCRAPED)}
+    scraped = {value: value.removeprefix(SCRAPED) for value in known if value.startswith(SCRAPED)}
+    return max(others, scraped, key=len)
 
 
 def _stage_time(columns: Columns, sample: _Sample) -> Mapping[str, Mapping[str, Ints]]:

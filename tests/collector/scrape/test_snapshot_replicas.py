@@ -52,7 +52,7 @@ def test_requests_count_as_close_to_each_other_as_possible(counted: StreamCounts
 
     assert (found.metric, found.stage, found.series.model, found.at) == (
         REQUEST_BY_ATTRIBUTE,
-        "replica=gpu-1:8000",
+        "replica=@gpu-1:8000",
         "m",
         100,
     )
@@ -79,7 +79,7 @@ def test_the_time_in_stages_is_exact() -> None:
     found = {point.stage: point.histogram.buckets for point in points(added) if point.metric == REPLICA_STAGE_TIME}
     mean = bucket_index(0.5, ATTRIBUTE_SCALE)
 
-    assert found == {"prefill;gpu-1:8000": {mean: 500_000}, "decode;gpu-1:8000": {mean: 1_500_000}}
+    assert found == {"prefill;@gpu-1:8000": {mean: 500_000}, "decode;@gpu-1:8000": {mean: 1_500_000}}
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_the_place_is_the_host_without_a_port() -> None:
     """A target at the default port has no port in its place."""
     added = {REQUESTS: StreamCounts({ONE_BUCKET: 1}, 1.0)}
 
-    assert points(added, "https://gpu-2/metrics")[0].stage == "replica=gpu-2"
+    assert points(added, "https://gpu-2/metrics")[0].stage == "replica=@gpu-2"
 
 
 def scraped(medians: Sequence[float], rng: np.random.Generator) -> ReplicaTable:

@@ -156,6 +156,28 @@ def test_a_process_without_a_name_is_no_replica(site: Callable[..., Site]) -> No
     assert one.store.read.replica_counts(one.around(service="shop")).replicas == []
 
 
+@pytest.mark.parametrize(
+    ("stored", "shown"),
+    [
+        pytest.param(["a:7", "b:7", "@10.0.0.1:80", "@10.0.0.2:80"], ["a:7", "b:7"], id="both"),
+        pytest.param(["@10.0.0.1:80", "@10.0.0.2:80"], ["10.0.0.1:80", "10.0.0.2:80"], id="scraped only"),
+        pytest.param(["a:7", "@10.0.0.1:80", "@10.0.0.2:80"], ["10.0.0.1:80", "10.0.0.2:80"], id="spans of one only"),
+    ],
+)
+def test_scraped_engines_are_not_counted_beside_their_spans(
+    site: Callable[..., Site], stored: list[str], shown: list[str]
+) -> None:
+    """An engine that is scraped and sends spans counts each request at two places."""
+    one = site()
+    for place in stored:
+        write(one, [attribute(f"replica={place}", NOON - 300), stage(f"decode;{place}", NOON - 300, 0.1, 5)])
+    around = one.around(service="shop")
+    table = one.store.read.replica_counts(around)
+
+    assert [(each.place, each.stages["decode"].sum()) for each in table.replicas] == [(place, 5) for place in shown]
+    assert totals(one.store.read.attributes(around), "replica") == dict.fromkeys(shown, 1)
+
+
 @pytest.mark.parametrize("steps", [1, 7, 60])
 def test_steps_cover_any_window(site: Callable[..., Site], steps: int) -> None:
     """There are at most as many steps as requested, and no request is lost at their edges."""
