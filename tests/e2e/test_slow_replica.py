@@ -5,22 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime, timedelta
-from itertools import cycle
 from pathlib import Path
-from threading import Event
 
 import httpx
 import pytest
 
-from stagelens.alerts.evaluation.replica_evidence import slow_replica
-from stagelens.analysis.replicas import ReplicaOutlier
 from stagelens.collector.serve import Collector, CollectorConfig
-from stagelens.store import Selection, Store
+from stagelens.store import Store
 from tests.support.ports import free_port
+from tests.support.slow_replicas import ask_until_named, wait_until_up
 
 pytestmark = pytest.mark.soak
 _APP = """
@@ -34,8 +29,8 @@ def predict():
     time.sleep(float(os.environ["WORK_SECONDS"]))
     return {}
 """
-# Of both replicas together, and how long the slow one has to be named: its export is due within these.
-_RATE, _LIMIT = 4.0, timedelta(minutes=3)
+# Of both replicas together. [requests/s]
+_RATE = 4.0
 
 
 @contextmanager
@@ -61,22 +56,6 @@ def replica(folder: Path, collector: str, work: float) -> Generator[tuple[str, i
         process.terminate()
 
 
-def ask_until_named(store: Store, addresses: list[str]) -> ReplicaOutlier | None:
-    """Send requests to one replica after the other until one is named, or the time is over."""
-    began, started, pace = datetime.now(UTC), time.monotonic(), Event()
-    found: ReplicaOutlier | None = None
-    with httpx.Client(timeout=30) as client:
-        for number, address in enumerate(cycle(addresses)):
-            pace.wait(max(0.0, started + number / _RATE - time.monotonic()))
-            client.get(address).raise_for_status()
-            if number % 40 == 0:
-                now = datetime.now(UTC)
-                found = slow_replica(store.read, Selection(began - timedelta(minutes=5), now, service="shop"))
-            if found or time.monotonic() - started > _LIMIT.total_seconds():
-                return found
-    return None
-
-
 def test_the_slow_one_of_two_replicas_is_named_within_three_minutes(tmp_path: Path) -> None:
     """20 ms and 60 ms of work, at two requests per second each."""
     (tmp_path / "app.py").write_text(_APP)
@@ -86,9 +65,13 @@ def test_the_slow_one_of_two_replicas_is_named_within_three_minutes(tmp_path: Pa
     endpoint = "http://{}:{}".format(*collector.address)
     with ExitStack() as stack:
         replicas = [stack.enter_context(replica(tmp_path, endpoint, work)) for work in (0.02, 0.06)]
-        for address, _ in replicas:
-            _wait_for(address)
-        found = ask_until_named(store, [address for address, _ in replicas])
+        addresses = [address for address, _ in replicas]
+        for address in addresses:
+            wait_until_up(address)
+        client = stack.enter_context(httpx.Client(timeout=30))
+        found = ask_until_named(
+            store, lambda number: client.get(addresses[number % 2]).raise_for_status(), _RATE, ["shop"]
+        ).get("shop")
     collector.stop()
     store.close()
 
@@ -97,14 +80,3 @@ def test_the_slow_one_of_two_replicas_is_named_within_three_minutes(tmp_path: Pa
     assert (found.others, found.quantile) == (1, 0.5)
     assert found.ratio == pytest.approx(3.0, rel=0.4)
     assert [each.stage for each in found.growth[:1]] == ["handler"]
-
-
-def _wait_for(address: str) -> None:
-    until = time.monotonic() + 60
-    while True:
-        try:
-            httpx.get(address, timeout=5)
-        except httpx.TransportError:
-            assert time.monotonic() < until, f"{address} did not start"
-        else:
-            return
