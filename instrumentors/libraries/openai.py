@@ -34,6 +34,7 @@ class OpenAIInstrumentor(Instrumentor):
     )
     facts = ("first_token", "time_per_token", "gap", "tokens")
     not_timed = (
+        "token counts of calls without `stream=True`",
         "the time per token, if `include_usage` is not set or if a response has several choices (`n` above 1)",
         "the time per token of a response that has a reasoning summary or several items",
         "token counts and server-reported times of a stream that your code does not read to its end",
