@@ -63,9 +63,9 @@ def _others(counts: AttributeCounts, threshold: float) -> dict[str, list[Named]]
     cut = int(np.searchsorted(2.0 ** (counts.index / 2.0**counts.scale), threshold * 0.999))
     named, tables = [], []
     for key, values in counts.requests.items():
-        whole = sum(each.sum(axis=0) for each in values.values())
+        whole = np.stack(list(values.values())).sum(axis=(0, 1))
         for chosen in _sets(key, list(values)):
-            inside = sum(values[each].sum(axis=0) for each in chosen)
+            inside = np.stack([values[each] for each in chosen]).sum(axis=(0, 1))
             if 5 <= inside.sum() <= whole.sum() - 5:
                 named.append(Named(key, tuple(chosen)))
                 tables.append((inside, whole - inside))
