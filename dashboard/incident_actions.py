@@ -139,7 +139,13 @@ class IncidentActions:
     def silence_of(self, incident: Incident) -> Silence | None:
         """Return the active silence that matches *incident*, the longest if there are several; None without one."""
         about = {"service": incident.service, "slo": incident.name, "severity": incident.severity}
-        about |= {"version": incident.version, **incident.where}
+        return self._longest_silence(about | {"version": incident.version, **incident.where})
+
+    def silence_of_service(self, service: str, environment: str) -> Silence | None:
+        """Return the active silence of every incident of *service* in *environment* ("" for all); None without one."""
+        return self._longest_silence({"service": service, "environment": environment})
+
+    def _longest_silence(self, about: Mapping[str, str]) -> Silence | None:
         fitting = [each for each in self.silences() if each.holds(self._now()) and each.fits(about)]
         return max(fitting, key=lambda each: each.ends_at, default=None)
 

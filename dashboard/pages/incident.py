@@ -12,7 +12,6 @@ from dash.development.base_component import Component
 
 from ...alerts.delivery.message_text import of_the_excess, shared_text, stage_name
 from ...alerts.evaluation.evidence import CALM_BEFORE
-from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident, Transition
 from ...store import Selection
 from ..figures.incident import trend_figure
@@ -30,6 +29,7 @@ from .incidents import (
     incident_pill,
     mute_reason,
     silence_buttons,
+    silence_note,
     when,
 )
 from .page import Context, Page, empty_page_card, panel, records, traces_table
@@ -292,7 +292,7 @@ def _head(context: Context, found: Incident) -> Component:
         [
             html.H1([incident_pill(found), found.headline]),
             html.P(" · ".join(each for each in facts if each), className="sub"),
-            html.P(_silence_note(context, silence), className="sub") if silence else None,
+            html.P(silence_note(context, silence), className="sub") if silence else None,
             html.P(mute_reason(context, found), className="sub") if found.muted else None,
         ],
         className="say",
@@ -306,11 +306,6 @@ def _head(context: Context, found: Incident) -> Component:
     is_open = found.resolved_at is None
     done = [acknowledge_button(found), accept_button(found), *quiet] if is_open and may_act else []
     return html.Div([title, html.Div([*done, *links], className="acts")], className="phead")
-
-
-def _silence_note(context: Context, silence: Silence) -> str:
-    """Return the end and the author of the silence as text; a silence takes effect at the next evaluation."""
-    return f"Silenced until {when(context, silence.ends_at)} by {silence.author}"
 
 
 def _functions(context: Context, found: Incident) -> Component:

@@ -48,7 +48,8 @@ _ENDING_WORDS = {
 }
 _DELIVERY_WORDS = {"waiting": "pending", "sending": "sending", "dead": "dropped", "superseded": "superseded"}
 # Durations of the silence buttons.
-_LENGTHS = ("1h", "8h", "24h")
+_DAY = "24h"
+_LENGTHS = ("1h", "8h", _DAY)
 PLACE = "/incidents"
 TITLE = "Incidents · Stagelens"
 # End states other than resolved: word, badge kind.
@@ -295,6 +296,31 @@ def silence_buttons(found: Incident) -> list[Component]:
     about = {"service": found.service, "slo": found.name, "comment": f"from {found.id}"}
     about |= {key: name for key, name in found.where.items() if key == "environment"}
     return [_button(f"Silence {length}", SILENCES_API, {**about, "for": length}) for length in _LENGTHS]
+
+
+def service_silence(context: Context, comment: str) -> Component | None:
+    """Return the button that silences all notifications of the service of *context* for a day, with *comment* as its reason.
+
+    During such a silence, return its end and the button that ends it. None without alerts, or if the reader may not.
+    """
+    source, service = context.source, context.service or ""
+    environment = context.view.text("env") or source.writing_environment(None)
+    if not source.has_alerts or not source.incident_actions.may_act(service, environment):
+        return None
+    silence = source.incident_actions.silence_of_service(service, environment)
+    if silence is not None:
+        note = html.Span(silence_note(context, silence), className="muted")
+        return html.Div([note, end_button(context, silence)], className="acts")
+    about = {"service": service, "comment": comment, "for": _DAY}
+    about |= {"environment": environment} if environment else {}
+    where = f"{service} in {environment}" if environment else service
+    title = f"Mute all notifications of {where} for a day"
+    return html.Div(_button(f"Silence {_DAY}", SILENCES_API, about, title=title), className="acts")
+
+
+def silence_note(context: Context, silence: Silence) -> str:
+    """Return the end and the author of *silence* as text; a silence takes effect at the next evaluation."""
+    return f"Silenced until {when(context, silence.ends_at)} by {silence.author}"
 
 
 def end_button(context: Context, silence: Silence) -> Component | None:

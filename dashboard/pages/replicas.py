@@ -23,6 +23,7 @@ from ..ui.components import Node, card, empty, link, pill, strip, table
 from ..ui.format import UNKNOWN, count, day, duration, megahertz, percentile, several, span, times
 from ..view import ONLY_COLD, WITHOUT_COLD, attributes_text, service_path
 from .hardware import hardware_frame
+from .incidents import service_silence
 from .page import Context, Page, panel, records
 from .service_frame import service_page
 from .service_status import clock_or_date
@@ -121,7 +122,12 @@ def _slow_line(context: Context) -> Component | None:
         html.Div(slow_sentence(context, found), className="big"),
         html.Div([*about, link("Its traces →" if own else "Traces →", href=href, className="link")], className="muted"),
     ]
-    return html.Div(html.Div(inside, className="say"), className="verdict")
+    return html.Div([html.Div(inside, className="say"), _silence(context, found)], className="verdict")
+
+
+def _silence(context: Context, found: ReplicaOutlier) -> Component | None:
+    """Return the action that silences the service because of *found*; incidents are of a service, not of a replica."""
+    return service_silence(context, f"slow replica {found.name}")
 
 
 def _version_note(context: Context, found: ReplicaOutlier) -> str:
@@ -165,7 +171,10 @@ def latency_card(context: Context, most: int, *, alone: bool = True) -> Componen
     ratio = slow.ratio if slow else None
     rows = [_latency_row(each, ratio if is_slow(each) else None, top, machines, now) for each in found[:most]]
     whole = view.link(service_path(context.service or "", "replicas"), **view.scope)
-    said = html.P(slow_sentence(context, slow), className="says b") if slow and not alone else None
+    said = None
+    if slow and not alone:
+        sentence = html.P(slow_sentence(context, slow), className="say b")
+        said = html.Div([sentence, _silence(context, slow)], className="sentence")
     return card(
         "Latency by replica",
         [said, table(head, rows, "Latency by replica")],

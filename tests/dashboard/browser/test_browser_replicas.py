@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Browser
 
+from stagelens.alerts.objectives.slo_file import LiveSloFile
+from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from tests.dashboard.slow_replica import NOW, SERVICE, store_of, traffic
@@ -19,7 +21,8 @@ pytestmark = pytest.mark.stacks
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a dashboard over the service."""
     store = store_of(tmp_path_factory.mktemp("slow"), traffic())
-    served = Dashboard(DashboardConfig(port=0), store, None, clock=NOW.timestamp)
+    alerts = AlertsReader(store, LiveSloFile(None, {}))
+    served = Dashboard(DashboardConfig(port=0), store, alerts, clock=NOW.timestamp)
     served.start()
     yield "http://{}:{}".format(*served.address)
     served.stop()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from stagelens.alerts.objectives.slo_file import LiveSloFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.dashboard.access import Grant, ReaderAccess
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.page import Page
 from stagelens.dashboard.source import Source
@@ -20,6 +25,7 @@ from stagelens.store import Series, Store
 from tests.dashboard.slow_replica import NOW, PLACES, SERVICE, SLOW, store_of, traffic
 
 NAME = "checkout-7f6b9"
+TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this test
 WINDOW = "?from=now-45m"
 SENTENCE = f"{NAME} is 2.5{TIMES} slower than the other 11 since 22:44: Forward"
 
@@ -32,11 +38,17 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     store.close()
 
 
-def page(store: Store, path: str) -> Page:
+def page(store: Store, path: str, source: Source | None = None) -> Page:
     """Return the page at *path* in the window."""
-    found = page_of(context_of(parse(path, WINDOW[1:], NOW), Source(store, None, NOW.timestamp)))
+    found = page_of(context_of(parse(path, WINDOW[1:], NOW), source or Source(store, None, NOW.timestamp)))
     assert found is not None
     return found
+
+
+def buttons(found: Page) -> dict[str, dict[str, str]]:
+    """Return the address and the body of the request of each button, by its text."""
+    every = re.findall(r"Button\(children='([^']+)'([^)]*)\)", str(found.body))
+    return {text: dict(re.findall(r"data-(\w+)='([^']*)'", rest)) for text, rest in every}
 
 
 @pytest.mark.parametrize("tab", ["", "/replicas", "/advice"])
@@ -53,6 +65,35 @@ def test_the_slow_replica_is_named_with_its_reason(slow: Store, tab: str) -> Non
 def test_the_sentence_links_to_the_traces_of_the_replica(slow: Store) -> None:
     """Of the process, within the window."""
     assert f"/traces?svc={SERVICE}&at=replica:{SLOW}&from=now-45m" in str(page(slow, f"/s/{SERVICE}/replicas").body)
+
+
+@pytest.mark.parametrize("tab", ["", "/replicas"])
+def test_the_service_of_a_slow_replica_can_be_silenced(slow: Store, tab: str) -> None:
+    """At the sentence, for a day, and until the silence is ended."""
+    source = Source(slow, AlertsReader(slow, LiveSloFile(None, {})), NOW.timestamp)
+    client = Dashboard(DashboardConfig(token=TOKEN), slow, None, clock=NOW.timestamp).app.server.test_client()
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+    before = buttons(page(slow, f"/s/{SERVICE}{tab}", source))
+    silence = before["Silence 24h"]
+    made = client.post(silence["to"], data=silence["post"], headers=headers).json or {}
+    found = page(slow, f"/s/{SERVICE}{tab}", source)
+    client.post(buttons(found)["End now"]["to"], json={}, headers=headers)
+
+    assert (made["matchers"], made["comment"]) == ({"service": SERVICE}, f"slow replica {NAME}")
+    assert "End now" not in before
+    assert "Silence 24h" not in buttons(found)
+    assert f"Silenced until {NOW + timedelta(days=1):%-d %b %H:%M} by a dashboard user" in text_of(found.body)
+    assert "Silence 24h" in buttons(page(slow, f"/s/{SERVICE}{tab}", source))
+
+
+@pytest.mark.parametrize("tab", ["", "/replicas"])
+def test_a_reader_without_the_role_cannot_silence(slow: Store, tab: str) -> None:
+    """The sentence has no button."""
+    source = Source(slow, AlertsReader(slow, LiveSloFile(None, {})), NOW.timestamp)
+    found = page(slow, f"/s/{SERVICE}{tab}", source.of_reader(ReaderAccess(frozenset({Grant("viewer")}))))
+
+    assert SENTENCE in text_of(found.body)
+    assert "Silence 24h" not in str(found.body)
 
 
 def test_the_slow_replica_is_the_first_row(slow: Store) -> None:
