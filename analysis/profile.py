@@ -42,18 +42,16 @@ _LIBRARIES = sys.stdlib_module_names - {"__main__"} | set(_LIBRARY_NAMES.split()
 
 @dataclass(frozen=True, slots=True)
 class ProfileBand:
-    """Time of the requests at one percentile, by stage and by stack.
+    """Time of the requests at one percentile, or mean time of selected requests, by stage and by stack.
 
     Args:
-        percentile: The percentile. [ratio]
-        latency: Latency at the percentile. [seconds]
+        latency: The latency. [seconds]
         sampled: Estimated number of sampled requests. [requests]
         stages: Exact time by stage; adds up to the latency. [seconds]
         stacks: Time by key of `core.code_stack.stack_key`; the keys of a stage add up to its time. Stages without samples have
             no keys. [seconds]
     """
 
-    percentile: float
     latency: float
     sampled: float
     stages: Mapping[str, float]
@@ -63,6 +61,9 @@ class ProfileBand:
     def is_sufficient(self) -> bool:
         """Whether enough requests were sampled to name functions."""
         return self.sampled >= MIN_SAMPLED
+
+
+NO_SAMPLES = ProfileBand(0.0, 0.0, {}, {})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,23 @@
-"""Card of the service page with the functions of the user's code at the tail, and the flame graph of one stage."""
+"""Card of the service page with the functions of the user's code in slow or selected requests, and the flame graph of one stage."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
 
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.attributes import SlowRequests
 from ...analysis.comparison import highest_quantile
-from ...analysis.profile import CodeNode, FunctionTime, ProfileBand, flame_graph, functions
+from ...analysis.profile import NO_SAMPLES, CodeNode, FunctionTime, ProfileBand, flame_graph, functions
 from ...core.histogram import has_enough_samples
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, stage_name, table
 from ..ui.format import duration, percent, percentile
 from .measures import measure
 from .page import Context
+from .shared_attributes import selected_requests
 
 _MEDIAN, _TAIL = 0.5, 0.99
 _MAX_FUNCTIONS = 12
@@ -25,15 +30,31 @@ _FULL_GROWTH, _COLOURS = 0.5, 3
 
 
 def code_card(context: Context) -> Component | None:
-    """Return the functions at the selected tail percentile, or the highest one below it with enough requests.
+    """Return the functions of the requests that the reader selected in the heat map, or at the tail percentile.
 
-    None without such a percentile, and if no request was sampled.
+    The tail percentile is the selected one, or the highest one below it with enough requests. None without such a percentile,
+    and if no request was sampled.
     """
-    wanted = tail_percentile(context)
+    selected, wanted = selected_requests(context.view), tail_percentile(context)
     if wanted is None:
         return None
     bands = context.source.cached(context.source.read.profile, context.selection, (_MEDIAN, wanted))
-    return functions_card(bands[0], bands[1]) if bands else None
+    if not bands:
+        return None
+    if selected:
+        return functions_card(bands[0], profile_of_selection(context, selected), "in the selection", "Selected")
+    at = percentile(wanted)
+    return functions_card(bands[0], bands[1], f"at {at}", at)
+
+
+def profile_of_selection(context: Context, selected: SlowRequests) -> ProfileBand:
+    """Return the mean time of the *selected* requests of the page, from their own samples only."""
+    about = context.selection
+    ends = (datetime.fromtimestamp(each, UTC) for each in (selected.start, selected.end))
+    start, end = context.source.whole_window(*ends)
+    part = replace(about, start=max(start, about.start), end=min(end, about.end))
+    read = context.source.read
+    return context.source.cached(read.profile_between, part, selected.low, selected.high) or NO_SAMPLES
 
 
 def tail_percentile(context: Context) -> float | None:
@@ -44,23 +65,30 @@ def tail_percentile(context: Context) -> float | None:
     return wanted if has_enough_samples(requests, wanted) else highest_quantile(requests, wanted)
 
 
-def functions_card(median: ProfileBand, tail: ProfileBand) -> Component | None:
-    """Return the functions with the time at *tail*, compared with *median*; None without samples."""
+def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str) -> Component | None:
+    """Return the functions with their time in the requests of *tail*, compared with *median*; None without samples.
+
+    Args:
+        median: Requests at the median.
+        tail: Slow or selected requests.
+        which: Name of the requests of *tail* for titles, such as "at p99".
+        head: The same for the head of a column.
+    """
     if tail.sampled <= 0 and median.sampled <= 0:
         return None
-    at = percentile(tail.percentile)
-    title = f"Your code at {at}"
+    title = f"Your code {which}"
     shown = [each for each in functions(tail, median) if each.tail_self_ms >= _LEAST_MS][:_MAX_FUNCTIONS]
     if not shown:
-        return card(title, empty("Too few samples", f"The profiler has sampled too few requests near {at}."))
+        return card(title, empty("Too few samples", f"The profiler has sampled too few of the requests {which}."))
     widest = max(max(each.tail_self_ms, each.median_self_ms or 0.0) for each in shown)
-    head = [("Stage", ""), ("Function", ""), (at, ""), ("p50", "hide"), ("Of stage", "r hide")]
+    columns = [("Stage", ""), ("Function", ""), (head, ""), ("p50", "hide"), ("Of stage", "r hide")]
     rows = [_row(each, widest, number) for number, each in enumerate(shown)]
-    found = table([*head, ("Make it a stage", "hide")], rows, f"Functions at {at} and at the median", css="codes")
+    name = f"Functions {which} and at the median"
+    found = table([*columns, ("Make it a stage", "hide")], rows, name, css="codes")
     stage = _largest_stage(shown)
     return card(
         title,
-        [found, _flame_part(stage, flame_graph(stage, tail, median), at)],
+        [found, _flame_part(stage, flame_graph(stage, tail, median), which)],
         sub="estimated from samples; time in libraries counts for the function that called them",
         flush=True,
     )
@@ -111,8 +139,8 @@ def _largest_stage(shown: list[FunctionTime]) -> str:
     return max(spent, key=lambda stage: spent[stage])
 
 
-def _flame_part(stage: str, root: CodeNode, at: str) -> Component:
-    words = f"{label(stage)} at {at}, {duration(root.tail_ms / 1e3)}"
+def _flame_part(stage: str, root: CodeNode, which: str) -> Component:
+    words = f"{label(stage)} {which}, {duration(root.tail_ms / 1e3)}"
     note = "The width is the time; the colour is the change from p50: blue for less, orange for more."
     graph = html.Div(
         _flame_node(root, root.tail_ms, 0, label(stage)),

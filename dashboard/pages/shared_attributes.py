@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -27,6 +26,8 @@ _MAX_CAUSES = 8
 _ALL = 0.95
 # The agent has to save the time of counting attributes.
 _LEVELS_WITHOUT_ATTRIBUTES = ("no_facts", "requests_only")
+# Times of a selection are below it, so that each is a `datetime`. [Unix seconds]
+_LAST_TIME = datetime.max.replace(tzinfo=UTC).timestamp()
 # Prefix of the attributes of a request on the root span of a retained trace.
 _OF_TRACES = "inference.attribute."
 
@@ -95,7 +96,7 @@ def selected_requests(view: View) -> SlowRequests | None:
         low, high, start, end = (float(each) for each in (view.text("sel") or "").split(":"))
     except ValueError:
         return None
-    valid = math.isfinite(start + end) and 0 <= low < high and start < end
+    valid = 0 <= low < high and 0 <= start < end < _LAST_TIME
     return SlowRequests(low, high, start, end) if valid else None
 
 

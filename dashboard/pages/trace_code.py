@@ -48,5 +48,5 @@ def request_functions(found: KeptTrace) -> list[FunctionTime]:
         stages[split_stack_key(key)[0]] += micros / 1e6
     stacks = {key: micros / 1e6 for key, micros in sampled.items()}
     # One request is not an estimate for others, so the minimum number of sampled requests does not apply.
-    band = ProfileBand(1.0, found.duration_ns / 1e9, MIN_SAMPLED, stages, stacks)
+    band = ProfileBand(found.duration_ns / 1e9, MIN_SAMPLED, stages, stacks)
     return [each for each in functions(band) if each.tail_self_ms > 0]

@@ -20,7 +20,7 @@ from flask import Flask, Response, current_app, request
 from ... import __version__
 from ...alerts.evaluation.replica_evidence import outlier_sentence
 from ...alerts.formatting import moment_of
-from ...analysis.attributes import find_causes
+from ...analysis.attributes import SlowRequests, find_causes
 from ...analysis.profile import CodeNode, flame_graph, functions, profile_of_request
 from ...analysis.replicas import ReplicaOutlier, latencies
 from ...core import names
@@ -36,6 +36,7 @@ from ..pages.measures import urgent_first
 from ..pages.overview import has_labels
 from ..pages.page import Context, Page
 from ..pages.replicas import replica_table, slow_replica_of
+from ..pages.service_code import profile_of_selection
 from ..pages.service_map import shown_edges
 from ..pages.shared_attributes import selected_requests
 from ..pages.slo_spent import stage_budget_use
@@ -435,9 +436,11 @@ def _stalls(context: Context, given: Arguments) -> dict[str, Any]:
 
 
 def _profile(context: Context, given: Arguments) -> dict[str, Any]:
-    wanted = percentiles(given.get("p") or _DEFAULT_TAIL)[-1]
+    wanted, selected = _slow_requests(context, given)
     bands = context.source.cached(context.source.read.profile, context.selection, (0.5, wanted))
     median, tail = bands or (None, None)
+    if tail and selected:
+        tail = profile_of_selection(context, selected)
     found = functions(tail, median) if tail else []
     stages = dict.fromkeys(each.stage for each in found)
     rows = [
@@ -449,7 +452,7 @@ def _profile(context: Context, given: Arguments) -> dict[str, Any]:
         for each in found
     ]
     return {
-        "percentile": wanted,
+        "percentile": None if selected else wanted,
         "value_seconds": tail.latency if tail else None,
         "sampled_requests": round(tail.sampled) if tail else 0,
         **table_json(pd.DataFrame(rows, columns=_FUNCTIONS)),
@@ -458,14 +461,8 @@ def _profile(context: Context, given: Arguments) -> dict[str, Any]:
 
 
 def _shared(context: Context, given: Arguments) -> dict[str, Any]:
-    wanted = percentiles(given.get("p") or _DEFAULT_TAIL)[-1]
+    wanted, selected = _slow_requests(context, given)
     counts = context.source.cached(context.source.read.attributes, context.selection)
-    selected = selected_requests(context.view)
-    if given.get("sel") and selected is None:
-        msg = f"sel is {given['sel'][:60]!r}"
-        raise BadRequestError(
-            msg, key="sel", fix="low:high:start:end in seconds, such as 0.2:1.5:1795170000:1795173600"
-        )
     found = find_causes(counts, selected or wanted)
     rows = [
         (
@@ -483,6 +480,16 @@ def _shared(context: Context, given: Arguments) -> dict[str, Any]:
         **table_json(pd.DataFrame(rows, columns=_CAUSES)),
         "no_difference_in": list(found.looked_at),
     }
+
+
+def _slow_requests(context: Context, given: Arguments) -> tuple[float, SlowRequests | None]:
+    """Return the tail percentile of a query, and the requests that it selects instead, if any."""
+    selected = selected_requests(context.view)
+    if given.get("sel") and selected is None:
+        msg = f"sel is {given['sel'][:60]!r}"
+        fix = "low:high:start:end in seconds, such as 0.2:1.5:1795170000:1795173600"
+        raise BadRequestError(msg, key="sel", fix=fix)
+    return percentiles(given.get("p") or _DEFAULT_TAIL)[-1], selected
 
 
 def _as_seconds(ms: float | None) -> float | None:
@@ -682,7 +689,7 @@ def _no_objective(context: Context, name: str) -> BadRequestError:
 
 QUERIES: dict[str, ApiQuery] = {
     "breakdown": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _breakdown),
-    "profile": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _profile),
+    "profile": ApiQuery(("service", "version", *_PART, "p", "sel", *_WINDOW), _profile),
     "shared": ApiQuery(("service", "version", *_PART, "p", "sel", *_WINDOW), _shared),
     "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
     "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),

@@ -186,6 +186,16 @@ class Mixture:
             for rank, low, high in ends
         ]
 
+    def between(self, low: float, high: float) -> dict[str, float]:
+        """Return the mean seconds by stage of the requests whose bucket has its middle in `[low, high)` seconds; {} without any."""
+        requests, spent = (
+            each.amount[:, [low <= bucket_middle(index, each.scale) < high for index in each.index.tolist()]].sum(
+                axis=1
+            )
+            for each in (self._requests, self._times)
+        )
+        return self._named(spent / 1e6 / requests.sum()) if requests.any() else {}
+
     def _ranks(self, quantiles: Sequence[float]) -> Ints:
         """Return the ranks of *quantiles* among the requests whose latency is above zero."""
         return np.array([rank_of(each, self.n) for each in quantiles], np.int64) - int(self.latency.zero.sum())

@@ -6,7 +6,8 @@ Samples only divide the time of a stage that the breakdown of the same requests 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from sqlalchemy import Connection, select
 
@@ -19,7 +20,7 @@ from ..selection import Selection
 from ..series import split_stack_row
 from ..storage import PointQuery, StageCounts, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch
-from .latency import PercentileGroup, fetch_mixture
+from .latency import Mixture, fetch_mixture
 
 # Number of texts read in one statement.
 _TEXTS_AT_ONCE = 500
@@ -42,40 +43,60 @@ class ProfileQueries(QueryGroup):
             An item for each of *percentiles*; none without requests or without samples.
         """
         with self._snapshot() as snapshot:
-            return _profile(snapshot, selection, percentiles)
+            found = _fetch(snapshot, selection)
+        if found is None:
+            return []
+        groups = zip(found.mixed.bands(percentiles), found.mixed.bounds(percentiles), strict=True)
+        return [found.band(group.seconds(), bounds, _MAX_REACH) for group, bounds in groups]
+
+    def profile_between(self, selection: Selection, low: float, high: float) -> ProfileBand | None:
+        """Return the mean time by stage and call stack in the requests with a latency in `[low, high)` seconds.
+
+        Stacks come from the sampled ones of these requests only. None without such requests or without samples in *selection*.
+        """
+        with self._snapshot() as snapshot:
+            found = _fetch(snapshot, selection)
+        stages = found.mixed.between(low, high) if found else {}
+        return found.band(stages, (low, high)) if found and stages else None
 
 
-def _profile(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> list[ProfileBand]:
+@dataclass(frozen=True, slots=True)
+class _Profiled:
+    """Requests of a selection, and their samples by stack; *keys* are the keys of the rows of *samples*."""
+
+    mixed: Mixture
+    samples: StageCounts
+    keys: Sequence[str]
+
+    def band(self, stages: Mapping[str, float], bounds: tuple[float, float], reach: int = 0) -> ProfileBand:
+        """Return the time of *stages* by stack, from the samples within *bounds*, see `_nearest_samples`."""
+        spent, sampled = _nearest_samples(self.samples, bounds, reach)
+        found: defaultdict[str, float] = defaultdict(float)
+        by_stage: defaultdict[str, int] = defaultdict(int)
+        for key, amount in zip(self.keys, spent, strict=True):
+            by_stage[key.partition(";")[0]] += amount
+        for key, amount in zip(self.keys, spent, strict=True):
+            stage = key.partition(";")[0]
+            # A stage that the breakdown does not have takes no time.
+            if amount and stages.get(stage):
+                found[key] += stages[stage] * amount / by_stage[stage]
+        return ProfileBand(sum(stages.values()), sampled, stages, dict(found))
+
+
+def _fetch(snapshot: StoreSnapshot, selection: Selection) -> _Profiled | None:
     columns = fetch(snapshot, PointQuery(selection, (PROFILE_TIME,)))
     mixed = fetch_mixture(snapshot, selection) if len(columns) else None
     if mixed is None:
-        return []
+        return None
     texts = read_stacks(snapshot.connection, columns.stages)
-    samples = add_up(columns)
-    groups = zip(percentiles, mixed.bands(percentiles), mixed.bounds(percentiles), strict=True)
-    keys = [texts[stage] for stage in columns.stages]
-    return [_band(quantile, group, samples, keys, bounds) for quantile, group, bounds in groups]
+    return _Profiled(mixed, add_up(columns), [texts[stage] for stage in columns.stages])
 
 
-def _band(
-    quantile: float, group: PercentileGroup, samples: StageCounts, keys: Sequence[str], bounds: tuple[float, float]
-) -> ProfileBand:
-    spent, sampled = _nearest_samples(samples, bounds)
-    stages = group.seconds()
-    found: defaultdict[str, float] = defaultdict(float)
-    by_stage: defaultdict[str, int] = defaultdict(int)
-    for key, amount in zip(keys, spent, strict=True):
-        by_stage[key.partition(";")[0]] += amount
-    for key, amount in zip(keys, spent, strict=True):
-        stage = key.partition(";")[0]
-        # A stage that the breakdown does not have takes no time.
-        if amount and stages.get(stage):
-            found[key] += stages[stage] * amount / by_stage[stage]
-    return ProfileBand(quantile, group.value.value, sampled, stages, dict(found))
+def _nearest_samples(samples: StageCounts, bounds: tuple[float, float], reach: int) -> tuple[list[int], float]:
+    """Return the microseconds of each stack within *bounds*, in seconds, and the number of requests they are of.
 
-
-def _nearest_samples(samples: StageCounts, bounds: tuple[float, float]) -> tuple[list[int], float]:
-    """Return the microseconds of each stack within *bounds*, in seconds, and the number of requests they are of."""
+    If these are fewer than `ENOUGH_SAMPLED`, also of the nearest others, at most *reach* buckets at `SCALE` from the middle.
+    """
     middles = [bucket_middle(index, samples.scale) for index in samples.index.tolist()]
     # The stacks of a request add up to its latency.
     requests = [
@@ -84,7 +105,7 @@ def _nearest_samples(samples: StageCounts, bounds: tuple[float, float]) -> tuple
     low, high = bounds
     chosen = [low <= middle <= high for middle in middles]
     sampled = sum(count for count, inside in zip(requests, chosen, strict=True) if inside)
-    factor = 2 ** (_MAX_REACH / 2**SCALE)
+    factor = 2 ** (reach / 2**SCALE)
     centre = (low * high) ** 0.5
     rest = [
         place

@@ -29,17 +29,15 @@ UVICORN = CodeFrame("uvicorn.protocols", "run_asgi", "uvicorn/protocols/http.py"
 FRAMES = st.lists(st.sampled_from([PREDICT, RESIZE, PILLOW, UVICORN]), min_size=1, max_size=6)
 
 
-def band(percentile: float, stacks: dict[tuple[CodeFrame, ...], float], stage: str = "preprocess") -> ProfileBand:
+def band(stacks: dict[tuple[CodeFrame, ...], float], stage: str = "preprocess") -> ProfileBand:
     """Return a band with *stacks* of one stage, in seconds."""
     total = sum(stacks.values())
     keys = {stack_key(stage, frames): seconds for frames, seconds in stacks.items()}
-    return ProfileBand(percentile, total, 50, {stage: total}, keys)
+    return ProfileBand(total, 50, {stage: total}, keys)
 
 
-TAIL = band(
-    0.99, {(UVICORN, PREDICT, RESIZE, PILLOW): 0.18, (UVICORN, PREDICT, RESIZE): 0.01, (UVICORN, PREDICT): 0.01}
-)
-MEDIAN = band(0.5, {(UVICORN, PREDICT, RESIZE, PILLOW): 0.004, (UVICORN, PREDICT): 0.016})
+TAIL = band({(UVICORN, PREDICT, RESIZE, PILLOW): 0.18, (UVICORN, PREDICT, RESIZE): 0.01, (UVICORN, PREDICT): 0.01})
+MEDIAN = band({(UVICORN, PREDICT, RESIZE, PILLOW): 0.004, (UVICORN, PREDICT): 0.016})
 
 
 def test_a_library_counts_for_the_innermost_function_of_the_user() -> None:
@@ -60,7 +58,7 @@ def test_a_library_counts_for_the_innermost_function_of_the_user() -> None:
 def test_recursion_counts_once() -> None:
     """A function that calls itself has its time once, with the line of the innermost call."""
     inner = replace_line(RESIZE, 44)
-    (found,) = functions(band(0.99, {(RESIZE, RESIZE, inner): 0.1}))
+    (found,) = functions(band({(RESIZE, RESIZE, inner): 0.1}))
 
     assert (found.tail_total_ms, found.tail_self_ms, found.line) == (pytest.approx(100), pytest.approx(100), 44)
 
@@ -73,7 +71,7 @@ def replace_line(frame: CodeFrame, line: int) -> CodeFrame:
 @given(stacks=st.dictionaries(FRAMES.map(tuple), st.floats(0.001, 10), min_size=1, max_size=8))
 def test_self_times_and_trees_add_up(stacks: dict[tuple[CodeFrame, ...], float]) -> None:
     """The self times of a stage, and the tree of its flame graph, add up to the stage for any stacks."""
-    tail = band(0.99, stacks)
+    tail = band(stacks)
     found = functions(tail)
     tree = flame_graph("preprocess", tail)
 
@@ -104,8 +102,8 @@ def test_a_flame_graph_has_both_percentiles() -> None:
 
 def test_growth_between_two_selections_is_a_sentence() -> None:
     """The sentence names the stage, its exact growth, and the function with most of it."""
-    after = band(0.99, {(PREDICT, RESIZE): 0.1856, (PREDICT,): 0.0344})
-    before = band(0.99, {(PREDICT, RESIZE): 0.02, (PREDICT,): 0.02})
+    after = band({(PREDICT, RESIZE): 0.1856, (PREDICT,): 0.0344})
+    before = band({(PREDICT, RESIZE): 0.02, (PREDICT,): 0.02})
 
     assert growth_sentence(before, after, "preprocess") == "preprocess grew +180 ms, 92 % in resize (serve.py:41)"
     assert [each.title for each in grown_functions(before, after)] == ["resize (serve.py:41)", "predict (serve.py:30)"]
@@ -137,9 +135,9 @@ def test_the_main_function_of_a_stage(
     stacks: dict[tuple[CodeFrame, ...], float], named: tuple[str, float] | None
 ) -> None:
     """It explains the time of the stage, and its growth from next to nothing."""
-    tail = band(0.99, stacks)
+    tail = band(stacks)
     found = main_function(functions(tail), 100)
-    before = band(0.99, {(PREDICT,): 1e-9})
+    before = band({(PREDICT,): 1e-9})
 
     assert (found and (found[0].title, pytest.approx(found[1]))) == named
     expected = f"preprocess grew +100 ms, {named[1] * 100:.0f} % in {named[0]}" if named else ""
@@ -184,7 +182,7 @@ def test_only_functions_with_an_import_name_offer_a_stage(
 
 def test_stacks_beyond_the_cap_are_no_function() -> None:
     """The rest beyond a cap belongs to the stage, and is no function."""
-    rest = ProfileBand(0.99, 0.1, 50, {"preprocess": 0.1}, {"preprocess;:__other__": 0.1})
+    rest = ProfileBand(0.1, 50, {"preprocess": 0.1}, {"preprocess;:__other__": 0.1})
 
     assert functions(rest) == []
     assert flame_graph("preprocess", rest).children[0].name == "__other__"

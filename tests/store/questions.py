@@ -62,6 +62,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "mix": read.mix(shop, second),
         "one_per_cause": read.one_per_cause(shop, 3),
         "profile": read.profile(shop, PERCENTILES),
+        "profile_between": read.profile_between(shop, 0.0, 10.0),
         "quantiles_over_time": read.quantiles_over_time(shop, PERCENTILES, STEP),
         "releases": read.releases(),
         "replica_counts": [read.replica_counts(each, steps) for each in (shop, second) for steps in (1, 60)],

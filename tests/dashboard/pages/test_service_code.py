@@ -17,12 +17,12 @@ NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 def band(sampled: float, seconds: float, name: str = "resize") -> ProfileBand:
     """Requests with one function within `preprocess`."""
     stacks = {f"preprocess;serve:predict@serve.py:9;serve:{name}@serve.py:41": seconds}
-    return ProfileBand(0.99, seconds, sampled, {"preprocess": seconds}, stacks)
+    return ProfileBand(seconds, sampled, {"preprocess": seconds}, stacks)
 
 
 def shown(median: ProfileBand, tail: ProfileBand) -> str:
     """The card as HTML."""
-    found = functions_card(median, tail)
+    found = functions_card(median, tail, "at p99", "p99")
     return as_html(found) if found else ""
 
 
@@ -54,6 +54,33 @@ def test_only_a_service_with_samples_has_the_card(filled: Store) -> None:
     client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
     assert "Your code at p99" in client.get("/s/vision-api?v=2.0.0").text
     assert "Your code at" not in client.get("/s/chat-llm").text
+
+
+def test_a_selection_has_its_own_functions(filled: Store) -> None:
+    """Of the heat map; without samples, the card says so instead of showing other requests."""
+    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
+    end = int(NOW.timestamp())
+    slow, empty = (f"/s/vision-api?v=2.0.0&sel={low}:{end - 600}:{end}" for low in ("0.15:10", "100:200"))
+    named, few = client.get(slow).text, client.get(empty).text
+
+    assert "Your code in the selection" in named
+    assert ">Selected<" in named
+    assert "serve.py:41" in named
+    assert "sampled too few of the requests in the selection" in few
+    assert "Your code at p99" not in named + few
+
+
+def test_the_api_has_the_functions_of_a_selection(filled: Store) -> None:
+    """Their seconds are the mean of the selected requests."""
+    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
+    end = int(NOW.timestamp())
+    asked = f"/api/v1/query/profile?service=vision-api&version=2.0.0&sel=0.15:10:{end - 600}:{end}"
+    found = client.get(asked).get_json()
+
+    assert found["percentile"] is None
+    assert 0.15 < found["value_seconds"] < 10
+    assert found["sampled_requests"] > 0
+    assert found["rows"]
 
 
 def test_the_comparison_names_the_function_that_grew(filled: Store) -> None:

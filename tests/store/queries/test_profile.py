@@ -115,6 +115,28 @@ def test_the_tail_and_the_median_have_their_own_stacks(sqlite_site: Callable[...
     assert median.sampled == pytest.approx(20, rel=0.05)
 
 
+def test_selected_requests_have_the_mean_of_their_own_time(sqlite_site: Callable[..., Site]) -> None:
+    """Exactly by stage, by stack from their own samples; no others are added where there are few."""
+    one = sqlite_site()
+    keys = [stack_key("handler", frames) for frames in ((PREDICT,), FRAMES)]
+    one.store.write(
+        [
+            batch("a", [Sampled({"handler": 30 * MS}, {keys[0]: 30 * MS})] * 900),
+            batch("b", [Sampled({"handler": 180 * MS, "forward": 20 * MS}, {keys[1]: 180 * MS})] * 3),
+            batch("c", [Sampled({"handler": 230 * MS, "forward": 10 * MS}, {})]),
+            batch("d", [Sampled({"handler": 30 * MS}, {})], Series("bank")),
+        ]
+    )
+
+    slow = one.store.read.profile_between(one.around(), 0.1, 1.0)
+    assert slow is not None
+    assert slow.stages == pytest.approx({"handler": 0.1925, "forward": 0.0175})
+    assert slow.stacks == pytest.approx({keys[1]: 0.1925})
+    assert slow.sampled == pytest.approx(3, rel=0.15)
+    assert one.store.read.profile_between(one.around(), 1.0, 2.0) is None
+    assert one.store.read.profile_between(one.around(service="bank"), 0.0, 1.0) is None
+
+
 def test_without_samples_there_are_no_bands(sqlite_site: Callable[..., Site]) -> None:
     """Without samples, and without requests, there is nothing."""
     one = sqlite_site()
