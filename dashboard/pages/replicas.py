@@ -5,7 +5,7 @@ Latency by replica is counted by agents and collectors, also for services whose 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
@@ -16,11 +16,12 @@ from dash.development.base_component import Component
 from ...alerts.evaluation.replica_evidence import STEPS, outlier_sentence, slow_replica
 from ...analysis.replicas import ReplicaLatency, ReplicaOutlier, ReplicaTable, latencies
 from ...core.attributes import REPLICA
-from ...core.hardware import GPU_CLOCK, host_of
+from ...core.hardware import GPU, GPU_CLOCK, Measure, host_of
 from ...core.histogram import has_enough_samples
 from ...core.stages import LOAD_PHASES, LOAD_START
+from ..figures.time_axis import gaps_filled
 from ..ui.components import Node, card, empty, link, pill, strip, table
-from ..ui.format import UNKNOWN, count, day, duration, megahertz, percentile, several, span, times
+from ..ui.format import UNKNOWN, count, day, duration, megahertz, percent, percentile, several, span, times
 from ..view import ONLY_COLD, WITHOUT_COLD, attributes_text, service_path
 from .hardware import hardware_frame
 from .incidents import service_silence
@@ -34,6 +35,11 @@ _SILENT = timedelta(seconds=60)
 _MAX_REPLICAS, _MAX_LOADS = 50, 100
 # Number of replicas on the page of the service.
 _FEW_REPLICAS = 5
+# Measures of GPUs: title of the column, and format.
+_GPU: Mapping[Measure, tuple[str, Callable[[float], str]]] = {
+    GPU: ("GPU busy", percent),
+    GPU_CLOCK: ("GPU clock", megahertz),
+}
 _LOADING = tuple(phase for phase in LOAD_PHASES.values() if phase is not LOAD_START)
 
 
@@ -160,11 +166,12 @@ def latency_card(context: Context, most: int, *, alone: bool = True) -> Componen
 
     found = sorted(latencies(replica_table(context)), key=lambda each: not is_slow(each))
     top = max((value for each in found for value in each.medians.tolist() if value == value), default=0.0)  # noqa: PLR0124 - NaN is not equal to itself
-    machines = _Machines(_started(context, found), _clocks(context, found, slow))
+    gpus = {measure: each for measure in _GPU if (each := _gpus(context, found, measure, slow))}
+    machines = _Machines(_started(context, found), gpus)
     head: list[tuple[Node, str]] = [
         *(("Replica", ""), ("Median over time", ""), ("Requests", "r"), ("p50", "r"), ("p99", "r"), ("vs others", "r")),
         ("Version", "r hide"),
-        *([("GPU clock", "r hide")] if machines.clocks else []),
+        *((_GPU[measure][0], "hide") for measure in gpus),
         *(("Age", "r hide"), ("Restarts", "r hide")),
     ]
     now = context.source.now()
@@ -188,9 +195,9 @@ def latency_card(context: Context, most: int, *, alone: bool = True) -> Componen
 def _latency_row(
     each: ReplicaLatency, slower: float | None, top: float, machines: _Machines, now: datetime
 ) -> Component:
-    known, clock = machines.started.get(each.place), machines.clocks.get(each.place)
+    known = machines.started.get(each.place)
     age = now - known.began if known and known.began else None
-    cells = [
+    cells: list[Component] = [
         html.Th(html.Span(each.name, className="mono", title=each.place), scope="row"),
         html.Td(strip([float(value) for value in each.medians], top)),
         html.Td(count(each.requests), className="r"),
@@ -198,19 +205,39 @@ def _latency_row(
         html.Td(duration(each.p99), className="r"),
         html.Td(pill(times(slower), "bad") if slower else times(each.ratio), className="r"),
         html.Td(known.version if known else UNKNOWN, className="r hide"),
-        html.Td(UNKNOWN if clock is None else megahertz(clock), className="r hide") if machines.clocks else None,
+        *(html.Td(machines.gpu_cell(measure, each.place), className="hide") for measure in machines.gpus),
         html.Td(span(age) if age else UNKNOWN, className="r hide"),
         html.Td(str(known.restarts) if known else UNKNOWN, className="r hide"),
     ]
-    return html.Tr([cell for cell in cells if cell is not None])
+    return html.Tr(cells)
+
+
+@dataclass(frozen=True, slots=True)
+class _Gpus:
+    """Measure of the GPUs of a replica: its mean, and its mean of each time step; NaN is a gap."""
+
+    mean: float
+    trend: Sequence[float]
 
 
 @dataclass(frozen=True, slots=True)
 class _Machines:
-    """Newest start and mean clock of the GPUs [Hz] by place; unknown ones are missing."""
+    """Newest start, and measures of the GPUs, by place; unknown ones are missing."""
 
     started: Mapping[str, _Started]
-    clocks: Mapping[str, float]
+    gpus: Mapping[Measure, Mapping[str, _Gpus]]
+
+    def gpu_cell(self, measure: Measure, place: str) -> Node:
+        """Return *measure* of the GPUs of a replica as strip, with one scale for all replicas, and its mean as text."""
+        known = self.gpus[measure].get(place)
+        if known is None:
+            return UNKNOWN
+        write, top = _GPU[measure][1], 1.0
+        if measure.unit != "1":
+            top = max(value for each in self.gpus[measure].values() for value in each.trend if value == value)  # noqa: PLR0124 - NaN is not equal to itself
+        return html.Div(
+            [strip(known.trend, top, narrow=True), html.Span(write(known.mean), className="num")], className="gauge"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,17 +261,25 @@ def _started(context: Context, found: Sequence[ReplicaLatency]) -> dict[str, _St
     return made
 
 
-def _clocks(context: Context, found: Sequence[ReplicaLatency], slow: ReplicaOutlier | None) -> dict[str, float]:
-    """Return the mean clock [Hz] of the GPUs of each replica that has a machine of its own; of a slow one since its onset."""
+def _gpus(
+    context: Context, found: Sequence[ReplicaLatency], measure: Measure, slow: ReplicaOutlier | None
+) -> dict[str, _Gpus]:
+    """Return *measure* of the GPUs of each replica that has a machine of its own; the mean of a slow one is since its onset."""
     frame = hardware_frame(context)
-    own = frame[frame["measure"] == GPU_CLOCK.key]
-    by_host = own.groupby([host_of(str(place)) for place in own["place"]])["mean"].mean()
-    means = {str(host): float(value) for host, value in by_host.items()}
+    own = frame[frame["measure"] == measure.key]
+    own = own.assign(host=[host_of(str(place)) for place in own["place"]])
+    steps = gaps_filled(own[["at"]].drop_duplicates(), context.axis_of(frame))["at"]
+    by_host = own.pivot_table(index="at", columns="host", values="mean").reindex(steps)
     hosts = [host_of(each.place) for each in found]
-    alone = [host for host in hosts if host in means and hosts.count(host) == 1]
-    clocks = {each.place: means[host] for each, host in zip(found, hosts, strict=True) if host in alone}
-    differs = next((each for each in slow.hardware if each.measure is GPU_CLOCK), None) if slow else None
-    return clocks | ({slow.place: differs.own} if slow and differs else {})
+    found_gpus = {
+        each.place: _Gpus(float(by_host[host].mean()), by_host[host].tolist())
+        for each, host in zip(found, hosts, strict=True)
+        if host in by_host and hosts.count(host) == 1
+    }
+    differs = next((each for each in slow.hardware if each.measure is measure), None) if slow else None
+    if slow and differs and slow.place in found_gpus:
+        found_gpus[slow.place] = replace(found_gpus[slow.place], mean=differs.own)
+    return found_gpus
 
 
 def few_replicas_card(context: Context) -> Component | None:

@@ -179,17 +179,22 @@ def spark(values: Sequence[float], *, css: str = "spark") -> Component | None:
     return html.Span(className=css, style={"--i": image}, **attributes({"aria-hidden": "true"}))
 
 
-def strip(values: Sequence[float], top: float) -> Component:
-    """Return a bar for each of *values*, scaled from zero to *top*, so that several strips have one scale; NaN is a gap."""
+def strip(values: Sequence[float], top: float, *, narrow: bool = False) -> Component:
+    """Return a bar for each of *values*, scaled from zero to *top*, so that several strips have one scale; NaN is a gap.
+
+    The bars of a *narrow* strip have no space between them, because they are about as wide as a pixel.
+    """
     width = 100 / max(len(values), 1)
+    bar = width if narrow else width * 0.85
     heights = [(place, 22 * min(value / top, 1.0)) for place, value in enumerate(values) if value == value and top > 0]  # noqa: PLR0124 - NaN is not equal to itself
-    bars = "".join(f"M{place * width:.2f},22v-{height:.1f}h{width * 0.85:.2f}V22z" for place, height in heights)
+    bars = "".join(f"M{place * width:.2f},22v-{height:.1f}h{bar:.2f}V22z" for place, height in heights)
     svg = (
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 100 22' preserveAspectRatio='none'>"
         f"<path d='{bars}'/></svg>"
     )
     image = f'url("data:image/svg+xml,{quote(svg)}")'
-    return html.Span(className="spk strip", style={"--i": image}, **attributes({"aria-hidden": "true"}))
+    css = "spk" if narrow else "spk strip"
+    return html.Span(className=css, style={"--i": image}, **attributes({"aria-hidden": "true"}))
 
 
 def _thinned(values: list[float]) -> list[float]:

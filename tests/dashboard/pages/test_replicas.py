@@ -106,7 +106,7 @@ def test_the_slow_replica_is_the_first_row(slow: Store) -> None:
     assert first["Replica"] == NAME
     assert first["vs others"].startswith("2.5")
     assert (first["Version"], first["Restarts"], first["Age"][:3].split()) == ("2.0.0", "0", ["1", "d"])
-    assert first["GPU clock"] == "1,005 MHz"
+    assert (first["GPU busy"], first["GPU clock"]) == ("70 %", "1,005 MHz")
     assert [row[-1] for row in rows if row[0] == "checkout-7f6b6"] == ["1"]
 
 
