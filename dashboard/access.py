@@ -3,17 +3,20 @@
     default: {role: none}
     token: {role: responder, environments: [staging]}
     groups:
-      - {name: sre, role: admin, users: [ada], proxy_groups: [oncall]}
+      - {name: sre, role: admin, users: [ada], proxy_groups: [oncall], slack: [U061F7AUR]}
       - {name: shop, role: responder, environments: [prod, staging], users: [bob]}
       - {name: interns, role: viewer, environments: staging, proxy_groups: [interns]}
 
 A reader in several groups has the rights of all of them. `default` applies to readers in no group, and `token` to readers and
 programs with the shared token. Without the file every reader may do everything.
+
+If a group has members of Slack, the buttons in Slack need the role too. Otherwise everybody in a channel may use them.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,6 +41,8 @@ groups:
   - {name: sre, role: admin, users: [ada]}
 default: {role: viewer, environments: [staging]}
 """
+# https://docs.slack.dev/reference/objects/user-object: id
+_SLACK_ID = re.compile(r"[UW][A-Z0-9]{2,40}")
 # Maximum number of names in a text that tells whom to ask.
 _MAX_NAMED = 3
 
@@ -157,11 +162,18 @@ class _GroupSection(_RoleSection):
     name: Text = Field(examples=["sre"])
     users: Texts = Field(default=(), examples=["[ada, bob]"])
     proxy_groups: Texts = Field(default=(), examples=["[oncall]"])
+    slack: Texts = Field(default=(), examples=["[U061F7AUR]"])
 
     def faults(self) -> Iterator[Fault]:
         yield from super().faults()
-        if not self.users and not self.proxy_groups:
+        if not self.users and not self.proxy_groups and not self.slack:
             yield Fault("", "has no members; add `users: [ada]`, or `proxy_groups: [oncall]`")
+        for name in self.slack:
+            if not _SLACK_ID.fullmatch(name):
+                fix = (
+                    "write the member ID of the person's Slack profile, such as U061F7AUR, because names can be changed"
+                )
+                yield Fault("slack", f"has {name!r}; {fix}")
 
 
 class _AccessFile(Section):
@@ -217,6 +229,13 @@ class AccessRules:
         other = self.token if by_token else self.default
         return ReaderAccess(frozenset[Grant]().union(*own) if own else other, self._grantors)
 
+    def slack_access(self, member: str) -> ReaderAccess:
+        """Return the rights of the Slack user with the id *member*; all rights if no group has members of Slack."""
+        if not any(each.slack for each in self.groups):
+            return EVERYTHING
+        own = [each.grants for each in self.groups if member in each.slack]
+        return ReaderAccess(frozenset[Grant]().union(*own) if own else self.default, self._grantors)
+
     @cached_property
     def _grantors(self) -> str:
         admins = [each for each in self.groups if each.role == "admin"]
@@ -245,11 +264,18 @@ class LiveAccess:
 
     def of(self, name: str, proxy_groups: Sequence[str] = (), *, by_token: bool = False) -> ReaderAccess:
         """Return the current rights of a reader, see `AccessRules.access`."""
+        return self._of(lambda rules: rules.access(name, proxy_groups, by_token=by_token))
+
+    def of_slack(self, member: str) -> ReaderAccess:
+        """Return the current rights of a Slack user, see `AccessRules.slack_access`."""
+        return self._of(lambda rules: rules.slack_access(member))
+
+    def _of(self, rights: Callable[[AccessRules], ReaderAccess]) -> ReaderAccess:
         if self.file.path is None:
             return EVERYTHING
         self.file.refresh(self._clock())
         rules = self.file.current
-        return ReaderAccess(frozenset()) if rules is None else rules.access(name, proxy_groups, by_token=by_token)
+        return ReaderAccess(frozenset()) if rules is None else rights(rules)
 
 
 def read_access_file(path: Path) -> AccessRules:

@@ -10,18 +10,20 @@ import hmac
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 from urllib.parse import parse_qs
 
 from ..formatting import line
 from .channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 
+Verb = Literal["acknowledge", "accept", "silence"]
 # https://docs.slack.dev/authentication/verifying-requests-from-slack: older requests may be replayed ones. [seconds]
 MAX_AGE_SECONDS = 300.0
 # Length of the database column.
 MAX_PERSON_CHARS = 200
 _SILENCE_SECONDS = 3600.0
+_VERBS: Mapping[str, Verb] = {ACKNOWLEDGE: "acknowledge", ACCEPT: "accept", SILENCE: "silence"}
 _MOMENT = re.compile(r"[0-9]{1,12}")
 
 
@@ -34,12 +36,16 @@ class Action:
         incident: Id of the incident.
         person: Name of the user at the vendor.
         seconds: Length of the silence; 0 for other actions. [seconds]
+        member: Id of the user in Slack; "" in PagerDuty.
+        response_url: Address in Slack for messages to this user; "" in PagerDuty.
     """
 
-    verb: Literal["acknowledge", "accept", "silence"]
+    verb: Verb
     incident: str
     person: str
     seconds: float = 0.0
+    member: str = ""
+    response_url: str = field(default="", repr=False)
 
 
 def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
@@ -77,16 +83,13 @@ def parse_slack_action(body: bytes) -> Action | None:
         return None
     user = _mapping(payload.get("user"))
     person = _person(user.get("name") or user.get("username") or user.get("id"))
+    member, response_url = (_text(each) for each in (user.get("id"), payload.get("response_url")))
     for pressed in _list(payload.get("actions")):
-        incident = pressed.get("value")
-        if not isinstance(incident, str) or not incident:
-            continue
-        if pressed.get("action_id") == ACKNOWLEDGE:
-            return Action("acknowledge", incident, person)
-        if pressed.get("action_id") == ACCEPT:
-            return Action("accept", incident, person)
-        if pressed.get("action_id") == SILENCE:
-            return Action("silence", incident, person, _SILENCE_SECONDS)
+        incident, action = pressed.get("value"), pressed.get("action_id")
+        if isinstance(incident, str) and incident and isinstance(action, str) and action in _VERBS:
+            verb = _VERBS[action]
+            seconds = _SILENCE_SECONDS if verb == "silence" else 0.0
+            return Action(verb, incident, person, seconds, member, response_url)
     return None
 
 
@@ -114,8 +117,12 @@ def _equal_signatures(wanted: str, given: str) -> bool:
     return hmac.compare_digest(wanted.encode(), given.encode("utf-8", "replace"))
 
 
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
 def _person(name: object) -> str:
-    return line(name if isinstance(name, str) else "", MAX_PERSON_CHARS) or "somebody"
+    return line(_text(name), MAX_PERSON_CHARS) or "somebody"
 
 
 def _json(text: str) -> Mapping[str, Any]:

@@ -14,6 +14,7 @@ import logging
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from html import escape
 from pathlib import Path
 from threading import Lock
@@ -27,6 +28,7 @@ from dash.development.base_component import Component
 from ...collector.server.connections import ConnectionLimits
 from ...collector.server.http_server import HttpServer, open_listener
 from ...store import Store
+from ..access import LiveAccess
 from ..config import DashboardConfig
 from ..pages.page import Context, Page
 from ..source import AlertsSource, Source
@@ -125,7 +127,12 @@ class Dashboard:
 
 
 def build(source: Source, config: DashboardConfig) -> Dash:
-    """Return the Dash application for *source*, with its server guarded according to *config*."""
+    """Return the Dash application for *source*, with its server guarded according to *config*.
+
+    Raises:
+        ConfigError: The user file or the access file is invalid.
+    """
+    access = LiveAccess(config.access, lambda: datetime.now(UTC))
     # Pages, API and actions show and do what the reader may; probes and signed requests have no reader.
     own = guard.source_of_reader(source)
     app = Application(
@@ -156,12 +163,13 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     report.add_report_route(server, own)
     write_api.add_event_routes(server, own)
     write_api.add_incident_routes(server, own)
-    signed_endpoints.add_hook_routes(server, source, audit_log)
+    signed_endpoints.add_hook_routes(server, source, access, audit_log)
     signed_endpoints.add_chart_route(server, source.incident_actions)
     api.add_trace_route(server, own)
     wsgi_front.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
     audit_log.add_to(server, guard.CALLBACK_PATH)
-    guard.protect(server, config, RevokedSessions(source.store, source.clock), app.csp_hashes(), audit_log)
+    revoked = RevokedSessions(source.store, source.clock)
+    guard.protect(server, config, access, revoked, script_hashes=app.csp_hashes(), audit_log=audit_log)
     # Registered after the guard, so that unauthenticated requests get the response of the guard.
     guard.reject_invalid_callbacks(server)
     return app

@@ -21,7 +21,6 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from threading import BoundedSemaphore, Lock
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -86,23 +85,28 @@ class Authenticator:
     """Authentication of readers. Thread-safe.
 
     Args:
-        config: ReaderAccess rules of the dashboard.
+        config: Settings of the dashboard.
+        access: Rights of readers.
         signed_out: Revoked sessions.
         clock: Function that returns the current time. [Unix seconds]
 
     Raises:
-        ConfigError: The user file or the access file is invalid.
+        ConfigError: The user file is invalid.
     """
 
     def __init__(
-        self, config: DashboardConfig, signed_out: RevokedSessions, clock: Callable[[], float] = time.time
+        self,
+        config: DashboardConfig,
+        access: LiveAccess,
+        signed_out: RevokedSessions,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._config, self._signs_in = config, config.signs_in
         self._signed_out = signed_out
         self._clock = clock
         self._throttle = LoginThrottle()
         self.users = Users(config.users) if config.users else None
-        self._access = LiveAccess(config.access, lambda: datetime.fromtimestamp(clock(), UTC))
+        self._access = access
         # Hashing a password takes most of a core: successful checks are cached for programs that send it with each request.
         self._remembered: OrderedDict[str, None] = OrderedDict()
         self._remember_key = secrets.token_bytes(32)

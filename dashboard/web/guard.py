@@ -21,7 +21,7 @@ from werkzeug.local import LocalProxy
 from werkzeug.wrappers import Response as AnyResponse
 
 from ...core.addresses import is_loopback, parse_ip
-from ..access import ReaderAccess
+from ..access import LiveAccess, ReaderAccess
 from ..config import DashboardConfig
 from ..source import Source
 from ..view import API_PREFIX
@@ -96,17 +96,19 @@ _SAFE = ("GET", "HEAD", "OPTIONS")
 def protect(
     server: Flask,
     config: DashboardConfig,
+    access: LiveAccess,
     signed_out: RevokedSessions,
+    *,
     script_hashes: Sequence[str],
     audit_log: AuditLog,
 ) -> None:
     """Check every request to *server*, and add security headers to every response.
 
     Raises:
-        ConfigError: The user file or the access file is invalid.
+        ConfigError: The user file is invalid.
     """
     policy, is_private = _policy(script_hashes), config.is_private
-    authenticator = Authenticator(config, signed_out)
+    authenticator = Authenticator(config, access, signed_out)
     server.extensions["stagelens authenticator"] = authenticator
     server.extensions["stagelens csrf"] = CsrfTokens()
 

@@ -8,10 +8,12 @@ Clients of these endpoints have no account in the dashboard.
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from threading import Thread
 from typing import Literal
 
 from flask import Flask, Response, request
@@ -23,9 +25,13 @@ from ...alerts.delivery.actions import (
     parse_pagerduty_action,
     parse_slack_action,
 )
+from ...alerts.delivery.channel import post_json
+from ...alerts.delivery.channels.slack.blocks import escape_mrkdwn
 from ...alerts.delivery.chart import CHART_PATH
 from ...alerts.incidents.journal import IncidentError
+from ...core.errors import ChannelError
 from ...store.audit import AuditEntry
+from ..access import EVERYTHING, ForbiddenError, LiveAccess, ReaderAccess
 from ..incident_actions import IncidentActions
 from ..source import Source
 from .audit_log import AuditLog
@@ -40,8 +46,11 @@ _ACTIONS = {"acknowledge": "acknowledge", "accept": "accept as baseline", "silen
 _log = logging.getLogger(__name__)
 
 
-def add_hook_routes(server: Flask, source: Source, audit_log: AuditLog) -> None:
-    """Add the Slack and PagerDuty webhooks to *server*; members of their channels may use their buttons."""
+def add_hook_routes(server: Flask, source: Source, access: LiveAccess, audit_log: AuditLog) -> None:
+    """Add the Slack and PagerDuty webhooks to *server*.
+
+    Users of Slack need the rights that *access* gives them. In PagerDuty, its own permissions apply.
+    """
 
     def slack() -> Response:
         timestamp, signature = (
@@ -54,6 +63,7 @@ def add_hook_routes(server: Flask, source: Source, audit_log: AuditLog) -> None:
             "slack",
             lambda secret, body: is_from_slack(secret, timestamp, signature, body, now),
             parse_slack_action,
+            access_of=lambda action: access.of_slack(action.member),
         )
 
     def pagerduty() -> Response:
@@ -64,6 +74,7 @@ def add_hook_routes(server: Flask, source: Source, audit_log: AuditLog) -> None:
             "pagerduty",
             lambda secret, body: is_from_pagerduty(secret, signatures, body),
             parse_pagerduty_action,
+            access_of=lambda _action: EVERYTHING,
         )
 
     server.add_url_rule(SLACK, "hook of slack", slack, methods=["POST"])
@@ -76,6 +87,8 @@ def _respond(
     kind: Literal["slack", "pagerduty"],
     is_genuine: Callable[[str, bytes], bool],
     read: Callable[[bytes], Action | None],
+    *,
+    access_of: Callable[[Action], ReaderAccess],
 ) -> Response:
     if (request.content_length or 0) > _MAX_BODY_BYTES:
         return _text_response("too long", 413)
@@ -88,7 +101,12 @@ def _respond(
         about = (found.service, found.where.get("environment", "")) if found else ("", "")
         entry = AuditEntry(source.now(), action.person, kind, _ACTIONS[action.verb], action.incident, *about)
         try:
+            source.of_reader(access_of(action)).require(*about, "responder")
             _apply(source, action)
+        except ForbiddenError as error:
+            entry = replace(entry, outcome="refused", reason=str(error))
+            # Slack waits three seconds for a response.
+            Thread(target=_refuse, args=(action, str(error)), daemon=True).start()
         except IncidentError as error:
             # An error status would only make the sender retry.
             _log.info("%s: %s", kind, error)
@@ -107,9 +125,23 @@ def _apply(source: Source, action: Action) -> None:
     found = source.incident_actions.incident(action.incident)
     if found is not None:
         about = {"service": found.service, "slo": found.name}
+        about |= {key: name for key, name in found.where.items() if key == "environment"}
         source.incident_actions.silence(
             about, timedelta(seconds=action.seconds), by=action.person, comment=f"from {found.id}"
         )
+
+
+def _refuse(action: Action, reason: str) -> None:
+    """Show the *reason* of a refused *action* to its user in Slack.
+
+    https://docs.slack.dev/interactivity/handling-user-interaction#message_responses
+    """
+    text = f"Stagelens did not {action.verb} this incident: {reason}. Your Slack member ID is {action.member}."
+    body = {"response_type": "ephemeral", "replace_original": False, "text": escape_mrkdwn(text)}
+    try:
+        post_json(action.response_url, json.dumps(body).encode(), {}, receiver="Slack")
+    except ChannelError as error:
+        _log.warning("dashboard: slack: %s does not see why an action was refused: %s", action.person, error)
 
 
 def _text_response(text: str, status: int) -> Response:

@@ -90,10 +90,10 @@ def test_clicked_buttons_become_actions(message: Message) -> None:
     asked = [parse_slack_action(pressed(element)) for element in elements]
 
     assert asked == [
-        Action("acknowledge", message.incident, "ana"),
+        Action("acknowledge", message.incident, "ana", member="U1"),
         None,
         None,
-        Action("silence", message.incident, "ana", 3600.0),
+        Action("silence", message.incident, "ana", 3600.0, "U1"),
     ]
 
 
@@ -107,7 +107,7 @@ def test_only_a_latency_regression_has_a_button_to_accept_it(message: Message) -
         if block["type"] == "actions"
     ]
 
-    assert Action("accept", message.incident, "ana") in asked[0]
+    assert Action("accept", message.incident, "ana", member="U1") in asked[0]
 
 
 @given(body=st.binary() | st.text().map(lambda text: urlencode({"payload": text}).encode()))

@@ -7,8 +7,12 @@ import hmac
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
+from ipaddress import ip_network
 from pathlib import Path
+from queue import Queue
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -25,6 +29,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.web.app import build
 from stagelens.store import Store
+from tests.alerts.receiver import Moods, Receiver
 from tests.dashboard import notified_store
 from tests.dashboard.notified_store import NOW
 from tests.dashboard.served_versions import shown
@@ -261,10 +266,11 @@ def test_incident_actions_need_a_csrf_token(client: FlaskClient, proof: dict[str
     assert {each.status_code for each in attempts} == {403}
 
 
-def pressed(action: str, incident: str = notified_store.OPEN) -> bytes:
+def pressed(action: str, incident: str = notified_store.OPEN, *, member: str = "U0ANN", url: str = "") -> bytes:
     payload = {
         "type": "block_actions",
-        "user": {"name": "ann"},
+        "user": {"id": member, "name": "ann"},
+        "response_url": url,
         "actions": [{"action_id": action, "value": incident}],
     }
     return urlencode({"payload": json.dumps(payload)}).encode()
@@ -307,6 +313,84 @@ def test_a_button_in_slack_silences(source: Source, client: FlaskClient) -> None
     assert response.status_code == 200
     assert [dict(each.matchers) for each in made] == [{"service": "checkout", "slo": "checkout-latency"}]
     assert audited(source) == [("ann", "slack", "silence", notified_store.OPEN, "checkout", "done")]
+
+
+class Hook(Receiver):
+    """Address for messages to the user who clicked; keeps the messages in order."""
+
+    def __init__(self) -> None:
+        super().__init__(Moods(failing=0))
+        self.messages: Queue[dict[str, Any]] = Queue()
+
+    def take(self, path: str, headers: Any, body: bytes) -> tuple[int, bytes]:  # noqa: ARG002 - of the base class
+        """Keep a message."""
+        self.messages.put(json.loads(body))
+        return 200, b"ok"
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    """Address for messages to the user who clicked."""
+    receiver = Hook()
+    yield receiver
+    receiver.close()
+
+
+def client_with(source: Source, tmp_path: Path, groups: str) -> FlaskClient:
+    """Return a client of a dashboard whose access file has *groups*, and ada as admin."""
+    path = tmp_path / "access.yaml"
+    path.write_text("groups:\n  - {name: sre, role: admin, users: [ada]}\n" + groups)
+    config = DashboardConfig(access=path, proxy_header="X-User", trusted_proxies=(ip_network("127.0.0.0/8"),))
+    return build(source, config).server.test_client()
+
+
+def test_a_button_in_slack_needs_the_role_in_the_environment(
+    store: Store, source: Source, tmp_path: Path, hook: Hook
+) -> None:
+    """A refusal is shown to the user alone, and audited; the silence of an incident is of its environment."""
+    groups = "  - {name: shop, role: responder, environments: [prod], slack: [U0ANN]}\n"
+    groups += "  - {name: guests, role: viewer, slack: [U0BOB]}\n"
+    client = client_with(source, tmp_path, groups)
+    with store.transaction() as connection:
+        made = notified_store.record("sl-prod", "prod-latency", 31.2, 720)
+        made = replace(made, finding=replace(made.finding, where={"environment": "prod"}))
+        journal.write_update(
+            connection, IncidentUpdate(made, "opened", notifies=True), ("slack",), NOW.timestamp() - 700
+        )
+    for member, incident in (
+        ("U0ANN", "sl-prod"),
+        ("U0ANN", notified_store.OPEN),
+        ("U0BOB", "sl-prod"),
+        ("U0", "sl-prod"),
+    ):
+        body = pressed(SILENCE, incident, member=member, url=hook.url)
+        assert client.post("/hooks/slack", data=body, headers=signed(body)).status_code == 200
+    messages = [hook.messages.get(timeout=10) for _ in range(3)]
+    made_here = [
+        each for each in source.incident_actions.silences() if each.author == "ann" and each.comment == "from sl-prod"
+    ]
+
+    assert [dict(each.matchers) for each in made_here] == [
+        {"service": "checkout", "slo": "prod-latency", "environment": "prod"}
+    ]
+    assert [row[-1] for row in audited(source)] == ["refused", "refused", "refused", "done"]
+    assert {each["response_type"] for each in messages} == {"ephemeral"}
+    assert {each["replace_original"] for each in messages} == {False}
+    texts = sorted(each["text"] for each in messages)
+    assert texts[0] == (
+        "Stagelens did not silence this incident: this needs the role responder in all environments; ada can grant it."
+        " Your Slack member ID is U0ANN."
+    )
+    assert [text.rpartition(" ")[2] for text in texts] == ["U0ANN.", "U0.", "U0BOB."]
+
+
+def test_an_access_file_without_members_of_slack_leaves_its_buttons_open(source: Source, tmp_path: Path) -> None:
+    """Everybody in the channel may use them."""
+    client = client_with(source, tmp_path, "  - {name: shop, role: viewer, users: [bob]}\n")
+    body = pressed(ACKNOWLEDGE, member="U0ANN")
+    client.post("/hooks/slack", data=body, headers=signed(body))
+
+    assert audited(source) == [("ann", "slack", "acknowledge", notified_store.OPEN, "checkout", "done")]
 
 
 def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Source, client: FlaskClient) -> None:

@@ -400,6 +400,10 @@ def test_without_a_file_every_reader_may_do_everything(tmp_path: Path) -> None:
         ("", ":1: the file is empty; write, for example:"),
         ("groups: 5", ":1: groups is 5; write a list"),
         ("groups:\n  - {name: a, role: boss, users: [x]}", ":2: groups[0].role is 'boss'; write one of"),
+        (
+            "groups:\n  - {name: a, role: admin, users: x}\n  - {name: b, role: viewer, slack: [ann]}",
+            ":3: groups[1].slack has 'ann'; write the member ID",
+        ),
         ("groups:\n  - {name: a, role: admin}", ":2: groups[0] has no members; add `users: [ada]`"),
         (
             "groups:\n  - name: a\n    role: admin\n    environments: [prod]\n    users: x",
@@ -434,6 +438,7 @@ def test_the_documented_file_is_valid(tmp_path: Path) -> None:
     assert found.access("bob", (), by_token=False).environments == {"prod", "staging"}
     assert found.access("eve", (), by_token=False).environments == {"staging"}
     assert found.access("ada", (), by_token=False).is_admin
+    assert found.slack_access("U061F7AUR").is_admin
 
 
 def test_a_groups_header_needs_a_name_header() -> None:
