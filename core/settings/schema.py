@@ -107,6 +107,12 @@ AGENT = (
     ),
     Setting("STAGELENS_PROPAGATE", "true", "`false` stops adding `traceparent` and `tracestate` to outgoing calls"),
     Setting(
+        "STAGELENS_PROPAGATE_TO",
+        "",
+        "hosts outside private networks that get `tracestate` with the [name of your service](data.md#data-that-leaves-the-machine), "
+        "such as `*.example.com,api.example.org`",
+    ),
+    Setting(
         "STAGELENS_SERVER_TIMING",
         "false",
         "`true` adds a `Server-Timing` header with [stage durations](reported.md#report-times-to-callers) to the responses of ASGI services",

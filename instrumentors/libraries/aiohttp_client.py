@@ -52,7 +52,7 @@ def _request(original: Any, headers_class: Any) -> Any:
         marks = current.get()
         if marks is None:
             return await original(self, method, str_or_url, **options)
-        _add_trace(options, headers_class, self, marks)
+        _add_trace(options, headers_class, self, marks, str_or_url)
         started = clock()
         response = None
         try:
@@ -84,13 +84,23 @@ def _no_stream() -> None:
     """Return None, like a dead weak reference."""
 
 
-def _add_trace(options: dict[str, Any], headers_class: Any, session: Any, marks: Marks) -> None:
+def _add_trace(options: dict[str, Any], headers_class: Any, session: Any, marks: Marks, str_or_url: Any) -> None:
     try:
         if TRACEPARENT not in session.headers:
             # A copy, because an iterable may be readable only once.
-            options["headers"] = with_traceparent(headers_class(options.get("headers") or ()), marks)
+            headers = headers_class(options.get("headers") or ())
+            options["headers"] = with_traceparent(headers, marks, _host(session, str_or_url))
     except Exception:
         log_failure("propagating a trace")
+
+
+def _host(session: Any, str_or_url: Any) -> str:
+    """Return the called host."""
+    try:
+        return session._build_url(str_or_url).host or ""  # noqa: SLF001 - there is no public name for it
+    except Exception:
+        # The library reports an invalid address better.
+        return ""
 
 
 def _read(original: Any) -> Any:

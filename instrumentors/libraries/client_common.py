@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from ...core.names import BY_CLIENT_CONTENT
 from .. import records, trace_context
-from ..callers import TRACESTATE, own_tracestate
+from ..callers import TRACESTATE, tracestate_to
 from ..instrumentor import log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
@@ -228,14 +228,15 @@ def traceparent(marks: Marks) -> str:
         return ""
 
 
-def with_traceparent(headers: Any, marks: Marks) -> Any:
+def with_traceparent(headers: Any, marks: Marks, host: str) -> Any:
     """Return a copy of *headers* with the request's `traceparent`, or *headers* itself if it has one already.
 
-    The service is added as `tracestate`, unless there is one.
+    The service is added as `tracestate`, unless there is one, or *host* does not get it.
 
     Args:
         headers: Mapping with a `copy` method; not modified.
         marks: Marks of the request.
+        host: Called host, "" if unknown.
     """
     try:
         present = {name.lower() for name in headers}
@@ -244,8 +245,8 @@ def with_traceparent(headers: Any, marks: Marks) -> Any:
             return headers
         carrier = headers.copy()
         carrier[TRACEPARENT] = value
-        if TRACESTATE not in present and b"tracestate" not in present:
-            carrier[TRACESTATE] = own_tracestate()
+        if TRACESTATE not in present and b"tracestate" not in present and (state := tracestate_to(host)):
+            carrier[TRACESTATE] = state
     except Exception:
         log_failure("propagating a trace")
         return headers

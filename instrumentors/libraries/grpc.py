@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..callers import TRACESTATE, own_tracestate
+from ..callers import TRACESTATE, tracestate_to_target
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, clock, current
 from .client_common import TRACEPARENT, record_read, record_wait, traceparent
@@ -64,7 +64,7 @@ def _blocking(original: Any) -> Any:
         marks = current.get()
         if marks is None:
             return original(self, *args, **options)
-        args = _with_trace(args, options, marks)
+        args = _with_trace(args, options, marks, self)
         started = clock()
         try:
             return original(self, *args, **options)
@@ -79,7 +79,7 @@ def _future(original: Any) -> Any:
         marks = current.get()
         if marks is None:
             return original(self, *args, **options)
-        args = _with_trace(args, options, marks)
+        args = _with_trace(args, options, marks, self)
         started = clock()
         try:
             call = original(self, *args, **options)
@@ -127,7 +127,7 @@ def _init(original: Any, unary: type) -> Any:
             original(self, cython_call, metadata, *args, **options)
             return
         started = clock()
-        original(self, cython_call, _carrying(metadata, marks), *args, **options)
+        original(self, cython_call, _carrying(metadata, marks, cython_call), *args, **options)
         if isinstance(self, unary):
             try:
                 cython_call.add_done_callback(lambda: record_wait(marks, started))
@@ -152,17 +152,17 @@ def _read(original: Any) -> Any:
     return _read
 
 
-def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks) -> tuple[Any, ...]:
+def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks, call: Any) -> tuple[Any, ...]:
     """Return *args* with `traceparent` added to the metadata in *args* or *options*."""
     if len(args) <= METADATA_POSITION:
-        options["metadata"] = _carrying(options.get("metadata"), marks)
+        options["metadata"] = _carrying(options.get("metadata"), marks, call)
         return args
     before, metadata, after = args[:METADATA_POSITION], args[METADATA_POSITION], args[METADATA_POSITION + 1 :]
-    return *before, _carrying(metadata, marks), *after
+    return *before, _carrying(metadata, marks, call), *after
 
 
-def _carrying(metadata: Any, marks: Marks) -> Any:
-    """Return a copy of *metadata* with the request's `traceparent`, and the service as `tracestate`."""
+def _carrying(metadata: Any, marks: Marks, call: Any) -> Any:
+    """Return a copy of *metadata* with the request's `traceparent`, and the service as `tracestate` if the host gets it."""
     try:
         # A copy, because an iterator can be read only once.
         pairs: tuple[Any, ...] = tuple(metadata or ())
@@ -172,8 +172,18 @@ def _carrying(metadata: Any, marks: Marks) -> Any:
         value = traceparent(marks)
         if not value:
             return pairs or metadata
-        state = () if TRACESTATE in present else ((TRACESTATE, own_tracestate()),)
+        own = "" if TRACESTATE in present else tracestate_to_target(_target(call))
+        state = ((TRACESTATE, own),) if own else ()
     except Exception:
         log_failure("propagating a trace")
         return metadata
     return (*pairs, (TRACEPARENT, value), *state)
+
+
+def _target(call: Any) -> bytes:
+    """Return the target of the channel of *call*; b"" if this version of gRPC does not have it.
+
+    The method `target` of a sync channel is not an alternative: it crashes on a closed channel.
+    """
+    found = getattr(call, "_target", None) or getattr(getattr(call, "_channel", None), "target", None)
+    return found if isinstance(found, bytes) else b""

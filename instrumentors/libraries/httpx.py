@@ -99,7 +99,7 @@ def _send_single_request_async(original: Any) -> Any:
 
 def _with_trace(request: Any, marks: Marks) -> Any:
     """Return a copy of *request* with `traceparent`, because the user may send *request* again or concurrently."""
-    headers = with_traceparent(request.headers, marks)
+    headers = with_traceparent(request.headers, marks, request.url.host)
     if headers is request.headers:
         return request
     try:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType, ModuleType
 from typing import Any
+from urllib.parse import urlsplit
 
 from ..instrumentor import Hook, Instrumentor
 from ..records import clock, current
@@ -56,7 +57,7 @@ def _urlopen(original: Any) -> Any:
         marks = current.get()
         if marks is None or _inside.get():
             return original(self, method, url, body, headers, *args, **options)
-        headers = with_traceparent(self.headers if headers is None else headers, marks)
+        headers = with_traceparent(self.headers if headers is None else headers, marks, _host(self, url))
         token = _inside.set(True)
         started = clock()
         response = None
@@ -70,6 +71,15 @@ def _urlopen(original: Any) -> Any:
                 attach_call(response, response, marks, started)
 
     return urlopen
+
+
+def _host(pool: Any, url: Any) -> str:
+    """Return the called host; a call over a proxy has it in its *url*."""
+    try:
+        return (urlsplit(url).hostname or "") if "://" in url else pool.host
+    except Exception:
+        # The library reports an invalid address better.
+        return ""
 
 
 def _is_repeated(response: Any) -> bool:

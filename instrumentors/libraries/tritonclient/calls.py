@@ -10,7 +10,7 @@ import inspect
 from contextvars import ContextVar, Token
 from typing import Any
 
-from ...callers import TRACESTATE, own_tracestate
+from ...callers import TRACESTATE, tracestate_to_target
 from ...instrumentor import log_failure
 from ...records import MAX_MARKS, Marks, clock, current
 from ...trace_context import traceparent
@@ -116,8 +116,8 @@ def headers_for(call: Call, given: Any) -> Any:
         present = {name.lower() for name in headers}
         if "traceparent" not in present and (ours := traceparent(call.marks)):
             headers["traceparent"] = ours
-            if TRACESTATE not in present:
-                headers[TRACESTATE] = own_tracestate()
+            if TRACESTATE not in present and call.server and (state := tracestate_to_target(call.server.url)):
+                headers[TRACESTATE] = state
     except Exception:
         log_failure("adding traceparent to a call of tritonclient")
     return headers

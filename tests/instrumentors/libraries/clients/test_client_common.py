@@ -28,8 +28,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stagelens.instrumentors import recorder, records, trace_context
-from stagelens.instrumentors.callers import own_tracestate
+from stagelens.instrumentors import callers, recorder, records, trace_context
+from stagelens.instrumentors.callers import tracestate_to
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries.aiohttp_client import AiohttpClientInstrumentor
 from stagelens.instrumentors.libraries.httpx import HttpxInstrumentor
@@ -176,12 +176,28 @@ def test_the_service_is_sent_with_the_trace(
 ) -> None:
     """The called service counts its requests by caller; a header of the user is preserved."""
     monkeypatch.setenv("OTEL_SERVICE_NAME", "check out")
-    own_tracestate.cache_clear()
+    tracestate_to.cache_clear()
     client.get(f"{upstream.address}/plain", NO_HEADERS)
     client.get(f"{upstream.address}/plain", {"Tracestate": "vendor=1"})
-    own_tracestate.cache_clear()
+    tracestate_to.cache_clear()
 
     assert [head.get_all("tracestate") for head in upstream.heads] == [["stagelens=check%20out"], ["vendor=1"]]
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_other_hosts_get_the_trace_without_the_service(
+    client: Client, upstream: Upstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every client says which host it calls."""
+    asked: list[str] = []
+    monkeypatch.setattr(callers, "may_name_service_to", lambda host, _listed: asked.append(host))
+    tracestate_to.cache_clear()
+    client.get(f"{upstream.address}/plain", NO_HEADERS)
+    tracestate_to.cache_clear()
+
+    assert asked == ["127.0.0.1"]
+    assert len(upstream.traces()) == 1
+    assert "tracestate" not in upstream.heads[-1]
 
 
 @pytest.mark.usefixtures("in_a_request")

@@ -24,8 +24,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from stagelens.instrumentors import recorder, records, trace_context
-from stagelens.instrumentors.callers import own_tracestate
+from stagelens.instrumentors import callers, recorder, records, trace_context
+from stagelens.instrumentors.callers import tracestate_to, tracestate_to_target
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import client_common
 from stagelens.instrumentors.libraries import grpc as module
@@ -246,7 +246,7 @@ def test_the_service_is_sent_with_the_trace(channel: grpc.Channel, server: Serve
     call(b"", 30, (("tracestate", "vendor=1"),))
 
     sent = [[value for key, value in pairs if key == "tracestate"] for pairs in server.metadata]
-    assert sent == [[own_tracestate()], ["vendor=1"]]
+    assert sent == [[tracestate_to("localhost")], ["vendor=1"]]
 
 
 @pytest.mark.usefixtures("in_a_request")
@@ -432,6 +432,32 @@ def aio(server: Server, use: Callable[[grpc.aio.Channel], Any], *interceptors: A
             return await use(channel)
 
     return asyncio.run(go())
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_the_service_is_sent_with_asyncio_and_only_to_hosts_that_get_it(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each channel names its host."""
+
+    async def use(channel: grpc.aio.Channel) -> Any:
+        return await channel.unary_unary(f"{SERVICE}/Unary")(b"")
+
+    own = tracestate_to("localhost")
+    aio(server, use)
+    monkeypatch.setattr(callers, "may_name_service_to", lambda *_: False)
+    for cached in (tracestate_to, tracestate_to_target):
+        cached.cache_clear()
+    aio(server, use)
+    with grpc.insecure_channel(server.address) as channel:
+        call: Any = channel.unary_unary(f"{SERVICE}/Unary")
+        call(b"")
+    for cached in (tracestate_to, tracestate_to_target):
+        cached.cache_clear()
+
+    sent = [[value for key, value in pairs if key == "tracestate"] for pairs in server.metadata]
+    assert sent == [[own], [], []]
+    assert all("traceparent" in dict(pairs) for pairs in server.metadata)
 
 
 def test_an_awaited_response_is_a_dependency(in_a_request: Running, server: Server) -> None:

@@ -138,3 +138,13 @@ def test_a_pool_subclass_works(in_a_request: Running, upstream: Upstream) -> Non
 
     assert pool.calls == 2
     assert in_a_request.calls() == 2
+
+
+@pytest.mark.usefixtures("in_a_request")
+def test_the_host_behind_a_proxy_decides_if_the_service_is_sent(upstream: Upstream) -> None:
+    """Not the host of the proxy."""
+    with urllib3.ProxyManager(upstream.address) as pool:
+        for host in ("checkout.svc", "api.example.com"):
+            pool.request("GET", f"http://{host}/plain")
+
+    assert ["tracestate" in head for head in upstream.heads] == [True, False]
