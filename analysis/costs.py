@@ -25,9 +25,8 @@ from pathlib import Path
 from pydantic import Field
 
 from ..core.settings.field_types import Amount, Text, WholeAmount
-from ..core.settings.live_file import FileError, LiveFile, read_document
-from ..core.settings.section import Fault, Section, read_section
-from ..core.settings.yaml_config import Problem
+from ..core.settings.live_file import LiveFile, read_file
+from ..core.settings.section import Fault, Section
 from ..core.stages import BY_KEY
 
 HOUR_SECONDS = 3600.0
@@ -186,12 +185,7 @@ def read_prices(path: Path) -> Prices:
         FileError: The file is invalid; each error names its line.
         ConfigError: The file cannot be read.
     """
-    document = read_document(path, "a file of prices")
-    if document.value is None and not document.problems:
-        document.problems.append(Problem(1, f"the file is empty; write, for example:\n{_EXAMPLE}"))
-    found = None if document.value is None else read_section(_PriceFile, document, (), document.value)
-    if found is None or document.problems:
-        raise FileError(path, document.problems)
+    found = read_file(path, "a file of prices", _EXAMPLE, _PriceFile)
     return Prices(found.currency, tuple(each.price for each in found.prices))
 
 

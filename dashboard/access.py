@@ -28,9 +28,8 @@ from pydantic import Field
 
 from ..core.errors import StagelensError
 from ..core.settings.field_types import Text, Texts
-from ..core.settings.live_file import FileError, LiveFile, read_document
-from ..core.settings.section import Fault, Section, read_section
-from ..core.settings.yaml_config import Problem
+from ..core.settings.live_file import LiveFile, read_file
+from ..core.settings.section import Fault, Section
 
 Role = Literal["viewer", "responder", "admin"]
 # A role includes the rights of the roles before it.
@@ -285,12 +284,7 @@ def read_access_file(path: Path) -> AccessRules:
         FileError: The file is invalid; each error names its line.
         ConfigError: The file cannot be read.
     """
-    document = read_document(path, "an access file")
-    if document.value is None and not document.problems:
-        document.problems.append(Problem(1, f"the file is empty; write, for example:\n{_EXAMPLE}"))
-    found = None if document.value is None else read_section(_AccessFile, document, (), document.value)
-    if found is None or document.problems:
-        raise FileError(path, document.problems)
+    found = read_file(path, "an access file", _EXAMPLE, _AccessFile)
     default = found.default.grants
     return AccessRules(path, found.groups, default, default if found.token is None else found.token.grants)
 

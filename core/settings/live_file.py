@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from ..errors import ConfigError
+from .section import Section, read_section
 from .yaml_config import Document, Problem, parse, parse_all
 
 T = TypeVar("T")
+S = TypeVar("S", bound=Section)
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +61,28 @@ def read_documents(path: Path, kind: str) -> list[Document]:
         ConfigError: The file cannot be read.
     """
     return parse_all(_text(path, kind))
+
+
+def read_file(path: Path, kind: str, example: str, section: type[S]) -> S:
+    """Read the YAML file at *path*, whose content is one *section*.
+
+    Args:
+        path: The file.
+        kind: Kind of the file for messages, such as `an access file`.
+        example: Content that an empty file could have.
+        section: Type of the section.
+
+    Raises:
+        FileError: The file is invalid; each error names its line.
+        ConfigError: The file cannot be read.
+    """
+    document = read_document(path, kind)
+    if document.value is None and not document.problems:
+        document.problems.append(Problem(1, f"the file is empty; write, for example:\n{example}"))
+    found = None if document.value is None else read_section(section, document, (), document.value)
+    if found is None or document.problems:
+        raise FileError(path, document.problems)
+    return found
 
 
 def _text(path: Path, kind: str) -> str:
