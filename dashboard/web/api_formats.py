@@ -184,6 +184,11 @@ def file_name(parts: Iterable[str], kind: str) -> str:
     return "-".join(["stagelens", *re.findall(r"[A-Za-z0-9]+", " ".join(parts))]) + f".{kind}"
 
 
+def table_json(frame: pd.DataFrame) -> dict[str, Any]:
+    """Return *frame* as columns and rows, the form of API tables."""
+    return {"columns": columns(frame), "rows": rows(frame)}
+
+
 def as_csv(head: Sequence[str], lines: Iterable[Sequence[Any]]) -> str:
     r"""Return a table as CSV (RFC 4180), with text that a spreadsheet would run as a formula quoted.
 

@@ -24,7 +24,8 @@ from stagelens.core.errors import ConfigError
 from stagelens.dashboard.access import read_access_file
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.service_charts import CHARTS
-from stagelens.dashboard.web import api, routing
+from stagelens.dashboard.web import routing
+from stagelens.dashboard.web.api_queries import QUERIES
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 from stagelens.store.audit import AuditEntry
@@ -152,14 +153,14 @@ def addresses() -> list[str]:
         *(f"/report?path={page}&{window}" for page in ("/", "/s/shop", "/incidents", f"/s/only-{OTHER}")),
         *(f"/figures/{chart}?path=/s/{name}&{window}" for chart in CHARTS for name in ("shop", f"only-{OTHER}")),
         *(f"/api/v1/traces/{name}" for name in traces),
-        *(_query(name, environment) for name in api.QUERIES for environment in (None, *BOTH)),
+        *(_query(name, environment) for name in QUERIES for environment in (None, *BOTH)),
         *("/_dash-layout", "/api/v1/services", "/api/v1/names"),
     ]
 
 
 def _query(name: str, environment: str | None) -> str:
     given = {"service": "shop", "from": "now-6h", "env": environment, "name": f"slo-{environment or 'of-both'}"}
-    kept = {key: value for key, value in given.items() if key in api.QUERIES[name].keys and value}
+    kept = {key: value for key, value in given.items() if key in QUERIES[name].keys and value}
     return f"/api/v1/query/{name}?" + "&".join(f"{key}={value}" for key, value in kept.items())
 
 
