@@ -12,6 +12,7 @@ of its source.
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 
 from ...core import names
 from ...core.errors import StoreError
+from ...core.hardware import HOST, POD, PROCESS_ID, place
 from ..ingest.validation import UNKNOWN_SERVICE, printable_text
 from ..otlp.model import Attributes
 
@@ -79,12 +81,13 @@ class Flag(IntFlag):
 
 @dataclass(frozen=True, slots=True)
 class SpanSource:
-    """Process that sends spans; fields of `Series`, and `instance` for `service.instance.id`."""
+    """Process that sends spans; fields of `Series`, `instance` for `service.instance.id`, and `place` for a name that says more."""
 
     service: str
     version: str = ""
     environment: str = ""
     instance: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -256,21 +259,35 @@ def _damaged(error: Exception) -> StoreError:
 _OLD_ENVIRONMENT = "deployment.environment"
 # Resource attributes that identify a process of a service, the first one present counts.
 _INSTANCES = (names.SERVICE_INSTANCE, "k8s.pod.uid", "k8s.pod.name", "container.id", "host.id", "host.name")
-_PROCESS = "process.pid"
+# https://www.rfc-editor.org/rfc/rfc9562#section-4
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 def source_of(resource: Attributes) -> SpanSource:
     """Return the process with the resource attributes *resource*.
 
     >>> source_of({"service.name": "shop", "host.name": "a", "process.pid": 7})
-    SpanSource(service='shop', version='', environment='', instance='a 7')
+    SpanSource(service='shop', version='', environment='', instance='a 7', place='')
     """
     instance = next((printable_text(resource[key]) for key in _INSTANCES if key in resource), "")
-    if names.SERVICE_INSTANCE not in resource and _PROCESS in resource:
-        instance = f"{instance} {printable_text(resource[_PROCESS])}".strip()
+    if names.SERVICE_INSTANCE not in resource and PROCESS_ID in resource:
+        instance = f"{instance} {printable_text(resource[PROCESS_ID])}".strip()
     return SpanSource(
         service=printable_text(resource.get(names.SERVICE_NAME, "")) or UNKNOWN_SERVICE,
         version=printable_text(resource.get(names.SERVICE_VERSION, "")),
         environment=printable_text(resource.get(names.ENVIRONMENT, resource.get(_OLD_ENVIRONMENT, ""))),
         instance=instance,
+        place=_place(resource, instance),
     )
+
+
+def _place(resource: Attributes, instance: str) -> str:
+    """Return the pod, or the host and process, of an *instance* that is a UUID, which SDKs make up; "" if there is none.
+
+    >>> _place({"k8s.pod.name": "chat-7f6b9"}, "0f9b1d1e-2f6a-4b5e-9d3b-4a3c0e8f7a21")
+    'chat-7f6b9'
+    """
+    if not _UUID.fullmatch(instance):
+        return ""
+    pod, host, process = (printable_text(resource.get(key, "")) for key in (POD, HOST, PROCESS_ID))
+    return place("process", pod or host, process, "").removesuffix(":") if pod or (host and process) else ""

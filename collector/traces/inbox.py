@@ -115,15 +115,17 @@ def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator
 
 
 def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]:
-    """Yield the latency and the stage times of each process with a name by minute, at the scale of attributes."""
+    """Yield the latency and the stage times of each replica with a name by minute, at the scale of attributes."""
     gathered = requests.joined.gathered
-    source = gathered.source[requests.joined.roots]
-    counted = counted[np.array([bool(each.instance) for each in gathered.sources], np.bool_)[source[counted]]]
+    named = [each.place or each.instance for each in gathered.sources]
+    places = sorted({*named})
+    replica = np.array([places.index(each) for each in named], np.int64)[gathered.source[requests.joined.roots]]
+    counted = counted[np.array([bool(each) for each in places], np.bool_)[replica[counted]]]
     duration = requests.duration[counted]
     minute = (requests.start[counted] + duration) // (_MINUTE * _NS)
-    first, group = group_rows(requests.series[counted], source[counted], minute)
+    first, group = group_rows(requests.series[counted], replica[counted], minute)
     series = [requests.kinds[number] for number in requests.series[counted][first].tolist()]
-    places = [gathered.sources[number].instance for number in source[counted][first].tolist()]
+    replicas = [places[number] for number in replica[counted][first].tolist()]
     seconds = duration / _NS
     latency = _histograms(names.REQUEST_BY_ATTRIBUTE, ("",), group, np.zeros_like(group), seconds, duration)
     own = requests.split.own[counted]
@@ -132,7 +134,7 @@ def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]
         of, name = np.divmod(key, len(by))
         stages = [by[int(which)] for which in name.tolist()]
         keys = [
-            replica_stage_key(stage, places[number]) if stage else attribute_key(REPLICA.key, places[number])
+            replica_stage_key(stage, replicas[number]) if stage else attribute_key(REPLICA.key, replicas[number])
             for number, stage in zip(of.tolist(), stages, strict=True)
         ]
         identities = [Identity(series[number], metric, each) for number, each in zip(of.tolist(), keys, strict=True)]

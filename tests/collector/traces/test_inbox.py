@@ -341,10 +341,11 @@ def test_a_streamed_response_has_token_metrics() -> None:
 
 
 def test_each_process_is_a_replica() -> None:
-    """Requests and their stages count by process and minute, at the scale of attributes; a process without a name has none."""
+    """Requests and their stages count by place and minute, at the scale of attributes; a process without a name has none."""
     inbox = Inbox()
     forward, server = Label("run", stage="forward"), Label("GET /", "server", request=True)
-    for number, source in enumerate((SHOP, SHOP, replace(SHOP, instance="pod-2"), STOCK), 1):
+    one, other = (replace(SHOP, instance=str(number), place="pod-2") for number in range(2))
+    for number, source in enumerate((SHOP, SHOP, one, other, STOCK), 1):
         root = Span(2 * number, 0, 0, NS // 2, server, source, number)
         inbox.put([root, Span(2 * number + 1, 2 * number, 0, NS // 4, forward, source, number)], 0)
     inbox.process(20)
@@ -353,11 +354,11 @@ def test_each_process_is_a_replica() -> None:
 
     assert {key[1]: point.histogram.buckets[bucket] for key, point in found.items()} == {
         "replica=pod-1": 2,
-        "replica=pod-2": 1,
+        "replica=pod-2": 2,
         "forward;pod-1": 500_000,
-        "forward;pod-2": 250_000,
+        "forward;pod-2": 500_000,
         "overhead;pod-1": 500_000,
-        "overhead;pod-2": 250_000,
+        "overhead;pod-2": 500_000,
     }
     assert {(point.histogram.scale, point.at) for point in found.values()} == {(ATTRIBUTE_SCALE, NOON)}
 

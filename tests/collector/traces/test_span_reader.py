@@ -30,6 +30,8 @@ from stagelens.core import names
 from stagelens.core.errors import WireError
 from tests.collector.traces.otlp import ALWAYS, NOON_NS, as_protobuf, export, read, span
 
+# SDKs make one up for each process.
+UUID = "0f9b1d1e-2f6a-4b5e-9d3b-4a3c0e8f7a21"
 READER = SpanReader()
 # Attributes that rules read, and others; values with a meaning for them, and others.
 KEYS = (
@@ -192,6 +194,11 @@ def test_a_span_is_a_row() -> None:
         ({"service.name": "a", "deployment.environment": "old"}, SpanSource("a", environment="old")),
         ({"service.name": "a", "k8s.pod.name": "p", "host.name": "h"}, SpanSource("a", instance="p")),
         ({"service.name": "a", "host.name": "h", "process.pid": 7}, SpanSource("a", instance="h 7")),
+        (
+            {"service.name": "a", "service.instance.id": UUID, "k8s.pod.name": "p", "process.pid": 7},
+            SpanSource("a", instance=UUID, place="p:7"),
+        ),
+        ({"service.name": "a", "service.instance.id": UUID, "host.name": "h"}, SpanSource("a", instance=UUID)),
         ({"service.name": "a\x00" + "x" * 300}, SpanSource("a\ufffd" + "x" * 198)),
     ],
 )
