@@ -17,7 +17,7 @@ from alembic import command
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Engine, Select, bindparam, delete, func, literal_column, select
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
@@ -27,6 +27,20 @@ from ..points import PointRow, decode_buckets
 from ..schema import Segment
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
 from . import postgresql, sqlite
+
+# Lowest bucket of one metric from a time on. To build a statement takes longer than to execute it.
+_FIRST_BUCKET = select(
+    func.min(
+        select(func.min(schema.points.c.bucket))
+        .where(
+            schema.points.c.tier == bindparam("tier"),
+            schema.points.c.service_id == schema.services.c.id,
+            schema.points.c.metric == bindparam("code"),
+            schema.points.c.bucket >= bindparam("since"),
+        )
+        .scalar_subquery()
+    )
+).select_from(schema.services)
 
 
 class SqlDialect(Protocol):
@@ -317,16 +331,10 @@ class SqlPoints:
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
         """Implement `Points.first_bucket` with one index lookup for each service and metric."""
-        points = schema.points
         found: list[int] = []
         for code in schema.METRIC_CODES.values():
-            first = select(func.min(points.c.bucket)).where(
-                points.c.tier == tier,
-                points.c.service_id == schema.services.c.id,
-                points.c.metric == code,
-                points.c.bucket >= since,
-            )
-            lowest = connection.execute(select(func.min(first.scalar_subquery())).select_from(schema.services)).scalar()
+            where = {"tier": tier, "code": code, "since": since}
+            lowest = connection.execute(_FIRST_BUCKET, where).scalar()
             if lowest is not None:
                 found.append(lowest)
         return min(found, default=None)
