@@ -35,6 +35,7 @@ from tests.support.raw_requests import Site
 
 OTHER = "zz-other"
 BOTH = ("prod", OTHER)
+NAMES_OF_OTHER = re.compile(f"{OTHER}|slo-of-both|sl-shared|both")
 OWN_INCIDENT, OTHER_INCIDENT, SHARED_INCIDENT = "sl-own", f"sl-{OTHER}", "sl-shared-by-both"
 ACCESS = """\
 token: {role: responder, environments: [prod]}
@@ -166,7 +167,8 @@ def _query(name: str, environment: str | None) -> str:
 
 def names_of_other(text: str) -> set[str]:
     """Return the places in *text* with a name of the other environment."""
-    return set(re.findall(rf".{{0,40}}(?:{OTHER}|slo-of-both|sl-shared|both).{{0,40}}", text))
+    found = ((line, each) for line in text.splitlines() for each in NAMES_OF_OTHER.finditer(line))
+    return {line[max(0, each.start() - 40) : each.end() + 40] for line, each in found}
 
 
 def numbers_of(response: Any) -> object:
