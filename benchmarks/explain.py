@@ -2,7 +2,7 @@
 
     python benchmarks/explain.py [--runs N] [--seed S] [--sizes 1000,10000,100000] [--causes tenant,none] [--caused SHARE]
         [--processes N] [--verbose] [--gate]
-    python benchmarks/explain.py --real --runs 2 --sizes 1000 [--minutes N] [--at-once N]
+    python benchmarks/explain.py --real --runs 2 --sizes 3000 [--minutes N] [--at-once N]
 
 Simulated traffic of an hour, planted with one of the causes of `PLANTS`, or with none. Latencies have heavy tails, and pauses hit
 everything or one replica for a while. Tenants differ in popularity, size mix, caller, route and plan, and some send in bursts; a
