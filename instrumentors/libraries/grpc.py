@@ -8,6 +8,7 @@ includes the wait for the headers.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -39,7 +40,7 @@ class GrpcInstrumentor(Instrumentor):
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module."""
-        return {"grpc._channel": self._sync, "grpc.aio._call": self._aio}
+        return {"grpc._channel": self._sync, "grpc.aio._call": self._aio, "grpc.aio._channel": self._aio_channel}
 
     def _sync(self, module: ModuleType) -> None:
         for owner in (module._UnaryUnaryMultiCallable, module._StreamUnaryMultiCallable):  # noqa: SLF001 - there is no public name for it
@@ -57,6 +58,9 @@ class GrpcInstrumentor(Instrumentor):
         unary = module._UnaryResponseMixin  # noqa: SLF001 - there is no public name for it
         self.replace(module.Call, "__init__", lambda original: _init(original, unary))
         self.replace(module._StreamResponseMixin, "_read", _read)  # noqa: SLF001 - there is no public name for it
+
+    def _aio_channel(self, module: ModuleType) -> None:
+        self.replace(module.Channel, "__init__", _channel_init)
 
 
 def _blocking(original: Any) -> Any:
@@ -180,10 +184,26 @@ def _carrying(metadata: Any, marks: Marks, call: Any) -> Any:
     return (*pairs, (TRACEPARENT, value), *state)
 
 
-def _target(call: Any) -> bytes:
-    """Return the target of the channel of *call*; b"" if this version of gRPC does not have it.
+def _target(call: Any) -> str | bytes:
+    """Return the target of the channel of *call*; "" if unknown.
 
     The method `target` of a sync channel is not an alternative: it crashes on a closed channel.
     """
-    found = getattr(call, "_target", None) or getattr(getattr(call, "_channel", None), "target", None)
-    return found if isinstance(found, bytes) else b""
+    return getattr(call, "_target", None) or _aio_targets.get(id(getattr(call, "_channel", None)), "")
+
+
+# Targets by the id of the Cython channel, to which calls refer and which has its target in new versions only.
+_aio_targets: dict[int, str] = {}
+
+
+def _channel_init(original: Any) -> Any:
+    def __init__(self: Any, target: Any, *args: Any, **options: Any) -> None:  # noqa: N807 - shown in tracebacks
+        original(self, target, *args, **options)
+        try:
+            key = id(self._channel)
+            _aio_targets[key] = target
+            weakref.finalize(self, _aio_targets.pop, key, None).atexit = False
+        except Exception:
+            log_failure("reading the target of a channel of gRPC")
+
+    return __init__
