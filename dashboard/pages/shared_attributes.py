@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from ...analysis.attributes import WHEN, SharedCause, SharedCauses, SlowRequests, find_causes
 from ...core.attributes import attribute
-from ...core.names import AGENT_COST
+from ...core.names import AGENT_COST, AGENT_LEVELS
 from ...store import Selection
 from ..ui.components import Node, card, link, link_tabs, table
 from ..ui.format import count, duration, percent, percentile, times
@@ -81,8 +81,12 @@ def _uncounted(context: Context, about: Selection) -> str:
     uncounted = sum(each.count for level, each in costs.items() if level in _LEVELS_WITHOUT_ATTRIBUTES)
     if not uncounted:
         return ""
-    which = f"{count(uncounted)} of {count(sum(each.count for each in costs.values()))} requests"
-    return f"Of {which}, no attribute but the replica is counted: their agents reached the overhead budget."
+    # At the last level, nothing is recorded: its values are no requests.
+    requests = sum(each.count for level, each in costs.items() if level != AGENT_LEVELS[-1])
+    return (
+        f"For {count(uncounted)} of {count(requests)} requests, sizes, tokens, concurrency, caller and your attributes are not "
+        "counted: their agents reached the overhead budget."
+    )
 
 
 def selected_requests(view: View) -> SlowRequests | None:

@@ -47,6 +47,8 @@ def reduced(at: int) -> Iterator[Point]:
     for service in ("reduced", "bare"):
         for level in ("all", "no_facts"):
             yield Point(Series(service), AGENT_COST, level, at, Histogram(buckets={-500: 500}))
+        # Not the cost of a request: a process reports in this way that it records nothing.
+        yield Point(Series(service), AGENT_COST, "nothing", at, Histogram(zero=500))
 
 
 def by_attribute(series: Series, at: int, name: str, value: str, seconds: dict[float, int]) -> Point:
@@ -107,7 +109,9 @@ def test_requests_of_agents_over_their_budget_are_called_uncounted(client: Flask
         page = text_of(client, f"/s/{service}?p=95").replace("\u202f", "")
         card = page[page.index("What slow requests share") :]
 
-        assert "Of 500 of 1.00k requests, no attribute but the replica is counted: their agents reached" in card
+        assert (
+            "For 500 of 1.00k requests, sizes, tokens, concurrency, caller and your attributes are not counted" in card
+        )
 
 
 def test_a_service_without_attributes_has_no_card(client: FlaskClient) -> None:
