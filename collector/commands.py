@@ -26,7 +26,9 @@ from .config import CollectorConfig
 _PROGRESS_SECONDS = 0.2
 # Exit code of shells after Ctrl-C.
 _INTERRUPTED = 130
-_TIERS = {10: "10 s", 60: "1 min", 3600: "1 h"}
+_TIERS = {10: "10 s", 60: "1 min", 600: "10 min", 3600: "1 h", 21_600: "6 h", 86_400: "1 d"}
+# The widest tier whose size matters to the projection. [seconds]
+_LARGE_TIER = 3600
 # Share of the store below which tables are summed in one line.
 _SMALL_SHARE = 0.01
 # Maximum number of service names that are printed.
@@ -135,9 +137,10 @@ def _described(where: str, storage: Storage) -> Iterator[str]:
     tables = [*large.items(), ("all others", sum(storage.tables.values()) - sum(large.values()))]
     yield from _table([("table", "size"), *((name, format_size(size)) for name, size in tables)])
     yield ""
-    empty = [_TIERS[tier.seconds] for tier in storage.tiers if not tier.rows]
+    # The wider tiers take little space, and have no data on the first day.
+    empty = [_TIERS[tier.seconds] for tier in storage.tiers if not tier.rows and tier.seconds <= _LARGE_TIER]
     if empty:
-        yield f"The projected size is not known yet: the tier {' and '.join(empty)} has no data yet."
+        yield f"The projected size is not known yet: no data yet in {', '.join(empty)}."
     else:
         yield f"At this rate the store levels off at {format_size(storage.settled_bytes)}{_until(storage)}."
 

@@ -22,7 +22,7 @@ from ..core.attributes import REPLICA, split_attribute_key
 from ..core.errors import StoreError
 from ..core.histogram import SCALE, Histogram
 from ..core.names import REPLICA_STAGE_TIME
-from .schema import COARSEST, METRIC_CODES, WITHOUT_TOTALS, floor_to
+from .schema import METRIC_CODES, WITHOUT_REPLICAS, WITHOUT_TOTALS, floor_to, tier_code
 from .series import Series
 
 Ints = NDArray[np.int64]
@@ -465,7 +465,7 @@ class PointRow(NamedTuple):
 
     @property
     def is_of_replica(self) -> bool:
-        """Whether the row describes one replica; the coarsest tier has no such rows, because each deployment has new replicas."""
+        """Whether the row describes one replica; see `schema.WITHOUT_REPLICAS`."""
         return self.metric in _WITHOUT_TOTALS and (
             self.metric == METRIC_CODES[REPLICA_STAGE_TIME] or split_attribute_key(self.stage)[0] == REPLICA.key
         )
@@ -484,6 +484,11 @@ def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: Histo
     return [PointRow(tier, *key, part, *one) for key, one in zip(keys, values, strict=True)]
 
 
+def stored_rows(rows: Sequence[PointRow]) -> Sequence[PointRow]:
+    """Return *rows* as the database stores them: with the numbers of their tiers."""
+    return [row if (code := tier_code(row.tier)) == row.tier else row._replace(tier=code) for row in rows]
+
+
 def histograms_of(rows: Sequence[PointRow]) -> HistogramArrays:
     """Return the decoded histograms of *rows*."""
     return HistogramArrays(
@@ -499,7 +504,7 @@ def sum_rows(rows: Sequence[PointRow], width: int, part: int) -> list[PointRow]:
 
     Rows that the tier of this width does not hold are left out.
     """
-    if width == COARSEST:
+    if width >= WITHOUT_REPLICAS:
         rows = [row for row in rows if not row.is_of_replica]
     groups: dict[PointKey, int] = {}
     group = np.array([groups.setdefault(row.key.at_tier(width), len(groups)) for row in rows], np.int64)

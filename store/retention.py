@@ -29,8 +29,8 @@ from .write import add_to_ledger, cut_ledger, ledger_ends, subtract_from_ledger
 # Delay of the rollup. Agents send every 10 s, after the end of the 10 s bucket of a request; rows that arrive during this delay
 # need no second row in the coarser tiers. [seconds]
 SETTLE_SECONDS = 60
-# Amount rolled up in one transaction, which blocks acknowledgements. [buckets of the coarser tier]
-_CHUNK_BUCKETS = {60: 5, 3600: 1}
+# Time rolled up in one transaction, which blocks acknowledgements; in tiers of wider buckets, one bucket. [seconds]
+_CHUNK_SECONDS = 300
 
 
 def prepare_rollup(connection: Connection, points: Points, now: int) -> PreparedWrite | None:
@@ -51,7 +51,7 @@ def _advance(connection: Connection, points: Points, source: Tier, tier: Tier, t
     stop, rows = target, list[PointRow]()
     if first is not None and first < target:
         start = floor_to(first, tier.seconds)
-        stop = min(target, start + _CHUNK_BUCKETS[tier.seconds] * tier.seconds)
+        stop = min(target, start + max(_CHUNK_SECONDS, tier.seconds))
         rows = sum_rows(points.load(connection, source.seconds, start, stop), tier.seconds, part)
         if source.seconds == schema.FINEST:
             rows += sum_rows(_as_totals(connection, rows), tier.seconds, part)
@@ -85,8 +85,8 @@ class Retention:
 
     Args:
         seconds_10: Retention of points in buckets of 10 s.
-        minutes: Retention of points in buckets of 1 min.
-        hours: Retention of points in buckets of 1 h, of events and of loads; series without remaining data are deleted.
+        minutes: Retention of points in buckets of 1 and 10 min.
+        hours: Retention of points in wider buckets, of events and of loads; series without remaining data are deleted.
         traces: Retention of retained traces.
         traces_per_service: Maximum number of retained traces of a service; the oldest are deleted first. [count]
         batches: Retention of batch names: maximum delay of a retry that is recognised, and of data.
@@ -103,7 +103,9 @@ class Retention:
 
     def of_tier(self, seconds: int) -> timedelta:
         """Return the retention of the tier with buckets of *seconds*."""
-        return (self.seconds_10, self.minutes, self.hours)[schema.TIERS.index(seconds)]
+        if seconds == schema.FINEST:
+            return self.seconds_10
+        return self.minutes if seconds < schema.WITHOUT_REPLICAS else self.hours
 
     def was_shortened(self, tier: Tier, now: int) -> bool:
         """Return whether the budget has shortened *tier* below its retention; *now* in Unix seconds."""

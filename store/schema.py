@@ -12,11 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
     Column,
     Connection,
+    Dialect,
     Double,
     ForeignKey,
     Index,
@@ -26,6 +28,7 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    TypeDecorator,
     UniqueConstraint,
     select,
     update,
@@ -61,12 +64,46 @@ def storable_name(text: str) -> str:
     return storable(text).encode()[:MAX_NAME_BYTES].decode(errors="ignore")
 
 
+_MINUTE, _HOUR, _DAY = 60, 3600, 86_400
+
 # Width of the buckets of each tier, finest first. Each width divides the next, so a bucket lies in one coarser bucket. [seconds]
-TIERS = (10, 60, 3600)
+TIERS = (10, _MINUTE, 10 * _MINUTE, _HOUR, 6 * _HOUR, _DAY)
 FINEST, COARSEST = TIERS[0], TIERS[-1]
 
+# Tiers of at least this width have no rows of replicas, because each deployment has new replicas. [seconds]
+WITHOUT_REPLICAS = _HOUR
+
 # Length of a slot, the unit of deletion and of the ledger, by tier. [seconds]
-SLOT_SECONDS = {10: 3600, 60: 3600, 3600: 86_400}
+SLOT_SECONDS = {tier: _HOUR if tier < _HOUR else _DAY for tier in TIERS}
+
+
+def tier_code(seconds: int) -> int:
+    """Return the number of the tier with buckets of *seconds* in the database, where its column has two bytes: a day is 24 hours."""
+    return seconds // _HOUR if seconds == _DAY else seconds
+
+
+def tier_width(code: int) -> int:
+    """Return the width of the buckets of the tier with the number *code*, see `tier_code`; in seconds."""
+    return _BY_CODE[code]
+
+
+_BY_CODE = {tier_code(tier): tier for tier in TIERS}
+
+
+class TierNumber(TypeDecorator[int]):
+    """Column of tiers: widths of buckets in seconds, stored as `tier_code`."""
+
+    impl = SmallInteger
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002 - the same for every dialect
+        """Return the number to store."""
+        return None if value is None else tier_code(value)
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002 - the same for every dialect
+        """Return the width."""
+        return None if value is None else tier_width(value)
+
 
 # Number of each metric in the database, one byte in every row; the numbers must never change.
 METRIC_CODES = {
@@ -182,7 +219,7 @@ code_stacks = Table(
 points = Table(
     "points",
     metadata,
-    Column("tier", SmallInteger, primary_key=True),
+    Column("tier", TierNumber, primary_key=True),
     Column("service_id", Integer, primary_key=True),
     # Metric code; negative for a total.
     Column("metric", SmallInteger, primary_key=True),
@@ -213,7 +250,7 @@ intents = Table(
 ledger = Table(
     "ledger",
     metadata,
-    Column("tier", SmallInteger, primary_key=True, autoincrement=False),
+    Column("tier", TierNumber, primary_key=True, autoincrement=False),
     Column("slot", BigInteger, primary_key=True, autoincrement=False),
     Column("rows", BigInteger, nullable=False),
     # Size of the encoded histograms alone.
@@ -339,7 +376,7 @@ loads = Table(
 rollups = Table(
     "rollups",
     metadata,
-    Column("tier", SmallInteger, primary_key=True, autoincrement=False),
+    Column("tier", TierNumber, primary_key=True, autoincrement=False),
     # All data before the watermark are in the tier. The finest tier is always complete, so its watermark is not used.
     Column("watermark", BigInteger, nullable=False),
     # All data before this time were deleted from the tier. [Unix seconds]
@@ -443,8 +480,8 @@ def ceil_to(at: int, width: int) -> int:
 def read_tiers(connection: Connection) -> list[Tier]:
     """Return the state of the tiers, finest first."""
     table = rollups
-    rows = connection.execute(select(table.c.tier, table.c.watermark, table.c.kept_from).order_by(table.c.tier))
-    return [Tier(*row) for row in rows]
+    rows = connection.execute(select(table.c.tier, table.c.watermark, table.c.kept_from))
+    return sorted((Tier(*row) for row in rows), key=lambda tier: tier.seconds)
 
 
 def take_part(connection: Connection) -> int:
@@ -460,7 +497,7 @@ def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COA
         tiers: State of the tiers, finest first.
         start: Start of the stretch. [Unix seconds]
         end: End of the stretch. [Unix seconds]
-        widest: Maximum width of a bucket; wider buckets are read only where no finer ones are retained. [seconds]
+        widest: Width that buckets must divide; other buckets are read only where no finer ones are retained. [seconds]
     """
     segments: list[Segment] = []
     start = max(start, tiers[-1].kept_from)
@@ -468,7 +505,7 @@ def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COA
     for finest in reversed(range(len(tiers))):
         until = tiers[finest - 1].kept_from if finest else end
         stop = min(end, max(until, start))
-        fitting = [tier for tier in tiers[finest:] if tier.seconds <= widest] or [tiers[finest]]
+        fitting = [tier for tier in tiers[finest:] if widest % tier.seconds == 0] or [tiers[finest]]
         segments += _cover(start, stop, fitting)
         start = stop
     return segments
@@ -477,6 +514,11 @@ def plan_segments(tiers: Sequence[Tier], start: int, end: int, widest: int = COA
 def finest_retained(tiers: Sequence[Tier], start: int) -> int:
     """Return the width of the finest buckets that are retained at *start*, in seconds."""
     return next((tier.seconds for tier in tiers if tier.kept_from <= start), tiers[-1].seconds)
+
+
+def widest_dividing(width: int) -> int:
+    """Return the widest tier whose buckets divide steps of *width*, a multiple of the finest tier; both in seconds."""
+    return max(tier for tier in TIERS if width % tier == 0)
 
 
 def whole_buckets(tiers: Sequence[Tier], start: int, end: int) -> tuple[int, int]:

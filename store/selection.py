@@ -77,9 +77,9 @@ def _bucket(at: datetime) -> int:
 
 
 def step_seconds(step: timedelta) -> int:
-    """Return *step* rounded up to whole buckets of the widest tier that is not wider than *step*, in seconds."""
+    """Return *step* rounded up to whole hours, minutes or buckets of the finest tier, the widest of these that fits, in seconds."""
     wanted = max(math.ceil(step.total_seconds()), schema.FINEST)
-    widest = max(tier for tier in schema.TIERS if tier <= wanted)
+    widest = max(unit for unit in (schema.FINEST, 60, 3600) if unit <= wanted)
     return ceil_to(wanted, widest)
 
 

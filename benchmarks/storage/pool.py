@@ -27,7 +27,7 @@ KINDS = (
 REQUESTS = 20  # of a stream in 10 s
 _QUEUED = 0.05
 # Draws of the finest tier and of each wider one, and how many of the finer make one.
-_DRAWS, _MERGED = (4096, 4096, 2048), (6, 60)
+_DRAWS, _MERGED = (4096, 4096, 2048, 2048, 1024, 512), (6, 10, 6, 6, 4)
 # Draws decoded at once.
 _BLOCK = 256
 _US = 1e6

@@ -153,8 +153,8 @@ STORE = (
         "maximum size of the store, at least `16MiB`; with `0` or `none`, only the retention limits the size",
     ),
     Setting("STAGELENS_RETENTION_10S", "24h", "retention of histograms with 10 s resolution"),
-    Setting("STAGELENS_RETENTION_1M", "14d", "retention of histograms with 1 min resolution"),
-    Setting("STAGELENS_RETENTION_1H", "395d", "retention of histograms with 1 h resolution"),
+    Setting("STAGELENS_RETENTION_1M", "14d", "retention of histograms with 1 and 10 min resolution"),
+    Setting("STAGELENS_RETENTION_1H", "395d", "retention of histograms with 1 h, 6 h and 1 day resolution"),
     Setting("STAGELENS_RETENTION_TRACES", "7d", "retention of traces"),
 )
 

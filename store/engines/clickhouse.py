@@ -21,9 +21,9 @@ from sqlalchemy.exc import ArgumentError
 
 from ...core.errors import StoreError
 from .. import schema
-from ..points import Buckets, PointRow, decode_buckets, encode_buckets
+from ..points import Buckets, PointRow, decode_buckets, encode_buckets, stored_rows
 from ..retention import Retention
-from ..schema import Segment
+from ..schema import Segment, tier_code, tier_width
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps, owner_numbers
 from . import clickhouse_sql as sql
 from . import database
@@ -310,20 +310,21 @@ class ClickHousePoints:
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
         """Implement `Points.load`: return all rows of a stretch of time."""
-        where = f"tier = {tier} AND bucket >= {start} AND bucket < {stop} AND {_visible_parts(connection)}"
+        where = f"tier = {tier_code(tier)} AND bucket >= {start} AND bucket < {stop} AND {_visible_parts(connection)}"
         stages = self._stages(where)
         if not stages:
             return []
         what = f"{', '.join(_NUMBER_COLUMNS)}, {sql.stage_column(stages)}, gaps, amounts"
         found = self.server.table(sql.select_query(what, self._place.points, where, f"ORDER BY {', '.join(_KEY)}"))
         plain = {name: column.tolist() for name, column in found.items() if name in _NUMBER_COLUMNS}
+        plain["tier"] = [tier] * len(plain["tier"])
         plain["stage"] = [stages[place - 1] for place in found["place"].tolist()]
         blobs = encode_buckets(_buckets(found["gaps.lengths"], found["gaps"], found["amounts"]))
         return [PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True)]
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
         """Implement `Points.first_bucket`: return the first bucket from *since* on."""
-        where = f"tier = {tier} AND bucket >= {since} AND {_visible_parts(connection)}"
+        where = f"tier = {tier_code(tier)} AND bucket >= {since} AND {_visible_parts(connection)}"
         return self.server.rows(sql.select_query("minOrNull(bucket)", self._place.points, where))[0][0]
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:  # noqa: ARG002 - no row of the database goes with it
@@ -332,7 +333,7 @@ class ClickHousePoints:
         query = sql.select_query("DISTINCT partition", self._place.parts, self._place.own_parts)
         for (partition,) in self.server.rows(query):
             owner, slot = literal_eval(partition)
-            if owner == tier and (slot + 1) * width <= until:
+            if owner == tier_code(tier) and (slot + 1) * width <= until:
                 self.server.command(
                     f"ALTER TABLE {self._place.local}{self._place.everywhere} DROP PARTITION {partition}"
                 )
@@ -345,7 +346,7 @@ class ClickHousePoints:
             sql.select_query("tier, bucket, count()", self._place.points, counted, "GROUP BY tier, bucket")
         )
         self.server.command(f"DELETE FROM {self._place.local}{self._place.everywhere} WHERE {theirs}")  # noqa: S608 - numbers
-        return [(tier, bucket, number) for tier, bucket, number in rows]
+        return [(tier_width(code), bucket, number) for code, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
         """Implement `Points.freed_seconds`: return the length of a partition."""
@@ -388,7 +389,7 @@ class ClickHousePoints:
         return [row[0] for row in found]
 
     def _insert(self, change: PreparedWrite) -> None:
-        *plain, blobs = zip(*change.rows, strict=True)
+        *plain, blobs = zip(*stored_rows(change.rows), strict=True)
         buckets = decode_buckets(blobs)
         # The first gap of each histogram is its absolute bucket index.
         gaps = np.diff(buckets.index, prepend=0)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from .. import schema
 from ..points import Buckets
 from ..retention import Retention
-from ..schema import Segment
+from ..schema import Segment, tier_code
 from ..storage import Columns, PointQuery, Steps
 
 Array = NDArray[Any]
@@ -124,7 +124,7 @@ COMMENT = "stagelens points "
 
 _DAY = 86_400
 # Length of a partition, by tier: the unit of deletion. A few dozen partitions in all. [seconds]
-FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
+FREED_SECONDS = {tier: {10: 6 * 3600, 60: _DAY}.get(tier, 32 * _DAY) for tier in schema.TIERS}
 # Delay of the server's TTL after the retention, for tables without a running store. The store usually drops partitions
 # first, and never before they are rolled up. [seconds]
 TTL_GRACE_SECONDS = 7 * _DAY
@@ -265,7 +265,7 @@ def ttl_statement(place: TableLocation, ttl: str | None) -> str:
 
 def _by_tier(values: Sequence[int]) -> str:
     *finer, coarsest = values
-    return f"transform(tier, {list(schema.TIERS[:-1])}, {finer}, {coarsest})"
+    return f"transform(tier, {[tier_code(tier) for tier in schema.TIERS[:-1]]}, {finer}, {coarsest})"
 
 
 # Stands in place of a bucket index in the row with the totals of a point; it is no valid index, and sorts first.
@@ -284,7 +284,7 @@ def select_query(what: str, source: str, where: str = "true", then: str = "") ->
 def conditions(question: PointQuery, segment: Segment, services: Sequence[int], numbers: Sequence[int] | None) -> str:
     """Return the condition on the rows of *question*; *services* and *numbers* are the result of `points.owner_numbers`."""
     wanted = [
-        f"tier = {segment.tier}",
+        f"tier = {tier_code(segment.tier)}",
         f"service_id IN {in_list(services)}",
         f"metric IN {in_list(question.codes(segment.tier))}",
         f"bucket >= {segment.start} AND bucket < {segment.end}",

@@ -23,7 +23,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ...core.errors import StoreError
 from .. import schema
-from ..points import PointRow, decode_buckets
+from ..points import PointRow, decode_buckets, stored_rows
 from ..schema import Segment
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
 from . import postgresql, sqlite
@@ -89,7 +89,7 @@ class SqlDialect(Protocol):
         ...
 
     def insert_points(self, connection: Connection, rows: Sequence[PointRow]) -> None:
-        """Insert *rows* into `points`."""
+        """Insert *rows*, from `stored_rows`, into `points`."""
         ...
 
     def insert_rows(
@@ -282,7 +282,7 @@ class SqlPoints:
             if change is None:
                 return False
             if change.rows:
-                self._dialect.insert_points(connection, change.rows)
+                self._dialect.insert_points(connection, stored_rows(change.rows))
             change.finish(connection)
             return True
 
@@ -319,7 +319,7 @@ class SqlPoints:
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
         """Implement `Points.load`: return all rows of a stretch of time."""
         points = schema.points
-        statement = select(*(points.c[name] for name in PointRow._fields)).where(
+        statement = select(*(points.c[name] for name in PointRow._fields[1:])).where(
             points.c.tier == tier,
             # List all values, so that the whole key is used.
             points.c.service_id.in_(select(schema.services.c.id)),
@@ -327,7 +327,7 @@ class SqlPoints:
             points.c.bucket >= start,
             points.c.bucket < stop,
         )
-        return [PointRow(*row) for piece in _raw_rows(connection, statement) for row in piece]
+        return [PointRow(tier, *row) for piece in _raw_rows(connection, statement) for row in piece]
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
         """Implement `Points.first_bucket` with one index lookup for each service and metric."""

@@ -13,7 +13,7 @@ from sqlalchemy.exc import NoSuchModuleError, OperationalError
 from ...core.errors import StoreError
 from .. import schema
 from ..points import PointRow
-from ..schema import floor_to
+from ..schema import floor_to, tier_code
 from ..storage import InUseError
 
 # Id of the advisory lock, unique in this database: "stagelen" in ASCII.
@@ -24,7 +24,8 @@ _LOCK_NOT_AVAILABLE = "55P03"
 _DROP_MILLISECONDS = 200
 _DAY = 86_400
 # Length of a partition of `points`, by tier: a few dozen partitions in all.
-FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 3600: 32 * _DAY}
+FREED_SECONDS = {10: 6 * 3600, 60: _DAY, 600: 4 * _DAY, 3600: 32 * _DAY, 21_600: 128 * _DAY, _DAY: 128 * _DAY}
+_FREED_BY_CODE = {tier_code(tier): seconds for tier, seconds in FREED_SECONDS.items()}
 
 FIXES = (
     ("password authentication failed", "the server rejects this user or password; check both in STAGELENS_DATABASE"),
@@ -114,10 +115,10 @@ def insert_rows(connection: Connection, table: str, columns: Sequence[str], rows
 
 
 def _make_partitions(connection: Connection, rows: Sequence[PointRow]) -> None:
-    wanted = {(row.tier, floor_to(row.bucket, FREED_SECONDS[row.tier])) for row in rows}
+    wanted = {(row.tier, floor_to(row.bucket, _FREED_BY_CODE[row.tier])) for row in rows}
     present = _partitions(connection) if wanted else {}
     for tier, start in sorted(wanted - present.keys()):
-        stop = start + FREED_SECONDS[tier]
+        stop = start + _FREED_BY_CODE[tier]
         name = _name(tier, start)
         # Create and attach: creating the partition in place would wait for all readers.
         connection.exec_driver_sql(f"CREATE TABLE {name} (LIKE points)")
@@ -131,7 +132,7 @@ def _name(tier: int, start: int) -> str:
 
 
 def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
-    """Return the name of each partition by its tier and start."""
+    """Return the name of each partition by the code of its tier, and its start."""
     names = connection.scalars(
         text("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhparent = 'points'::regclass")
     )
@@ -145,7 +146,7 @@ def _partitions(connection: Connection) -> dict[tuple[int, int], str]:
 def free(connection: Connection, tier: int, until: int) -> None:
     """Implement `SqlDialect.free`: drop the partitions of *tier* that end before *until*."""
     for (owner, start), name in _partitions(connection).items():
-        if owner == tier and start + FREED_SECONDS[tier] <= until:
+        if owner == tier_code(tier) and start + FREED_SECONDS[tier] <= until:
             _drop(connection, name)
 
 

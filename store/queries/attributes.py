@@ -35,7 +35,9 @@ from ..series import MAX_ATTRIBUTE_VALUES
 from ..storage import Columns, PointQuery, Steps, StoreSnapshot, bucket_table, join_columns
 from .fetch import QueryGroup, fetch_segments
 
-_MINUTE, _DAY_SECONDS = 60, 86_400
+_MINUTE, _HOUR, _DAY_SECONDS = 60, 3600, 86_400
+# The coarsest tier with rows of replicas. [seconds]
+_REPLICA_TIER = max(tier for tier in schema.TIERS if tier < schema.WITHOUT_REPLICAS)
 # Fine enough that an incident of some minutes covers several steps of a window of hours: a cause is named by several steps.
 MAX_STEPS = 480
 # Maximum number of rows of a query; and of rows of replicas beside those of other attributes, among which they are stored.
@@ -94,12 +96,17 @@ def _steps(snapshot: StoreSnapshot, selection: Selection, most: int) -> tuple[St
     """Return at most *most* steps of *selection*, and their starts."""
     start, end = selection.seconds
     least = max(_MINUTE, schema.finest_retained(schema.read_tiers(snapshot.connection), start))
-    width = max((end - start) / max(most, 1), schema.COARSEST if end - start > _DAY_SECONDS else least)
+    width = max((end - start) / max(most, 1), _HOUR if end - start > _DAY_SECONDS else least)
     width = step_seconds(timedelta(seconds=width))
     while (end - 1) // width - start // width >= most > 1:
         width = step_seconds(timedelta(seconds=width + 1))
     steps = Steps(start, width)
     return steps, steps.of(np.arange(schema.floor_to(start, width), max(end, start + 1), width))
+
+
+def _widest_of(steps: Steps) -> int:
+    """Return the widest tier whose buckets divide *steps*, in seconds."""
+    return schema.widest_dividing(steps.width or schema.FINEST)
 
 
 def _sample(  # noqa: PLR0917 - a query and its limits
@@ -136,16 +143,15 @@ def _part(bounds: Sequence[int], number: int, seconds: int, bucket: int) -> tupl
 
 def _attributes(snapshot: StoreSnapshot, selection: Selection, most: int) -> AttributeCounts:
     steps, starts = _steps(snapshot, selection, most)
-    widest = max(tier for tier in schema.TIERS if tier <= (steps.width or 0))
+    widest = _widest_of(steps)
     counted = PointQuery(selection, (REQUEST_BY_ATTRIBUTE,))
     sample = _sample(snapshot, counted, steps, starts, widest, MAX_ROWS)
     by_value = sample.fetch(snapshot, counted)
-    if widest > _MINUTE:
-        # The coarsest tier has no replicas.
+    if widest > _REPLICA_TIER:
         of_replica = np.array([split_attribute_key(key)[0] == REPLICA.key for key in by_value.stages], bool)
         replicas = replace(counted, prefix=f"{REPLICA.key}=")
-        minutes = _sample(snapshot, replicas, steps, starts, _MINUTE, _MAX_REPLICA_ROWS)
-        by_value = join_columns([by_value.where(~of_replica[by_value.stage]), minutes.fetch(snapshot, replicas)])
+        finer = _sample(snapshot, replicas, steps, starts, _REPLICA_TIER, _MAX_REPLICA_ROWS)
+        by_value = join_columns([by_value.where(~of_replica[by_value.stage]), finer.fetch(snapshot, replicas)])
     by_series = sample.fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="series"))
     keys = _keys(by_value)
     names = sorted(set(keys))
@@ -203,7 +209,7 @@ def _table(columns: Columns, step: Ints, row: Ints, shape: tuple[int, int]) -> t
 def _replica_counts(snapshot: StoreSnapshot, selection: Selection, most: int) -> ReplicaTable:
     steps, starts = _steps(snapshot, selection, most)
     spent = PointQuery(selection, (REPLICA_STAGE_TIME,))
-    sample = _sample(snapshot, spent, steps, starts, _MINUTE, MAX_ROWS)
+    sample = _sample(snapshot, spent, steps, starts, min(_widest_of(steps), _REPLICA_TIER), MAX_ROWS)
     latency = sample.fetch(snapshot, PointQuery(selection, (REQUEST_BY_ATTRIBUTE,), prefix=f"{REPLICA.key}="))
     values = [split_attribute_key(stage)[1] for stage in latency.stages]
     scale, index, table = _table(latency, sample.step_of(latency), latency.stage, (len(starts), len(values)))

@@ -190,6 +190,8 @@ class QueryGroup:
 
 # Reading more rows would take too long for a page: the steps of a chart are widened instead.
 MAX_ROWS = 100_000
+# Number of buckets of the coarser tier in which rows are counted to estimate their number.
+_COUNTED = 6
 
 
 def fetch(snapshot: StoreSnapshot, question: PointQuery) -> Columns:
@@ -240,7 +242,7 @@ def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> i
     start, end = question.selection.seconds
     known = schema.read_tiers(snapshot.connection)
     width = max(wanted, schema.finest_retained(known, start))
-    widest = max(tier for tier in schema.TIERS if tier <= width)
+    widest = schema.widest_dividing(width)
     while widest != schema.COARSEST and width < end - start and _estimated_rows(snapshot, question, widest) > MAX_ROWS:
         widest = schema.TIERS[schema.TIERS.index(widest) + 1]
         width = schema.ceil_to(width, widest)
@@ -248,15 +250,18 @@ def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> i
 
 
 def _estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> int:
-    """Return the approximate number of rows that *question* reads from *tier*, estimated from the rows of the coarsest tier."""
+    """Return the approximate number of rows that *question* reads from *tier*, estimated from the rows of a coarser tier."""
     start, end = question.selection.seconds
-    rolled_up = schema.read_tiers(snapshot.connection)[-1].watermark
-    hours = schema.Segment(schema.COARSEST, schema.floor_to(start, schema.COARSEST), min(end, rolled_up))
-    rest = schema.Segment(tier, max(start, rolled_up), end)
+    known = schema.read_tiers(snapshot.connection)
+    coarse = next((each for each in reversed(known) if each.seconds <= (end - start) / _COUNTED), known[0])
+    if coarse.seconds <= tier:
+        return snapshot.points.number(snapshot.connection, question, schema.Segment(tier, start, end))
+    rolled_up = schema.Segment(coarse.seconds, schema.floor_to(start, coarse.seconds), min(end, coarse.watermark))
+    rest = schema.Segment(tier, max(start, coarse.watermark), end)
     if tier == schema.FINEST:
         # The finest tier has no totals, so the rows of all series are read.
         question = replace(question, by="series")
-    counted = snapshot.points.number(snapshot.connection, question, hours) * schema.COARSEST // tier
+    counted = snapshot.points.number(snapshot.connection, question, rolled_up) * coarse.seconds // tier
     return counted + snapshot.points.number(snapshot.connection, question, rest)
 
 

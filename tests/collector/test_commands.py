@@ -158,7 +158,7 @@ def test_storage_prints_no_early_forecast(tmp_path: Path) -> None:
     young.close()
     result = stagelens(tmp_path, "storage")
 
-    assert "projected size is not known yet: the tier 1 min and 1 h has no data yet" in result.stdout
+    assert "projected size is not known yet: no data yet in 1 min, 10 min, 1 h" in result.stdout
     assert "never reached" not in result.stdout
 
 

@@ -94,6 +94,7 @@ def test_a_downgrade_and_upgrade_preserve_the_points(database_points_site: Calla
     for _ in range(2):
         revision_2(one)
         one.reopen()
+        one.store.maintain()
 
     assert [contents(one, tier, tier) for tier in schema.TIERS] == series
     assert one.store.read.trace("ab" * 16) is not None

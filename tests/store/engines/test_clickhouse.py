@@ -355,16 +355,14 @@ def test_a_service_is_deleted_with_all_its_rows(site: Site) -> None:
         histogram.record(0.1)
         site.store.write([Batch(name, [Point(Series(name, "1"), REQUEST_DURATION, "queue", NOON - 7200, histogram)])])
     site.store.maintain()
-    before = {tier: stored(site, tier) for tier in (10, 60, 3600)}
+    before = {tier: stored(site, tier) for tier in schema.TIERS}
     site.store.forget(["bench"])
     with site.store.engine.connect() as connection:
         rows = select(schema.ledger.c.tier, func.sum(schema.ledger.c.rows)).group_by("tier")
         counted = {tier: int(number) for tier, number in connection.execute(rows) if number}
 
     assert site.store.services() == ["shop"]
-    assert {tier: stored(site, tier) for tier in (10, 60, 3600)} == {
-        tier: number // 2 for tier, number in before.items()
-    }
+    assert {tier: stored(site, tier) for tier in schema.TIERS} == {tier: number // 2 for tier, number in before.items()}
     assert counted == {tier: number // 2 for tier, number in before.items() if number}
 
 
@@ -403,7 +401,8 @@ RETENTION = Retention(seconds_10=timedelta(hours=1), minutes=timedelta(hours=2),
 def test_the_time_to_live_is_a_week_longer_than_the_retention() -> None:
     """The time to live is a week longer than the retention, because of clock differences and late rollups."""
     assert clickhouse_sql.time_to_live(RETENTION) == (
-        "toDateTime(bucket) + toIntervalSecond(transform(tier, [10, 60], [608400, 612000], 615600))"
+        "toDateTime(bucket) + toIntervalSecond(transform(tier, "
+        "[10, 60, 600, 3600, 21600], [608400, 612000, 612000, 615600, 615600], 615600))"
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import event, text
 
 from stagelens.core.errors import StoreError
-from stagelens.store import Batch, KeptTrace, Retention, Store
+from stagelens.store import Batch, KeptTrace, Retention, Store, schema
 from stagelens.store.engines import database
 from tests.store.store_contents import contents, counted, ledger, requests
 from tests.support.postgresql_server import Server, postgresql
@@ -50,7 +50,7 @@ def test_partitions_are_created_and_dropped(postgresql_site: Callable[..., Site]
         seen.append({name.rpartition("_")[0] for name in partitions(one)})
     left = partitions(one)
 
-    assert seen[-1] == {"points_10", "points_60", "points_3600"}
+    assert seen[-1] == {f"points_{schema.tier_code(tier)}" for tier in schema.TIERS}
     assert len([name for name in left if name.startswith("points_10_")]) == 1
     assert f"points_10_{NOON - 6 * 3600}" not in left
     assert requests(one) == 4

@@ -198,13 +198,13 @@ def test_too_many_rows_are_sampled_evenly(site: Callable[..., Site], monkeypatch
     write(one, [attribute(f"tenant={minute % 2}", NOON - 60 * minute - 60) for minute in range(6 * 60)])
     one.store.maintain()
     around = one.between(NOON - 6 * HOUR, NOON, service="shop")
-    whole = one.store.read.attributes(around, 36)
-    monkeypatch.setattr(attributes, "MAX_ROWS", 100)
-    part = one.store.read.attributes(around, 36)
+    whole = one.store.read.attributes(around, 60)
+    monkeypatch.setattr(attributes, "MAX_ROWS", 150)
+    part = one.store.read.attributes(around, 60)
     counts = np.sum(list(part.requests["tenant"].values()), axis=(0, 2))
 
     assert totals(whole, "tenant") == {"0": 180, "1": 180}
-    assert counts.tolist() == [2] * 36
+    assert counts.tolist() == [2] * 60
     assert np.array_equal(part.starts, whole.starts)
 
 

@@ -109,7 +109,7 @@ def test_an_empty_store_has_a_size_and_no_forecast(sqlite_site: Callable[..., Si
     storage = sqlite_site().store.read.storage()
 
     assert storage.used_bytes > 0
-    assert [(tier.rows, tier.since, tier.bytes_per_day) for tier in storage.tiers] == [(0, None, 0)] * 3
+    assert [(tier.rows, tier.since, tier.bytes_per_day) for tier in storage.tiers] == [(0, None, 0)] * len(TIERS)
     assert (storage.budget_bytes, storage.full_at) == (None, None)
 
 
