@@ -81,7 +81,7 @@ def _counts(snapshot: StoreSnapshot) -> Iterator[tuple[tuple[int, str, str], int
         for metric in schema.METRIC_CODES:
             for by in kinds:
                 question = PointQuery(_ALL_TIME, (metric,), by=by)
-                for seen in snapshot.points.seen(snapshot.connection, question, segment):
+                for seen in snapshot.points.seen(snapshot.connection, question, [segment]):
                     name = metric if by == "series" else f"{metric} (totals)"
                     yield (tier.seconds, owners.get(seen.series_id, ""), name), seen.requests
 

@@ -6,7 +6,7 @@ table that is not named in `_visible_rows` is empty for such a reader.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -65,7 +65,7 @@ class Reader(
     def within(self, environments: frozenset[str]) -> Reader:
         """Return a reader that sees only the data of *environments*; "" is the environment of requests without one."""
         engine = filtered_engine(self._engine, environments)
-        return Reader(engine, VisiblePoints(self._points), self._retention, self._caps, self._clock)
+        return Reader(engine, VisiblePoints(self._points, environments), self._retention, self._caps, self._clock)
 
 
 # Tables without names and numbers of an environment; points are restricted by `VisiblePoints`.
@@ -137,28 +137,30 @@ def _rows_of(table: Table, visible: dict[Table, FromClause]) -> FromClause:
 
 
 class VisiblePoints:
-    """Points of the series that a filtered engine shows, see `StoredPoints`.
+    """Points of the series of some environments, see `StoredPoints`.
 
     Args:
         points: Storage of all points.
+        environments: Environments that the reader may see.
     """
 
-    def __init__(self, points: StoredPoints) -> None:
+    def __init__(self, points: StoredPoints, environments: frozenset[str]) -> None:
         self._points = points
+        self._environments = environments
 
     def read(
-        self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
+        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
         """Implement `StoredPoints.read`."""
-        return self._points.read(connection, replace(question, restricted=True), segment, steps)
+        return self._points.read(connection, replace(question, visible=self._environments), segments, steps)
 
-    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
+    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         """Implement `StoredPoints.seen`."""
-        return self._points.seen(connection, replace(question, restricted=True), segment)
+        return self._points.seen(connection, replace(question, visible=self._environments), segments)
 
-    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
+    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
         """Implement `StoredPoints.number`."""
-        return self._points.number(connection, replace(question, restricted=True), segment)
+        return self._points.number(connection, replace(question, visible=self._environments), segments)
 
     def freed_seconds(self, tier: int) -> int:
         """Implement `StoredPoints.freed_seconds`."""

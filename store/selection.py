@@ -55,8 +55,9 @@ class Selection:
         """Whether the selection is finer than a total, see `schema.TOTAL_DIMENSIONS`."""
         return self.model is not None or self.route is not None
 
-    def conditions(self) -> list[ColumnElement[bool]]:
-        """Return the SQL conditions of the selection on the rows of `series`."""
+    @property
+    def dimensions(self) -> dict[str, str]:
+        """Selected dimensions of `series`, with their values as the store has them."""
         wanted = {
             "service": self.service,
             "version": self.version,
@@ -66,7 +67,11 @@ class Selection:
             "status": self.status,
             "cold": self.cold,
         }
-        return [schema.series.c[name] == storable_name(value) for name, value in wanted.items() if value is not None]
+        return {name: storable_name(value) for name, value in wanted.items() if value is not None}
+
+    def conditions(self) -> list[ColumnElement[bool]]:
+        """Return the SQL conditions of the selection on the rows of `series`."""
+        return [schema.series.c[name] == value for name, value in self.dimensions.items()]
 
 
 def _bucket(at: datetime) -> int:

@@ -15,7 +15,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine
 
 from ..core.errors import StoreError
 from ..core.histogram import MAX_SCALE, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
@@ -38,19 +38,19 @@ class PointQuery:
         metrics: Metrics to read, from `names.METRICS`.
         by: Whether the result must separate totals or series; None for the cheapest.
         prefix: Start of the keys (stages) of the points to read; without characters that LIKE interprets.
-        restricted: Whether the connection may hide series of a service, see `reader.filtered_engine`.
+        visible: Environments that the reader may see, see `reader.VisiblePoints`; None for all.
     """
 
     selection: Selection
     metrics: Sequence[str]
     by: Literal["series", "total"] | None = None
     prefix: str = ""
-    restricted: bool = False
+    visible: frozenset[str] | None = None
 
     @property
     def is_of_services(self) -> bool:
         """Whether the query includes all points of its services."""
-        return self.selection.is_of_services and not self.restricted
+        return self.selection.is_of_services and self.visible is None
 
     def asks_totals(self, tier: int) -> bool:
         """Return whether the query can read totals: *tier* has totals, and neither query nor selection needs single series."""
@@ -67,13 +67,13 @@ class PointQuery:
 
 @dataclass(frozen=True, slots=True)
 class SeriesSeen:
-    """Contents of one series in a segment.
+    """Contents of one series in the segments of one tier.
 
     Args:
         series_id: Id of the series or total.
         requests: Sum of the counts.
         first: Start of the first bucket with data. [Unix seconds]
-        last: Start of the last bucket with data. [Unix seconds]
+        last: Start of the last 10 s of the last bucket with data. [Unix seconds]
     """
 
     series_id: int
@@ -359,9 +359,9 @@ class StoredPoints(Protocol):
     """
 
     def read(
-        self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
+        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        """Yield the points of *segment*, in pieces.
+        """Yield the points of *segments*, in pieces.
 
         Points of one step, metric, stage and scale (and series or total, if the query separates them) may be added up into one
         point, at the last of their times.
@@ -369,17 +369,17 @@ class StoredPoints(Protocol):
         Args:
             connection: The snapshot to read.
             question: The query.
-            segment: Tier and stretch of time.
+            segments: Tiers and stretches of time, which do not overlap.
             steps: Steps into which the time will be divided; None for one step.
         """
         ...
 
-    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
-        """Return the contents of each series that matches *question* in *segment*."""
+    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
+        """Return the contents of each series that matches *question* in each tier of *segments*."""
         ...
 
-    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
-        """Return the number of stored rows that match *question* in *segment*."""
+    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
+        """Return the number of stored rows that match *question* in *segments*."""
         ...
 
     def freed_seconds(self, tier: int) -> int:
@@ -441,12 +441,3 @@ class StoreSnapshot:
 
     connection: Connection
     points: StoredPoints
-
-
-def owner_numbers(connection: Connection, question: PointQuery, tier: int) -> tuple[list[int], list[int] | None]:
-    """Return the ids of the services of *question*, and of their series or totals in *tier*; None for all of these."""
-    series, selection = schema.series, question.selection
-    number = series.c.total_id if question.asks_totals(tier) else series.c.id
-    found = connection.execute(select(series.c.service_id, number).where(*selection.conditions())).all()
-    services, numbers = {row[0] for row in found}, {row[1] for row in found}
-    return sorted(services), None if question.is_of_services else sorted(numbers)

@@ -24,7 +24,7 @@ from .. import schema
 from ..points import Buckets, PointRow, decode_buckets, encode_buckets, stored_rows
 from ..retention import Retention
 from ..schema import Segment, tier_code, tier_width
-from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps, owner_numbers
+from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
 from . import clickhouse_sql as sql
 from . import database
 from .clickhouse_sql import COLUMNS, Array, TableLocation, read_native
@@ -281,10 +281,10 @@ class ClickHousePoints:
         return True
 
     def read(
-        self, connection: Connection, question: PointQuery, segment: Segment, steps: Steps | None
+        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
         """Implement `Points.read`; the server adds up the points."""
-        where = _where_clause(connection, question, segment)
+        where = _where_clause(connection, question, segments)
         if where is None:
             return
         stages = self._stages(where)
@@ -292,18 +292,21 @@ class ClickHousePoints:
             query = sql.sum_query(self._place.points, where, stages, steps, by_series=question.by is not None)
             yield sql.columns_of_result(self.server.table(query), stages)
 
-    def seen(self, connection: Connection, question: PointQuery, segment: Segment) -> list[SeriesSeen]:
+    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         """Implement `Points.seen`: return the contents of each series."""
-        where = _where_clause(connection, question, segment)
+        where = _where_clause(connection, question, segments)
         if where is None:
             return []
-        what = "series_id, sum(count), min(bucket), max(bucket)"
-        query = sql.select_query(what, self._place.points, where, "GROUP BY series_id")
-        return [SeriesSeen(*row) for row in self.server.rows(query)]
+        what = "tier, series_id, sum(count), min(bucket), max(bucket)"
+        query = sql.select_query(what, self._place.points, where, "GROUP BY tier, series_id")
+        return [
+            SeriesSeen(series_id, requests, first, last + tier_width(code) - schema.FINEST)
+            for code, series_id, requests, first, last in self.server.rows(query)
+        ]
 
-    def number(self, connection: Connection, question: PointQuery, segment: Segment) -> int:
+    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
         """Implement `Points.number`: return the number of rows."""
-        where = _where_clause(connection, question, segment)
+        where = _where_clause(connection, question, segments)
         if where is None:
             return 0
         return self.server.rows(sql.select_query("count()", self._place.points, where))[0][0]
@@ -426,12 +429,12 @@ def _create_tables(server: ClickHouseServer, ttl: str | None) -> None:
         server.command(sql.ttl_statement(place, ttl))
 
 
-def _where_clause(connection: Connection, question: PointQuery, segment: Segment) -> str | None:
+def _where_clause(connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> str | None:
     """Return the condition on the rows of *question*; None if no row can match."""
-    services, numbers = owner_numbers(connection, question, segment.tier)
-    if not services:
+    owners = sql.Owners.of(connection, question)
+    if not owners.services or not segments:
         return None
-    return f"{sql.conditions(question, segment, services, numbers)} AND {_visible_parts(connection)}"
+    return f"{sql.conditions(question, segments, owners)} AND {_visible_parts(connection)}"
 
 
 def _visible_parts(connection: Connection) -> str:

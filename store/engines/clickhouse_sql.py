@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sqlalchemy import Connection, select
 
 from .. import schema
 from ..points import Buckets
@@ -281,16 +282,48 @@ def select_query(what: str, source: str, where: str = "true", then: str = "") ->
     return f"SELECT {what} FROM {source} WHERE {where} {then}".rstrip()  # noqa: S608 - see above
 
 
-def conditions(question: PointQuery, segment: Segment, services: Sequence[int], numbers: Sequence[int] | None) -> str:
-    """Return the condition on the rows of *question*; *services* and *numbers* are the result of `points.owner_numbers`."""
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """Services and series of a query, by id.
+
+    Args:
+        services: Ids of the services.
+        series: Ids of the series; None if the query includes all of its services.
+        totals: Ids of the totals of these series; None likewise.
+    """
+
+    services: list[int]
+    series: list[int] | None
+    totals: list[int] | None
+
+    @classmethod
+    def of(cls, connection: Connection, question: PointQuery) -> Owners:
+        """Return the owners of the points of *question*."""
+        series = schema.series.c
+        statement = select(series.service_id, series.id, series.total_id).where(*question.selection.conditions())
+        found = connection.execute(statement).all()
+        services = sorted({row[0] for row in found})
+        if question.is_of_services:
+            return cls(services, None, None)
+        return cls(services, sorted({row[1] for row in found}), sorted({row[2] for row in found}))
+
+
+def conditions(question: PointQuery, segments: Sequence[Segment], owners: Owners) -> str:
+    """Return the condition on the rows of *question* in *segments*."""
+    wanted = [f"service_id IN {in_list(owners.services)}"]
+    if question.prefix:
+        wanted.append(f"startsWith(stage, {quote_text(question.prefix)})")
+    by_segment = " OR ".join(f"({_of_segment(question, segment, owners)})" for segment in segments)
+    return " AND ".join([*wanted, f"({by_segment})"])
+
+
+def _of_segment(question: PointQuery, segment: Segment, owners: Owners) -> str:
     wanted = [
         f"tier = {tier_code(segment.tier)}",
-        f"service_id IN {in_list(services)}",
         f"metric IN {in_list(question.codes(segment.tier))}",
         f"bucket >= {segment.start} AND bucket < {segment.end}",
     ]
-    if question.prefix:
-        wanted.append(f"startsWith(stage, {quote_text(question.prefix)})")
+    numbers = owners.totals if question.asks_totals(segment.tier) else owners.series
     if numbers is not None:
         wanted.append(f"series_id IN {in_list(numbers)}")
     return " AND ".join(wanted)

@@ -122,7 +122,7 @@ def _sample(  # noqa: PLR0917 - a query and its limits
         for number in range(0, len(starts), -(-len(starts) // _PROBES))
         for segment in schema.plan_segments(tiers, *_part(bounds, number, widest, widest), widest)
     ]
-    rows = sum(snapshot.points.number(snapshot.connection, question, segment) for segment in counted)
+    rows = snapshot.points.number(snapshot.connection, question, counted)
     probed = sum(segment.end - segment.start for segment in counted)
     share = most * probed / (rows * (end - start)) if rows else 1.0
     if share >= 1:

@@ -232,9 +232,10 @@ def fetch_segments(
     apart = question.by is not None
     pieces = [
         sum_points(piece, steps, apart=apart)
-        for segment in segments
-        for piece in snapshot.points.read(snapshot.connection, question, segment, steps)
+        for piece in snapshot.points.read(snapshot.connection, question, segments, steps)
     ]
+    if len(pieces) == 1:
+        return pieces[0]
     return sum_points(join_columns(pieces), steps, apart=apart)
 
 
@@ -255,14 +256,14 @@ def _estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) ->
     known = schema.read_tiers(snapshot.connection)
     coarse = next((each for each in reversed(known) if each.seconds <= (end - start) / _COUNTED), known[0])
     if coarse.seconds <= tier:
-        return snapshot.points.number(snapshot.connection, question, schema.Segment(tier, start, end))
+        return snapshot.points.number(snapshot.connection, question, [schema.Segment(tier, start, end)])
     rolled_up = schema.Segment(coarse.seconds, schema.floor_to(start, coarse.seconds), min(end, coarse.watermark))
     rest = schema.Segment(tier, max(start, coarse.watermark), end)
     if tier == schema.FINEST:
         # The finest tier has no totals, so the rows of all series are read.
         question = replace(question, by="series")
-    counted = snapshot.points.number(snapshot.connection, question, rolled_up) * coarse.seconds // tier
-    return counted + snapshot.points.number(snapshot.connection, question, rest)
+    counted = snapshot.points.number(snapshot.connection, question, [rolled_up]) * coarse.seconds // tier
+    return counted + snapshot.points.number(snapshot.connection, question, [rest])
 
 
 def points_with_key(columns: Columns, key: str) -> Columns:

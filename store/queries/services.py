@@ -369,10 +369,10 @@ def series_with_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.Da
     """Return the series with requests in *selection*: dimensions, number of `requests`, and `first` and `last` bucket."""
     start, end = selection.seconds
     question = PointQuery(selection, (REQUEST_DURATION,), by="series")
+    segments = schema.plan_segments(schema.read_tiers(snapshot.connection), start, end)
     found = [
-        (seen.series_id, seen.requests, seen.first, seen.last + segment.tier - schema.FINEST)
-        for segment in schema.plan_segments(schema.read_tiers(snapshot.connection), start, end)
-        for seen in snapshot.points.seen(snapshot.connection, question, segment)
+        (seen.series_id, seen.requests, seen.first, seen.last)
+        for seen in snapshot.points.seen(snapshot.connection, question, segments)
     ]
     counted = pd.DataFrame(found, columns=["id", "requests", "first", "last"])
     counted = counted.groupby("id").agg({"requests": "sum", "first": "min", "last": "max"})

@@ -128,11 +128,7 @@ def _services_with_folded_stages(snapshot: StoreSnapshot, cap: int, now: int) ->
         selection = Selection(moment(now - _STAGES_SECONDS), moment(now), service=service)
         question = PointQuery(selection, (STAGE_DURATION,))
         segments = schema.plan_segments(schema.read_tiers(snapshot.connection), *selection.seconds)
-        pieces = (
-            piece
-            for segment in segments
-            for piece in snapshot.points.read(snapshot.connection, question, segment, None)
-        )
+        pieces = snapshot.points.read(snapshot.connection, question, segments, None)
         if any(OTHER in piece.stages for piece in pieces):
             yield service
 

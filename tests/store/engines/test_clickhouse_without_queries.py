@@ -56,8 +56,8 @@ def test_an_unknown_service_needs_no_query(site: Site, points: ClickHousePoints)
     segment = Segment(10, NOON - 900, NOON)
     unknown = PointQuery(site.around(service="unknown"), sorted(METRICS))
     with database.reading(site.store.engine) as connection:
-        assert list(points.read(connection, unknown, segment, None)) == []
-        assert points.seen(connection, unknown, segment) == []
-        assert points.number(connection, unknown, segment) == 0
+        assert list(points.read(connection, unknown, [segment], None)) == []
+        assert points.seen(connection, unknown, [segment]) == []
+        assert points.number(connection, unknown, [segment]) == 0
         with pytest.raises(AttributeError, match="rows"):
-            points.number(connection, PointQuery(site.around(service="shop"), sorted(METRICS)), segment)
+            points.number(connection, PointQuery(site.around(service="shop"), sorted(METRICS)), [segment])
