@@ -170,7 +170,8 @@ class AlertsReader:
         # In a standalone dashboard nothing else reloads the file.
         self.file.refresh(now)
         found = self.file.current.slos if self.file.current else ()
-        stood = (read_slo_status(self._store.read, slo, self._policy, now) for slo in found)
+        with self._store.read.together() as read:
+            stood = [read_slo_status(read, slo, self._policy, now) for slo in found]
         return sorted(stood, key=lambda status: (URGENCY[status.state], -status.burn_1h))
 
     def problems(self) -> tuple[str, ...]:

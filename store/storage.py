@@ -9,9 +9,9 @@ of rows, tiers and parts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,8 @@ from . import schema
 from .points import MAX_COUNT, Buckets, Floats, Ints, PointRow, merge_buckets
 from .schema import Segment
 from .selection import Selection
+
+T = TypeVar("T")
 
 
 class InUseError(StoreError):
@@ -158,6 +160,18 @@ class Columns:
     def between(self, low: int, high: int) -> Columns:
         """Return the points with indexes in `[low, high)`."""
         return self._with(slice(low, high), self.buckets.between(low, high))
+
+    def take(self, places: Ints) -> Columns:
+        """Return the points with the indexes *places*, in their order."""
+        lengths = self.buckets.lengths[places]
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        moved = np.arange(offsets[-1]) + np.repeat(self.buckets.offsets[places] - offsets[:-1], lengths)
+        return self._with(places, Buckets(offsets, self.buckets.index[moved], self.buckets.amount[moved]))
+
+    def without_unused_stages(self) -> Columns:
+        """Return the points with `stages` reduced to those that occur; each takes a row of every table."""
+        used, stage = np.unique(self.stage, return_inverse=True)
+        return replace(self, stage=stage, stages=tuple(self.stages[each] for each in used.tolist()))
 
     def _with(self, chosen: Any, buckets: Buckets) -> Columns:
         return Columns(
@@ -441,3 +455,15 @@ class StoreSnapshot:
 
     connection: Connection
     points: StoredPoints
+    _read: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, read: Callable[[], T]) -> T:
+        """Return the result of *read*, which is called once for each *key*."""
+        if key not in self._read:
+            self._read[key] = read()
+        return self._read[key]
+
+    @property
+    def tiers(self) -> list[schema.Tier]:
+        """State of the tiers, finest first."""
+        return self.once("tiers", lambda: schema.read_tiers(self.connection))

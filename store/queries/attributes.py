@@ -95,7 +95,7 @@ class _Sample:
 def _steps(snapshot: StoreSnapshot, selection: Selection, most: int) -> tuple[Steps, Ints]:
     """Return at most *most* steps of *selection*, and their starts."""
     start, end = selection.seconds
-    least = max(_MINUTE, schema.finest_retained(schema.read_tiers(snapshot.connection), start))
+    least = max(_MINUTE, schema.finest_retained(snapshot.tiers, start))
     width = max((end - start) / max(most, 1), _HOUR if end - start > _DAY_SECONDS else least)
     width = step_seconds(timedelta(seconds=width))
     while (end - 1) // width - start // width >= most > 1:
@@ -113,7 +113,7 @@ def _sample(  # noqa: PLR0917 - a query and its limits
     snapshot: StoreSnapshot, question: PointQuery, steps: Steps, starts: Ints, widest: int, most: int
 ) -> _Sample:
     """Return the stretches of *steps* to read for *question*, with about *most* rows, from buckets of at most *widest* seconds."""
-    tiers = schema.read_tiers(snapshot.connection)
+    tiers = snapshot.tiers
     start, end = question.selection.seconds
     bounds = [*starts.tolist(), end]
     # The rows of one bucket of every few steps, by which the number of all rows is estimated.

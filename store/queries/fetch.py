@@ -6,14 +6,16 @@ same scale.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from itertools import pairwise
+from typing import Self
 
 import numpy as np
-from sqlalchemy import Engine
+from sqlalchemy import Connection, Engine, select
 
 from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION
@@ -22,11 +24,13 @@ from .. import schema
 from ..engines import database
 from ..points import Floats, Ints
 from ..retention import Retention
+from ..schema import storable_name
 from ..selection import Selection, step_seconds
 from ..series import SeriesCaps
 from ..storage import (
     Columns,
     PointQuery,
+    SeriesSeen,
     Steps,
     StoredPoints,
     StoreSnapshot,
@@ -171,6 +175,7 @@ class QueryGroup:
         self._retention = retention
         self._caps = caps
         self._clock = clock
+        self._shared: StoreSnapshot | None = None
 
     @property
     def retention(self) -> Retention:
@@ -183,9 +188,102 @@ class QueryGroup:
         return self._caps
 
     @contextmanager
+    def together(self) -> Generator[Self]:
+        """Provide a reader for the queries of one thread about many services, which run in one transaction.
+
+        A query that is repeated for another service reads the points of all services, so that the next ones read nothing.
+        """
+        with self._snapshot() as snapshot:
+            made = copy(self)
+            made._shared = replace(snapshot, points=SharedPoints(snapshot.points))  # noqa: SLF001 - of a copy of this reader
+            yield made
+
+    @contextmanager
     def _snapshot(self) -> Generator[StoreSnapshot]:
+        if self._shared is not None:
+            yield self._shared
+            return
         with database.reading(self._engine) as connection:
             yield StoreSnapshot(connection, self._points)
+
+
+class SharedPoints:
+    """Points that are read for all services at once if a query is repeated for another service, see `StoredPoints`.
+
+    Args:
+        points: Storage of the points.
+    """
+
+    def __init__(self, points: StoredPoints) -> None:
+        self._points = points
+        # Points by service of each query that was repeated; None for queries that were not.
+        self._read: dict[Hashable, dict[str, Columns] | None] = {}
+
+    def read(
+        self, connection: Connection, question: PointQuery, segments: Sequence[schema.Segment], steps: Steps | None
+    ) -> Iterator[Columns]:
+        """Implement `StoredPoints.read`."""
+        selection = question.selection
+        whole = replace(
+            question,
+            selection=replace(selection, service=None),
+            metrics=tuple(question.metrics),
+            by=question.by or "total",
+        )
+        key = (whole, tuple(segments), steps)
+        if selection.service is None or key not in self._read:
+            self._read.setdefault(key)
+            yield from self._points.read(connection, question, segments, steps)
+            return
+        found = self._read[key]
+        if found is None:
+            found = self._read[key] = self._by_service(connection, whole, segments, steps)
+        if (own := found.get(storable_name(selection.service))) is not None:
+            yield own
+
+    def _by_service(
+        self, connection: Connection, question: PointQuery, segments: Sequence[schema.Segment], steps: Steps | None
+    ) -> dict[str, Columns]:
+        columns = join_columns(list(self._points.read(connection, question, segments, steps)))
+        names, owned = with_service_numbers(connection, question.selection, columns)
+        order = np.argsort(owned.series, kind="stable")
+        owners, edges = np.unique(owned.series[order], return_index=True)
+        found = columns.take(order)
+        return {
+            names[owner]: found.between(low, high).without_unused_stages()
+            for owner, (low, high) in zip(owners.tolist(), pairwise([*edges.tolist(), len(order)]), strict=True)
+        }
+
+    def seen(
+        self, connection: Connection, question: PointQuery, segments: Sequence[schema.Segment]
+    ) -> list[SeriesSeen]:
+        """Implement `StoredPoints.seen`."""
+        return self._points.seen(connection, question, segments)
+
+    def number(self, connection: Connection, question: PointQuery, segments: Sequence[schema.Segment]) -> int:
+        """Implement `StoredPoints.number`."""
+        return self._points.number(connection, question, segments)
+
+    def freed_seconds(self, tier: int) -> int:
+        """Implement `StoredPoints.freed_seconds`."""
+        return self._points.freed_seconds(tier)
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Implement `StoredPoints.used_bytes`."""
+        return self._points.used_bytes(connection)
+
+
+def with_service_numbers(connection: Connection, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
+    """Return the names of all services, and *columns* with the index of the service in place of the series or total."""
+    series = schema.series.c
+    found = connection.execute(select(series.id, series.total_id, series.service).where(*selection.conditions())).all()
+    names = sorted({row.service for row in found})
+    place = {name: number for number, name in enumerate(names)}
+    # A total has the id of its first series, which may already be deleted.
+    owner = {row.total_id: place[row.service] for row in found} | {row.id: place[row.service] for row in found}
+    numbers, which = np.unique(columns.series, return_inverse=True)
+    services = np.array([owner[number] for number in numbers.tolist()], np.int64)[which]
+    return names, replace(columns, series=services)
 
 
 # Reading more rows would take too long for a page: the steps of a chart are widened instead.
@@ -213,16 +311,14 @@ def fetch_exact(snapshot: StoreSnapshot, question: PointQuery, width: int) -> tu
     """Return the points in steps of *width* seconds, whatever their number; data in wider buckets are left out."""
     start, end = question.selection.seconds
     steps = Steps(start, width)
-    fine = [tier for tier in schema.read_tiers(snapshot.connection) if tier.seconds <= width]
+    fine = [tier for tier in snapshot.tiers if tier.seconds <= width]
     return fetch_segments(snapshot, question, steps, schema.plan_segments(fine, start, end, width)), steps
 
 
 def _fetch_tiers(snapshot: StoreSnapshot, question: PointQuery, steps: Steps | None, widest: int) -> Columns:
     """Return the points summed by step, read from buckets of at most *widest* seconds where such buckets are retained."""
     start, end = question.selection.seconds
-    return fetch_segments(
-        snapshot, question, steps, schema.plan_segments(schema.read_tiers(snapshot.connection), start, end, widest)
-    )
+    return fetch_segments(snapshot, question, steps, schema.plan_segments(snapshot.tiers, start, end, widest))
 
 
 def fetch_segments(
@@ -241,7 +337,7 @@ def fetch_segments(
 
 def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> int | None:
     start, end = question.selection.seconds
-    known = schema.read_tiers(snapshot.connection)
+    known = snapshot.tiers
     width = max(wanted, schema.finest_retained(known, start))
     widest = schema.widest_dividing(width)
     while widest != schema.COARSEST and width < end - start and _estimated_rows(snapshot, question, widest) > MAX_ROWS:
@@ -253,7 +349,7 @@ def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> i
 def _estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> int:
     """Return the approximate number of rows that *question* reads from *tier*, estimated from the rows of a coarser tier."""
     start, end = question.selection.seconds
-    known = schema.read_tiers(snapshot.connection)
+    known = snapshot.tiers
     coarse = next((each for each in reversed(known) if each.seconds <= (end - start) / _COUNTED), known[0])
     if coarse.seconds <= tier:
         return snapshot.points.number(snapshot.connection, question, [schema.Segment(tier, start, end)])

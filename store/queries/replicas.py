@@ -76,7 +76,7 @@ def _stale_since(snapshot: StoreSnapshot, now: int, timeout: timedelta) -> datet
     A running collector rolls up complete buckets even if no data arrive, until some time after the newest data.
     """
     newest = snapshot.connection.execute(select(func.max(schema.series.c.last_seen))).scalar()
-    rolled_up = schema.read_tiers(snapshot.connection)[1].watermark
+    rolled_up = snapshot.tiers[1].watermark
     if newest is None or not rolled_up:
         return None
     waited = int(timeout.total_seconds())

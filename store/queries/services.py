@@ -26,7 +26,7 @@ from ..schema import storable_name
 from ..selection import Selection, moment
 from ..storage import Columns, PointQuery, StoreSnapshot, sum_points
 from . import latency
-from .fetch import QueryGroup, fetch, fetch_steps, points_with_key
+from .fetch import QueryGroup, fetch, fetch_steps, points_with_key, with_service_numbers
 from .frames import frame, stage_frame, utc_times, with_step_times
 from .latency import BREAKDOWN_METRICS, Mixture
 from .replicas import hardware_table
@@ -166,7 +166,7 @@ class ServiceQueries(QueryGroup):
         and a window that ends within a bucket would contain the whole bucket.
         """
         with self._snapshot() as snapshot:
-            known = schema.read_tiers(snapshot.connection)
+            known = snapshot.tiers
         first, last = schema.whole_buckets(known, math.floor(start.timestamp()), math.ceil(end.timestamp()))
         return moment(first), moment(last)
 
@@ -210,7 +210,7 @@ def _fleet(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[
 
 def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
-    names, owned = _with_service_numbers(snapshot, selection, columns)
+    names, owned = with_service_numbers(snapshot.connection, selection, columns)
     values = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
     made = pd.DataFrame(values).groupby(["service", "at"])["n"].sum().reset_index()
     made["service"] = [names[each] for each in made["service"]]
@@ -223,7 +223,7 @@ _MICRO, _NANO = 1e-6, 1e-9
 
 def _fleet_waste(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
     columns = fetch(snapshot, PointQuery(selection, (STAGE_TIME, FAILED_CALL), by="total"))
-    names, owned = _with_service_numbers(snapshot, selection, columns)
+    names, owned = with_service_numbers(snapshot.connection, selection, columns)
     queued, failed = points_with_key(owned.of(STAGE_TIME), "queue"), owned.of(FAILED_CALL)
     # Weights of `bincount` are floats, which are exact for microseconds up to 285 years.
     made = {
@@ -254,39 +254,18 @@ def _fleet_hardware(
     snapshot: StoreSnapshot, selection: Selection, step: timedelta, measures: Collection[str]
 ) -> pd.DataFrame:
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (HARDWARE,), by="total"), step)
-    names, owned = _with_service_numbers(snapshot, selection, columns)
+    names, owned = with_service_numbers(snapshot.connection, selection, columns)
     wanted = [place for place, key in enumerate(owned.stages) if split_hardware_key(key)[0] in measures]
     return hardware_table(owned.where(np.isin(owned.stage, wanted)), steps, selection, names or ("",))
 
 
 def _split_by_service(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> Iterator[tuple[str, Columns]]:
     """Yield the name and the points of each service, ordered by name."""
-    names, owned = _with_service_numbers(snapshot, selection, columns)
+    names, owned = with_service_numbers(snapshot.connection, selection, columns)
     grouped = sum_points(owned)
     edges = np.flatnonzero(np.diff(grouped.series, prepend=-1, append=-1)).tolist()
     for low, high in pairwise(edges):
-        yield names[int(grouped.series[low])], _without_unused_stages(grouped.between(low, high))
-
-
-def _with_service_numbers(snapshot: StoreSnapshot, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
-    """Return the names of all services, and *columns* with the index of the service in place of the series or total."""
-    series = schema.series.c
-    found = snapshot.connection.execute(
-        select(series.id, series.total_id, series.service).where(*selection.conditions())
-    ).all()
-    names = sorted({row.service for row in found})
-    place = {name: number for number, name in enumerate(names)}
-    # A total has the id of its first series, which may already be deleted.
-    owner = {row.total_id: place[row.service] for row in found} | {row.id: place[row.service] for row in found}
-    numbers, which = np.unique(columns.series, return_inverse=True)
-    services = np.array([owner[number] for number in numbers.tolist()], np.int64)[which]
-    return names, replace(columns, series=services)
-
-
-def _without_unused_stages(columns: Columns) -> Columns:
-    """Return *columns* without the stages of other services, each of which would take a row of every table."""
-    used, stage = np.unique(columns.stage, return_inverse=True)
-    return replace(columns, stage=stage, stages=tuple(columns.stages[each] for each in used.tolist()))
+        yield names[int(grouped.series[low])], grouped.between(low, high).without_unused_stages()
 
 
 VERSION_COLUMNS = ("version", "first_seen", "last_seen", "requests")
@@ -369,7 +348,7 @@ def series_with_requests(snapshot: StoreSnapshot, selection: Selection) -> pd.Da
     """Return the series with requests in *selection*: dimensions, number of `requests`, and `first` and `last` bucket."""
     start, end = selection.seconds
     question = PointQuery(selection, (REQUEST_DURATION,), by="series")
-    segments = schema.plan_segments(schema.read_tiers(snapshot.connection), start, end)
+    segments = schema.plan_segments(snapshot.tiers, start, end)
     found = [
         (seen.series_id, seen.requests, seen.first, seen.last)
         for seen in snapshot.points.seen(snapshot.connection, question, segments)

@@ -148,10 +148,14 @@ def _mean_seconds(microseconds: float, requests: float) -> float:
 
 def failed_series(snapshot: StoreSnapshot, selection: Selection) -> Ints:
     """Return the ids of the series with failed requests, and of their totals."""
-    table = schema.series
-    statement = select(table.c.id, table.c.total_id).where(*selection.conditions(), table.c.status == STATUS_ERROR)
-    # A total has the id of one of its series, which has the same status.
-    return np.array(snapshot.connection.execute(statement).all(), np.int64).ravel()
+
+    def read() -> Ints:
+        table = schema.series
+        statement = select(table.c.id, table.c.total_id).where(*selection.conditions(), table.c.status == STATUS_ERROR)
+        # A total has the id of one of its series, which has the same status.
+        return np.array(snapshot.connection.execute(statement).all(), np.int64).ravel()
+
+    return snapshot.once(("failed", *selection.dimensions.items()), read)
 
 
 def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:

@@ -127,7 +127,7 @@ def _services_with_folded_stages(snapshot: StoreSnapshot, cap: int, now: int) ->
     for service in snapshot.connection.scalars(full).all():
         selection = Selection(moment(now - _STAGES_SECONDS), moment(now), service=service)
         question = PointQuery(selection, (STAGE_DURATION,))
-        segments = schema.plan_segments(schema.read_tiers(snapshot.connection), *selection.seconds)
+        segments = schema.plan_segments(snapshot.tiers, *selection.seconds)
         pieces = snapshot.points.read(snapshot.connection, question, segments, None)
         if any(OTHER in piece.stages for piece in pieces):
             yield service
