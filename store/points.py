@@ -76,6 +76,11 @@ class Buckets:
         return Buckets(self.offsets[low : high + 1] - first, self.index[first:last], self.amount[first:last])
 
 
+def no_buckets(number: int) -> Buckets:
+    """Return the buckets of *number* empty histograms."""
+    return Buckets(np.zeros(number + 1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 def encode_buckets(buckets: Buckets) -> list[bytes]:
     r"""Return one blob for each histogram.
 
@@ -104,7 +109,7 @@ def decode_buckets(blobs: Sequence[bytes]) -> Buckets:
     """
     blocks = [_decode_block(blobs[start : start + _BLOCK_ROWS]) for start in range(0, len(blobs), _BLOCK_ROWS)]
     if not blocks:
-        return Buckets(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+        return no_buckets(0)
     return Buckets.join(blocks)
 
 

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine
 from ..core.errors import StoreError
 from ..core.histogram import MAX_SCALE, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
 from . import schema
-from .points import MAX_COUNT, Buckets, Floats, Ints, PointRow, merge_buckets
+from .points import MAX_COUNT, Buckets, Floats, Ints, PointRow, merge_buckets, no_buckets
 from .schema import Segment
 from .selection import Selection
 
@@ -40,6 +40,7 @@ class PointQuery:
         metrics: Metrics to read, from `names.METRICS`.
         by: Whether the result must separate totals or series; None for the cheapest.
         prefix: Start of the keys (stages) of the points to read; without characters that LIKE interprets.
+        counts_only: Whether to read the counts and sums without the buckets, which takes a tenth of the time: all values are in `zero`.
         visible: Environments that the reader may see, see `reader.VisiblePoints`; None for all.
     """
 
@@ -47,6 +48,7 @@ class PointQuery:
     metrics: Sequence[str]
     by: Literal["series", "total"] | None = None
     prefix: str = ""
+    counts_only: bool = False
     visible: frozenset[str] | None = None
 
     @property
@@ -196,7 +198,7 @@ NO_POINTS = Columns(
     scale=np.zeros(0, np.int64),
     zero=np.zeros(0, np.int64),
     sum=np.zeros(0, np.float64),
-    buckets=Buckets(np.zeros(1, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)),
+    buckets=no_buckets(0),
 )
 
 

@@ -147,10 +147,9 @@ class ServiceRow:
         return self.seen.measures
 
     @property
-    def before(self) -> Measures:
-        """Measures in the compared window."""
-        seen = self.fleet.once(measures_before).get(self.service)
-        return seen.measures if seen else NO_REQUESTS
+    def requests_before(self) -> int:
+        """Number of requests in the compared window."""
+        return self.fleet.once(_latency_before).get(self.service, (0, 0.0))[0]
 
     @property
     def seconds(self) -> float:
@@ -166,7 +165,7 @@ class ServiceRow:
     @property
     def p99_change(self) -> float | None:
         """Relative change of p99 against the compared window; None without such a window."""
-        return ratio_of(self.now.p99, self.before.p99)
+        return ratio_of(self.now.p99, self.fleet.once(_latency_before).get(self.service, (0, None))[1])
 
     @property
     def urgency(self) -> tuple[int, float, str]:
@@ -180,10 +179,12 @@ def measures_in_window(context: Context) -> dict[str, ServiceMeasures]:
     return _fleet_measures(context.source, view.start, view.end, view.text("env"))
 
 
-def measures_before(context: Context) -> dict[str, ServiceMeasures]:
-    """Return the measures of all services in the compared window, by name; empty without a compared window."""
-    before = context.previous
-    return {} if before is None else _fleet_measures(context.source, before.start, before.end, before.environment)
+def _latency_before(context: Context) -> dict[str, tuple[int, float]]:
+    """Return the number of requests and the p99 of all services in the compared window, by name; empty without such a window."""
+    before, source = context.previous, context.source
+    if before is None:
+        return {}
+    return source.cached(source.read.fleet_latency, before.start, before.end, 0.99, environment=before.environment)
 
 
 def _history_starts(context: Context) -> dict[str, datetime]:

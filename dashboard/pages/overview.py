@@ -192,7 +192,7 @@ def _tiles(context: Context, rows: list[ServiceRow]) -> Component:
 
 
 def _requests(context: Context, rows: list[ServiceRow], total: int) -> Component:
-    before = sum(row.before.requests for row in rows)
+    before = sum(row.requests_before for row in rows)
     old_rate = before / context.previous_seconds if context.previous_seconds else None
     growth = ratio_of(total / context.seconds, old_rate)
     below = f"{count(total)} request{'s' * (total != 1)}"

@@ -289,7 +289,7 @@ class ClickHousePoints:
             return
         stages = self._stages(where)
         if stages:
-            query = sql.sum_query(self._place.points, where, stages, steps, by_series=question.by is not None)
+            query = sql.sum_query(self._place.points, where, stages, steps, question)
             yield sql.columns_of_result(self.server.table(query), stages)
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:

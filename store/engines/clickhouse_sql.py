@@ -334,7 +334,7 @@ def stage_column(stages: Sequence[str]) -> str:
     return f"toUInt16(indexOf([{', '.join(map(quote_text, stages))}], stage)) AS place"
 
 
-def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None, *, by_series: bool) -> str:
+def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None, question: PointQuery) -> str:
     """Return the query for points summed by step, metric, stage and scale, and by series if requested.
 
     The result has a row for the totals of a point, followed by a row for each bucket. All columns are numbers, because a text
@@ -345,27 +345,30 @@ def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None
         where: Condition, see `conditions`.
         stages: Stages that occur; the result has their positions, counted from 1.
         steps: See `Points.read`.
-        by_series: Whether series are summed separately.
+        question: The query.
     """
     step = "0"
     if steps is not None and steps.width is not None:
         step = f"greatest(bucket - bucket % {steps.width}, {steps.start})"
     keys = (
-        f"toUInt32({step}) AS step, toUInt32({'series_id' if by_series else '0'}) AS owner, metric, "
+        f"toUInt32({step}) AS step, toUInt32({'series_id' if question.by else '0'}) AS owner, metric, "
         f"{stage_column(stages)}, scale"
     )
     group = "step, owner, metric, place, scale"
+    held = "count" if question.counts_only else "zero"
+    heads = select_query(
+        f"{keys}, toInt32({_HEAD}) AS index, toInt64(sum({held})) AS held, sum(sum) AS total, max(bucket) AS last",
+        table,
+        where,
+        f"GROUP BY {group}",
+    )
+    if question.counts_only:
+        return select_query("*", f"({heads})", then=f"ORDER BY {group}")
     buckets = select_query(
         f"{keys}, toInt32(at) AS index, toInt64(sum(amount)) AS held, toFloat64(0) AS total, toUInt32(0) AS last",
         f"{table} ARRAY JOIN arrayCumSum(gaps) AS at, amounts AS amount",
         where,
         f"GROUP BY {group}, index",
-    )
-    heads = select_query(
-        f"{keys}, toInt32({_HEAD}) AS index, toInt64(sum(zero)) AS held, sum(sum) AS total, max(bucket) AS last",
-        table,
-        where,
-        f"GROUP BY {group}",
     )
     return select_query("*", f"({buckets} UNION ALL {heads})", then=f"ORDER BY {group}, index")
 

@@ -22,8 +22,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ...core.errors import StoreError
+from ...core.histogram import SCALE
 from .. import schema
-from ..points import PointRow, decode_buckets, stored_rows
+from ..points import PointRow, decode_buckets, no_buckets, stored_rows
 from ..schema import Segment
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
 from . import postgresql, sqlite
@@ -296,7 +297,8 @@ class SqlPoints:
         """Implement `Points.read`; the points are not added up."""
         # A constant in place of unused numbers: the driver creates an object for each value.
         series = "series_id" if question.by else "0"
-        wanted = f"{series}, bucket, metric, stage, scale, zero, sum, histogram"
+        values = f"{SCALE}, count, sum" if question.counts_only else "scale, zero, sum, histogram"
+        wanted = f"{series}, bucket, metric, stage, {values}"
         for statement in _of_segments(question, segments, lambda _: wanted):
             yield from map(_columns, _raw_rows(connection, statement))
 
@@ -424,7 +426,9 @@ def _raw_rows(connection: Connection, statement: Executable) -> Generator[Sequen
 
 
 def _columns(rows: Sequence[Any]) -> Columns:
-    series, times, metric, stage, scale, zero, total, blobs = (map(itemgetter(place), rows) for place in range(8))
+    series, times, metric, stage, scale, zero, total, *blobs = (
+        map(itemgetter(place), rows) for place in range(len(rows[0]))
+    )
     names = list(stage)
     stages = sorted(set(names))
     position = {name: place for place, name in enumerate(stages)}
@@ -437,5 +441,5 @@ def _columns(rows: Sequence[Any]) -> Columns:
         scale=np.fromiter(scale, np.int64, len(rows)),
         zero=np.fromiter(zero, np.int64, len(rows)),
         sum=np.fromiter(total, np.float64, len(rows)),
-        buckets=decode_buckets(list(blobs)),
+        buckets=decode_buckets(list(blobs[0])) if blobs else no_buckets(len(rows)),
     )

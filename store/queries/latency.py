@@ -154,7 +154,7 @@ class Mixture:
 
     def mean_shares(self) -> dict[str, float]:
         """Return the share of the time of all requests by stage."""
-        return self._shares(self._times.amount.sum(axis=1))
+        return self._shares(self._times.amount.sum(axis=1) + self._times.zero)
 
     def at(self, quantile: float) -> PercentileGroup:
         """Return the requests at *quantile*."""

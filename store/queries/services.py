@@ -24,7 +24,7 @@ from .. import schema
 from ..events import EVENT_COLUMNS
 from ..schema import storable_name
 from ..selection import Selection, moment
-from ..storage import Columns, PointQuery, StoreSnapshot, sum_points
+from ..storage import Columns, PointQuery, StoreSnapshot, add_up, sum_points
 from . import latency
 from .fetch import QueryGroup, fetch, fetch_steps, points_with_key, with_service_numbers
 from .frames import frame, stage_frame, utc_times, with_step_times
@@ -63,6 +63,13 @@ class ServiceQueries(QueryGroup):
         """
         with self._snapshot() as snapshot:
             return _fleet(snapshot, Selection(start, end, environment=environment), percentiles)
+
+    def fleet_latency(
+        self, start: datetime, end: datetime, quantile: float, *, environment: str | None = None
+    ) -> dict[str, tuple[int, float]]:
+        """Return the number of requests of each service, and their latency at *quantile* as `fleet` does; in seconds."""
+        with self._snapshot() as snapshot:
+            return _fleet_latency(snapshot, Selection(start, end, environment=environment), quantile)
 
     def fleet_over_time(
         self, start: datetime, end: datetime, step: timedelta, *, environment: str | None = None
@@ -208,8 +215,16 @@ def _fleet(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[
     return made
 
 
+def _fleet_latency(snapshot: StoreSnapshot, selection: Selection, quantile: float) -> dict[str, tuple[int, float]]:
+    columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
+    by_service = {service: add_up(own) for service, own in _split_by_service(snapshot, selection, columns)}
+    return {service: (found.total, found.value_at(quantile).value) for service, found in by_service.items()}
+
+
 def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:
-    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
+    columns, steps = fetch_steps(
+        snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total", counts_only=True), step
+    )
     names, owned = with_service_numbers(snapshot.connection, selection, columns)
     values = {"service": owned.series, "at": steps.of(owned.times), "n": owned.counts}
     made = pd.DataFrame(values).groupby(["service", "at"])["n"].sum().reset_index()
@@ -222,7 +237,7 @@ _MICRO, _NANO = 1e-6, 1e-9
 
 
 def _fleet_waste(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
-    columns = fetch(snapshot, PointQuery(selection, (STAGE_TIME, FAILED_CALL), by="total"))
+    columns = fetch(snapshot, PointQuery(selection, (STAGE_TIME, FAILED_CALL), by="total", counts_only=True))
     names, owned = with_service_numbers(snapshot.connection, selection, columns)
     queued, failed = points_with_key(owned.of(STAGE_TIME), "queue"), owned.of(FAILED_CALL)
     # Weights of `bincount` are floats, which are exact for microseconds up to 285 years.

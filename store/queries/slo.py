@@ -92,7 +92,8 @@ class SloQueries(QueryGroup):
 
 def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds: float | None) -> SloCounts:
     """Return the result of `Reader.slo_counts` for *snapshot*."""
-    columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
+    question = PointQuery(selection, (REQUEST_DURATION,), by="total", counts_only=threshold_seconds is None)
+    columns = fetch(snapshot, question)
     total, bad = _count_bad(columns, failed_series(snapshot, selection), threshold_seconds)
     last = moment(int(columns.times.max())) if len(columns) else None
     return SloCounts(total, bad.value, bad.low, bad.high, last)
@@ -335,7 +336,7 @@ def _tally(snapshot: StoreSnapshot, selection: Selection, indicator: Indicator) 
         found = slo_counts(snapshot, selection, indicator.threshold_seconds)
         return Tally(found.total, found.total, found.bad, found.bad_low, found.bad_high, found.last_at)
     if indicator.kind == "coverage":
-        columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME)))
+        columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), counts_only=True))
         return _sum_series(_coverage(columns, Steps(0, None)), _last_bucket(columns))
     if indicator.kind == "freshness":
         return _sum_series(_freshness(snapshot, selection, indicator, timedelta(seconds=_MINUTE))[0], None)
@@ -390,7 +391,8 @@ def _coverage_over_time(
     snapshot: StoreSnapshot, selection: Selection, indicator: Indicator, step: timedelta
 ) -> tuple[pd.DataFrame, Steps]:
     del indicator  # coverage has no parameters
-    columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION, STAGE_TIME)), step)
+    question = PointQuery(selection, (REQUEST_DURATION, STAGE_TIME), counts_only=True)
+    columns, steps = fetch_steps(snapshot, question, step)
     return _coverage(columns, steps), steps
 
 

@@ -60,7 +60,7 @@ class StepMixtures:
             yield {"at": at, "n": n, "value_seconds": whole, **known}
 
     def _mean(self) -> tuple[Floats, Ints]:
-        return self.latency.sum.sum(axis=1) / self.latency.total, self.times.amount.sum(axis=2)
+        return self.latency.sum.sum(axis=1) / self.latency.total, self.times.by_stage
 
     def _at(self, quantile: float) -> tuple[Floats, Ints]:
         """Return the latency at *quantile* in each step, and the time of its requests by stage; shape (n, stages)."""
@@ -149,7 +149,8 @@ HEAT_COLUMNS = ("at", "low_seconds", "high_seconds", "n", "dominant", "share", "
 def _breakdown_over_time(
     snapshot: StoreSnapshot, selection: Selection, quantile: float | None, step: timedelta
 ) -> pd.DataFrame:
-    columns, steps = fetch_steps(snapshot, PointQuery(selection, BREAKDOWN_METRICS), step)
+    question = PointQuery(selection, BREAKDOWN_METRICS, counts_only=quantile is None)
+    columns, steps = fetch_steps(snapshot, question, step)
     rows = [row for mixed in step_mixtures(columns, steps) for row in mixed.rows(quantile)]
     return with_step_times(stage_frame(("at", "n", "value_seconds"), rows), steps, selection)
 
