@@ -1,11 +1,12 @@
 """What the dashboard costs its reader, in a real browser, beside what peers need for their latency page.
 
-    python benchmarks/dashboard.py [--data FOLDER] [--series N] [--days D] [--rounds N] [--parts ours,controls,memory,peers]
+    python benchmarks/dashboard.py [--data FOLDER] [--series N] [--days D] [--rounds N] [--parts ours,controls,memory,peers,windows]
 
 Against the store of `benchmarks/store.py` (2,000 series, 30 days; --data keeps it): every page opened with an empty cache, every
 control pressed, and an hour of refreshes. Times are medians, from the start of the navigation or the press of the button to the
 last change of the document; the server, the browser and we share the machine. Bytes are as they came over the wire; data is what
-the page fetched for itself, files are scripts, styles and fonts, which a second visit does not fetch again.
+the page fetched for itself, files are scripts, styles and fonts, which a second visit does not fetch again. The part
+windows has no browser: it is the CPU time of the server for pages about 6 hours to a year, in fleets of 10, 40 and 200 services.
 """
 
 from __future__ import annotations
@@ -19,9 +20,12 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fleet import Fleet
+from fleet import make as make_fleet
 from pages import peers
 from pages.hour import hour_of_refreshes
 from pages.visits import VIEWPORT, WATCH, Loaded, chromium, load, middle, pressed, settled
+from pages.windows import costs_by_window
 from playwright.sync_api import Browser, Page
 from storage.dataset import NOW, Shape
 from storage.engines import sqlite
@@ -34,7 +38,8 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
 
-PARTS = ("ours", "controls", "memory", "peers")
+PARTS = ("ours", "controls", "memory", "peers", "windows")
+FLEETS = (Fleet(10, 365, 1), Fleet(40, 365, 1), Fleet(200, 30, 1))
 SERVICE = "service-2"
 SLOS = f"slos: [{{name: speed, service: {SERVICE}, objective: 0.99, threshold: 250ms, window: 30d}}]\n"
 PAGES = {
@@ -159,7 +164,21 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as temporary:
         data = options.data or Path(temporary)
-        measure(Shape(options.series, options.days), data, options.parts.split(","), options.rounds)
+        parts = options.parts.split(",")
+        if "windows" in parts:
+            windows(data, options.rounds)
+        if parts != ["windows"]:
+            measure(Shape(options.series, options.days), data, parts, options.rounds)
+
+
+def windows(data: Path, rounds: int) -> None:
+    """Print the cost of pages by window for each of `FLEETS`, which are kept in *data*."""
+    for fleet in FLEETS:
+        folder = data / f"fleet.{fleet.services}x{fleet.days}d"
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            make_fleet(folder, fleet).close()
+        print(f"{fleet.services} services, {fleet.days} days\n\n{costs_by_window(folder, rounds)}\n", flush=True)
 
 
 def measure(shape: Shape, data: Path, parts: list[str], rounds: int) -> None:

@@ -1,9 +1,9 @@
 """Make the store of a whole fleet, for benchmarks and tests of pages at size.
 
-    python benchmarks/fleet.py FOLDER [--services N] [--days D]
+    python benchmarks/fleet.py FOLDER [--services N] [--days D] [--fine-days F]
 
 FOLDER gets `fleet.db`, an SQLite store that ends at `NOW`, and `slo.yaml`, with an objective for each service. D days are in the
-tiers of hours and coarser, at most 8 of them in those of minutes, and one in steps of 10 s. Each service has a new version every ten
+tiers of hours and coarser, F of them in those of minutes, and an eighth of F in steps of 10 s. Each service has a new version every ten
 days, and failed requests on one day of four. All buckets are drawn from one pool of histograms, in which the coarser ones are sums of
 the finer ones. SQLite joins the pool with the buckets and inserts the rows in the order of their key, without a Python object
 for each row.
@@ -33,8 +33,6 @@ from stagelens.store.points import Ints
 from stagelens.store.schema import SLOT_SECONDS, TIERS, floor_to, tier_code
 from stagelens.store.series import SeriesIndex, SeriesNumbers
 
-# Retention of the finer tiers; the others have all days.
-_KEPT_SECONDS = {tier: DAY if tier < MINUTE else 8 * DAY for tier in TIERS if tier < HOUR}
 _RELEASE_DAYS, _ERROR_DAYS = 10, 4
 _PART = 1_300_000
 _KINDS_OF_SERVICES = ("ranking", "vision", "speech", "search", "chat", "fraud", "pricing", "embedding")
@@ -56,10 +54,12 @@ class Fleet:
     Args:
         services: Number of services.
         days: Number of whole days with data, before the day of `NOW`.
+        fine_days: Number of days in the tiers of minutes; an eighth of it is in the finest tier.
     """
 
     services: int = 40
     days: int = 30
+    fine_days: int = 8
 
     @property
     def start(self) -> int:
@@ -73,7 +73,10 @@ class Fleet:
 
     def kept_from(self, tier: int) -> int:
         """Return the start of the first bucket of *tier*, in Unix seconds."""
-        return max(self.start, floor_to(NOW - _KEPT_SECONDS.get(tier, NOW), HOUR))
+        if tier >= HOUR:
+            return self.start
+        kept = self.fine_days * DAY if tier >= MINUTE else self.fine_days * DAY // 8
+        return max(self.start, floor_to(NOW - kept, HOUR))
 
     def series_by_day(self, service: int) -> Iterator[tuple[int, Series]]:
         """Yield each day, by its start in Unix seconds, and the series with requests on it."""
@@ -254,10 +257,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--services", type=int, default=Fleet().services)
     parser.add_argument("--days", type=int, default=Fleet().days)
+    parser.add_argument("--fine-days", type=int, default=Fleet().fine_days)
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
     began = time.process_time()
-    store = make(options.folder, Fleet(options.services, options.days))
+    store = make(options.folder, Fleet(options.services, options.days, options.fine_days))
     tiers: Mapping[int, int] = {tier.seconds: tier.rows for tier in store.read.storage().tiers}
     store.close()
     size = (options.folder / "fleet.db").stat().st_size / 1e9

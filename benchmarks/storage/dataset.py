@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,7 +24,7 @@ SERVICES, VERSIONS, STATUSES = 5, 2, ("ok", "error")
 # How much is written at once: what the roll-up to minutes writes in one transaction. [seconds]
 CHUNK = 300
 # Coarser tiers keep all there is.
-_KEPT_SECONDS = {10: DAY, MINUTE: 8 * DAY}
+_KEPT_SECONDS = {tier: DAY if tier < MINUTE else 8 * DAY for tier in TIERS if tier < HOUR}
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class Shape:
 
     Args:
         n_series: Rows of one bucket.
-        days: Days at one hour, up to `NOW`; at most 8 of them by the minute and one in steps of 10 s.
+        days: Days before the day of `NOW`; at most 8 of them by the minute and one in steps of 10 s.
     """
 
     n_series: int
@@ -59,8 +60,8 @@ class Shape:
 
     def kept_from(self, tier: int) -> int:
         """Return the first moment that is kept at *tier*."""
-        whole = self.days * DAY
-        return floor_to(NOW - min(_KEPT_SECONDS.get(tier, whole), whole), HOUR)
+        first = floor_to(NOW, DAY) - self.days * DAY
+        return max(first, floor_to(NOW - _KEPT_SECONDS[tier], HOUR)) if tier in _KEPT_SECONDS else first
 
     def watermark(self, tier: int) -> int:
         """Return the end of what is rolled up to *tier*."""
@@ -97,8 +98,9 @@ class Rows:
                 yield TIERS[0], range(at, floor_to(end, 10), 10)
             if end > shape.kept_from(MINUTE):
                 yield MINUTE, range(at, min(end, shape.watermark(MINUTE)), MINUTE)
-            if (at + CHUNK) % HOUR == 0 and at < shape.watermark(HOUR):
-                yield HOUR, range(floor_to(at, HOUR), at + 1, HOUR)
+            for tier in TIERS[2:]:
+                if (at + CHUNK) % tier == 0 and shape.kept_from(tier) <= at < shape.watermark(tier):
+                    yield tier, range(at + CHUNK - tier, at + CHUNK, tier)
 
     def rows(self, tier: int, buckets: range, part: int) -> list[PointRow]:
         """Return the rows of *buckets*: of the finest tier bucket by bucket, of others with their totals, in the order of the key."""
@@ -130,10 +132,10 @@ class Rows:
         return [row._replace(metric=-row.metric, series_id=self._totals[row.series_id]) for row in rows]
 
     def _draws(self, tier: int, bucket: int) -> Ints:
-        """Return the draw of each stream: an hour is drawn, its minutes and their steps are what was added up to it."""
-        random = np.random.default_rng(floor_to(bucket, HOUR))
-        hour = random.integers(self._pools[HOUR].draws, size=len(self._shape.streams))
-        if tier == HOUR:
-            return hour
-        minute = self._pools[HOUR].parts[hour, bucket % HOUR // MINUTE]
-        return minute if tier == MINUTE else self._pools[MINUTE].parts[minute, bucket % MINUTE // 10]
+        """Return the draw of each stream: a day is drawn, its parts are what was added up to it."""
+        random = np.random.default_rng(floor_to(bucket, DAY))
+        found = random.integers(self._pools[TIERS[-1]].draws, size=len(self._shape.streams))
+        for fine, coarse in reversed([*pairwise(TIERS)]):
+            if coarse > tier:
+                found = self._pools[coarse].parts[found, bucket % coarse // fine]
+        return found

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from stagelens.store import Store
 from stagelens.store.engines.clickhouse import ClickHouseServer, parse_url
-from stagelens.store.schema import TIERS
+from stagelens.store.schema import TIERS, tier_width
 
 from .dataset import NOW
 
@@ -152,7 +152,7 @@ def tier_bytes(store: Store, site: Site) -> dict[int, int]:
     if site.points_url is not None:
         query = "SELECT splitByChar(',', partition)[1] AS tier, sum(bytes_on_disk) FROM system.parts WHERE active GROUP BY tier"
         server = ClickHouseServer.open(parse_url(site.points_url))
-        return {int(str(tier).strip("()' ")): int(size) for tier, size in server.rows(query)}
+        return {tier_width(int(str(code).strip("()' "))): int(size) for code, size in server.rows(query)}
     if store.engine.dialect.name == "sqlite":
         return {}
     sizes: dict[int, int] = dict.fromkeys(TIERS, 0)
@@ -161,5 +161,5 @@ def tier_bytes(store: Store, site: Site) -> dict[int, int]:
     )
     with store.engine.connect() as connection:
         for name, size in connection.execute(query):
-            sizes[int(name.split("_")[1])] += size
+            sizes[tier_width(int(name.split("_")[1]))] += size
     return sizes

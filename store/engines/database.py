@@ -22,7 +22,6 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ...core.errors import StoreError
-from ...core.histogram import SCALE
 from .. import schema
 from ..points import PointRow, decode_buckets, no_buckets, stored_rows
 from ..schema import Segment
@@ -297,7 +296,7 @@ class SqlPoints:
         """Implement `Points.read`; the points are not added up."""
         # A constant in place of unused numbers: the driver creates an object for each value.
         series = "series_id" if question.by else "0"
-        values = f"{SCALE}, count, sum" if question.counts_only else "scale, zero, sum, histogram"
+        values = "scale, count, sum" if question.counts_only else "scale, zero, sum, histogram"
         wanted = f"{series}, bucket, metric, stage, {values}"
         for statement in _of_segments(question, segments, lambda _: wanted):
             yield from map(_columns, _raw_rows(connection, statement))

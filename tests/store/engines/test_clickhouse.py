@@ -140,7 +140,7 @@ def query_result(site: Site, question: PointQuery, steps: Steps | None) -> dict[
     """Return a complete result by step, series, metric, stage and scale."""
     segment = Segment(10, NOON - 900, NOON)
     with database.reading(site.store.engine) as connection:
-        pieces = list(site.store.points.read(connection, question, segment, steps))
+        pieces = list(site.store.points.read(connection, question, [segment], steps))
     summed = sum_points(join_columns(pieces), steps, apart=question.by is not None)
     starts = steps.of(summed.times) if steps else np.zeros(len(summed), np.int64)
     return {
@@ -163,13 +163,15 @@ def _points(columns: Columns) -> Sequence[object]:
     by=st.sampled_from(["series", "total", None]),
     width=st.sampled_from([None, 10, 70, 300]),
     route=st.sampled_from([None, "/a"]),
+    counts_only=st.booleans(),
 )
-def test_sums_on_the_server_equal_numpy(
+def test_sums_on_the_server_equal_numpy(  # noqa: PLR0917 - generated
     twins: Twins,
     batches: list[list[tuple[str, Point]]],
     by: Literal["series", "total"] | None,
     width: int | None,
     route: str | None,
+    counts_only: bool,
 ) -> None:
     """Sums on the server equal those of numpy bit for bit, at mixed scales and over several writes."""
     service = f"service-{next(_services)}"
@@ -182,7 +184,7 @@ def test_sums_on_the_server_equal_numpy(
             one.store.write([Batch(f"{service}-{place}", named)])
     options = {} if route is None else {"route": route}
     selection = twins.sqlite.around(service=service, **options)
-    question = PointQuery(selection, sorted(METRICS), by)
+    question = PointQuery(selection, sorted(METRICS), by, counts_only=counts_only)
     steps = None if width is None else Steps(NOON - 900, width)
 
     assert query_result(twins.clickhouse, question, steps) == query_result(twins.sqlite, question, steps)
@@ -204,10 +206,10 @@ def test_rows_round_trip_unchanged(twins: Twins, points: list[tuple[str, Point]]
         one.store.write([Batch(service, named)])
         with database.reading(one.store.engine) as connection:
             points_of = one.store.points
-            seen = sorted(points_of.seen(connection, question, segment), key=lambda row: row.series_id)
+            seen = sorted(points_of.seen(connection, question, [segment]), key=lambda row: row.series_id)
             rows = sorted(points_of.load(connection, 10, NOON - 900, NOON))
             first = points_of.first_bucket(connection, 10, NOON - 300), points_of.first_bucket(connection, 60, 0)
-            found.append((seen, rows, first, points_of.number(connection, question, segment)))
+            found.append((seen, rows, first, points_of.number(connection, question, [segment])))
 
     assert found[0] == found[1]
 

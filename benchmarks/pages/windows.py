@@ -1,0 +1,68 @@
+"""CPU time of the server for pages about windows of different lengths."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from statistics import median
+
+from fleet import open_store
+from storage.dataset import NOW
+from storage.tables import table
+
+from stagelens.alerts.objectives.slo_file import LiveSloFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.web.app import build
+from stagelens.store import Store
+
+WINDOWS = ("6h", "24h", "7d", "30d", "90d", "365d")
+SERVICE = "vision-1"
+PAGES = {
+    "overview": "/",
+    "service": f"/s/{SERVICE}",
+    "compare": f"/compare?svc={SERVICE}",
+    "traces": "/traces",
+    "SLO": "/slo",
+    "capacity": f"/s/{SERVICE}/capacity",
+}
+
+
+def costs_by_window(folder: Path, rounds: int) -> str:
+    """Return the table of the pages by window: CPU-s of the first visit of all, and of the next browser."""
+    store = open_store(folder)
+    rows: list[tuple[str, ...]] = []
+    for name, path in PAGES.items():
+        found = [page_costs(store, folder, with_window(path, window), rounds) for window in WINDOWS]
+        rows.append((name, *(f"{first:.2f} / {following:.2f}" for first, following in found)))
+    store.close()
+    return table(("page, CPU-s of the first visit / of the next browser", *WINDOWS), rows)
+
+
+def with_window(path: str, window: str) -> str:
+    """Return the address *path* about the last *window*, such as `30d`."""
+    return f"{path}{'&' if '?' in path else '?'}from=now-{window}"
+
+
+def page_costs(store: Store, folder: Path, path: str, rounds: int) -> tuple[float, float]:
+    """Return the medians of the CPU time of the first visit to *path* with an empty server cache, and of the next browser's visit."""
+    costs: list[list[float]] = [[], []]
+    # The first round imports and compiles what every round needs.
+    for number in range(rounds + 1):
+        alerts = AlertsReader(store, LiveSloFile(folder / "slo.yaml", {}))
+        config = DashboardConfig()
+        server = build(Source(store, alerts, lambda: NOW, config=config), config).server
+        # Dash sets itself up with its first request.
+        server.test_client().get("/healthz")
+        for visit in costs:
+            client, before = server.test_client(), time.process_time()
+            response = client.get(path)
+            length = len(response.data)
+            spent = time.process_time() - before
+            if response.status_code != 200 or not length:
+                msg = f"{path} answered {response.status_code}"
+                raise SystemExit(msg)
+            if number:
+                visit.append(spent)
+    return median(costs[0]), median(costs[1])
