@@ -72,7 +72,7 @@ def _sizes(store: Store, sizes: dict[int, int]) -> list[tuple[str, ...]]:
                 f"{sizes[tier] / int(rows):.0f}",
                 f"{size / rows:.0f}",
             )
-            for tier, rows, size in connection.execute(held.order_by(ledger.c.tier))
+            for tier, rows, size in sorted(connection.execute(held).all())
         ]
 
 
