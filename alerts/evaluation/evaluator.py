@@ -118,10 +118,11 @@ class Evaluator:
     def _slos(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
     ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
-        read, policy, url = self._store.read, self._policy, definitions.dashboard_url
-        for slo in definitions.slos:
-            cause = cause_of_slo(slo)
-            yield cause, partial(evaluate_slo, read, slo, policy, now, before=before.get(cause), dashboard_url=url)
+        policy, url = self._policy, definitions.dashboard_url
+        with self._store.read.together() as read:
+            for slo in definitions.slos:
+                cause = cause_of_slo(slo)
+                yield cause, partial(evaluate_slo, read, slo, policy, now, before=before.get(cause), dashboard_url=url)
 
     def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]

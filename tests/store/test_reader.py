@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from sqlalchemy import event as engine_events
 from sqlalchemy import select
 
 from stagelens.store import Event, Store, schema
@@ -16,7 +17,7 @@ from stagelens.store.engines import database
 from stagelens.store.reader import filtered_engine
 from tests.store.questions import query_results
 from tests.support.environments import fill
-from tests.support.raw_requests import NOON, Site
+from tests.support.raw_requests import NOON, Request, Series, Site
 
 ENVIRONMENTS = ("prod", "staging", "")
 # Queries that count the writes and agents of the whole store; the dashboard does not show them to such a reader.
@@ -90,3 +91,28 @@ def test_an_unknown_table_is_empty(sqlite_site: Callable[..., Site]) -> None:
 
     assert found[0] == []
     assert {row.instance for row in found[1]} <= {f"prod-{number}" for number in range(6)}
+
+
+def test_queries_together_equal_single_queries(site: Callable[..., Site]) -> None:
+    """Queries about several services in one transaction have the results of single queries, also of a restricted reader."""
+    one = site()
+    fill(one, ENVIRONMENTS)
+    for read in (one.store.read, one.store.read.within(frozenset({"prod"}))):
+        with read.together() as shared:
+            for service in (*one.store.services(), "unknown"):
+                around = one.around(service=service)
+                expected = query_results(cast("Store", SimpleNamespace(read=read)), around)
+                assert query_results(cast("Store", SimpleNamespace(read=shared)), around) == expected
+
+
+def test_queries_together_read_points_twice(sqlite_site: Callable[..., Site]) -> None:
+    """The first query reads one service, the second all services, and the others nothing."""
+    one = sqlite_site()
+    one.write([Request({"forward": 1_000_000}, series=Series(f"service-{number}", "1")) for number in range(6)])
+    read: list[str] = []
+    engine_events.listen(one.store.engine, "before_cursor_execute", lambda *arguments: read.append(arguments[2]))
+    with one.store.read.together() as shared:
+        counts = [shared.latency(one.around(service=f"service-{number}")).count for number in range(6)]
+
+    assert counts == [1] * 6
+    assert sum("histogram FROM points" in statement for statement in read) == 2
