@@ -6,14 +6,11 @@ the services it covers, so that all parts of a page agree and a query runs once.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from threading import Lock
-from typing import Any, ParamSpec, Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import pandas as pd
 
@@ -25,14 +22,13 @@ from ..analysis.costs import Costs
 from ..analysis.slo_status import URGENCY
 from ..store import Reader, Selection, Store, StoreState
 from ..store.events import Event
+from ..store.query_cache import QueryCache
 from ..store.schema import storable_name as stored
 from .access import EVERYTHING, ReaderAccess, Role
 from .config import DashboardConfig
 from .incident_actions import IncidentActions
 from .view import BUCKET_SECONDS, View
 
-# Assumed size of a result that is not a table, or of each element of a list. [bytes]
-_SMALL_BYTES = 10_000
 P = ParamSpec("P")
 T = TypeVar("T")
 # Windows advance by one bucket every 10 s, so most cached results are never requested again.
@@ -291,72 +287,3 @@ def _parts(slo: Slo, about: Selection) -> list[tuple[str | None, str | None]]:
     pairs = list(zip(promised, (about.version, about.model, about.route), strict=True))
     # A view of all environments also shows objectives of a single environment.
     return [*pairs, (slo.environment, about.environment or slo.environment)]
-
-
-@dataclass(slots=True)
-class _CachedResult:
-    """Result of one query, or the future of it; the size is known once the result is available."""
-
-    revision: Hashable
-    future: Future[Any]
-    size: int = _SMALL_BYTES
-
-
-class QueryCache:
-    """Bounded cache of query results, least recently used evicted first. Thread-safe.
-
-    Args:
-        most_bytes: Limit of the estimated size of all results. [bytes]
-    """
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most_bytes = most_bytes
-        self._lock = Lock()
-        self._entries: OrderedDict[Hashable, _CachedResult] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: Hashable, revision: Hashable, compute: Callable[[], Any]) -> Any:
-        """Return the cached result of *key* at *revision*, or compute it with *compute*.
-
-        Concurrent callers of the same key wait for the first one. An error is raised to all of them and is not cached.
-        """
-        with self._lock:
-            entry = self._entries.get(key)
-            known = entry is not None and entry.revision == revision
-            if entry is None or not known:
-                entry = _CachedResult(revision, Future())
-                self._forget(key)
-                self._entries[key] = entry
-                self._bytes += entry.size
-            self._entries.move_to_end(key)
-        if not known:
-            self._compute(key, entry, compute)
-        return entry.future.result()
-
-    def _compute(self, key: Hashable, entry: _CachedResult, compute: Callable[[], Any]) -> None:
-        try:
-            found = compute()
-        except BaseException as error:
-            with self._lock:
-                if self._entries.get(key) is entry:
-                    self._forget(key)
-            entry.future.set_exception(error)
-            raise
-        with self._lock:
-            if self._entries.get(key) is entry:
-                grown = _estimated_bytes(found) - entry.size
-                entry.size += grown
-                self._bytes += grown
-                while self._bytes > self._most_bytes and len(self._entries) > 1:
-                    self._forget(next(iter(self._entries)))
-        entry.future.set_result(found)
-
-    def _forget(self, key: Hashable) -> None:
-        forgotten = self._entries.pop(key, None)
-        self._bytes -= forgotten.size if forgotten else 0
-
-
-def _estimated_bytes(found: object) -> int:
-    if isinstance(found, pd.DataFrame):
-        return _SMALL_BYTES + int(found.memory_usage().sum())
-    return _SMALL_BYTES * max(len(found), 1) if isinstance(found, dict | list | tuple) else _SMALL_BYTES  # pyright: ignore[reportUnknownArgumentType] - only the number of elements matters

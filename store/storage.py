@@ -147,6 +147,12 @@ class Columns:
         """Sum of the counts (or microseconds) of each point; shape (n,)."""
         return self.zero + self.buckets.totals
 
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, in bytes."""
+        parts = (self.times, self.series, self.metric, self.stage, self.scale, self.zero, self.sum)
+        return sum(each.nbytes for each in (*parts, self.buckets.offsets, self.buckets.index, self.buckets.amount))
+
     def where(self, chosen: NDArray[np.bool_]) -> Columns:
         """Return the points in the mask *chosen*, of shape (n,)."""
         lengths = self.buckets.lengths

@@ -17,6 +17,7 @@ from .engines import database
 from .engines.database import SqlPoints
 from .events import Event
 from .queries.state import StoreQueries
+from .query_cache import ClosedPoints
 from .records import Batch
 from .retention import (
     Retention,
@@ -106,7 +107,9 @@ class Store:
         """Reader of the store, with all queries."""
         from .reader import Reader  # noqa: PLC0415 - with pandas, which a collector can do without
 
-        return Reader(self.engine, self.points, self._retention, self._caps, self._clock)
+        # The closed buckets are cached for all readers together.
+
+        return Reader(self.engine, ClosedPoints(self.points), self._retention, self._caps, self._clock)
 
     @contextmanager
     def transaction(self) -> Generator[Connection]:

@@ -13,8 +13,9 @@ import pytest
 
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION
-from stagelens.dashboard.source import QueryCache, Source
+from stagelens.dashboard.source import Source
 from stagelens.store import Batch, Point, Selection, Series, Store
+from stagelens.store.query_cache import QueryCache
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 CAPACITY = 1_000_000

@@ -1,0 +1,158 @@
+"""Bounded cache of results, and the points of closed buckets in it.
+
+Points of closed buckets change only if late data arrive or data are deleted. Both change the ledger, so that its rows tell whether a
+cached sum is still valid; new data do not affect it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from threading import Lock
+from typing import Any
+
+from sqlalchemy import Connection, func, select
+
+from . import schema
+from .schema import Segment, ceil_to, floor_to
+from .storage import Columns, PointQuery, SeriesSeen, Steps, StoredPoints, join_columns, sum_points
+
+# Assumed size of a result that is not a table, or of each element of a list. [bytes]
+_SMALL_BYTES = 10_000
+# Points are cached from this tier on, of segments with at least this number of buckets.
+_CACHED_TIER, _CACHED_BUCKETS = 3600, 4
+_CACHED_BYTES = 32_000_000
+_ANY_TIME = datetime.fromtimestamp(0, UTC)
+
+
+class ClosedPoints:
+    """Points whose closed buckets are cached, see `StoredPoints`.
+
+    Args:
+        points: Storage of the points.
+    """
+
+    def __init__(self, points: StoredPoints) -> None:
+        self._points = points
+        self._cache = QueryCache(_CACHED_BYTES)
+
+    def read(
+        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
+    ) -> Iterator[Columns]:
+        """Implement `StoredPoints.read`."""
+        closed = [each for each in segments if _is_cached(each)]
+        yield from self._points.read(connection, question, [each for each in segments if each not in closed], steps)
+        selection = replace(question.selection, start=_ANY_TIME, end=_ANY_TIME)
+        about = replace(question, selection=selection, metrics=tuple(question.metrics))
+        width = None if steps is None else steps.width
+        for segment in closed:
+            # The same steps for every window, whose start moves.
+            own = None if width is None else Steps(floor_to(segment.start, width), width)
+
+            def read(segment: Segment = segment, own: Steps | None = own) -> Columns:
+                pieces = self._points.read(connection, question, [segment], own)
+                return sum_points(join_columns(list(pieces)), own, apart=question.by is not None)
+
+            yield self._cache.get((about, segment, own), _version(connection, segment), read)
+
+    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
+        """Implement `StoredPoints.seen`."""
+        return self._points.seen(connection, question, segments)
+
+    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
+        """Implement `StoredPoints.number`."""
+        return self._points.number(connection, question, segments)
+
+    def freed_seconds(self, tier: int) -> int:
+        """Implement `StoredPoints.freed_seconds`."""
+        return self._points.freed_seconds(tier)
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Implement `StoredPoints.used_bytes`."""
+        return self._points.used_bytes(connection)
+
+
+def _is_cached(segment: Segment) -> bool:
+    return segment.tier >= _CACHED_TIER and segment.end - segment.start >= _CACHED_BUCKETS * segment.tier
+
+
+def _version(connection: Connection, segment: Segment) -> Hashable:
+    """Return the number and size of the rows in the slots of *segment*, which every late or deleted row changes."""
+    table, width = schema.ledger.c, schema.SLOT_SECONDS[segment.tier]
+    slots = table.slot >= floor_to(segment.start, width), table.slot < ceil_to(segment.end, width)
+    statement = select(func.sum(table.rows), func.sum(table.bytes)).where(table.tier == segment.tier, *slots)
+    return tuple(connection.execute(statement).one())
+
+
+@dataclass(slots=True)
+class _CachedResult:
+    """Result of one query, or the future of it; the size is known once the result is available."""
+
+    revision: Hashable
+    future: Future[Any]
+    size: int = _SMALL_BYTES
+
+
+class QueryCache:
+    """Bounded cache of query results, least recently used evicted first. Thread-safe.
+
+    Args:
+        most_bytes: Limit of the estimated size of all results. [bytes]
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._lock = Lock()
+        self._entries: OrderedDict[Hashable, _CachedResult] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: Hashable, revision: Hashable, compute: Callable[[], Any]) -> Any:
+        """Return the cached result of *key* at *revision*, or compute it with *compute*.
+
+        Concurrent callers of the same key wait for the first one. An error is raised to all of them and is not cached.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            known = entry is not None and entry.revision == revision
+            if entry is None or not known:
+                entry = _CachedResult(revision, Future())
+                self._forget(key)
+                self._entries[key] = entry
+                self._bytes += entry.size
+            self._entries.move_to_end(key)
+        if not known:
+            self._compute(key, entry, compute)
+        return entry.future.result()
+
+    def _compute(self, key: Hashable, entry: _CachedResult, compute: Callable[[], Any]) -> None:
+        try:
+            found = compute()
+        except BaseException as error:
+            with self._lock:
+                if self._entries.get(key) is entry:
+                    self._forget(key)
+            entry.future.set_exception(error)
+            raise
+        with self._lock:
+            if self._entries.get(key) is entry:
+                grown = _estimated_bytes(found) - entry.size
+                entry.size += grown
+                self._bytes += grown
+                while self._bytes > self._most_bytes and len(self._entries) > 1:
+                    self._forget(next(iter(self._entries)))
+        entry.future.set_result(found)
+
+    def _forget(self, key: Hashable) -> None:
+        forgotten = self._entries.pop(key, None)
+        self._bytes -= forgotten.size if forgotten else 0
+
+
+def _estimated_bytes(found: Any) -> int:
+    if isinstance(found, Columns):
+        return _SMALL_BYTES + found.nbytes
+    if hasattr(found, "memory_usage"):
+        return _SMALL_BYTES + int(found.memory_usage().sum())
+    return _SMALL_BYTES * max(len(found), 1) if isinstance(found, dict | list | tuple) else _SMALL_BYTES  # pyright: ignore[reportUnknownArgumentType] - only the number of elements matters

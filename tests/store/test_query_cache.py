@@ -1,0 +1,73 @@
+"""Closed buckets are read once, until late data or a deletion changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import event
+
+from tests.support.raw_requests import NOON, Request, Series, Site
+
+DAY = 86_400
+SERIES = Series("shop", "1")
+
+
+def fill(one: Site) -> Site:
+    """Write a request in each of many hours up to two in the morning, and roll up."""
+    for hours in range(-20 * 24, 15, 6):
+        one.clock.now = NOON + 3600 * hours
+        one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 60, SERIES)])
+    one.clock.now = NOON + 14 * 3600
+    one.store.maintain()
+    return one
+
+
+def count(one: Site) -> int:
+    """Return the number of requests of `SERIES` in the last twenty days."""
+    now = int(one.clock.now)
+    return one.store.read.latency(one.between(now - 20 * DAY, now + 10, service="shop")).count
+
+
+def reads_of_days(one: Site, query: Callable[[], object]) -> int:
+    """Return how often *query* reads the tier of days."""
+    statements: list[str] = []
+
+    def note(*arguments: object) -> None:
+        statements.append(str(arguments[2]))
+
+    event.listen(one.store.engine, "before_cursor_execute", note)
+    query()
+    event.remove(one.store.engine, "before_cursor_execute", note)
+    return sum("histogram FROM points WHERE tier = 24" in each for each in statements)
+
+
+def test_new_data_do_not_void_closed_days(sqlite_site: Callable[..., Site]) -> None:
+    """With new requests at each look and a moving window, the closed days are read once."""
+    one = fill(sqlite_site())
+    before = count(one)
+
+    def look() -> int:
+        one.clock.now += 10
+        one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 1, SERIES)])
+        return count(one)
+
+    assert reads_of_days(one, look) == 0
+    assert look() == before + 2
+
+
+def test_late_data_are_in_the_next_result(site: Callable[..., Site]) -> None:
+    """A request that arrives for a closed day, after the day was read, is counted."""
+    one = fill(site())
+    before = count(one)
+    one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 3 * 3600, SERIES)])
+
+    assert count(one) == before + 1
+
+
+def test_a_deleted_service_is_not_in_the_next_result(site: Callable[..., Site]) -> None:
+    """After a service was deleted, its closed days have no requests."""
+    one = fill(site())
+    before = count(one)
+    one.store.forget(["shop"])
+
+    assert (before > 0, count(one)) == (True, 0)
