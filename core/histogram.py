@@ -31,7 +31,7 @@ from statistics import NormalDist
 from typing import Any
 
 SCALE = 5
-_BUCKETS_A_DOUBLING = 2**SCALE
+BUCKETS_A_DOUBLING = 2**SCALE
 # OpenTelemetry allows scales from -10 to 20.
 MIN_SCALE, MAX_SCALE = -10, 20
 # Durations below a nanosecond, the resolution of clocks, count as zero.
@@ -134,7 +134,7 @@ class Histogram:
             self.zero += 1
             return
         # `bucket_index` inlined; scaling by a power of two is exact.
-        index = ceil(log2(value) * _BUCKETS_A_DOUBLING) - 1
+        index = ceil(log2(value) * BUCKETS_A_DOUBLING) - 1
         buckets = self.buckets
         buckets[index] = buckets.get(index, 0) + 1
 

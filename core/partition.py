@@ -41,16 +41,19 @@ def partition(intervals: Collection[Interval], t0: int, t1: int) -> dict[str, in
     outermost: list[tuple[int, int]] = []
     now = t0
     for stage, start, end in intervals:
-        if not (t0 <= start <= end <= t1 and now <= end):
-            return _swept(intervals, t0, t1)
         spent = end - start
-        if start < now:
+        if start >= now:
+            if not start <= end <= t1:
+                return _swept(intervals, t0, t1)
+        elif not (t0 <= start and now <= end <= t1):
+            return _swept(intervals, t0, t1)
+        else:
             while outermost and outermost[-1][0] >= start:
-                inside = outermost.pop()
-                if inside == (start, end):
+                started, ended = outermost.pop()
+                if started == start and ended == end:
                     # The order of charts decides.
                     return _swept(intervals, t0, t1)
-                spent -= inside[1] - inside[0]
+                spent -= ended - started
             if outermost and outermost[-1][1] > start:
                 return _swept(intervals, t0, t1)
         outermost.append((start, end))

@@ -88,6 +88,8 @@ def trace_draw(facts: dict[str, Any]) -> int | None:
     '0x8448eb211c80319c'
     """
     ids, parent = facts.get("@trace"), facts.get("@parent")
+    if not ids and not parent and "@traceparent" not in facts:
+        return None
     try:
         trace_id = ids[0] if ids else parent.trace_id if parent else facts["@traceparent"].strip()[3:35]
         return int(trace_id[16:], 16)
