@@ -134,9 +134,9 @@ class AsgiExchange:
         "_body_read",
         "_disconnected",
         "_ended",
-        "_finished",
         "_headers",
         "_marks",
+        "_named_by",
         "_receive",
         "_scope",
         "_send",
@@ -145,6 +145,7 @@ class AsgiExchange:
         "_status",
         "_stream",
         "error_type",
+        "finished",
         "handling",
         "mounts",
         "route",
@@ -161,14 +162,28 @@ class AsgiExchange:
         self._stream: ResponseStream | None = None
         # Size of the response body so far, -1 if the server sends a file. [bytes]
         self._size = 0
-        self._body_read = self._disconnected = self._finished = False
+        self._body_read = self._disconnected = False
+        # Whether the record was passed on.
+        self.finished = False
         # Class of an exception for which the framework has sent the response.
         self.error_type = ""
         # Start of the running handler, 0 if none runs.
         self.handling = 0
         self.mounts = ""
         self.route = ""
+        self._named_by: object = None
         self._start = self._read_head()
+
+    def name_once(self, route: Any, scope: Scope) -> bool:
+        """Name the request after *route* in *scope*; return False if it already is: FastAPI's method calls that of Starlette."""
+        if route is self._named_by:
+            return False
+        self._named_by = route
+        try:
+            self.name(_template(route, scope))
+        except Exception:
+            log_failure("naming a route")
+        return True
 
     def name(self, template: str) -> None:
         """Set the route to the prefixes of the mounts followed by *template*; the current task runs the handler."""
@@ -192,7 +207,11 @@ class AsgiExchange:
                 self._mark(started)
             raise
         try:
-            self._received(message, started)
+            if message["type"] == "http.disconnect":
+                self._disconnected = True
+            if not self._body_read:
+                self._mark(started)
+                self._body_read = not message.get("more_body", False)
         except Exception:
             log_failure("timing a request body")
         return message
@@ -208,81 +227,70 @@ class AsgiExchange:
             self._mark(started)
             raise
         try:
-            self._sent(message, started)
+            ended = clock()
+            more = message.get("more_body", False)
+            if (not more or ended - started > MIN_CHUNK_NS) and len(self._marks) < MAX_MARKS:
+                self._marks.extend(("network", started, ended))
+            kind = message["type"]
+            if kind == "http.response.start":
+                self._status = message["status"]
+                self._headers = message.get("headers", ())
+            elif kind in LAST_MESSAGES:
+                self._sent_body(message, started, more)
         except Exception:
             log_failure("timing a response")
 
     def close(self, error_type: str) -> None:
         """Finish the record if the last byte was never sent, because the application returned, raised or was cancelled."""
-        if self._finished:
+        if self.finished:
             return
         if not self._status and not self._disconnected:
             # The server sends an error response for an application that sends none.
             self._status = 500
         self._finish(error_type)
 
-    def _received(self, message: Message, started: int) -> None:
-        self._disconnected = self._disconnected or message["type"] == "http.disconnect"
-        if not self._body_read:
-            self._mark(started)
-            self._body_read = not message.get("more_body", False)
-
-    def _sent(self, message: Message, started: int) -> None:
-        kind, more = message["type"], message.get("more_body", False)
-        if not more or clock() - started > MIN_CHUNK_NS:
-            self._mark(started)
-        if kind == "http.response.start":
-            self._status = message["status"]
-            self._headers = message.get("headers", ())
-        elif kind in LAST_MESSAGES:
-            body = message.get("body")
-            if body:
-                self._size += len(body)
-                self._chunk(started, more)
-            elif kind != "http.response.body":
-                self._size = -1
-            if not more:
-                self._last_byte()
-
-    def _chunk(self, at: int, more: bool) -> None:
-        if self._stream is not None:
-            self._stream.add(at)
-        elif more:
-            self._stream = ResponseStream(at)
-
-    def _last_byte(self) -> None:
-        self._ended = clock()
-        # A 500 may be the response to an exception, whose class is known later, in `close`.
-        if self._status < FAILED:
-            self._finish("")
+    def _sent_body(self, message: Message, started: int, more: bool) -> None:
+        body = message.get("body")
+        if body:
+            self._size += len(body)
+            if self._stream is not None:
+                self._stream.add(started)
+            elif more:
+                self._stream = ResponseStream(started)
+        elif message["type"] != "http.response.body":
+            self._size = -1
+        if not more:
+            self._ended = clock()
+            # A 500 may be the response to an exception, whose class is known later, in `close`.
+            if self._status < FAILED:
+                self._finish("")
 
     def _finish(self, error_type: str) -> None:
-        self._finished = True
-        ended = self._ended or clock()
-        route = UNMATCHED
+        self.finished = True
+        marks, ended, route = self._marks, self._ended or clock(), self.route
         try:
-            route = self._template()
-            self._marks.extend(self._stream_facts())
+            if not route:
+                route = UNMATCHED
+                route = self._template()
+            if self._stream is not None:
+                marks.extend(self._stream_facts(self._stream))
         except Exception:
             log_failure("describing a request")
         if not error_type and self._status >= FAILED:
             error_type = self.error_type
-        self.end_handler()
-        self._marks.extend(("framework", self._marks[1], ended, "@response_size", self._size, 0))
-        finish(self._marks, self._start, ended, route, error_type, self._status)
+        if self.handling:
+            self.end_handler()
+        marks.extend(("framework", marks[1], ended, "@response_size", self._size, 0))
+        finish(marks, self._start, ended, route, error_type, self._status)
 
-    def _stream_facts(self) -> Marks:
-        if self._stream is None or any(name.lower() == b"content-length" for name, _ in self._headers):
-            return []
-        return self._stream.facts()
+    def _stream_facts(self, stream: ResponseStream) -> Marks:
+        return [] if any(name.lower() == b"content-length" for name, _ in self._headers) else stream.facts()
 
     def _mark(self, started: int) -> None:
         if len(self._marks) < MAX_MARKS:
             self._marks.extend(("network", started, clock()))
 
     def _template(self) -> str:
-        if self.route:
-            return self.route
         # A custom route class, or a mounted application that is not a router.
         template = getattr(self._scope.get("route"), "path", None)
         return self.mounts or (template if template and isinstance(template, str) else UNMATCHED)
@@ -314,38 +322,46 @@ class AsgiExchange:
         return ", ".join(value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted)
 
 
-async def serve(application: Application, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run `application(app, scope, receive, send)` and record it if it is an HTTP request.
+def recorded(application: Application) -> Application:
+    """Return *application* with every HTTP request recorded.
 
     Not recorded are websockets, lifespans, and inner applications of a request that is already recorded.
     """
-    if scope["type"] == "lifespan" and KEY not in scope:
+
+    # One coroutine, by which servers distinguish ASGI 3 from ASGI 2; each further one costs the request 3 µs.
+    async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
         # FastAPI passes the call on to Starlette, and both are wrapped.
+        opened = None if KEY in scope else _open(scope, receive, send)
+        if opened is None:
+            await application(self, scope, receive, send)
+        elif isinstance(opened, tuple):
+            exchange, token = opened
+            try:
+                await application(self, scope, exchange.receive, exchange.send)
+            except BaseException as error:
+                exchange.close(type(error).__qualname__)
+                raise
+            else:
+                if not exchange.finished:
+                    exchange.close("")
+            finally:
+                end(token)
+                # Break the reference cycle of scope and exchange, which the garbage collector would have to free for each request.
+                scope.pop(KEY, None)
+        else:
+            await application(self, scope, receive, opened)
+
+    return __call__
+
+
+def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Token[Marks | None]] | Send | None:
+    """Return the exchange of an HTTP request with its token, the `send` of a lifespan, or None for everything else."""
+    if scope["type"] != "http":
+        if scope["type"] != "lifespan":
+            return None
         scope[KEY] = None
         watch_loop()
-        await application(app, scope, receive, flushing_at_shutdown(send))
-        return
-    opened = _open(scope, receive, send)
-    if opened is None:
-        await application(app, scope, receive, send)
-        return
-    exchange, token = opened
-    try:
-        await application(app, scope, exchange.receive, exchange.send)
-    except BaseException as error:
-        exchange.close(type(error).__qualname__)
-        raise
-    else:
-        exchange.close("")
-    finally:
-        end(token)
-        # Break the reference cycle of scope and exchange, which the garbage collector would have to free for each request.
-        scope.pop(KEY, None)
-
-
-def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Token[Marks | None]] | None:
-    if scope["type"] != "http":
-        return None
+        return flushing_at_shutdown(send)
     opened = begin()
     if opened is None:
         return None
@@ -400,7 +416,7 @@ class AsgiInstrumentor(Instrumentor):
         }
 
     def _starlette_application(self, module: ModuleType) -> None:
-        self.replace(module.Starlette, "__call__", _application)
+        self.replace(module.Starlette, "__call__", recorded)
 
     def _starlette_routing(self, module: ModuleType) -> None:
         self.replace(module.Route, "handle", _route)
@@ -417,7 +433,7 @@ class AsgiInstrumentor(Instrumentor):
         self.replace(module.StreamingResponse, "__call__", _stream)
 
     def _fastapi_application(self, module: ModuleType) -> None:
-        self.replace(module.FastAPI, "__call__", _application)
+        self.replace(module.FastAPI, "__call__", recorded)
 
     def _fastapi_routing(self, module: ModuleType) -> None:
         self.replace(module.APIRoute, "handle", _route)
@@ -431,27 +447,15 @@ class AsgiInstrumentor(Instrumentor):
         self.replace(module, "run_sync", _run_sync)
 
 
-def _application(original: Any) -> Any:
-    # An `async def`, by which servers distinguish ASGI 3 from ASGI 2.
-    async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
-        await serve(original, self, scope, receive, send)
-
-    return __call__
-
-
 def _route(original: Any) -> Any:
     async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = scope.get(KEY)
-        if exchange is not None:
-            try:
-                exchange.name(_template(self, scope))
-            except Exception:
-                log_failure("naming a route")
-            if not hasattr(self, "dependant") and not inspect.isroutine(self.endpoint):
-                # A class that handles ASGI itself.
-                await _handled(exchange, original(self, scope, receive, send))
-                return
-        await original(self, scope, receive, send)
+        is_named = exchange is not None and exchange.name_once(self, scope)
+        if is_named and not hasattr(self, "dependant") and not inspect.isroutine(self.endpoint):
+            # A class that handles ASGI itself.
+            await _handled(exchange, original(self, scope, receive, send))
+        else:
+            await original(self, scope, receive, send)
 
     return handle
 

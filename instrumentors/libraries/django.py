@@ -14,7 +14,6 @@ from typing import Any
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..records import current
 from . import asgi, wsgi
-from .asgi import Receive, Scope, Send
 from .server_common import is_users_code
 from .wsgi import Environ, StartResponse
 
@@ -56,7 +55,7 @@ class DjangoInstrumentor(Instrumentor):
         self.replace(module.WSGIHandler, "__call__", _wsgi_handler)
 
     def _asgi(self, module: ModuleType) -> None:
-        self.replace(module.ASGIHandler, "__call__", _asgi_handler)
+        self.replace(module.ASGIHandler, "__call__", asgi.recorded)
 
     def _base(self, module: ModuleType) -> None:
         self.replace(module.BaseHandler, "resolve_request", _resolve_request)
@@ -75,13 +74,6 @@ class DjangoInstrumentor(Instrumentor):
 def _wsgi_handler(original: Any) -> Any:
     def __call__(self: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:  # noqa: N807 - shown in tracebacks
         return wsgi.serve(original, self, environ, start_response)
-
-    return __call__
-
-
-def _asgi_handler(original: Any) -> Any:
-    async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
-        await asgi.serve(original, self, scope, receive, send)
 
     return __call__
 

@@ -26,7 +26,7 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import clock, current
 from ..tickets import BatchScope, Ticket, ticket
-from .asgi import KEY, Receive, Scope, Send, serve
+from .asgi import KEY, Receive, Scope, Send, recorded
 from .client_common import DEPENDENCY, record_wait, traceparent
 from .server_common import proxy_wait_ns
 
@@ -188,7 +188,7 @@ def _http(original: Any) -> Any:
             # The `receive` object of Ray has further attributes, so it is not wrapped.
             await original(self, user_method_info, scope, receive, send)
 
-        served = serve(deployment, None, scope, receive, send)
+        served = recorded(deployment)(None, scope, receive, send)
         # The original returns a future if the user's code runs on a separate thread.
         return asyncio.ensure_future(served) if getattr(self, "_run_user_code_in_separate_thread", True) else served
 

@@ -666,7 +666,7 @@ def test_a_failure_while_sending_finishes_the_record(
 ) -> None:
     """The record is still finished, by the end of the call."""
     app = Starlette(routes=[Route("/", lambda _: PlainTextResponse("fine"))])
-    make_fail(asgi.AsgiExchange, "_sent")
+    make_fail(asgi.AsgiExchange, "_sent_body")
 
     assert send_request(app, "GET", "/").text == "fine"
     assert len(finished) == len(reported) == 1
