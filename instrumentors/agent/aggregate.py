@@ -18,13 +18,13 @@ from ...core.histogram import BATCH_SIZES, TOKEN_COUNTS
 from ...core.names import AGENT_LEVELS
 from ...core.partition import Interval, partition
 from ...core.request_histograms import RequestHistograms
-from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, UNTIMED, stall_key
+from ...core.stages import BY_KEY, MAX_CUSTOM_STAGES, OTHER, STALL_LOOP, UNTIMED, stall_key
 from ...core.text import printable, to_integer, to_text
 from ..config import SamplingLimits
+from ..records import ARRIVAL, Marks, Record
 from ..records import UNTIMED as WITHOUT_STAGES
-from ..records import Marks, Record
 from ..request_marks import read_request
-from ..stalls import by_stage, stalls
+from ..stalls import IDLE_SECONDS, MIN_LATE_NS, by_stage, loop_lag, stalls
 from ..trace_context import trace_draw
 from .attributes import Arrivals, attribute_values
 from .profile import MAX_KEYS, Profiler, other_key
@@ -63,6 +63,11 @@ class RequestTotals:
 
 # One request in `SAMPLED` is retained as a sample for the cost calibration, at most the latest `MAX_SAMPLES`.
 SAMPLED, MAX_SAMPLES = 16, 8
+
+# A shorter request that runs alone can hardly be held up by its event loop, [nanoseconds]
+ALONE_NS = int(IDLE_SECONDS * 1e9)
+# unless that happens to more than one in this many requests.
+RARELY = 100
 
 # Bounds the memory if the user's code sets a route, model or device per request.
 MAX_SERIES = 1000
@@ -165,6 +170,8 @@ class Aggregator:
         self._taken = RequestTotals()
         self.samples: deque[Record] = deque(maxlen=MAX_SAMPLES)
         self._until_sampled = 0
+        # Requests that were held up by their event loop, each worth `RARELY`, less all requests since.
+        self._held_up = 0
         # All series; and, as a fast path for most requests, the series by the recorded facts.
         self._known: dict[Dimensions, _Series] = {}
         self._by_facts: dict[tuple[Any, ...], _Series] = {}
@@ -211,9 +218,13 @@ class Aggregator:
             return
         if level < NO_FACTS:
             _add_facts(delta.counts, facts, intervals, own, (start, end))
-            _add_stalls(delta.counts, intervals, start, end)
-            values = attribute_values(facts, marks[1], self.arrivals, self._limits)
-            series.attributes.add(values, end - start)
+            number = facts.get(ARRIVAL)
+            running = None if number is None else self.arrivals.running(number, marks[1])
+            is_held_up = _add_stalls(delta.counts, intervals, start, end)
+            self._held_up = max(0, self._held_up - 1) + is_held_up * RARELY
+            if (running is not None and running > 1) or end - start >= ALONE_NS or self._held_up > RARELY:
+                loop_lag.watch_closely()
+            series.attributes.add(attribute_values(facts, running, self._limits), end - start)
             frozen += self._profile(record, delta, own, intervals, end)
         if level < NO_TRACES:
             draw = trace_draw(facts)
@@ -326,12 +337,14 @@ def _add_facts(
             counts.add_stream(metric, to_text(value)[:MAX_STAGE] or OTHER, to_integer(spent) / 1e9)
 
 
-def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> None:
-    """Count the stalls of a request by the stage that they held up."""
+def _add_stalls(counts: RequestHistograms, intervals: Collection[Interval], start: int, end: int) -> bool:
+    """Count the stalls of a request by the stage that they held up; return whether its event loop held it up for long."""
     met = stalls.during(start, end)
-    if met:
-        found = by_stage(met, intervals, start, end)
-        counts.add_stalls({stall_key(*key)[:MAX_STAGE]: spent for key, spent in found.items()}, end - start)
+    if not met:
+        return False
+    found = by_stage(met, intervals, start, end)
+    counts.add_stalls({stall_key(*key)[:MAX_STAGE]: spent for key, spent in found.items()}, end - start)
+    return sum(spent for (cause, _), spent in found.items() if cause == STALL_LOOP.key) >= MIN_LATE_NS
 
 
 def _add_profile(delta: Delta, found: Mapping[str, int], duration: int) -> None:

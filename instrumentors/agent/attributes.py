@@ -30,7 +30,7 @@ from ...core.attributes import (
 )
 from ...core.text import MAX_INTEGER, to_integer, to_text
 from ..callers import caller_of
-from ..records import ARRIVAL, ATTRIBUTE
+from ..records import ATTRIBUTE
 
 # A few seconds of the fastest service; of requests that started before, the concurrency is not known.
 MAX_ENDS = 16_384
@@ -103,17 +103,16 @@ class Arrivals:
             self._uncounted += self._generations[0][0] - first - ended
 
 
-def attribute_values(
-    facts: Mapping[str, Any], arrived: int, arrivals: Arrivals, limits: AttributeLimits
-) -> list[tuple[str, str]]:
-    """Return the attributes of a request with *facts*, which arrived at this time by `clock`, and the values by which it is counted."""
+def attribute_values(facts: Mapping[str, Any], running: int | None, limits: AttributeLimits) -> list[tuple[str, str]]:
+    """Return the attributes by which a request with *facts* is counted, and their values.
+
+    Args:
+        facts: Facts of the request.
+        running: Number of requests that ran when it arrived, itself included; None if unknown.
+        limits: Limits of the process.
+    """
     get = facts.get
-    found: list[tuple[str, str]] = []
-    number = get(ARRIVAL)
-    if number is not None:
-        running = arrivals.running(number, arrived)
-        if running is not None:
-            found.append(_CONCURRENCY[running.bit_length()])
+    found: list[tuple[str, str]] = [] if running is None else [_CONCURRENCY[running.bit_length()]]
     for fact, bands, lowest in _NUMBERS:
         number = get(fact)
         if number is None:
@@ -122,14 +121,16 @@ def attribute_values(
             number = to_size(number)
         if number >= lowest:
             found.append(bands[number.bit_length()])
+    header = get("@caller")
+    if header is None and ATTRIBUTE not in facts:
+        return found
     known = limits.known.get
     texts: list[tuple[str, str]] = []
-    header = get("@caller")
     if header is not None:
         texts.append(known((CALLER.key, header)) or _text(CALLER.key, header, caller_of(header), limits))
     for name, value in get(ATTRIBUTE, _NOTHING).items():
         texts.append(known((name, value)) or _text(name, value, value, limits))
-    return found + [text for text in texts if text[1]] if texts else found
+    return found + [text for text in texts if text[1]]
 
 
 _NOTHING: Mapping[str, str] = {}

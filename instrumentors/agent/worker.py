@@ -47,6 +47,8 @@ PAUSE_SECONDS = 0.001
 # Attributes are exported less often than the rest, because there are many of them.
 ATTRIBUTE_SECONDS = 60.0
 SERIES_AT_ONCE = 8
+# Place of the first fact in the marks of a request.
+_FIRST_FACT = 3
 
 
 class LossCounter:
@@ -198,8 +200,9 @@ class Agent:
         arrivals.drop(self._unrecorded())
         # Only the currently pending records: exports must still happen under a load that exceeds the aggregation.
         for _ in range(0, len(pending), AGGREGATE_AT_ONCE):
+            now = time.monotonic()
             for _ in range(min(AGGREGATE_AT_ONCE, len(pending))):
-                self._add(pending.popleft())
+                self._add(pending.popleft(), now)
             self._pause()
 
     def _aggregate_deferred(self, now: float) -> None:
@@ -208,14 +211,14 @@ class Agent:
                 self._count(record)
             self._pause()
 
-    def _add(self, record: records.Record) -> None:
+    def _add(self, record: records.Record, now: float) -> None:
         self._note_end(record)
-        if not self._deferred.holds(record, time.monotonic()):
+        if "@late" not in record[0][::3] or not self._deferred.holds(record, now):
             self._count(record)
 
     def _note_end(self, record: records.Record) -> None:
         marks, _, end, *_ = record
-        if marks[3:4] != [records.ARRIVAL]:
+        if len(marks) <= _FIRST_FACT or marks[_FIRST_FACT] != records.ARRIVAL:
             return
         # The numbers of requests of the parent are from another count; -1 is the start of a calibration request.
         if marks[1] >= recorder.forked_at or marks[1] == -1:

@@ -6,8 +6,11 @@ import asyncio
 import contextlib
 import gc
 import itertools
-from collections import Counter
+import os
+import threading
+from collections import Counter, deque
 from collections.abc import Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import httpx
@@ -25,7 +28,7 @@ import stagelens
 from stagelens.core import names
 from stagelens.core.partition import Interval, partition
 from stagelens.core.stages import STALL_CAUSES, holds_up
-from stagelens.instrumentors import records, stalls
+from stagelens.instrumentors import recorder, records, stalls
 from stagelens.instrumentors.agent.aggregate import dimensions_of
 from stagelens.instrumentors.agent.spans import RetainedRequest, Span, build_trace
 from stagelens.instrumentors.instrumentor import Instrumentor
@@ -33,7 +36,7 @@ from stagelens.instrumentors.libraries.aiohttp_server import AioHttpServerInstru
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
-from stagelens.instrumentors.stalls import Stall, Stalls, by_stage
+from stagelens.instrumentors.stalls import LoopLag, Stall, Stalls, ThreadStatistics, by_stage
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -232,8 +235,9 @@ def test_a_late_timer_is_split_into_cpu_wait_and_callback_time(
     """Scheduler statistics of the thread and callback time are distinguished; the sum is at most the delay."""
     loop = asyncio.new_event_loop()
     monkeypatch.setattr(stalls, "clock", lambda: 130 * MS)
-    monkeypatch.setattr(stalls, "on_and_off_cpu", lambda: ((3 + ran) * MS, (7 + waited) * MS))
-    stalls._beat(loop, 100 * MS, (3 * MS, 7 * MS))  # pyright: ignore[reportPrivateUsage] - how late it is is given
+    statistics = ThreadStatistics()
+    monkeypatch.setattr(statistics, "read", lambda: ((3 + ran) * MS, (7 + waited) * MS))
+    stalls._beat(loop, 100 * MS, statistics, (3 * MS, 7 * MS))  # pyright: ignore[reportPrivateUsage] - how late it is is given
     loop.close()
 
     assert {cause: (end - start) / MS for cause, start, end in ring.during(0, 200 * MS)} == expected
@@ -258,3 +262,53 @@ def test_the_loop_of_an_aiohttp_server_is_monitored(ring: Stalls) -> None:
     held_up = sum(min(end, ended) - max(start, started) for _, start, end in ring.during(started, ended))
 
     assert held_up >= ended - started - stalls.IDLE_SECONDS * 1e9
+
+
+@pytest.mark.parametrize("is_reused", [False, True])
+def test_the_statistics_of_a_thread_outlive_a_closed_file(is_reused: bool, tmp_path: Path) -> None:
+    """A program that becomes a daemon closes all files, and may open its own under the same number, which stays open."""
+    statistics = ThreadStatistics()
+    ran, waited = statistics.read()
+    file = statistics._file  # pyright: ignore[reportPrivateUsage] - whose number is taken
+    own = os.open(tmp_path / "own", os.O_RDWR | os.O_CREAT)
+    os.write(own, b"text")
+    if is_reused:
+        os.dup2(own, file)
+    else:
+        os.close(file)
+    for _ in range(2):
+        again = statistics.read()
+        assert again[0] >= ran > 0
+        assert again[1] >= waited
+    del statistics
+    if is_reused:
+        assert os.pread(file, 4, 0) == b"text"
+        os.close(file)
+    os.close(own)
+
+
+def test_the_statistics_are_those_of_the_reading_thread() -> None:
+    statistics = ThreadStatistics()
+    ran, _ = statistics.read()
+    elsewhere: list[int] = []
+    thread = threading.Thread(target=lambda: elsewhere.append(statistics.read()[0]))
+    thread.start()
+    thread.join()
+
+    assert 0 < elsewhere[0] < ran
+    assert statistics.read()[0] >= ran
+
+
+def test_beats_are_frequent_for_some_time_after_a_sign_of_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    lag, now = LoopLag(), 0
+    monkeypatch.setattr(stalls, "clock", lambda: now)
+    monkeypatch.setattr(recorder, "pending", deque([([], 0, 0, "", "", 0, "server")]))
+    assert lag.seconds() == stalls.IDLE_SECONDS
+    lag.watch_closely()
+    now = stalls.CLOSELY_NS - 1
+    assert lag.seconds() == stalls.BEAT_SECONDS
+    recorder.pending.clear()
+    assert lag.seconds() == stalls.IDLE_SECONDS
+    recorder.pending.append(([], 0, 0, "", "", 0, "server"))
+    now = stalls.CLOSELY_NS
+    assert lag.seconds() == stalls.IDLE_SECONDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from typing import Any
 
 import pytest
@@ -19,14 +19,14 @@ from stagelens.collector.otlp.model import PROTOBUF
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.core import names
 from stagelens.core.histogram import Histogram, bucket_index
-from stagelens.core.request_histograms import round_to_microseconds
+from stagelens.core.request_histograms import RequestHistograms, dominant_stage, round_to_microseconds
 from stagelens.core.stages import OTHER, OVERHEAD
-from stagelens.instrumentors import records
+from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.agent.aggregate import Aggregator, Delta, Dimensions
 from stagelens.instrumentors.agent.spans import MAX_SPANS, RetainedRequest, Trace, build_trace
 from stagelens.instrumentors.config import SamplingLimits
 from stagelens.instrumentors.export.otlp import Encoder, ExportInterval, chunks
-from stagelens.instrumentors.stalls import Stalls
+from stagelens.instrumentors.stalls import BEAT_SECONDS, IDLE_SECONDS, LoopLag, Stalls
 from stagelens.instrumentors.trace_context import Parent, parse
 from tests.support.otlp_bodies import read_metrics, read_traces
 
@@ -585,3 +585,57 @@ def test_attributes_are_counted_at_the_levels_with_facts(level: int, counted: bo
     (taken,) = [[*attributes.take()] for _, attributes in aggregator.attributes()]
 
     assert [key for _, key, _ in taken] == (["tenant=acme"] if counted else [])
+
+
+@pytest.mark.parametrize(
+    ("requests", "closely"),
+    [
+        ([(0, 10)] + [(at, at + 50) for at in range(100, 1000, 100)], False),
+        ([(0, 30), (20, 50)], True),
+        ([(0, 100)], True),
+    ],
+    ids=["short ones, one after the other", "together", "long"],
+)
+def test_loops_are_watched_closely_where_requests_may_wait(
+    monkeypatch: pytest.MonkeyPatch, requests: list[tuple[int, int]], closely: bool
+) -> None:
+    """Which have started together with others, or last long."""
+    lag = LoopLag()
+    monkeypatch.setattr(recorder, "pending", deque([record()]))
+    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.loop_lag", lag)
+    fold = Aggregator(SamplingLimits(), random.Random(1))
+    for number, (start, end) in enumerate(requests):
+        marks: list[Any] = [records.CLOSED, start * MS, 0, records.ARRIVAL, number, 0]
+        fold.arrivals.end(number, end * MS)
+        fold.add((marks, start * MS, end * MS, "/predict", "", 200, "server"))
+
+    assert (lag.seconds() == BEAT_SECONDS) == closely
+
+
+def test_loops_are_watched_closely_if_they_hold_up_more_than_a_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    lag, ring = LoopLag(), Stalls()
+    monkeypatch.setattr(recorder, "pending", deque([record()]))
+    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.loop_lag", lag)
+    monkeypatch.setattr("stagelens.instrumentors.agent.aggregate.stalls", ring)
+    fold = Aggregator(SamplingLimits(), random.Random(1))
+    ring.note("loop", 1 * MS, 7 * MS)
+    for _ in range(2):
+        assert lag.seconds() == IDLE_SECONDS
+        fold.add(record())
+
+    assert lag.seconds() == BEAT_SECONDS
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(["overhead", "forward", "queue"]), st.integers(0, 3 * MS), min_size=1)))
+def test_histograms_are_those_of_single_values(requests: list[dict[str, int]]) -> None:
+    """To the last bit of their sums."""
+    counts, by_stage = RequestHistograms(), defaultdict[tuple[str, str], Histogram](Histogram)
+    for own in requests:
+        counts.add(own, sum(own.values()))
+        by_stage[names.REQUEST_DURATION, dominant_stage(own)].count_one(sum(own.values()) / 1e9)
+        for stage, spent in own.items():
+            by_stage[names.STAGE_DURATION, stage].count_one(spent / 1e9)
+
+    assert {
+        (metric, key): histogram for metric, key, histogram in counts.histograms() if metric != names.STAGE_TIME
+    } == by_stage

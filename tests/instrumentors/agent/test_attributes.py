@@ -80,7 +80,7 @@ def test_the_memory_is_limited() -> None:
 
 def values(**facts: Any) -> dict[str, str]:
     named = {f"@{key}": value for key, value in facts.items()}
-    return dict(attribute_values(named, 0, Arrivals(), AttributeLimits()))
+    return dict(attribute_values(named, None, AttributeLimits()))
 
 
 def test_numbers_are_counted_by_band() -> None:
