@@ -1,6 +1,6 @@
 """The cost of the agent in this process, and the governor that limits it to STAGELENS_OVERHEAD_BUDGET.
 
-Requests are not measured. Once a second, before a request starts, a calibration request measures the cost on the request's
+Requests are not measured. About every two seconds, before a request starts, a calibration request measures the cost on the request's
 thread (`PathCost`); this cost is multiplied by the number of stages. The calibration request uses the real recorder with
 empty stages, and runs on that thread because only there the CPU caches are in the state that the work of the service leaves.
 The median of many calibrations counts, because another thread may have held the interpreter lock during any of them. The
@@ -39,6 +39,8 @@ from .aggregate import ALL, NO_FACTS, NOTHING, REQUESTS_ONLY, Aggregator, Delta,
 # Number of stages of a typical request; number of consecutive stages with which the cost of one stage is measured.
 USUAL_STAGES, IN_A_ROW = 6, 24
 MAX_CALIBRATIONS = 15
+# The same for the cost of aggregation, and the time between two of its calibrations once there are as many. [seconds]
+MAX_AGGREGATIONS, AGGREGATION_EVERY_SECONDS = 5, 10.0
 
 
 class PathCost:
@@ -118,10 +120,21 @@ class AggregationCost:
         self._aggregators = [Aggregator(limits, rng) for _ in range(NOTHING)]
         for level, aggregator in enumerate(self._aggregators):
             aggregator.level = level
-        self._costs: deque[list[int]] = deque(maxlen=MAX_CALIBRATIONS)
+        self._costs: deque[list[int]] = deque(maxlen=MAX_AGGREGATIONS)
+        self._calibrated_at = -math.inf
 
-    def calibrate(self, record: Record) -> None:
-        """Measure the cost once, with a *record* that has stages."""
+    def is_due(self, now: float) -> bool:
+        """Return whether the cost is to be measured again: it takes half a millisecond, and changes with the requests only."""
+        return len(self._costs) < MAX_AGGREGATIONS or now - self._calibrated_at >= AGGREGATION_EVERY_SECONDS
+
+    def calibrate(self, record: Record, now: float) -> None:
+        """Measure the cost once, with a *record* that has stages.
+
+        Args:
+            record: A finished request.
+            now: Time of the monotonic clock. [seconds]
+        """
+        self._calibrated_at = now
         marks, *rest = record
         keys = marks[::3]
         at = 3 * keys.index(records.UNTIMED) if records.UNTIMED in keys else len(marks)
@@ -346,7 +359,7 @@ class CostController:
         return self._governor.level if self._governor is not None else ALL
 
     def calibrate(self) -> None:
-        """Request a calibration on the thread of the next request, once a second."""
+        """Request a calibration on the thread of the next request, at most once a second."""
         now = time.monotonic()
         # A calibration request that finds the queue full would count as dropped; at level `NOTHING` it would not be recorded.
         has_capacity = self.level < NOTHING and len(recorder.pending) < recorder.MAX_PENDING // 2
@@ -419,9 +432,9 @@ class CostController:
         counting_ns = (spent["counting"] - self._spent_before["counting"]) / seen.requests
         self._sampled_at, self._before, self._spent_before = now, load, spent
         samples = self._aggregator.samples
-        if samples:
+        if samples and self._counting.is_due(now):
             with self._cpu.spending("counting"):
-                self._counting.calibrate(samples[0])
+                self._counting.calibrate(samples[0], now)
             samples.rotate()
         if self.level < REQUESTS_ONLY:
             self._stages = seen.stages / seen.requests
