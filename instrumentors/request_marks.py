@@ -181,6 +181,11 @@ class DeferredRecords:
     def __init__(self) -> None:
         self._held: deque[tuple[float, Record]] = deque()
 
+    @property
+    def waiting(self) -> int:
+        """Number of requests that wait."""
+        return len(self._held)
+
     def holds(self, record: Record, now: float) -> bool:
         """Return whether *record* has to wait, and store the record if so; otherwise complete the record.
 

@@ -9,7 +9,7 @@ The time without a CPU comes from the kernel. A loop that stalled before the bea
 the time between two beats. Beats are frequent only after a request that may have waited for its loop: another request ran when it
 arrived, it lasted longer than the time between two rare beats, or loops held up several requests.
 
-Process counters (context switches, page faults, allocator retries) are read about once a second. A trace gets their increase
+Process counters (context switches, page faults, allocator retries) are read about every two seconds. A trace gets their increase
 between the last reading before its request and the first one after it. They belong to the whole process and are no stalls.
 """
 

@@ -24,8 +24,8 @@ from .peers import OURS, Peer, set_up
 BENCHMARKS = Path(__file__).parent.parent
 # What every server has loaded, and with it `ssl`: neither is anybody's footprint.
 _PRELOADED = (asyncio,)
-# Our thread folds once a second: what a turn leaves behind belongs to it.
-TAIL_SECONDS = 1.5
+# Our thread folds every two seconds: what a turn leaves behind belongs to it.
+TAIL_SECONDS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
