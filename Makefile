@@ -92,7 +92,7 @@ lint: $(VENV)/dev-$(INSTALL)
 	$(BIN)/lint-imports
 	$(BIN)/python tests/structure.py
 
-gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (a minute)
+gate: $(VENV)/dev-$(INSTALL) ## hold what we cost beside OpenTelemetry, as ratios (two minutes)
 	$(BIN)/python benchmarks/overhead.py --gate
 
 # Else each of the processes that run tests would compile all that the tests import.

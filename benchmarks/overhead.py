@@ -1,6 +1,6 @@
 """What it costs to be recorded: ours beside OpenTelemetry, ddtrace, sentry-sdk and prometheus-client, in one run.
 
-    python benchmarks/overhead.py [micro] [total] [footprint] [service] [--rounds N] [--seconds S]
+    python benchmarks/overhead.py [micro] [total] [footprint] [service] [--rounds N] [--seconds S] [--model M] [--base DIR]
     python benchmarks/overhead.py --gate
 
 A request is a root and six stages around functions that do nothing. All variants take turns in random order, ratios are
@@ -16,10 +16,11 @@ ratios hardly. `A/A` is the bare variant once more: what it differs by is noise.
 - footprint: a process that has served one request and then does nothing; resident memory added after 5,000 requests;
   garbage collections of an older generation in 10,000; and how much longer Python takes to start with
   `import stagelens; stagelens.instrument()`. All beside a process without us that has loaded what every server has.
-- service: FastAPI on uvicorn around three models. CPU is the server's, for a request: within the bursts, and, as
-  *whole*, with all that goes on between them. Throughput, p50 and p99 as its one client sees them.
+- service: FastAPI on uvicorn around no model and three models. CPU is the server's, for a request: within the bursts, and,
+  as *whole*, with all that goes on between them. Throughput, p50 and p99 as its one client sees them.
 
-`--gate` is what CI holds: the ratios of micro and the garbage collections, generously; never a time.
+`--gate` is what CI holds: the ratios of micro and of the whole of a service, and the garbage collections, generously; never
+a time.
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Sequence
 
 from costs import footprint, gate, micro, service, total
 from costs.peers import OURS_WITH, PEERS, SAMPLED_OUT
+from costs.server import BASE_VARIABLE
 from costs.sink import Sink
 
 PARTS = ("micro", "total", "footprint", "service")
@@ -50,6 +53,10 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--seconds", type=float, default=TURN_SECONDS, help="length of a turn of total; from 20 s on with real exports"
     )
+    parser.add_argument(
+        "--base", help="folder that holds another version of the package stagelens, as a row of service"
+    )
+    parser.add_argument("--model", action="append", choices=service.BURSTS, help="of service (default: all)")
     parser.add_argument("--gate", action="store_true", help="hold the ratios, as CI does; nothing else")
     options = parser.parse_args()
     unknown = set(options.parts) - set(PARTS)
@@ -58,8 +65,8 @@ def arguments() -> argparse.Namespace:
     return options
 
 
-def run(part: str, sink: str, rounds: int, seconds: float) -> None:
-    """Measure *part*, with turns of *seconds*, and print its tables."""
+def run(part: str, sink: str, rounds: int, seconds: float, models: Sequence[str]) -> None:
+    """Measure *part*, with turns of *seconds* or around *models*, and print its tables."""
     # A trial with short turns is one with few requests.
     share = min(1.0, seconds / TURN_SECONDS)
     if part == "micro":
@@ -69,7 +76,7 @@ def run(part: str, sink: str, rounds: int, seconds: float) -> None:
     elif part == "footprint":
         footprint.run(sink, rounds, share * IDLE_SECONDS, share)
     else:
-        service.run(sink, rounds)
+        service.run(sink, models, rounds)
 
 
 def hold(sink: str) -> int:
@@ -85,11 +92,13 @@ def main() -> int:
     options = arguments()
     # It would record less where this machine is slow, and cost less than it says.
     os.environ["STAGELENS_OVERHEAD_BUDGET"] = "none"
+    if options.base:
+        os.environ[BASE_VARIABLE] = options.base
     sink = Sink()
     if options.gate:
         return hold(sink.address)
     for part in options.parts or BY_DEFAULT:
-        run(part, sink.address, options.rounds or ROUNDS[part], options.seconds)
+        run(part, sink.address, options.rounds or ROUNDS[part], options.seconds, options.model or tuple(service.BURSTS))
     print("The sink was sent:", ", ".join(f"{size:,} bytes to {path}" for path, size in sink.received().items()))
     return 0
 

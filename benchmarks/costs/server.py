@@ -19,7 +19,10 @@ OURS = "stagelens run"
 OPENTELEMETRY = "opentelemetry-instrument, 6 spans"
 DDTRACE = "ddtrace-run, 6 spans"
 PROMETHEUS = "prometheus-client, 6 observations"
-SERVERS = (NONE, AGAIN, OURS, OPENTELEMETRY, DDTRACE, PROMETHEUS)
+BASE = "stagelens run, of --base"
+SERVERS = (NONE, AGAIN, OURS, BASE, OPENTELEMETRY, DDTRACE, PROMETHEUS)
+# Folder that holds another version of the package, to compare with.
+BASE_VARIABLE = "BENCHMARK_BASE"
 
 BENCHMARKS = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
@@ -54,8 +57,10 @@ def recorder(name: str, sink: str) -> Recorder:
     others = ",".join(entry.name for entry in entry_points if entry.name.startswith("stagelens_"))
     otlp = {"OTEL_EXPORTER_OTLP_ENDPOINT": sink, "OTEL_SERVICE_NAME": "benchmark"}
     stages = [argument for stage in OUR_STAGES for argument in ("--stage", stage)]
+    ours = (sys.executable, "-m", "stagelens", "run", *stages, "--")
     return {
-        OURS: Recorder((sys.executable, "-m", "stagelens", "run", *stages, "--"), otlp),
+        OURS: Recorder(ours, otlp),
+        BASE: Recorder(ours, {**otlp, "PYTHONPATH": os.environ.get(BASE_VARIABLE, "")}),
         OPENTELEMETRY: Recorder(
             (str(BIN / "opentelemetry-instrument"),),
             {**otlp, "BENCHMARK_STAGES": "opentelemetry", "OTEL_PYTHON_DISABLED_INSTRUMENTATIONS": others},

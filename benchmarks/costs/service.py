@@ -7,15 +7,15 @@ import random
 import shutil
 import statistics
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
-from .server import NONE, SERVERS, Server, recorder
+from .server import BASE, BASE_VARIABLE, NONE, SERVERS, Server, recorder
 from .table import Table
 
 # Requests in a burst, by model.
-BURSTS = {"onnx 1 ms": 60, "onnx 5 ms": 30, "torch, 100 modules": 60}
+BURSTS = {"none": 60, "onnx 1 ms": 60, "onnx 5 ms": 30, "torch, 100 modules": 60}
 WARM_UP = 40
 
 
@@ -63,28 +63,41 @@ def cores() -> Generator[int | None]:
         os.sched_setaffinity(0, own)
 
 
-def run(sink: str, rounds: int) -> None:
-    """Measure and print a table for each model."""
-    names = [name for name in SERVERS if recorder(name, sink).installed]
-    for model, requests in BURSTS.items():
-        with ExitStack() as stack:
-            core = stack.enter_context(cores())
-            servers: list[Server] = []
-            for name in names:
-                servers.append(Server(name, model, sink, core))
-                stack.callback(servers[-1].stop)
-            for server in servers:
-                burst(server, WARM_UP)
-            _show(model, requests, *_measure(servers, requests, rounds), rounds)
-
-
-def _measure(servers: list[Server], requests: int, rounds: int) -> tuple[list[dict[str, Burst]], dict[str, float]]:
-    """Return each round, and by server the CPU time for a request over the whole of it: in between, exports go on."""
-    before = {server.name: server.cpu_ns() for server in servers}
-    rows = [
-        {server.name: burst(server, requests) for server in random.sample(servers, len(servers))} for _ in range(rounds)
+def run(sink: str, models: Sequence[str], rounds: int) -> None:
+    """Measure and print a table for each of *models*."""
+    there = [
+        name for name in SERVERS if recorder(name, sink).installed and (name != BASE or BASE_VARIABLE in os.environ)
     ]
-    return rows, {server.name: (server.cpu_ns() - before[server.name]) / (requests * rounds) for server in servers}
+    for model in models:
+        _show(model, BURSTS[model], *measure(there, model, sink, rounds), rounds)
+
+
+def measure(
+    names: Sequence[str], model: str, sink: str, rounds: int
+) -> tuple[list[dict[str, Burst]], dict[str, float]]:
+    """Return each round, and by server the CPU time for a request over the whole of it: in between, exports go on.
+
+    Args:
+        names: Of `server.SERVERS`.
+        model: A key of `BURSTS`.
+        sink: The address of the sink.
+        rounds: How often the servers take turns.
+    """
+    requests = BURSTS[model]
+    with ExitStack() as stack:
+        core = stack.enter_context(cores())
+        servers: list[Server] = []
+        for name in names:
+            servers.append(Server(name, model, sink, core))
+            stack.callback(servers[-1].stop)
+        for server in servers:
+            burst(server, WARM_UP)
+        before = {server.name: server.cpu_ns() for server in servers}
+        rows = [
+            {server.name: burst(server, requests) for server in random.sample(servers, len(servers))}
+            for _ in range(rounds)
+        ]
+        return rows, {server.name: (server.cpu_ns() - before[server.name]) / (requests * rounds) for server in servers}
 
 
 def _show(model: str, requests: int, rows: list[dict[str, Burst]], whole: dict[str, float], rounds: int) -> None:
@@ -94,12 +107,15 @@ def _show(model: str, requests: int, rows: list[dict[str, Burst]], whole: dict[s
         f"(bursts of {requests}, medians of {rounds} rounds)",
         "CPU +us",
         "CPU",
+        "whole +us",
         "CPU, whole",
         "throughput",
         "p50",
         "p99",
     )
     for name in SERVERS[1:]:
+        if name == BASE and name not in whole:
+            continue
         if name not in whole:
             table.note(name, "not installed: pip install -e '.[bench]'")
             continue
@@ -111,6 +127,7 @@ def _show(model: str, requests: int, rows: list[dict[str, Burst]], whole: dict[s
             name,
             f"{statistics.median(row[name].cpu_ns - row[NONE].cpu_ns for row in rows) / 1000:+,.0f}",
             ratio(lambda took: took.cpu_ns),
+            f"{(whole[name] - whole[NONE]) / 1000:+,.0f}",
             f"{whole[name] / whole[NONE]:.3f}",
             ratio(lambda took: 1 / took.wall_ns),
             ratio(lambda took: took.p50_ns),
