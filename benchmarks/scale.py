@@ -70,7 +70,7 @@ def body(service: int, version: int, seed: int, at: int) -> bytes:
     rng = random.Random(seed)
     deltas: dict[Dimensions, Delta] = {}
     for route in range(ROUTES):
-        delta = Delta(Sampler(SamplingLimits(), rng))
+        delta = Delta(Sampler(SamplingLimits()))
         for _ in range(20):
             spent = {stage: int(rng.lognormvariate(17 - place, 0.4)) for place, stage in enumerate(STAGES)}
             if rng.random() < 0.05:

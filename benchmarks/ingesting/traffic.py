@@ -239,7 +239,7 @@ def _deltas(rng: random.Random) -> dict[Dimensions, Delta]:
     stages = ("forward", "queue", "preprocess", "tokenize", "postprocess", "serialize", "network", "overhead")
     found: dict[Dimensions, Delta] = {}
     for route in range(SERIES_AN_AGENT):
-        delta = Delta(Sampler(SamplingLimits(), rng))
+        delta = Delta(Sampler(SamplingLimits()))
         for _ in range(REQUESTS_A_SERIES):
             spent = {stage: int(rng.lognormvariate(17 - place / 2, 0.4)) for place, stage in enumerate(stages)}
             if rng.random() < 0.05:
