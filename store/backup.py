@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Literal
 
@@ -35,7 +34,7 @@ from sqlalchemy import (
 from ..core.errors import StoreError
 from . import schema
 from .engines import database
-from .points import PointRow, sum_rows
+from .point_table import PointTable
 from .queries import fetch
 from .schema import take_part
 from .selection import Selection
@@ -106,11 +105,11 @@ def fingerprint_differences(expected: StoreFingerprint, actual: StoreFingerprint
     return differences
 
 
-# Rows held in memory at once. [rows]
+# Limits of what is held in memory at once. [rows]
 STRETCH_ROWS = 50_000
+# Size of the histograms of these rows; a row may be a block of many points. [bytes]
+_STRETCH_BYTES = 4 * 1024**2
 _ROWS_AT_ONCE = 1000
-# Number of key columns of `points`, up to `part`.
-_KEY_COLUMNS = PointRow._fields.index("part")
 # Later than any bucket starts. [Unix seconds]
 _FOREVER = 4_000_000_000
 # Tables that are not copied: their content is only meaningful for the processes that write to this database.
@@ -163,8 +162,8 @@ def copy_store(source: Store, target: Store, progress: Callable[[int, int], None
         progress(moved, total)
         for number, stretch in enumerate(stretches):
             if number >= done:
-                rows = source.points.load(connection, stretch.tier, stretch.start, stretch.stop)
-                _write_stretch(target, sorted(rows), stretch.tier, number)
+                table = source.points.load(connection, stretch.tier, stretch.start, stretch.stop)
+                _write_stretch(target, table, stretch.tier, number)
             moved += stretch.rows
             progress(moved, total)
         _finish_copy(snapshot, target)
@@ -194,10 +193,11 @@ def stretches_of(connection: Connection) -> Iterator[Stretch]:
     """Yield stretches that cover all rows, in the order of the key of `points`; the rows of each fit into memory."""
     table = schema.ledger
     for tier in schema.read_tiers(connection):
-        slots = select(table.c.slot, table.c.rows).where(table.c.tier == tier.seconds).order_by(table.c.slot)
-        for slot, rows in connection.execute(slots).all():
+        columns = (table.c.slot, table.c.rows, table.c.bytes)
+        slots = select(*columns).where(table.c.tier == tier.seconds).order_by(table.c.slot)
+        for slot, rows, size in connection.execute(slots).all():
             stop = slot + schema.SLOT_SECONDS[tier.seconds]
-            pieces = -(-rows // STRETCH_ROWS)
+            pieces = max(-(-rows // STRETCH_ROWS), -(-size // _STRETCH_BYTES))
             width = schema.ceil_to(-(-(stop - slot) // max(pieces, 1)), tier.seconds)
             starts = range(slot, stop, width)
             for start in starts:
@@ -239,12 +239,13 @@ def _refuse_filled(connection: Connection, target: Store) -> None:
         raise StoreError(msg)
 
 
-def _write_stretch(target: Store, rows: list[PointRow], tier: int, number: int) -> None:
-    """Write the rows of stretch *number* to *target*, and record the progress."""
+def _write_stretch(target: Store, table: PointTable, tier: int, number: int) -> None:
+    """Write the points of stretch *number* to *target*, and record the progress."""
 
     def prepare(connection: Connection) -> PreparedWrite:
         part = take_part(connection)
-        added = _merge_equal_keys(rows, tier, part)
+        summed = table.added_up(tier)
+        added = target.points.finest_rows(summed, part) if tier == schema.FINEST else summed.rows(tier, part)
 
         def finish(connection: Connection) -> None:
             add_to_ledger(connection, added)
@@ -256,20 +257,6 @@ def _write_stretch(target: Store, rows: list[PointRow], tier: int, number: int) 
         return PreparedWrite(part, added, finish)
 
     target.points.apply(target.engine, prepare)
-
-
-def _merge_equal_keys(rows: list[PointRow], tier: int, part: int) -> list[PointRow]:
-    """Return the sorted *rows* with rows of equal keys added up, as part *part*."""
-    single: list[PointRow] = []
-    several: list[PointRow] = []
-    for _, found in groupby(rows, lambda row: row[:_KEY_COLUMNS]):
-        same = list(found)
-        # Nearly all keys have a single row: skip decoding and encoding its histogram.
-        if len(same) == 1:
-            single.append(same[0]._replace(part=part))
-        else:
-            several += same
-    return sorted(single + sum_rows(several, tier, part)) if several else single
 
 
 def _finish_copy(snapshot: StoreSnapshot, target: Store) -> None:

@@ -13,7 +13,8 @@ from ..core import names
 from ..core.histogram import Histogram
 from . import backup, schema
 from .engines import database
-from .points import histograms_of, sum_rows
+from .point_table import sum_rows
+from .points import histograms_of
 from .queries import profile, traces
 from .records import KeptTrace
 from .series import Series
@@ -64,9 +65,9 @@ class StoreExport:
         for stretch in backup.stretches_of(connection):
             stop = min(stretch.stop, until[stretch.tier])
             if stretch.start < stop:
-                rows = self._points.load(connection, stretch.tier, stretch.start, stop)
+                table = self._points.load(connection, stretch.tier, stretch.start, stop)
                 # Negative metric codes are totals of series that are exported individually.
-                own = sum_rows(sorted(row for row in rows if row.metric > 0), stretch.tier, 0)
+                own = sorted(sum_rows(table.where(table.metric > 0), stretch.tier, 0))
                 keys = {row.stage for row in own if _NAMES[row.metric] == names.PROFILE_TIME}
                 texts = profile.read_stacks(connection, sorted(keys))
                 yield [

@@ -10,7 +10,7 @@ ten seconds take about 36 bytes. numpy processes whole columns, about 0.3 µs a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -22,7 +22,7 @@ from ..core.attributes import REPLICA, split_attribute_key
 from ..core.errors import StoreError
 from ..core.histogram import SCALE, Histogram
 from ..core.names import REPLICA_STAGE_TIME
-from .schema import METRIC_CODES, WITHOUT_REPLICAS, WITHOUT_TOTALS, floor_to, tier_code
+from .schema import METRIC_CODES, WITHOUT_TOTALS, tier_code
 from .series import Series
 
 Ints = NDArray[np.int64]
@@ -69,6 +69,13 @@ class Buckets:
         """Sum of the counts of each histogram; shape (n,)."""
         running = np.concatenate((np.zeros(1, np.int64), np.cumsum(self.amount)))
         return np.diff(running[self.offsets])
+
+    def where(self, chosen: NDArray[np.bool_]) -> Buckets:
+        """Return the buckets of the histograms in the mask *chosen*, of shape (n,)."""
+        lengths = self.lengths
+        of_chosen = np.repeat(chosen, lengths)
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[chosen])))
+        return Buckets(offsets, self.index[of_chosen], self.amount[of_chosen])
 
     def between(self, low: int, high: int) -> Buckets:
         """Return the buckets of the histograms with indexes in `[low, high)`."""
@@ -276,6 +283,10 @@ class HistogramArrays:
             Buckets.join([piece.buckets for piece in pieces]),
         )
 
+    def where(self, chosen: NDArray[np.bool_]) -> HistogramArrays:
+        """Return the histograms in the mask *chosen*, of shape (n,)."""
+        return HistogramArrays(self.scale[chosen], self.zero[chosen], self.sum[chosen], self.buckets.where(chosen))
+
     def between(self, low: int, high: int) -> HistogramArrays:
         """Return the histograms with indexes in `[low, high)`."""
         chosen = slice(low, high)
@@ -406,30 +417,8 @@ def as_columns(points: Sequence[Point] | PointColumns) -> PointColumns:
     return points if isinstance(points, PointColumns) else PointColumns.of(points)
 
 
-class PointKey(NamedTuple):
-    """Key of a row within one tier, in the order of the table's key, so that sorted rows are appended.
-
-    Args:
-        service_id: Id of the service.
-        metric: Metric code; negative for a total.
-        bucket: Start of the bucket. [Unix seconds]
-        series_id: Id of the series or total.
-        stage: Stage, or dominant stage.
-    """
-
-    service_id: int
-    metric: int
-    bucket: int
-    series_id: int
-    stage: str
-
-    def at_tier(self, width: int) -> PointKey:
-        """Return the key of the row in the tier of *width* seconds that includes this row."""
-        return self._replace(bucket=floor_to(self.bucket, width))
-
-
 class PointRow(NamedTuple):
-    """Row of `points`, in the order of the table's columns.
+    """Row of `points`, in the order of the table's columns: a point, or a block of points as `point_table` describes.
 
     Args:
         tier: Width of the bucket of time. [seconds]
@@ -460,9 +449,14 @@ class PointRow(NamedTuple):
     histogram: bytes
 
     @property
-    def key(self) -> PointKey:
-        """Key of the row within its tier."""
-        return PointKey(self.service_id, self.metric, self.bucket, self.series_id, self.stage)
+    def is_block(self) -> bool:
+        """Whether the row is a block of points."""
+        return self.series_id <= 0
+
+    @property
+    def points(self) -> int:
+        """Number of points in the row."""
+        return self.zero if self.is_block else 1
 
     def in_total(self, total_id: int) -> PointRow | None:
         """Return the row as a row of the total *total_id*; None if the metric has no totals."""
@@ -471,22 +465,14 @@ class PointRow(NamedTuple):
     @property
     def is_of_replica(self) -> bool:
         """Whether the row describes one replica; see `schema.WITHOUT_REPLICAS`."""
-        return self.metric in _WITHOUT_TOTALS and (
-            self.metric == METRIC_CODES[REPLICA_STAGE_TIME] or split_attribute_key(self.stage)[0] == REPLICA.key
-        )
+        return is_kind_of_replica(self.metric, self.stage)
 
 
-def point_rows(tier: int, keys: Iterable[PointKey], part: int, histograms: HistogramArrays) -> list[PointRow]:
-    """Return the *histograms* as rows with the keys *keys*."""
-    values = zip(
-        histograms.scale.tolist(),
-        histograms.zero.tolist(),
-        histograms.count.tolist(),
-        histograms.sum.tolist(),
-        encode_buckets(histograms.buckets),
-        strict=True,
+def is_kind_of_replica(metric: int, stage: str) -> bool:
+    """Return whether points of *metric*, a code, with *stage* describe one replica."""
+    return metric in _WITHOUT_TOTALS and (
+        metric == METRIC_CODES[REPLICA_STAGE_TIME] or split_attribute_key(stage)[0] == REPLICA.key
     )
-    return [PointRow(tier, *key, part, *one) for key, one in zip(keys, values, strict=True)]
 
 
 def stored_rows(rows: Sequence[PointRow]) -> Sequence[PointRow]:
@@ -502,15 +488,3 @@ def histograms_of(rows: Sequence[PointRow]) -> HistogramArrays:
         np.array([row.sum for row in rows], np.float64),
         decode_buckets([row.histogram for row in rows]),
     )
-
-
-def sum_rows(rows: Sequence[PointRow], width: int, part: int) -> list[PointRow]:
-    """Return the sums of *rows*: one row for each key and bucket of *width* seconds, with the write number *part*.
-
-    Rows that the tier of this width does not hold are left out.
-    """
-    if width >= WITHOUT_REPLICAS:
-        rows = [row for row in rows if not row.is_of_replica]
-    groups: dict[PointKey, int] = {}
-    group = np.array([groups.setdefault(row.key.at_tier(width), len(groups)) for row in rows], np.int64)
-    return point_rows(width, groups, part, histograms_of(rows).added_up(group, len(groups)))

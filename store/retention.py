@@ -20,7 +20,8 @@ from sqlalchemy import Connection, delete, func, select, tuple_, update
 from . import audit, events, schema
 from .engines import database
 from .events import forget_loads
-from .points import PointRow, sum_rows
+from .point_table import PointTable, sum_rows
+from .points import PointRow
 from .schema import Tier, floor_to, read_tiers, take_part
 from .series import forget_stacks
 from .storage import Points, PreparedWrite
@@ -54,7 +55,7 @@ def _advance(connection: Connection, points: Points, source: Tier, tier: Tier, t
         stop = min(target, start + max(_CHUNK_SECONDS, tier.seconds))
         rows = sum_rows(points.load(connection, source.seconds, start, stop), tier.seconds, part)
         if source.seconds == schema.FINEST:
-            rows += sum_rows(_as_totals(connection, rows), tier.seconds, part)
+            rows += sum_rows(PointTable.of(_as_totals(connection, rows)), tier.seconds, part)
 
     def finish(connection: Connection) -> None:
         add_to_ledger(connection, rows)

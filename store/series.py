@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, bindparam, case, delete, func, insert, select, tuple_, update
 
 from ..core.attributes import REPLICA, attribute_key, replica_stage_key, split_attribute_key, split_replica_stage_key
@@ -16,6 +20,8 @@ from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOK
 from ..core.stages import BY_KEY, OTHER, STALL_CAUSES, split_stall_key, stall_key
 from . import schema
 from .schema import storable, storable_name
+
+_Ints: TypeAlias = NDArray[np.int64]
 
 WARM, COLD = "0", "1"
 
@@ -110,8 +116,58 @@ _OTHER_STACK = f":{OTHER}"
 # Time without data after which a service no longer counts towards the cap; its data stay. [seconds]
 ACTIVE_SECONDS = 86_400
 _REMEMBERED_FACTOR = 10
+# Maximum number of cached keys of points, about 100 bytes each. [count]
+_MAX_KEYS = 100_000
 _CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
 _CAPPED_VALUES = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
+
+
+class PointKeys:
+    """Numbers of the keys of points without their time: service, metric, series and stage.
+
+    Attributes:
+        known: Number of the key of each identity with a final key; a bounded number is cached.
+        stages: Stages of the keys.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Hashable, int] = {}
+        self.stages: list[str] = []
+        self._stage_numbers: dict[str, int] = {}
+        self._numbers: dict[tuple[int, int, int, str], int] = {}
+        self._columns = array("q")
+
+    def find(self, identities: Sequence[Hashable]) -> _Ints:
+        """Return the number of the key of each identity, -1 if it has no final key."""
+        known = self.known.get
+        return np.fromiter([known(identity, -1) for identity in identities], np.int64, len(identities))
+
+    def columns(self, numbers: _Ints) -> tuple[_Ints, _Ints, _Ints, _Ints]:
+        """Return the service, the metric, the series and the stage of each of the keys *numbers*."""
+        service, metric, series, stage = np.array(self._columns, np.int64).reshape(-1, 4)[numbers].T.copy()
+        return service, metric, series, stage
+
+    def add(self, service_id: int, metric: int, series_id: int, stage: str) -> int:
+        """Return the number of a key."""
+        key = (service_id, metric, series_id, stage)
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._numbers)
+            place = self._stage_numbers.setdefault(stage, len(self.stages))
+            if place == len(self.stages):
+                self.stages.append(stage)
+            self._columns.extend((service_id, metric, series_id, place))
+        return number
+
+    def remember(self, identity: Hashable, number: int) -> None:
+        """Cache the *number* of the key of *identity*."""
+        if len(self.known) >= _MAX_KEYS:
+            self.known.clear()
+        self.known[identity] = number
+
+    def is_full(self) -> bool:
+        """Return whether there are so many keys that they should be numbered anew."""
+        return len(self._numbers) >= _MAX_KEYS
 
 
 class SeriesIndex:
@@ -128,6 +184,7 @@ class SeriesIndex:
     def forget(self) -> None:
         """Discard the index; it is reloaded at the next use."""
         self._epoch = self._last_series = self._last_service = -1
+        self.keys = PointKeys()
         self._series: dict[Series, SeriesNumbers] = {}
         self._capped: dict[Series, Series] = {}
         self._services: dict[str, int] = {}
@@ -135,6 +192,7 @@ class SeriesIndex:
         self._used: dict[str, int] = {}
         self._latest = 0
         self._service_of: dict[int, str] = {}
+        self._total_of: dict[int, int] = {}
         self._values: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._stages: defaultdict[int, set[str]] = defaultdict(set)
         self._totals: dict[tuple[str, ...], int] = {}
@@ -158,6 +216,18 @@ class SeriesIndex:
         if known is None:
             known = self._series[capped] = self._insert(connection, capped, at)
         return known
+
+    def note_time(self, at: int) -> None:
+        """Note that points at *at*, in Unix seconds, were counted."""
+        self._latest = max(self._latest, at)
+
+    def is_final(self, series: Series) -> bool:
+        """Return whether `intern` returns the same ids for *series* until `forget` is called."""
+        return series in self._capped
+
+    def total_of(self, series_id: int) -> int:
+        """Return the id of the total of the series *series_id*."""
+        return self._total_of[series_id]
 
     def stage(self, connection: Connection, service_id: int, stage: str) -> str:
         """Return the name under which *stage* is counted: its own name, or `__other__` beyond the cap."""
@@ -260,6 +330,8 @@ class SeriesIndex:
         if epoch != self._epoch:
             self.forget()
             self._epoch = epoch
+        if self.keys.is_full():
+            self.keys = PointKeys()
         services, series, stages = schema.services, schema.series, schema.stages
         for number, name in connection.execute(
             select(services.c.id, services.c.name).where(services.c.id > self._last_service)
@@ -307,6 +379,7 @@ class SeriesIndex:
         self._series[series] = interned
         self._totals[_total_key(series)] = interned.total_id
         self._service_of[interned.series_id] = series.service
+        self._total_of[interned.series_id] = interned.total_id
         self._used[series.service] = max(self._used.get(series.service, 0), at)
         self._values[series.service, "series"].add(_combination_key(series))
         for dimension in _CAPPED_DIMENSIONS:

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, Engine
 from ..core.errors import StoreError
 from ..core.histogram import MAX_SCALE, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
 from . import schema
+from .point_table import PointTable
 from .points import MAX_COUNT, Buckets, Floats, Ints, PointRow, merge_buckets, no_buckets
 from .schema import Segment
 from .selection import Selection
@@ -155,11 +156,7 @@ class Columns:
 
     def where(self, chosen: NDArray[np.bool_]) -> Columns:
         """Return the points in the mask *chosen*, of shape (n,)."""
-        lengths = self.buckets.lengths
-        chosen_buckets = np.repeat(chosen, lengths)
-        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[chosen])))
-        buckets = Buckets(offsets, self.buckets.index[chosen_buckets], self.buckets.amount[chosen_buckets])
-        return self._with(chosen, buckets)
+        return self._with(chosen, self.buckets.where(chosen))
 
     def of(self, metric: str) -> Columns:
         """Return the points of *metric*."""
@@ -419,6 +416,10 @@ class Points(StoredPoints, Protocol):
     Every method raises StoreError if the operation fails; *connection* is in a transaction of the database.
     """
 
+    def finest_rows(self, table: PointTable, part: int) -> list[PointRow]:
+        """Return the rows for *table*, sorted points of the finest tier, with the write number *part*: one a point, or blocks."""
+        ...
+
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
         """Apply the write that *prepare* returns: its rows and its other changes, exactly once and never only one of them.
 
@@ -427,8 +428,8 @@ class Points(StoredPoints, Protocol):
         """
         ...
 
-    def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
-        """Return all rows of *tier* in `[start, stop)`, in Unix seconds."""
+    def load(self, connection: Connection, tier: int, start: int, stop: int) -> PointTable:
+        """Return all points of *tier* in `[start, stop)`, in Unix seconds."""
         ...
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:

@@ -141,7 +141,7 @@ class Store:
         def prepare(connection: Connection) -> PreparedWrite | None:
             now = store_time(connection, clock)
             arrival = Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
-            fresh[:], change = prepare_batches(connection, batches, self._index, arrival)
+            fresh[:], change = prepare_batches(connection, batches, self._index, arrival, self.points)
             return change if change is None or finish is None else change.also(finish)
 
         self._apply(prepare)
@@ -180,7 +180,7 @@ class Store:
     def _folding(self, connection: Connection, result: inbox.AggregationResult, clock: int) -> PreparedWrite | None:
         now = store_time(connection, clock)
         arrival = Arrival(now.present, now.settled - int(self._retention.hours.total_seconds()))
-        return prepare_aggregated(connection, result, self._index, arrival)
+        return prepare_aggregated(connection, result, self._index, arrival, self.points)
 
     def waiting(self) -> inbox.InboxBacklog:
         """Return the backlog of the inbox.

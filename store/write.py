@@ -20,17 +20,20 @@ from ..core.names import HARDWARE, PROFILE_TIME, REPLICA_STAGE_TIME, REQUEST_BY_
 from . import collectors, events, inbox, records, schema
 from .engines import database
 from .inbox import AggregationResult
-from .points import HistogramArrays, Identity, Ints, PointColumns, PointKey, PointRow, as_columns, point_rows, sum_rows
+from .point_table import PointTable, sum_rows
+from .points import Identity, Ints, PointColumns, PointRow, as_columns
 from .records import Batch, KeptTrace
 from .schema import floor_to, is_storable, storable, take_part
 from .series import MAX_SKEW_SECONDS, SeriesIndex, SeriesNumbers
-from .storage import PreparedWrite
+from .storage import Points, PreparedWrite
 
 _NS = 1_000_000_000
 # Maximum number of ids in one statement; the default limit of SQLite is 32,766.
 _IDS_AT_ONCE = 1000
 # Metrics whose points do not say when a series had requests: hardware values, and attributes, which describe a whole minute.
 _NOT_REQUESTS = {schema.METRIC_CODES[name] for name in (HARDWARE, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME)}
+# Metrics whose keys have a cap that starts anew each hour.
+_CAPPED_BY_HOUR = frozenset({HARDWARE, PROFILE_TIME, REQUEST_BY_ATTRIBUTE, REPLICA_STAGE_TIME})
 # Columns of `traces`, in the order of `_trace_row`.
 _TRACE_COLUMNS = ("trace_id", "span_id", "series_id", "started", "duration", "because", "dominant", "stages", "spans")
 _TraceRow: TypeAlias = tuple[str, str, int, int, int, str, str, str, bytes]
@@ -49,7 +52,7 @@ class Arrival:
 
 
 def prepare_batches(
-    connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival
+    connection: Connection, batches: Sequence[Batch], index: SeriesIndex, arrival: Arrival, points: Points
 ) -> tuple[list[bool], PreparedWrite | None]:
     """Prepare the write of the *batches* that were not counted before.
 
@@ -65,20 +68,19 @@ def prepare_batches(
         # The following steps concern series, which spans in the inbox do not have yet.
         return fresh, PreparedWrite(0, (), lambda connection: _write_batches(connection, chosen, arrival.now))
     index.refresh(connection)
-    points = PointColumns.join([as_columns(batch.points) for batch in chosen])
-    keyed = _group_points(connection, points, index, arrival)
+    sent = PointColumns.join([as_columns(batch.points) for batch in chosen])
+    table = _finest_table(connection, sent, index, arrival)
     part = take_part(connection)
-    rows = _rows_by_tier(keyed, part, schema.read_tiers(connection))
+    rows = _rows_by_tier(table, points, index, part, schema.read_tiers(connection))
 
     def finish(connection: Connection) -> None:
         _write_batches(connection, chosen, arrival.now)
         traces = [trace for batch in chosen for trace in batch.traces]
         owners = _insert_traces(connection, traces, index, arrival)
         add_to_ledger(connection, rows)
-        touched = {key.service_id for key in keyed.keys} | {owner.service_id for owner in owners}
+        touched = {*np.unique(table.service).tolist(), *(owner.service_id for owner in owners)}
         _set_revision(connection, touched, part)
-        requests = (key for key in keyed.keys if key.metric not in _NOT_REQUESTS)
-        index.widen(connection, ((key.series_id, key.bucket) for key in requests))
+        index.widen(connection, _request_buckets(table))
 
     return fresh, PreparedWrite(part, rows, finish)
 
@@ -120,52 +122,32 @@ def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -
         collectors.put_bodies(connection, bodies, now)
 
 
-class _Numbering(dict[Identity, int]):
-    """Numbers of identities, in the order of their first use."""
-
-    def __missing__(self, key: Identity) -> int:
-        self[key] = number = len(self)
-        return number
-
-
-@dataclass(frozen=True, slots=True)
-class _GroupedPoints:
-    """Points, and the rows of the finest tier to which they belong.
-
-    Args:
-        keys: Keys of the rows.
-        totals: Id of the total of each row's series.
-        row: Index of the row of each point; shape (n,).
-        histograms: Histograms of the points.
-    """
-
-    keys: Sequence[PointKey]
-    totals: Sequence[int]
-    row: Ints
-    histograms: HistogramArrays
-
-
-def _group_points(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> _GroupedPoints:
-    places = _Numbering()
-    place = np.fromiter(map(places.__getitem__, points.identities), np.int64, len(points))
+def _finest_table(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> PointTable:
+    """Return *points* summed by key in the finest tier."""
     at = arrival.valid_times(points.at)
-    buckets, bucket = np.unique(at - at % schema.FINEST, return_inverse=True)
-    pairs, first, pair = np.unique(place * len(buckets) + bucket, return_index=True, return_inverse=True)
-    found: dict[PointKey, int] = {}
-    totals: list[int] = []
-    row = np.zeros(len(pairs), np.int64)
+    bucket = at - at % schema.FINEST
+    keys = index.keys
+    key = keys.find(points.identities)
     # In the order of arrival: if a cap does not allow all series, the first ones are counted under their own names.
-    for number in np.argsort(first).tolist():
-        point = int(first[number])
-        about, started = points.identities[point], int(buckets[bucket[point]])
-        interned = index.intern(connection, about.series, started)
-        stage = _row_stage(connection, about, interned.service_id, index, started)
-        code = schema.METRIC_CODES[about.metric]
-        key = PointKey(interned.service_id, code, started, interned.series_id, stage)
-        row[number] = found.setdefault(key, len(found))
-        if len(found) > len(totals):
-            totals.append(interned.total_id)
-    return _GroupedPoints(list(found), totals, row[pair], points.histograms)
+    for place in np.flatnonzero(key < 0).tolist():
+        key[place] = _find_key(connection, points.identities[place], index, int(bucket[place]))
+    index.note_time(int(bucket.max(initial=0)))
+    service, metric, series, stage = keys.columns(key)
+    table = PointTable(service, metric, bucket, series, stage, keys.stages, points.histograms)
+    return table.added_up(schema.FINEST)
+
+
+def _find_key(connection: Connection, about: Identity, index: SeriesIndex, at: int) -> int:
+    """Return the number of the key of points of *about* in the bucket that starts at *at*."""
+    if (known := index.keys.known.get(about)) is not None:
+        return known
+    interned = index.intern(connection, about.series, at)
+    stage = _row_stage(connection, about, interned.service_id, index, at)
+    number = index.keys.add(interned.service_id, schema.METRIC_CODES[about.metric], interned.series_id, stage)
+    # The key of a point with a cap for each hour, or of a service beyond its cap, may change.
+    if about.metric not in _CAPPED_BY_HOUR and index.is_final(about.series):
+        index.keys.remember(about, number)
+    return number
 
 
 def _row_stage(connection: Connection, about: Identity, service_id: int, index: SeriesIndex, at: int) -> str:
@@ -181,22 +163,26 @@ def _row_stage(connection: Connection, about: Identity, service_id: int, index: 
     return index.stage(connection, service_id, about.stage)
 
 
-def _rows_by_tier(keyed: _GroupedPoints, part: int, known: Sequence[schema.Tier]) -> list[PointRow]:
+def _rows_by_tier(
+    table: PointTable, points: Points, index: SeriesIndex, part: int, known: Sequence[schema.Tier]
+) -> list[PointRow]:
     """Return the rows of the finest tier, and their sums for each coarser tier whose watermark is past them."""
     finest, *coarser = known
-    added = point_rows(finest.seconds, keyed.keys, part, keyed.histograms.added_up(keyed.row, len(keyed.keys)))
-    rows = sorted(row for row in added if row.bucket >= finest.kept_from)
+    rows = points.finest_rows(table.where(table.bucket >= finest.kept_from), part)
     for tier in coarser:
-        late = [
-            counted
-            for row, total_id in zip(added, keyed.totals, strict=True)
-            if tier.kept_from <= row.bucket < tier.watermark
-            for counted in (row, row.in_total(total_id))
-            if counted
-        ]
-        if late:
-            rows += sorted(sum_rows(late, tier.seconds, part))
+        late = table.where((tier.kept_from <= table.bucket) & (table.bucket < tier.watermark))
+        if len(late):
+            added = late.rows(schema.FINEST, part)
+            added += [total for row in added if (total := row.in_total(index.total_of(row.series_id)))]
+            rows += sum_rows(PointTable.of(added), tier.seconds, part)
     return rows
+
+
+def _request_buckets(table: PointTable) -> list[tuple[int, int]]:
+    """Return the pairs of the id of a series and the start of a bucket in which it had requests."""
+    of_requests = ~np.isin(table.metric, list(_NOT_REQUESTS))
+    pairs = np.unique(np.stack((table.series, table.bucket), axis=1)[of_requests], axis=0)
+    return [(series, bucket) for series, bucket in pairs.tolist()]
 
 
 def _insert_traces(
@@ -253,13 +239,13 @@ def _set_revision(connection: Connection, service_ids: set[int], revision: int) 
 
 
 def prepare_aggregated(
-    connection: Connection, result: AggregationResult, index: SeriesIndex, arrival: Arrival
+    connection: Connection, result: AggregationResult, index: SeriesIndex, arrival: Arrival, points: Points
 ) -> PreparedWrite | None:
     """Return the write that counts the aggregation *result*; None if another process has counted one of its parcels."""
     if not inbox.holds_parcels(connection, result.taken):
         return None
     batch = Batch(f"fold#{uuid.uuid4().hex}", result.points, list(result.traces))
-    _, change = prepare_batches(connection, [batch], index, arrival)
+    _, change = prepare_batches(connection, [batch], index, arrival, points)
     if change is None:
         raise AssertionError  # no other batch has this name
     write = change.finish

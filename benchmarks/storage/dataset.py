@@ -11,7 +11,8 @@ import numpy as np
 
 from stagelens.core.histogram import SCALE
 from stagelens.store import Series
-from stagelens.store.points import Ints, PointRow, sum_rows
+from stagelens.store.point_table import PointTable, sum_rows
+from stagelens.store.points import Ints, PointRow
 from stagelens.store.schema import TIERS, floor_to
 from stagelens.store.series import SeriesNumbers
 
@@ -126,7 +127,7 @@ class Rows:
                 )
                 for (service, metric, series, stage), at, seconds in zip(self._keys, row, total, strict=True)
             ]
-        return made if tier == TIERS[0] else sorted(made + sum_rows(self._in_totals(made), tier, part))
+        return made if tier == TIERS[0] else sorted(made + sum_rows(PointTable.of(self._in_totals(made)), tier, part))
 
     def _in_totals(self, rows: list[PointRow]) -> list[PointRow]:
         return [row._replace(metric=-row.metric, series_id=self._totals[row.series_id]) for row in rows]

@@ -21,6 +21,7 @@ from sqlalchemy.exc import ArgumentError
 
 from ...core.errors import StoreError
 from .. import schema
+from ..point_table import PointTable
 from ..points import Buckets, PointRow, decode_buckets, encode_buckets, stored_rows
 from ..retention import Retention
 from ..schema import Segment, tier_code, tier_width
@@ -311,19 +312,23 @@ class ClickHousePoints:
             return 0
         return self.server.rows(sql.select_query("count()", self._place.points, where))[0][0]
 
-    def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
-        """Implement `Points.load`: return all rows of a stretch of time."""
+    def finest_rows(self, table: PointTable, part: int) -> list[PointRow]:
+        """Implement `Points.finest_rows`: return one row a point, because the server stores columns."""
+        return table.rows(schema.FINEST, part)
+
+    def load(self, connection: Connection, tier: int, start: int, stop: int) -> PointTable:
+        """Implement `Points.load`: return all points of a stretch of time."""
         where = f"tier = {tier_code(tier)} AND bucket >= {start} AND bucket < {stop} AND {_visible_parts(connection)}"
         stages = self._stages(where)
         if not stages:
-            return []
+            return PointTable.of(())
         what = f"{', '.join(_NUMBER_COLUMNS)}, {sql.stage_column(stages)}, gaps, amounts"
         found = self.server.table(sql.select_query(what, self._place.points, where, f"ORDER BY {', '.join(_KEY)}"))
         plain = {name: column.tolist() for name, column in found.items() if name in _NUMBER_COLUMNS}
         plain["tier"] = [tier] * len(plain["tier"])
         plain["stage"] = [stages[place - 1] for place in found["place"].tolist()]
         blobs = encode_buckets(_buckets(found["gaps.lengths"], found["gaps"], found["amounts"]))
-        return [PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True)]
+        return PointTable.of(PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True))
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
         """Implement `Points.first_bucket`: return the first bucket from *since* on."""

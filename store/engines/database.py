@@ -6,7 +6,7 @@ object of SQLAlchemy costs more than decoding its histogram.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import itemgetter
 from pathlib import Path
@@ -23,7 +23,8 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
 from ...core.errors import StoreError
 from .. import schema
-from ..points import PointRow, decode_buckets, no_buckets, stored_rows
+from ..point_table import PointTable
+from ..points import Ints, PointRow, decode_buckets, no_buckets, stored_rows
 from ..schema import Segment
 from ..storage import Columns, PointQuery, PreparedWrite, SeriesSeen, Steps
 from . import postgresql, sqlite
@@ -263,6 +264,12 @@ def migrate(engine: Engine, revision: str = "head") -> None:
 
 # Number of rows fetched at once, some tens of megabytes when decoded.
 PIECE_ROWS = 5_000
+# Number of rows fetched at once that may be blocks.
+PIECE_BLOCKS = 64
+_LATEST = np.iinfo(np.int64).max
+# Columns of a row of the finest tier, and the number of points in rows; see `point_table` for blocks.
+_ROW = ", ".join((str(schema.FINEST), *PointRow._fields[1:]))
+_POINTS = "sum(CASE WHEN series_id <= 0 THEN zero ELSE 1 END)"
 
 
 class SqlPoints:
@@ -286,6 +293,10 @@ class SqlPoints:
             change.finish(connection)
             return True
 
+    def finest_rows(self, table: PointTable, part: int) -> list[PointRow]:
+        """Implement `Points.finest_rows`: return blocks."""
+        return table.blocks(schema.FINEST, part)
+
     def read(
         self,
         connection: Connection,
@@ -294,32 +305,38 @@ class SqlPoints:
         steps: Steps | None,  # noqa: ARG002 - nothing is added up here
     ) -> Iterator[Columns]:
         """Implement `Points.read`; the points are not added up."""
+        finest, coarser = _divided(segments)
+        for table in _finest_tables(connection, question, finest):
+            yield _columns_of_table(table, counts_only=question.counts_only)
         # A constant in place of unused numbers: the driver creates an object for each value.
         series = "series_id" if question.by else "0"
         values = "scale, count, sum" if question.counts_only else "scale, zero, sum, histogram"
         wanted = f"{series}, bucket, metric, stage, {values}"
-        for statement in _of_segments(question, segments, lambda _: wanted):
+        for statement in _of_segments(question, coarser, lambda _: wanted):
             yield from map(_columns, _raw_rows(connection, statement))
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         """Implement `Points.seen`: return the contents of each series."""
+        finest, coarser = _divided(segments)
 
         def wanted(segment: Segment) -> str:
             return f"series_id, sum(count), min(bucket), max(bucket) + {segment.tier - schema.FINEST}"
 
-        return [
+        return _seen_in(_finest_tables(connection, question, finest)) + [
             SeriesSeen(series_id, int(requests), first, last)
-            for statement in _of_segments(question, segments, wanted, "GROUP BY series_id")
+            for statement in _of_segments(question, coarser, wanted, "GROUP BY series_id")
             for series_id, requests, first, last in connection.execute(statement)
         ]
 
     def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        """Implement `Points.number`: return the number of rows."""
-        statements = _of_segments(question, segments, lambda _: "count(*)")
-        return sum(number for statement in statements for number in connection.scalars(statement))
+        """Implement `Points.number`: return the number of points; of a block all of them, because all of them are read."""
+        statements = _of_segments(
+            question, segments, lambda segment: _POINTS if segment.tier == schema.FINEST else "count(*)"
+        )
+        return sum(int(number or 0) for statement in statements for number in connection.scalars(statement))
 
-    def load(self, connection: Connection, tier: int, start: int, stop: int) -> list[PointRow]:
-        """Implement `Points.load`: return all rows of a stretch of time."""
+    def load(self, connection: Connection, tier: int, start: int, stop: int) -> PointTable:
+        """Implement `Points.load`: return all points of a stretch of time."""
         points = schema.points
         statement = select(*(points.c[name] for name in PointRow._fields[1:])).where(
             points.c.tier == tier,
@@ -329,7 +346,7 @@ class SqlPoints:
             points.c.bucket >= start,
             points.c.bucket < stop,
         )
-        return [PointRow(tier, *row) for piece in _raw_rows(connection, statement) for row in piece]
+        return PointTable.of(PointRow(tier, *row) for piece in _raw_rows(connection, statement) for row in piece)
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
         """Implement `Points.first_bucket` with one index lookup for each service and metric."""
@@ -387,41 +404,131 @@ def _of_segments(
         what: Returns the columns to select from a segment.
         then: Clause after the conditions.
     """
-    values: dict[str, str] = question.selection.dimensions
-    conditions = [f"{name} = :{name}" for name in values]
-    if question.visible is not None:
-        seen = {f"visible_{number}": name for number, name in enumerate(sorted(question.visible))}
-        conditions.append(f"environment IN ({', '.join(f':{name}' for name in seen)})" if seen else "1 = 0")
-        values |= seen
-    if question.prefix:
+    owners, values = _owners(question)
+    if question.prefix and any(segment.tier != schema.FINEST for segment in segments):
         values["prefix"] = f"{question.prefix}%"
-    owners = f"FROM series WHERE {' AND '.join(conditions)}" if conditions else "FROM series"
     parts = [
         f"SELECT {what(segment)} FROM points "  # noqa: S608 - see above
         f"WHERE tier = {schema.tier_code(segment.tier)} AND service_id IN (SELECT service_id {owners}) "
         f"AND metric IN ({', '.join(map(str, question.codes(segment.tier)))}) "
         f"AND bucket >= {segment.start} AND bucket < {segment.end}"
-        f"{' AND stage LIKE :prefix' if question.prefix else ''}{_of_series(question, segment, owners)} {then}"
+        f"{_of_points(question, segment, owners)} {then}"
         for segment in segments
     ]
     for first in range(0, len(parts), _SEGMENTS_AT_ONCE):
         yield text(" UNION ALL ".join(parts[first : first + _SEGMENTS_AT_ONCE])).bindparams(**values)
 
 
-def _of_series(question: PointQuery, segment: Segment, owners: str) -> str:
-    if question.is_of_services:
+def _owners(question: PointQuery) -> tuple[str, dict[str, str]]:
+    """Return the clause that selects the series of *question*, and the values of its parameters."""
+    values: dict[str, str] = question.selection.dimensions
+    conditions = [f"{name} = :{name}" for name in values]
+    if question.visible is not None:
+        seen = {f"visible_{number}": name for number, name in enumerate(sorted(question.visible))}
+        conditions.append(f"environment IN ({', '.join(f':{name}' for name in seen)})" if seen else "1 = 0")
+        values |= seen
+    return (f"FROM series WHERE {' AND '.join(conditions)}" if conditions else "FROM series"), values
+
+
+def _of_points(question: PointQuery, segment: Segment, owners: str) -> str:
+    """Return the conditions on stages and series; none in the finest tier, where `_finest_tables` selects points of blocks."""
+    if segment.tier == schema.FINEST:
         return ""
+    stages = " AND stage LIKE :prefix" if question.prefix else ""
+    if question.is_of_services:
+        return stages
     number = "total_id" if question.asks_totals(segment.tier) else "id"
-    return f" AND series_id IN (SELECT {number} {owners})"
+    return f"{stages} AND series_id IN (SELECT {number} {owners})"
 
 
-def _raw_rows(connection: Connection, statement: Executable) -> Generator[Sequence[Any]]:
+def _divided(segments: Sequence[Segment]) -> tuple[list[Segment], list[Segment]]:
+    """Return the *segments* of the finest tier, which has blocks, and the other segments."""
+    finest = [segment for segment in segments if segment.tier == schema.FINEST]
+    return finest, [segment for segment in segments if segment.tier != schema.FINEST]
+
+
+def _finest_tables(connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> Iterator[PointTable]:
+    """Yield the points of *segments*, of the finest tier, that match *question*, in pieces."""
+    if not segments:
+        return
+    numbers: Ints | None = None
+    if not question.is_of_services:
+        owners, values = _owners(question)
+        found = connection.scalars(text(f"SELECT id {owners}").bindparams(**values))
+        numbers = np.array(found.all(), np.int64)
+    for statement in _of_segments(question, segments, lambda _: _ROW):
+        for rows in _pieces(connection, statement):
+            table = PointTable.of(rows)
+            if numbers is not None:
+                table = table.where(np.isin(table.series, numbers))
+            if question.prefix:
+                table = table.where(table.of_stages(lambda stage: stage.startswith(question.prefix)))
+            yield table
+
+
+def _pieces(connection: Connection, statement: Executable) -> Iterator[list[PointRow]]:
+    """Yield the rows of *statement*, some of which may be blocks, in pieces of about `PIECE_ROWS` points."""
+    held: list[PointRow] = []
+    points = 0
+    for rows in _raw_rows(connection, statement, PIECE_BLOCKS):
+        added = [PointRow(*row) for row in rows]
+        held += added
+        points += sum(row.points for row in added)
+        if points >= PIECE_ROWS:
+            yield held
+            held, points = [], 0
+    if held:
+        yield held
+
+
+def _seen_in(tables: Iterable[PointTable]) -> list[SeriesSeen]:
+    """Return the contents of each series in *tables*."""
+    found: dict[int, SeriesSeen] = {}
+    for table in tables:
+        series, place = np.unique(table.series, return_inverse=True)
+        count, first, last = (
+            np.zeros(len(series), np.int64),
+            np.full(len(series), _LATEST),
+            np.zeros(len(series), np.int64),
+        )
+        np.add.at(count, place, table.histograms.count)
+        np.minimum.at(first, place, table.bucket)
+        np.maximum.at(last, place, table.bucket)
+        for one in map(SeriesSeen, series.tolist(), count.tolist(), first.tolist(), last.tolist()):
+            known = found.get(one.series_id, one)
+            requests = one.requests if known is one else known.requests + one.requests
+            found[one.series_id] = SeriesSeen(
+                one.series_id, requests, min(known.first, one.first), max(known.last, one.last)
+            )
+    return list(found.values())
+
+
+def _raw_rows(connection: Connection, statement: Executable, at_once: int = PIECE_ROWS) -> Generator[Sequence[Any]]:
     result = connection.execute(statement)
     if result.cursor is None:
         raise AssertionError  # a select has a cursor
-    while rows := result.cursor.fetchmany(PIECE_ROWS):
+    while rows := result.cursor.fetchmany(at_once):
         yield rows
     result.close()
+
+
+def _columns_of_table(table: PointTable, *, counts_only: bool) -> Columns:
+    present, place = np.unique(table.stage, return_inverse=True)
+    names = [table.stages[number] for number in present.tolist()]
+    stages = sorted(names)
+    position = {name: number for number, name in enumerate(stages)}
+    histograms = table.histograms
+    return Columns(
+        times=table.bucket,
+        series=table.series,
+        metric=np.abs(table.metric),
+        stage=np.array([position[name] for name in names], np.int64)[place],
+        stages=tuple(stages),
+        scale=np.full(len(table), SCALE) if counts_only else histograms.scale,
+        zero=histograms.count if counts_only else histograms.zero,
+        sum=histograms.sum,
+        buckets=no_buckets(len(table)) if counts_only else histograms.buckets,
+    )
 
 
 def _columns(rows: Sequence[Any]) -> Columns:

@@ -9,6 +9,7 @@ from sqlalchemy import Table, func, select
 from stagelens.core.histogram import Histogram
 from stagelens.store import schema
 from stagelens.store.engines import database
+from stagelens.store.engines.database import SqlPoints
 from stagelens.store.points import PointRow, decode_buckets
 from tests.support.raw_requests import Site
 
@@ -29,7 +30,7 @@ def rows(one: Site, tier: int) -> list[PointRow]:
     """Return all rows of *tier*."""
     with database.reading(one.store.engine) as connection:
         kept_from = {each.seconds: each.kept_from for each in schema.read_tiers(connection)}
-        return one.store.points.load(connection, tier, kept_from[tier], FOREVER)
+        return one.store.points.load(connection, tier, kept_from[tier], FOREVER).rows(tier, 0)
 
 
 def histogram_of(row: PointRow) -> Histogram:
@@ -86,11 +87,22 @@ def ledger(one: Site) -> Ledger:
         return {(row.tier, row.slot): (row.rows, row.bytes) for row in connection.execute(select(table))}
 
 
+def stored_rows(one: Site, tier: int) -> list[PointRow]:
+    """Return all rows of *tier* as they are stored: a row of the relational database may be a block of points."""
+    if not isinstance(one.store.points, SqlPoints):
+        return rows(one, tier)
+    kept_from = next(each.kept_from for each in known(one) if each.seconds == tier)
+    columns = [schema.points.c[name] for name in PointRow._fields]
+    wanted = select(*columns).where(schema.points.c.tier == tier, schema.points.c.bucket >= kept_from)
+    with database.reading(one.store.engine) as connection:
+        return [PointRow(*row) for row in connection.execute(wanted)]
+
+
 def counted(one: Site) -> Ledger:
     """Return the ledger computed from the rows."""
     found: Ledger = {}
     for tier in schema.TIERS:
-        for row in rows(one, tier):
+        for row in stored_rows(one, tier):
             key = tier, schema.floor_to(row.bucket, schema.SLOT_SECONDS[tier])
             n, size = found.get(key, (0, 0))
             found[key] = n + 1, size + len(row.histogram)

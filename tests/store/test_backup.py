@@ -9,12 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import MetaData, select, text
 
 from stagelens.core.errors import StoreError
 from stagelens.store import Batch, Event, KeptTrace, Selection, Series, Store, backup, schema
-from stagelens.store.points import PointRow
+from stagelens.store.point_table import PointTable
 from tests.store.clickhouse_server import embedded_url
 from tests.store.questions import query_results
 from tests.support.raw_requests import NOON, NS, SHOP, PointAggregator, Request, Site
@@ -311,12 +312,13 @@ def test_a_copy_that_differs_is_refused(
     file_source: Site, sqlite_site: Callable[..., Site], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A lost row is found by the final comparison, with tier, service and metric, and the copy stays unusable."""
-    real = backup.sum_rows
+    real = PointTable.added_up
 
-    def lossy(rows: list[PointRow], width: int, part: int) -> list[PointRow]:
-        return real(rows, width, part)[1:]
+    def lossy(table: PointTable, width: int) -> PointTable:
+        summed = real(table, width)
+        return summed.where(np.arange(len(summed)) > 0)
 
-    monkeypatch.setattr(backup, "sum_rows", lossy)
+    monkeypatch.setattr(PointTable, "added_up", lossy)
     target = sqlite_site()
     with pytest.raises(StoreError, match=r"in the 10 s tier counts \d+, not \d+.*repeat the copy"):
         backup.copy_store(file_source.store, target.store, no_progress)

@@ -126,7 +126,7 @@ def test_a_budget_smaller_than_an_hour_recovers_after_the_hour(sqlite_site: Call
     for step in range(2):
         one.store.write([Batch(f"{step}", half_hour(one, 8).points)])
     with pytest.raises(StoreError, match="STAGELENS_STORAGE_BUDGET"):
-        one.store.write([Batch("large", half_hour(one, 40).points)])
+        one.store.write([Batch("large", half_hour(one, 160).points)])
     one.clock.now += 2 * 3600
     one.store.maintain()
     written = one.store.write([Batch("after", [])])

@@ -207,7 +207,7 @@ def test_rows_round_trip_unchanged(twins: Twins, points: list[tuple[str, Point]]
         with database.reading(one.store.engine) as connection:
             points_of = one.store.points
             seen = sorted(points_of.seen(connection, question, [segment]), key=lambda row: row.series_id)
-            rows = sorted(points_of.load(connection, 10, NOON - 900, NOON))
+            rows = sorted(points_of.load(connection, 10, NOON - 900, NOON).rows(10, 0))
             first = points_of.first_bucket(connection, 10, NOON - 300), points_of.first_bucket(connection, 60, 0)
             found.append((seen, rows, first, points_of.number(connection, question, [segment])))
 

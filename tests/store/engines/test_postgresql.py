@@ -65,9 +65,9 @@ def test_a_partition_in_use_is_dropped_later(postgresql_site: Callable[..., Site
     one.clock.now = NOON + 86_400
     one.write([Request({"forward": 1}, int(one.clock.now), TICK)])
     with database.reading(one.store.engine) as connection:
-        before = one.store.points.load(connection, 10, NOON - 3600, NOON)
+        before = one.store.points.load(connection, 10, NOON - 3600, NOON).rows(10, 0)
         one.store.maintain()
-        after = one.store.points.load(connection, 10, NOON - 3600, NOON)
+        after = one.store.points.load(connection, 10, NOON - 3600, NOON).rows(10, 0)
         remaining = contents(one, 10, 10, NOON)
     one.store.maintain()
 
@@ -82,10 +82,10 @@ def test_a_new_partition_does_not_wait_for_readers(postgresql_site: Callable[...
     one = postgresql_site()
     one.write([Request({"forward": 1_000_000}, NOON - 60)])
     with database.reading(one.store.engine) as connection:
-        before = one.store.points.load(connection, 10, 0, NOON + 86_400)
+        before = one.store.points.load(connection, 10, 0, NOON + 86_400).rows(10, 0)
         one.clock.now = NOON + 7 * 3600
         one.write([Request({"forward": 1_000_000}, int(one.clock.now))])
-        after = one.store.points.load(connection, 10, 0, NOON + 86_400)
+        after = one.store.points.load(connection, 10, 0, NOON + 86_400).rows(10, 0)
 
     assert after == before
     assert requests(one) == 2

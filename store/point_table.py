@@ -1,0 +1,317 @@
+"""Points of a tier in columns: their sums by key, and their rows in `points`.
+
+The finest tier receives the most points, and a row of the database costs ten times as much as the histogram in it. The relational
+database therefore stores the points of one write, service, metric and bucket of time as one row, a *block*. A block has no
+series: its `series_id` is 0 or negative, which numbers the blocks of one write. `zero` is its number of points, `count` and `sum`
+are sums over its points (`count` at most `MAX_COUNT`), and `histogram` has their columns. Blocks are never split or merged; they expire like other rows.
+
+A block starts with a format byte, the number of points, of buckets and of bytes of the stages, and one letter for the type of
+each column. The stages follow as JSON, then the columns `BLOCK_COLUMNS`, each with the smallest type that holds its values.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import StoreError
+from .points import (
+    MAX_COUNT,
+    Buckets,
+    HistogramArrays,
+    Ints,
+    PointRow,
+    decode_buckets,
+    encode_buckets,
+    is_kind_of_replica,
+)
+from .schema import WITHOUT_REPLICAS
+
+BLOCK_FORMAT = 2
+# Fewer points become rows, which are then cheaper. Readers need little memory for a few dozen blocks.
+MIN_BLOCK_POINTS, MAX_BLOCK_POINTS = 8, 1000
+# Columns of a block: one value for each point, and for `gap` and `amount` one for each bucket. The first gap of a point is its
+# lowest bucket.
+BLOCK_COLUMNS = ("series", "stage", "scale", "zero", "lengths", "sum", "gap", "amount")
+_BUCKET_COLUMNS = frozenset({"gap", "amount"})
+_HEAD = struct.Struct(f"<BIII{len(BLOCK_COLUMNS)}s")
+_UNSIGNED, _SIGNED, _FLOAT = ("<u1", "<u2", "<u4"), ("<i1", "<i2", "<i4", "<i8"), "<f8"
+_TYPES = dict(zip("abcdefgh", map(np.dtype, (*_UNSIGNED, *_SIGNED, _FLOAT)), strict=True))
+_LETTERS = {kind: letter for letter, kind in _TYPES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PointTable:
+    """Points of one tier in columns.
+
+    Args:
+        service: Id of the service of each point; shape (n,).
+        metric: Metric code of each point; shape (n,).
+        bucket: Start of the bucket of time of each point; shape (n,). [Unix seconds]
+        series: Id of the series or total of each point; shape (n,).
+        stage: Position in *stages* of each point; shape (n,).
+        stages: Stages; may contain stages of other points.
+        histograms: Histogram of each point.
+    """
+
+    service: Ints
+    metric: Ints
+    bucket: Ints
+    series: Ints
+    stage: Ints
+    stages: list[str]
+    histograms: HistogramArrays
+
+    def __len__(self) -> int:
+        return len(self.series)
+
+    @classmethod
+    def of(cls, rows: Iterable[PointRow]) -> PointTable:
+        """Return the points in *rows*, also those in blocks.
+
+        Raises:
+            StoreError: A histogram or a block is damaged.
+        """
+        plain: list[PointRow] = []
+        blocks: list[PointRow] = []
+        for row in rows:
+            (blocks if row.is_block else plain).append(row)
+        stages: dict[str, int] = {}
+        tables = [_table_of_rows(plain, stages)] if plain or not blocks else []
+        tables += [_table_of_block(row, stages) for row in blocks]
+        return cls(
+            np.concatenate([table.service for table in tables]),
+            np.concatenate([table.metric for table in tables]),
+            np.concatenate([table.bucket for table in tables]),
+            np.concatenate([table.series for table in tables]),
+            np.concatenate([table.stage for table in tables]),
+            list(stages),
+            HistogramArrays.join([table.histograms for table in tables]),
+        )
+
+    def where(self, chosen: NDArray[np.bool_]) -> PointTable:
+        """Return the points in the mask *chosen*, of shape (n,)."""
+        if chosen.all():
+            return self
+        return PointTable(
+            self.service[chosen],
+            self.metric[chosen],
+            self.bucket[chosen],
+            self.series[chosen],
+            self.stage[chosen],
+            self.stages,
+            self.histograms.where(chosen),
+        )
+
+    def of_stages(self, wanted: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """Return a mask of the points whose stage is *wanted*; shape (n,)."""
+        present, place = np.unique(self.stage, return_inverse=True)
+        return np.array([wanted(self.stages[number]) for number in present.tolist()], np.bool_)[place]
+
+    def added_up(self, width: int) -> PointTable:
+        """Return the sums by key in buckets of time of *width* seconds, sorted by service, metric and bucket."""
+        keys = (self.service, self.metric, self.bucket - self.bucket % width, self.series, self.stage)
+        first, group = _group(keys)
+        service, metric, bucket, series, stage = (key[first] for key in keys)
+        return PointTable(
+            service, metric, bucket, series, stage, self.stages, self.histograms.added_up(group, len(first))
+        )
+
+    def rows(self, tier: int, part: int) -> list[PointRow]:
+        """Return one row of *tier* for each point, with the write number *part*."""
+        stages = self.stages
+        values = zip(
+            self.service.tolist(),
+            self.metric.tolist(),
+            self.bucket.tolist(),
+            self.series.tolist(),
+            self.stage.tolist(),
+            self.histograms.scale.tolist(),
+            self.histograms.zero.tolist(),
+            self.histograms.count.tolist(),
+            self.histograms.sum.tolist(),
+            encode_buckets(self.histograms.buckets),
+            strict=True,
+        )
+        return [
+            PointRow(tier, service, metric, bucket, series, stages[stage], part, scale, zero, count, total, blob)
+            for service, metric, bucket, series, stage, scale, zero, count, total, blob in values
+        ]
+
+    def blocks(self, tier: int, part: int) -> list[PointRow]:
+        """Return rows of *tier* with the write number *part*: blocks, and rows for few points; the points are sorted as by `added_up`."""
+        if not len(self):
+            return []
+        changed = (np.diff(self.service) != 0) | (np.diff(self.metric) != 0) | (np.diff(self.bucket) != 0)
+        edges = np.concatenate(([0], np.flatnonzero(changed) + 1, [len(self)]))
+        few = np.diff(edges) < MIN_BLOCK_POINTS
+        found = self.where(np.repeat(few, np.diff(edges))).rows(tier, part) if few.any() else []
+        columns = self._block_columns()
+        for start, stop in zip(edges[:-1][~few].tolist(), edges[1:][~few].tolist(), strict=True):
+            for number, low in enumerate(range(start, stop, MAX_BLOCK_POINTS)):
+                found.append(self._block(columns, slice(low, min(low + MAX_BLOCK_POINTS, stop)), number, tier, part))
+        return sorted(found)
+
+    def _block(
+        self, columns: Mapping[str, NDArray[np.generic]], points: slice, number: int, tier: int, part: int
+    ) -> PointRow:
+        first, offsets = points.start, self.histograms.buckets.offsets
+        key = (int(self.service[first]), int(self.metric[first]), int(self.bucket[first]))
+        buckets = slice(int(offsets[first]), int(offsets[points.stop]))
+        counts = (self.histograms.zero[points], self.histograms.buckets.amount[buckets])
+        is_valid = sum(float(each.sum(dtype=np.float64)) for each in counts) <= MAX_COUNT
+        count = sum(int(each.sum()) for each in counts) if is_valid else MAX_COUNT
+        total = float(self.histograms.sum[points].sum())
+        blob = self._encode_block(columns, points, buckets)
+        return PointRow(tier, *key, -number, "", part, 0, points.stop - first, count, total, blob)
+
+    def _block_columns(self) -> Mapping[str, NDArray[np.generic]]:
+        buckets = self.histograms.buckets
+        return {
+            "series": self.series,
+            "stage": self.stage,
+            "scale": self.histograms.scale,
+            "zero": self.histograms.zero,
+            "lengths": buckets.lengths,
+            "sum": self.histograms.sum,
+            "gap": _gaps(buckets),
+            "amount": buckets.amount,
+        }
+
+    def _encode_block(self, columns: Mapping[str, NDArray[np.generic]], points: slice, buckets: slice) -> bytes:
+        present, place = np.unique(self.stage[points], return_inverse=True)
+        names = json.dumps([self.stages[number] for number in present.tolist()]).encode()
+        packed = [
+            _smallest(place if name == "stage" else columns[name][buckets if name in _BUCKET_COLUMNS else points])
+            for name in BLOCK_COLUMNS
+        ]
+        letters = "".join(_LETTERS[column.dtype] for column in packed).encode()
+        sizes = (points.stop - points.start, buckets.stop - buckets.start)
+        head = _HEAD.pack(BLOCK_FORMAT, *sizes, len(names), letters)
+        return b"".join((head, names, *(column.tobytes() for column in packed)))
+
+
+def sum_rows(table: PointTable, width: int, part: int) -> list[PointRow]:
+    """Return the sums of *table*: one row for each key and bucket of *width* seconds, with the write number *part*.
+
+    Points that the tier of this width does not hold are left out.
+    """
+    if width >= WITHOUT_REPLICAS:
+        table = table.where(~_is_of_replica(table))
+    return table.added_up(width).rows(width, part)
+
+
+def _is_of_replica(table: PointTable) -> NDArray[np.bool_]:
+    first, group = _group((table.metric, table.stage))
+    kinds = zip(table.metric[first].tolist(), table.stage[first].tolist(), strict=True)
+    of_replica = [is_kind_of_replica(metric, table.stages[stage]) for metric, stage in kinds]
+    return np.array(of_replica, np.bool_)[group]
+
+
+def _group(keys: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Return the first point of each distinct combination of *keys*, in their order, and the number of each point's combination."""
+    order = np.lexsort(keys[::-1])
+    differs = np.zeros(len(order), np.bool_)
+    differs[:1] = True
+    for key in keys:
+        differs[1:] |= np.diff(key[order]) != 0
+    group = np.empty(len(order), np.int64)
+    group[order] = np.cumsum(differs) - 1
+    return order[differs], group
+
+
+def _table_of_rows(rows: Sequence[PointRow], stages: dict[str, int]) -> PointTable:
+    numbers = np.array(
+        [(row.service_id, row.metric, row.bucket, row.series_id, row.scale, row.zero) for row in rows], np.int64
+    ).reshape(-1, 6)
+    stage = np.array([stages.setdefault(row.stage, len(stages)) for row in rows], np.int64)
+    histograms = HistogramArrays(
+        numbers[:, 4],
+        numbers[:, 5],
+        np.array([row.sum for row in rows], np.float64),
+        decode_buckets([row.histogram for row in rows]),
+    )
+    service, metric, bucket, series = numbers.T[:4]
+    return PointTable(service, metric, bucket, series, stage, [], histograms)
+
+
+def _table_of_block(row: PointRow, stages: dict[str, int]) -> PointTable:
+    series, stage, histograms = decode_block(row.histogram, stages)
+    same = np.ones(len(series), np.int64)
+    return PointTable(row.service_id * same, row.metric * same, row.bucket * same, series, stage, [], histograms)
+
+
+def decode_block(blob: bytes, stages: dict[str, int]) -> tuple[Ints, Ints, HistogramArrays]:
+    """Return the series, the stages and the histograms of the points in the block *blob*.
+
+    Args:
+        blob: The block.
+        stages: Numbers of the stages; new stages are added.
+
+    Raises:
+        StoreError: The block is damaged or has a format that this version does not know.
+    """
+    if blob[:1] != bytes([BLOCK_FORMAT]):
+        msg = f"stored points have format {blob[:1].hex() or 'none'}, this version reads {BLOCK_FORMAT:02x}; upgrade Stagelens"
+        raise StoreError(msg)
+    try:
+        _, points, buckets, size, letters = _HEAD.unpack_from(blob)
+        at = _HEAD.size + size
+        numbers = [stages.setdefault(name, len(stages)) for name in json.loads(blob[_HEAD.size : at])]
+        found: dict[str, NDArray[np.generic]] = {}
+        for name, letter in zip(BLOCK_COLUMNS, letters.decode(), strict=True):
+            kind, count = _TYPES[letter], buckets if name in _BUCKET_COLUMNS else points
+            found[name] = np.frombuffer(blob, kind, count, at)
+            at += count * kind.itemsize
+        lengths = found["lengths"].astype(np.int64)
+        offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
+        if offsets[-1] != buckets or at != len(blob):
+            _raise_damaged()
+        stage = np.array(numbers, np.int64)[found["stage"].astype(np.int64)]
+    except (ValueError, IndexError, KeyError, TypeError, struct.error) as error:
+        _raise_damaged(error)
+    gap = found["gap"].astype(np.int64)
+    histograms = HistogramArrays(
+        found["scale"].astype(np.int64),
+        found["zero"].astype(np.int64),
+        found["sum"].astype(np.float64),
+        Buckets(offsets, _without_gaps(gap, offsets), found["amount"].astype(np.int64)),
+    )
+    return found["series"].astype(np.int64), stage, histograms
+
+
+def _raise_damaged(error: Exception | None = None) -> NoReturn:
+    msg = "stored points are damaged; check the disk, and restore the database from a backup"
+    raise StoreError(msg) from error
+
+
+def _smallest(values: NDArray[np.generic]) -> NDArray[np.generic]:
+    """Return *values* with the smallest type that holds them."""
+    if values.dtype.kind == "f":
+        return values.astype(_FLOAT)
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    for kind in map(np.dtype, _UNSIGNED if low >= 0 else _SIGNED):
+        limits = np.iinfo(kind)
+        if limits.min <= low and high <= limits.max:
+            return values.astype(kind)
+    return values.astype(_SIGNED[-1])
+
+
+def _gaps(buckets: Buckets) -> Ints:
+    gap = np.diff(buckets.index, prepend=0)
+    first = buckets.offsets[:-1][buckets.lengths > 0]
+    gap[first] = buckets.index[first]
+    return gap
+
+
+def _without_gaps(gap: Ints, offsets: Ints) -> Ints:
+    lengths = np.diff(offsets)
+    running = np.cumsum(gap)
+    before = np.concatenate((np.zeros(1, np.int64), running))[offsets[:-1]]
+    return running - np.repeat(before, lengths)
