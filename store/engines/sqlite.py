@@ -31,7 +31,7 @@ _PRAGMAS = (
     f"PRAGMA page_size = {PAGE_BYTES}",
     "PRAGMA journal_mode = WAL",
     "PRAGMA synchronous = FULL",
-    "PRAGMA cache_size = -65536",
+    "PRAGMA cache_size = -16384",
     "PRAGMA wal_autocheckpoint = 2000",
 )
 _LOCKED_SECONDS, _PAUSE_SECONDS = 10.0, 0.02
@@ -70,7 +70,8 @@ def open_engine(url: URL, budget_bytes: int | None) -> Engine:
                 os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
     path = str(url.database)
-    engine = create_engine(url, pool_size=8, max_overflow=24, connect_args={"timeout": 10})
+    # The connection used last has the newest pages in its cache.
+    engine = create_engine(url, pool_size=8, max_overflow=24, pool_use_lifo=True, connect_args={"timeout": 10})
     event.listen(engine, "do_connect", create)
     event.listen(engine, "connect", configure)
     event.listen(engine, "begin", _begin)
