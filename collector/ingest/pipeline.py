@@ -398,7 +398,8 @@ class IngestPipeline:
                 onward.extend(self._forward.pack(request.endpoint, request.media_type, body, via))
                 return found
 
-            return await self._decoders.read(body, encoding, read_and_pack, together), onward
+            with self._writer.decoding():
+                return await self._decoders.read(body, encoding, read_and_pack, together), onward
 
     def _parse_metrics(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> ParsedMetrics:
         return parse_metrics(request.media_type, body, request.name, admission.correct)

@@ -1,5 +1,7 @@
 """Writer thread: batches wait in a bounded queue, share a transaction, and are acknowledged after its commit.
 
+A transaction waits a moment for exports that are being decoded: under load it costs as much as tens of exports.
+
 A batch whose commit fails stays in the queue while its sender receives a request to retry. The batch is committed when the store
 works again, and the retry is then a duplicate. A retry of a batch that still waits joins it and completes with the same commit.
 
@@ -11,7 +13,9 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Generator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from ...core.errors import StagelensError, StoreError
@@ -24,6 +28,8 @@ WRITER_PART = "committing to the store"
 # Limits of a transaction: large enough to share its fsync, short enough not to block other writers.
 MAX_ROWS_A_COMMIT = 20_000
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 5.0
+# Longest wait of a batch for exports that are being decoded. Without load nothing waits.
+_GATHER_SECONDS = 0.05
 
 
 class FullError(StagelensError):
@@ -44,6 +50,11 @@ class _Waiting:
     size_bytes: int
     senders: list[Future[bool]] = field(default_factory=list[Future[bool]])
 
+    @property
+    def rows(self) -> int:
+        """Number of rows that the batch needs."""
+        return 1 + len(self.batch.points) + len(self.batch.traces)
+
 
 class Writer:
     """Writer thread that commits batches in groups.
@@ -63,6 +74,7 @@ class Writer:
         self._changed = threading.Condition()
         self._queue: dict[str, _Waiting] = {}  # by batch id, in order of arrival
         self._bytes = 0
+        self._decoding = 0
         self._pause_seconds = 0.0
         self._hurried = self._stopping = False
         self._thread = threading.Thread(target=self._run, name="stagelens-writer", daemon=True)
@@ -84,6 +96,18 @@ class Writer:
             self._hurried = self._stopping = True
             self._changed.notify_all()
         self._thread.join()
+
+    @contextmanager
+    def decoding(self) -> Generator[None]:
+        """Announce a batch that is submitted after the block unless it is invalid; the next transaction waits for it."""
+        with self._changed:
+            self._decoding += 1
+        try:
+            yield
+        finally:
+            # Without a notification: the writer continues when the batch is submitted, or after the longest wait.
+            with self._changed:
+                self._decoding -= 1
 
     def submit(self, batch: Batch, size_bytes: int) -> Future[bool]:
         """Queue *batch*.
@@ -148,14 +172,18 @@ class Writer:
         with self._changed:
             self._pause()
             self._changed.wait_for(lambda: self._queue or self._stopping)
+            self._changed.wait_for(lambda: not self._decoding or self._stopping or self._is_enough(), _GATHER_SECONDS)
             group: list[_Waiting] = []
             rows = 0
             for waiting in self._queue.values():
-                rows += 1 + len(waiting.batch.points) + len(waiting.batch.traces)
+                rows += waiting.rows
                 if group and rows > MAX_ROWS_A_COMMIT:
                     break
                 group.append(waiting)
             return group
+
+    def _is_enough(self) -> bool:
+        return sum(waiting.rows for waiting in self._queue.values()) >= MAX_ROWS_A_COMMIT
 
     def _pause(self) -> None:
         """Wait after a failed commit, with a growing pause."""
