@@ -151,6 +151,8 @@ class HistogramFamily:
     bounds: tuple[float, ...]
 
 
+# Number of identities whose row is cached.
+_MAX_KNOWN = 50_000
 # Key of a histogram: index of its family, and its label values.
 _Key = tuple[int, tuple[str, ...]]
 
@@ -182,6 +184,8 @@ class Counters:
         self._zero, self._sum = np.zeros(size, np.int64), np.zeros(size)
         self._born, self._grown = np.zeros(size), np.zeros(size)
         self._rows: dict[_Key, int] = {}
+        # Rows of identities, until rows are removed; some identities share a row.
+        self._known: dict[Identity, int] = {}
         self._free = list(range(size))[::-1]
 
     def count(self, points: PointColumns) -> None:
@@ -194,21 +198,20 @@ class Counters:
                 self._add(points)
 
     def _add(self, points: PointColumns) -> None:
-        known: dict[Identity, int] = {}
-        for identity in points.identities:
-            if identity not in known:
-                known[identity] = self._row(identity)
+        known = self._known
+        if len(known) > _MAX_KNOWN:
+            known.clear()
+        for identity in {*points.identities}.difference(known):
+            known[identity] = self._row(identity)
         row = np.fromiter(map(known.__getitem__, points.identities), np.int64, len(points))
-        histograms = points.histograms
         chosen = row >= 0
-        np.add.at(self._zero, row[chosen], histograms.zero[chosen])
-        np.add.at(self._sum, row[chosen], histograms.sum[chosen])
-        self._grown[row[chosen]] = self._clock()
+        row, histograms = row[chosen], points.histograms.where(chosen)
+        np.add.at(self._zero, row, histograms.zero)
+        np.add.at(self._sum, row, histograms.sum)
+        self._grown[row] = self._clock()
         lengths = histograms.buckets.lengths
-        wide, scale = np.repeat(row, lengths), np.repeat(histograms.scale, lengths)
-        within = wide >= 0
-        place = bucket_positions(histograms.buckets.index[within], scale[within])
-        np.add.at(self._counts.reshape(-1), wide[within] * BUCKETS + place, histograms.buckets.amount[within])
+        place = bucket_positions(histograms.buckets.index, np.repeat(histograms.scale, lengths))
+        np.add.at(self._counts.reshape(-1), np.repeat(row * BUCKETS, lengths) + place, histograms.buckets.amount)
 
     def _row(self, about: Identity) -> int:
         """Return the row of the histogram of *about*, -1 for a metric that is not exported."""
@@ -265,6 +268,7 @@ class Counters:
     def _forget(self) -> None:
         since = self._clock() - IDLE_SECONDS
         for key in [key for key, row in self._rows.items() if self._grown[row] < since]:
+            self._known.clear()
             row = self._rows.pop(key)
             self._counts[row], self._zero[row], self._sum[row] = 0, 0, 0
             self._free.append(row)
