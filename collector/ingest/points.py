@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, groupby
 from typing import NamedTuple, cast
 
@@ -189,22 +189,22 @@ def valid_mask(columns: HistogramColumns, timed: Flags, window: TimeWindow) -> F
 
 def valid_points(columns: HistogramColumns, good: Flags, about: Sequence[Identity], timed: Flags) -> PointColumns:
     """Return the points in the mask *good*, at a scale no finer than `SCALE`; other rows of *columns* are not read."""
-    buckets = columns.buckets
-    finer = np.maximum(columns.scale - SCALE, 0)[good]
-    in_good, lengths = np.repeat(good, buckets.lengths), buckets.lengths[good]
-    offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
     start_ns = _starts(columns)
     middle = (start_ns + (columns.time_ns - start_ns) // 2) // NANOSECONDS
-    return PointColumns(
-        about,
-        middle[good].astype(np.int64),
-        HistogramArrays(
-            np.minimum(columns.scale, SCALE)[good],
-            columns.zero[good].astype(np.int64),
-            np.where(timed, columns.sum, 0.0)[good],
-            Buckets(offsets, buckets.index[in_good] >> np.repeat(finer, lengths), buckets.amount[in_good]),
-        ),
+    histograms = HistogramArrays(
+        np.minimum(columns.scale, SCALE),
+        columns.zero.view(np.int64),
+        np.where(timed, columns.sum, 0.0),
+        columns.buckets,
     )
+    finer = np.maximum(columns.scale - SCALE, 0)
+    if not good.all():
+        histograms, middle, finer = histograms.where(good), middle[good], finer[good]
+    buckets = histograms.buckets
+    if finer.any():
+        index = buckets.index >> np.repeat(finer, buckets.lengths)
+        histograms = replace(histograms, buckets=replace(buckets, index=index))
+    return PointColumns(about, middle.astype(np.int64), histograms)
 
 
 def _sums(values: Ints | Flags, buckets: Buckets) -> Ints:
@@ -383,14 +383,17 @@ def _read_points(parts: Sequence[_PointGroup]) -> None:
     for part, size, end in zip(parts, sizes, ends, strict=True):
         about += _SERIES_CACHE.of(part.reader, part.metric, columns.attributes[end - size : end])
     timed = np.repeat([part.metric not in names.TIME_METRICS for part in parts], sizes)
-    good = valid_mask(columns, timed, parts[0].owner.window) & [identity is not None for identity in about]
+    good = valid_mask(columns, timed, parts[0].owner.window)
+    if None in about:
+        good &= [identity is not None for identity in about]
     owned = list(_point_ranges(parts))
     offsets = columns.buckets.offsets
     for owner, low, high in owned:
         count = columns.count[low:high][good[low:high]].sum(dtype=np.float64)
         if not owner.has_capacity(int(offsets[high] - offsets[low]), float(count)):
             good[low:high] = False
-    chosen = valid_points(columns, good, [one for one, ok in zip(about, good, strict=True) if ok and one], timed)
+    identities = [one for one, ok in zip(about, good.tolist(), strict=True) if ok and one]
+    chosen = valid_points(columns, good, identities, timed)
     place = np.concatenate((np.zeros(1, np.int64), np.cumsum(good))).tolist()
     for owner, low, high in owned:
         owner.add(chosen.between(place[low], place[high]))
@@ -411,6 +414,9 @@ def _split(owner: PointReader, metric: Metric, reader: SeriesReader) -> Iterator
     """Yield the histogram points of *metric* in groups of up to `_CHUNK_BYTES`."""
     points = metric.histograms
     sizes = [len(point) if isinstance(point, bytes) else _POINT_BYTES + len(point.counts) for point in points]
+    if sizes and (total := sum(sizes)) <= _CHUNK_BYTES:
+        yield _PointGroup(owner, reader, metric.name, 0, points, total)
+        return
     first = size = 0
     for number, more in enumerate(sizes):
         if size and size + more > _CHUNK_BYTES:

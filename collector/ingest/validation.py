@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
+from typing import cast
 
 from ...core import names, stages
 from ...core.attributes import REPLICA, attribute_key, replica_stage_key, split_attribute_key, split_replica_stage_key
@@ -410,7 +411,7 @@ class SeriesCache:
 
     def of(
         self, reader: SeriesReader, metric: str, attributes: Sequence[bytes] | Sequence[Attributes]
-    ) -> list[Identity | None]:
+    ) -> Sequence[Identity | None]:
         """Return the identity of each point of *metric*; None for invalid attributes.
 
         Args:
@@ -426,7 +427,11 @@ class SeriesCache:
         process = (*reader.process, metric, reader.place if metric in _BY_PLACE else "")
         self._size += process not in self._known
         known = self._known.setdefault(process, {})
-        found = [known.get(one) if isinstance(one, bytes) else None for one in attributes]
+        # Points of one metric are all parsed or all serialized.
+        is_serialized = bool(attributes) and isinstance(attributes[0], bytes)
+        found: list[Identity | None] = [None] * len(attributes)
+        if is_serialized:
+            found = [*map(known.get, cast("Sequence[bytes]", attributes))]
         if None in found:
             for number, one in enumerate(attributes):
                 found[number] = found[number] or self._read(reader, metric, one, known)
