@@ -23,6 +23,7 @@ from ...core.errors import StoreError
 from ...core.histogram import SCALE, TOKEN_COUNTS, ZERO_THRESHOLD, bucket_index
 from ...store.inbox import AggregationInput, AggregationResult, Parcel
 from ...store.points import Buckets, HistogramArrays, Identity, PointColumns
+from ...store.series import Series
 from .assembly import (
     AssembledSpans,
     Bools,
@@ -74,6 +75,32 @@ class _Groups:
     at: Ints
 
 
+class _SeriesIdentities(dict[tuple[str, str], Identity]):
+    """Identities of the points of one series, by metric and stage."""
+
+    def __init__(self, series: Series) -> None:
+        super().__init__()
+        self.series = series
+
+
+# The store caches what it knows about an identity, so each is created once. A bounded number of series is cached.
+_KNOWN_SERIES: dict[Series, _SeriesIdentities] = {}
+_MAX_KNOWN_SERIES = 2000
+
+
+def _identities_of(series: Series) -> _SeriesIdentities:
+    if series not in _KNOWN_SERIES and len(_KNOWN_SERIES) >= _MAX_KNOWN_SERIES:
+        _KNOWN_SERIES.clear()
+    return _KNOWN_SERIES.setdefault(series, _SeriesIdentities(series))
+
+
+def _identity(known: _SeriesIdentities, metric: str, stage: str) -> Identity:
+    found = known.get((metric, stage))
+    if found is None:
+        found = known[metric, stage] = Identity(known.series, metric, stage)
+    return found
+
+
 def points_of(requests: Requests) -> PointColumns:
     """Return the points of all *requests* that no Stagelens agent has counted."""
     counted = np.flatnonzero(~requests.known)
@@ -81,14 +108,13 @@ def points_of(requests: Requests) -> PointColumns:
         return PointColumns.of([])
     together = _groups(requests, counted)
     found = [*_time_histograms(requests, counted, together.of_request[counted]), *_token_histograms(requests, together)]
-    series, at = [requests.kinds[number] for number in together.series.tolist()], together.at
+    of_kind = [_identities_of(series) for series in requests.kinds]
+    series, at = [of_kind[number] for number in together.series.tolist()], together.at
     columns: list[PointColumns] = []
     for metric, by, key, histograms in found:
         group, name = np.divmod(key, len(by))
-        identities = [
-            Identity(series[of], metric, by[int(which)])
-            for of, which in zip(group.tolist(), name.tolist(), strict=True)
-        ]
+        pairs = zip(group.tolist(), name.tolist(), strict=True)
+        identities = [_identity(series[of], metric, by[int(which)]) for of, which in pairs]
         columns.append(PointColumns(identities, at[group], histograms))
     return PointColumns.join([*columns, *_replica_points(requests, counted)])
 
@@ -124,7 +150,8 @@ def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]
     duration = requests.duration[counted]
     minute = (requests.start[counted] + duration) // (_MINUTE * _NS)
     first, group = group_rows(requests.series[counted], replica[counted], minute)
-    series = [requests.kinds[number] for number in requests.series[counted][first].tolist()]
+    of_kind = [_identities_of(series) for series in requests.kinds]
+    series = [of_kind[number] for number in requests.series[counted][first].tolist()]
     replicas = [places[number] for number in replica[counted][first].tolist()]
     seconds = duration / _NS
     latency = _histograms(names.REQUEST_BY_ATTRIBUTE, ("",), group, np.zeros_like(group), seconds, duration)
@@ -137,7 +164,7 @@ def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]
             replica_stage_key(stage, replicas[number]) if stage else attribute_key(REPLICA.key, replicas[number])
             for number, stage in zip(of.tolist(), stages, strict=True)
         ]
-        identities = [Identity(series[number], metric, each) for number, each in zip(of.tolist(), keys, strict=True)]
+        identities = [_identity(series[number], metric, each) for number, each in zip(of.tolist(), keys, strict=True)]
         buckets = replace(found.buckets, index=found.buckets.index >> SCALE - ATTRIBUTE_SCALE)
         histograms = replace(found, scale=np.full(len(found), ATTRIBUTE_SCALE), buckets=buckets)
         yield PointColumns(identities, minute[first][of] * _MINUTE, histograms)
