@@ -1,4 +1,4 @@
-"""What is measured: the collector with each of its databases, and two peers from PyPI, each in an environment of its own."""
+"""What is measured: the collector with each of its databases, and three peers from PyPI, each in an environment of its own."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class System:
     Args:
         name: In the tables.
         start: Starts it.
-        held: SQL that counts what it holds.
+        held: SQL that counts what it holds; empty if it stores nothing.
         units_each: How many spans, or datapoints, one of those is.
         headers: Sent with every export.
         engine: `sqlite` or `postgresql`.
@@ -78,6 +78,8 @@ class Running:
 
     def units(self) -> int:
         """Return how many spans, or datapoints, are in the database."""
+        if not self.system.held:
+            return 0
         engine = create_engine(_driver(self.site.url))
         try:
             with engine.connect() as connection:
@@ -173,9 +175,27 @@ def mlflow(programs: Path, engine: str) -> System:
     return System(f"mlflow, {engine}", start, _SPANS, headers={"x-mlflow-experiment-id": "0"}, engine=engine)
 
 
+def rotel(programs: Path) -> System:
+    """Return Rotel, a collector written in Rust, which receives and batches spans, and discards them."""
+
+    def start(_url: Url, folder: Path, port: int) -> Process:
+        environment = _environment(programs, "rotel==0.0.1a15", "rotel")
+        (program,) = environment.glob("lib/*/site-packages/rotel/rotel-agent")
+        places = ["--otlp-http-endpoint", f"127.0.0.1:{port}", "--otlp-grpc-endpoint", f"127.0.0.1:{free_port()}"]
+        return Process([str(program), "start", "--exporter", "blackhole", *places], {}, folder, port)
+
+    return System("rotel, storing nothing", start, "", quick=True)
+
+
 def _program(programs: Path, packages: str, name: str) -> str:
-    folder = (programs / name).resolve()
-    if not (folder / "bin" / name).exists():
+    return str(_environment(programs, packages, name) / "bin" / name)
+
+
+def _environment(programs: Path, packages: str, name: str) -> Path:
+    """Return the environment *name* with *packages*, installed when it is first used."""
+    folder, installed = (programs / name).resolve(), (programs / name / "installed").resolve()
+    if not installed.exists():
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         subprocess.run([folder / "bin" / "pip", "install", "--quiet", *packages.split()], check=True)
-    return str(folder / "bin" / name)
+        installed.touch()
+    return folder
