@@ -116,8 +116,8 @@ _OTHER_STACK = f":{OTHER}"
 # Time without data after which a service no longer counts towards the cap; its data stay. [seconds]
 ACTIVE_SECONDS = 86_400
 _REMEMBERED_FACTOR = 10
-# Maximum number of cached keys of points, about 100 bytes each. [count]
-_MAX_KEYS = 100_000
+# Maximum number of cached keys of points, about 300 bytes each. [count]
+_MAX_KEYS = 50_000
 _CAPPED_DIMENSIONS = ("version", "environment", "model", "model_version", "route", "device")
 _CAPPED_VALUES = {"model": OTHER, "model_version": OTHER, "route": OTHER, "device": OTHER}
 

@@ -10,7 +10,8 @@ from sqlalchemy import Connection, insert, update
 
 from stagelens.store import Batch, KeptTrace, Series, SeriesCaps, Store, schema
 from stagelens.store.engines import database
-from stagelens.store.schema import take_part
+from stagelens.store.point_table import PointTable
+from stagelens.store.schema import FINEST, take_part
 from stagelens.store.series import SeriesIndex, SeriesNumbers
 from stagelens.store.storage import PreparedWrite
 from stagelens.store.write import add_to_ledger
@@ -62,6 +63,8 @@ def _apply(store: Store, rows: Rows, tier: int, buckets: range) -> None:
     def prepare(connection: Connection) -> PreparedWrite:
         part = take_part(connection)
         made = rows.rows(tier, buckets, part)
+        if tier == FINEST:
+            made = store.points.finest_rows(PointTable.of(made).added_up(tier), part)
         return PreparedWrite(part, made, lambda connection: add_to_ledger(connection, made))
 
     store.points.apply(store.engine, prepare)
