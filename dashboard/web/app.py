@@ -2,7 +2,7 @@
 
 Dash has only one callback, for pages; the browser does the rest. A page arrives as HTML by element id. Redrawing a chart is a
 plain GET of its figure, because Dash's renderer would process the complete page for each callback response. Plotly is a
-vendored cartesian build, a third of the size of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, without dcc.Graph.
+vendored build of our own (`plotly_bundle.mjs`), a quarter of the size of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, without dcc.Graph.
 
 The entry document contains the page as plain HTML (`first_paint`), shown before any script has run. `assets/boot.js` removes this
 HTML once the scripts have built the page behind it, so that the layout does not shift.

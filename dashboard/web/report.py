@@ -35,7 +35,7 @@ from .routing import context_of, render_page, view_of
 PATH = "/report"
 
 _ASSETS = Path(__file__).parents[1] / "assets"
-_SCRIPTS = ("plotly-cartesian.min.js", "figure.js", "inspector.js", "slots.js", "waterfall.js", "report.js")
+_SCRIPTS = ("plotly.min.js", "figure.js", "inspector.js", "slots.js", "waterfall.js", "report.js")
 _STYLES = ("tokens.css", "style.css")
 _FONT = re.compile(r"url\((inter[\w-]+\.woff2)\)")
 
