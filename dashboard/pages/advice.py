@@ -139,7 +139,7 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     requests = measure(context.source, context.selection).requests
     above: list[Node] = [] if bare else [_rank_tabs(context)]
     quantile = quantile_of(rank)
-    above.append(panel("The slow replica", lambda: _slow_replica_card(context) or html.Span()))
+    above.append(panel("The slow replica", lambda: _slow_replica_card(context)))
     if not has_enough_samples(requests, quantile):
         return [*above, _too_few(context, requests, quantile)]
     found = advice_for_service(context, rank)

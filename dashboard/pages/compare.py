@@ -150,13 +150,13 @@ def render(context: Context) -> Page:
 def _cards(context: Context, comparison: PairComparison) -> list[Component]:
     pair: Pair = comparison.pair
     title = "What slow requests of B share"
-    shared = panel(title, lambda: slow_of_side_card(context, pair.b, comparison.quantile, "B") or html.Span())
+    shared = panel(title, lambda: slow_of_side_card(context, pair.b, comparison.quantile, "B"))
     return [
         panel("What B adds, by percentile", lambda: delta_card(context, pair), "c7"),
         panel("Blame", lambda: blame_card(context, comparison), "c5"),
         panel("Latency by percentile", lambda: both_card(context, pair), "c7"),
         panel("What else changed", lambda: signals_card(context, pair), "c5"),
-        *([] if isinstance(shared, html.Span) else [shared]),
+        shared,
     ]
 
 

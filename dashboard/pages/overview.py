@@ -86,8 +86,8 @@ def render(context: Context) -> Page:
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
         panel("Services", lambda: services_card(context, shown)),
-        panel("Waste", lambda: waste_card(context, shown) or html.Span()),
-        panel("Calls between services", lambda: map_card(context) or html.Span()),
+        panel("Waste", lambda: waste_card(context, shown)),
+        panel("Calls between services", lambda: map_card(context)),
         below,
     ]
     return Page("Overview · Stagelens", trail, body, "/")

@@ -26,7 +26,7 @@ from ...core.names import STATUS_OK
 from ...store import Selection
 from ..figures.time_axis import TimeAxis, step_for
 from ..source import Source
-from ..ui.components import Node, attributes, card, dominating, empty, link, pill, stage_bar, table, with_code
+from ..ui.components import Node, Panel, attributes, card, dominating, empty, link, pill, stage_bar, table, with_code
 from ..ui.format import duration, rank, span
 from ..view import SCOPE, View, trace_name, trace_path
 
@@ -315,24 +315,29 @@ class Context:
         return self.covering_slo.slo.threshold_seconds if self.covering_slo else None
 
 
-def panel(title: str, build: Callable[[], Component], size: str = "c12") -> Component:
-    """Return the result of *build*, or an error card, so that one failing card does not break the page."""
-    try:
-        return build()
-    except Exception as error:  # noqa: BLE001 - an error of one card must not affect the others
-        _log.exception("the card %r could not be rendered", title)
-        failed = html.Div(
-            [
-                html.H3("This card could not be rendered"),
-                html.P(f"{type(error).__name__}: the rest of the page is not affected. See the log of the dashboard."),
-                html.Div(
-                    html.Button("Try again", className="btn", type="button", **attributes({"data-do": "reload"})),
-                    className="acts",
-                ),
-            ],
-            className="empty",
-        )
-        return card(title, failed, size=size)
+def panel(title: str, build: Callable[[], Component | None], size: str = "c12") -> Panel:
+    """Return the later result of *build*, or an error card, so that one failing card does not break the page."""
+
+    def build_or_explain() -> Component | None:
+        try:
+            return build()
+        except Exception as error:  # noqa: BLE001 - an error of one card must not affect the others
+            _log.exception("the card %r could not be rendered", title)
+            return card(title, _failed(error), size=size)
+
+    return Panel(build_or_explain)
+
+
+def _failed(error: Exception) -> Component:
+    retry = html.Button("Try again", className="btn", type="button", **attributes({"data-do": "reload"}))
+    return html.Div(
+        [
+            html.H3("This card could not be rendered"),
+            html.P(f"{type(error).__name__}: the rest of the page is not affected. See the log of the dashboard."),
+            html.Div(retry, className="acts"),
+        ],
+        className="empty",
+    )
 
 
 def empty_page_card(title: str, *text: Node, actions: list[Component] | None = None) -> Component:

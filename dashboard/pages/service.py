@@ -78,23 +78,22 @@ def render(context: Context) -> Page:
 
 def _body(context: Context) -> list[Node]:
     measures = measure(context.source, context.selection)
-    advice = panel("Ways to fix this", lambda: top_advice(context, _ADVICE, "c4") or html.Span(), "c4")
-    alone = isinstance(advice, html.Span)
-    code = panel("Your code", lambda: code_card(context) or html.Span())
-    shared = panel("What slow requests share", lambda: shared_card(context) or html.Span())
-    by_replica = panel("Latency by replica", lambda: few_replicas_card(context) or html.Span())
-    across = panel("Across services", lambda: path_card(context) or html.Span())
+    advice = panel("Ways to fix this", lambda: top_advice(context, _ADVICE, "c4"), "c4")
+
+    def exemplars() -> Component:
+        return _exemplars(context, "c12" if advice.children is None else "c8")
+
     charts = [
         panel("Where the time goes, by percentile", lambda: percentile_card(context), "c8"),
         panel("What the tail adds", lambda: _inspector(context), "c4"),
         panel("Breakdown over time", lambda: over_time_card(context), "c6"),
         panel("Every request", lambda: heat_card(context), "c6"),
-        None if isinstance(shared, html.Span) else shared,
-        None if isinstance(across, html.Span) else across,
-        None if isinstance(code, html.Span) else code,
-        None if isinstance(by_replica, html.Span) else by_replica,
-        panel("Slow exemplars", lambda: _exemplars(context, "c12" if alone else "c8"), "c8"),
-        None if alone else advice,
+        panel("What slow requests share", lambda: shared_card(context)),
+        panel("Across services", lambda: path_card(context)),
+        panel("Your code", lambda: code_card(context)),
+        panel("Latency by replica", lambda: few_replicas_card(context)),
+        panel("Slow exemplars", exemplars, "c8"),
+        advice,
     ]
     return [
         _tiles(context, measures),

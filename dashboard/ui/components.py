@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -249,6 +250,25 @@ class Chart(html.Div):
     name: str = ""
     figure: Figure
     frame: pd.DataFrame | None = None
+
+
+class Panel(Component):
+    """Part of a page that is built when it is read first, so that what is before it can be sent earlier.
+
+    Args:
+        build: Function that returns the content; None for no content.
+    """
+
+    _namespace, _type = "stagelens", "Panel"
+
+    def __init__(self, build: Callable[[], Component | None]) -> None:  # pyright: ignore[reportMissingSuperCall] - Dash sets properties there
+        self._build = build
+        self._prop_names, self._valid_wildcard_attributes = ["children"], []
+
+    @cached_property
+    def children(self) -> Component | None:
+        """Built content."""
+        return self._build()
 
 
 def _export(title: str) -> Component:
