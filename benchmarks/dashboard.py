@@ -54,7 +54,7 @@ PAGES = {
     "advice": "/advice",
     "events": "/events",
 }
-_DRAWN = """() => document.querySelector('#root [data-title]') && !document.querySelector('#root[aria-busy=true]')
+_DRAWN = """() => document.querySelector('html:not([data-loading]) #root [data-title]') && !document.querySelector('#root[aria-busy=true]')
   && [...document.querySelectorAll('[data-chart]')].every((slot) => slot.dataset.drawn || slot.getBoundingClientRect().top > innerHeight)"""
 
 

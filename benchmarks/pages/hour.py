@@ -24,10 +24,7 @@ _BEAT = timedelta(seconds=15)
 _HISTORY = timedelta(minutes=20)
 _SERVICE = "vision-api"
 # What the beat of the page does, without its waiting.
-_REFRESH = (
-    "() => { const beat = (window.__beats = (window.__beats || 0) + 1); "
-    "dash_clientside.set_props('tick', { data: { beat, at: Date.now(), search: location.search } }); }"
-)
+_REFRESH = "() => stagelens.refresh()"
 
 
 def hour_of_refreshes(browser: Browser, drawn: Callable[[Page], None]) -> str:
@@ -49,7 +46,7 @@ def hour_of_refreshes(browser: Browser, drawn: Callable[[Page], None]) -> str:
         for beat in range(1, _BEATS + 1):
             last, clock[0] = clock[0], clock[0] + _BEAT.total_seconds()
             traffic.fill(store, datetime.fromtimestamp(last, UTC), datetime.fromtimestamp(clock[0], UTC))
-            with page.expect_response(lambda response: "_dash-update-component" in response.url):
+            with page.expect_response(lambda response: "/parts?" in response.url):
                 page.evaluate(_REFRESH)
             drawn(page)
             if beat % (_BEATS // _LOOKS) == 0:

@@ -1,5 +1,5 @@
-// Text fields in menus: each sets one key of the address, or adds to its values. They are made when their menu opens and are not React's: one that
-// is rendered anew while somebody types loses letters.
+// Text fields in menus: each sets one key of the address, or adds to its values. They are made when their menu opens and are not the server's: one
+// that is placed anew while somebody types loses letters.
 window.stagelens = window.stagelens || {};
 (function (app) {
   "use strict";

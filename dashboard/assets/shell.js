@@ -3,8 +3,8 @@
   "use strict";
 
   const root = document.documentElement;
-  // What the other files add: what buttons do, what Dash calls, what happens on each arrival.
-  Object.assign(app, { actions: {}, calls: {}, arrivals: [] });
+  // What the other files add: what buttons do, and what happens on each arrival.
+  Object.assign(app, { actions: {}, arrivals: [] });
 
   // Which keys an address may have, in their order, and which of them go along to other pages: the server says.
   const keys = (name) => document.querySelector("[data-keys]").dataset[name].split(" ");
@@ -41,11 +41,12 @@
   };
 
   app.go = function (address) {
+    // The parser would go on to write the page of the old address.
+    if (document.readyState === "loading") return location.assign(address);
     const step = (history.state && history.state.step) || 0;
     history.replaceState({ step, top: scrollY }, "");
     history.pushState({ step: step + 1 }, "", address);
-    // What dcc.Link does: dcc.Location listens for it.
-    window.dispatchEvent(new CustomEvent("_dashprivate_pushstate"));
+    app.open();
     app.closeMenus();
   };
 
@@ -60,7 +61,10 @@
 
   let lastPath = null;
   let walked = false;
-  addEventListener("popstate", () => (walked = true));
+  addEventListener("popstate", () => {
+    walked = true;
+    app.open();
+  });
 
   app.settle = function () {
     if (lastPath !== null && lastPath !== location.pathname) {

@@ -76,7 +76,7 @@
 
   // ---- the box
 
-  // The field is ours and not React's: a component that is rendered anew while somebody types loses letters.
+  // The server writes no field: one that is placed anew while somebody types loses letters.
   let box, field, list, found = [], chosen = 0;
   function built() {
     box = document.getElementById("jump");

@@ -1,5 +1,5 @@
-// The refresh: never twice at once, never while somebody reads, slower while nothing comes. And what is said, and done,
-// while the dashboard does not answer.
+// The page of the address: its arrival, its refresh (never twice at once, never while somebody reads, slower while nothing comes),
+// and what is said, and done, while the dashboard does not answer.
 (function (app) {
   "use strict";
 
@@ -13,6 +13,32 @@
   const busy = () => document.visibilityState !== "visible"
     || document.querySelector(".plot:hover, .menu[open], dialog[open], :popover-open, main input:focus");
 
+  // The state of the page that is shown, as the server sent it, and the last beat for which a refresh was requested.
+  let [seen, tick, requests, beats] = [null, null, 0, 0];
+
+  // `known`: the state of the page that is shown, if it is enough to get what differs from it. The last request counts.
+  function load(known) {
+    const query = new URLSearchParams(location.search);
+    query.set("path", location.pathname);
+    if (known) query.set("seen", JSON.stringify(known));
+    const number = (requests += 1);
+    fetch(`/parts?${query}`)
+      .then((answer) => (answer.ok ? answer.json() : Promise.reject(answer.status)))
+      .then((answer) => {
+        if (number !== requests) return;
+        seen = { ...answer.seen, beat: tick && tick.beat };
+        Object.entries(answer.parts).forEach(([id, html]) => app.place(document.getElementById(id), html, shown === location.pathname));
+        if (answer.parts.root) {
+          app.drawAll(document.getElementById("root"));
+          arrived();
+        }
+      })
+      // `window.fetch` below says what is wrong.
+      .catch(() => {});
+  }
+
+  app.open = () => load(null);
+
   // How many beats one refresh takes: 1 while data comes, twice as many each time that nothing did.
   let [pace, passed, judged, revision] = [1, 0, null, null];
   function judge(seen) {
@@ -22,29 +48,33 @@
     [judged, revision, passed] = [seen.beat, seen.revision, 0];
   }
 
-  app.calls.beat = function (count, tick, seen) {
-    const silent = window.dash_clientside.no_update;
+  // Return the tick of a refresh at beat `count`; null for none.
+  app.beat = function (count, tick, seen) {
     const due = tick && (!seen || seen.beat !== tick.beat) && Date.now() - tick.at < PATIENCE;
-    if (!count || busy() || (!lostAt && (frozen() || due))) return silent;
+    if (!count || busy() || (!lostAt && (frozen() || due))) return null;
     if (!lostAt) judge(seen);
     passed += 1;
-    if (passed < pace) return silent;
+    if (passed < pace) return null;
     passed = 0;
-    if (!lostAt) return { beat: count, at: Date.now(), search: location.search };
+    if (!lostAt) return { beat: count, at: Date.now() };
     probe();
-    return silent;
+    return null;
   };
 
-  function beatNow() {
-    const now = Date.now();
-    window.dash_clientside.set_props("tick", { data: { beat: now, at: now, search: location.search } });
+  function refresh(next) {
+    if (!next) return;
+    tick = next;
+    load(seen);
   }
+
+  app.refresh = () => refresh({ beat: Date.now(), at: Date.now() });
+  setInterval(() => refresh(app.beat((beats += 1), tick, seen)), BEAT);
 
   let hiddenAt = 0;
   document.addEventListener("visibilitychange", () => {
     if (document.visibilityState !== "visible") hiddenAt = Date.now();
     else if (lostAt) probe();
-    else if (hiddenAt && Date.now() - hiddenAt > BEAT && !frozen()) beatNow();
+    else if (hiddenAt && Date.now() - hiddenAt > BEAT && !frozen()) app.refresh();
   });
 
   // ---- no answer
@@ -92,11 +122,11 @@
     lostAt = null;
     [pace, passed] = [1, 0];
     told();
-    window.dash_clientside.set_props("seen", { data: null });
+    seen = null;
     const to = wanted;
     wanted = "";
     if (to) app.go(to);
-    else beatNow();
+    else app.refresh();
   }
 
   // Asked for by a reader who goes to another page while it is known that nobody answers.
@@ -123,16 +153,16 @@
       document.getElementById("root")?.setAttribute("aria-busy", String(due > 0));
     };
     busyNow(1);
-    // After Dash has put it in its place.
+    // After it has been put in its place.
     const done = () => setTimeout(() => busyNow(-1));
     answer.then((response) => response.clone().arrayBuffer()).then(done, done);
   }
 
-  // Dash tells nobody that a question failed; here is where all of them pass.
+  // All requests pass here.
   window.fetch = function (address, options) {
     const answer = asked.call(window, address, options);
-    if (/_dash-update-component/.test(address.url || address)) waiting(answer);
-    if (/\/_dash-update-component|\/figures\//.test(address.url || address)) {
+    if (/^\/parts\?/.test(address)) waiting(answer);
+    if (/^\/(parts\?|figures\/)/.test(address)) {
       answer.then((response) => {
         if (response.status === 401) told(...words("You are signed out.", "The last data stays visible.", "reload", "Sign in"));
         else if (WENT.includes(response.status)) away();
@@ -145,17 +175,28 @@
   // ---- arriving
 
   let [shown, shownAt] = [null, ""];
-  app.calls.arrived = function (parts) {
-    const same = shown === location.pathname;
-    Object.entries(parts || {}).forEach(([id, html]) => app.place(document.getElementById(id), html, same));
-    if (parts && parts.root) {
-      const root = document.getElementById("root");
-      [shown, shownAt] = [location.pathname, location.pathname + location.search];
-      document.title = root.querySelector("[data-title]").dataset.title;
-      app.drawAll(root);
-      app.settle();
-      app.relight();
-    }
-    return window.dash_clientside.no_update;
-  };
+  function arrived() {
+    [shown, shownAt] = [location.pathname, location.pathname + location.search];
+    document.title = document.querySelector("#root [data-title]").dataset.title;
+    app.settle();
+    app.relight();
+  }
+
+  // The first page comes with the document; its charts are drawn as they come.
+  const arriving = new MutationObserver(() => app.drawNew());
+  arriving.observe(document.documentElement, { childList: true, subtree: true });
+  function begin() {
+    arriving.disconnect();
+    const state = document.getElementById("seen");
+    if (state) seen = { ...JSON.parse(state.textContent), beat: null };
+    app.drawNew();
+    arrived();
+    const html = document.documentElement;
+    if (html.dataset.zone) app.open();
+    delete html.dataset.zone;
+    delete html.dataset.loading;
+  }
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
+  // After the other files, which are in this script.
+  else queueMicrotask(begin);
 })(window.stagelens);

@@ -52,7 +52,7 @@
   app.actions.earlier = () => app.shift(-0.5);
   app.actions.later = () => app.shift(0.5);
 
-  // ---- the menu: the fields are ours and not React's, so they are made when it opens
+  // ---- the menu: the server writes no fields, so they are made when it opens
 
   const KEPT = "stagelens-windows";
   function lately() {

@@ -1,5 +1,5 @@
 // The field that narrows the list of services: what is typed goes to `q` of the address, once nothing more is typed. It is
-// not React's: one that is rendered anew while somebody types loses letters.
+// not the server's: one that is placed anew while somebody types loses letters.
 window.stagelens = window.stagelens || {};
 (function (app) {
   "use strict";

@@ -20,11 +20,31 @@
     }),
   );
 
+  // Plotly takes a tenth of a second to start: it is loaded after the first paint, by the first chart in view. In a report it is there.
+  const source = document.currentScript.dataset.plotly;
+  let loading = null;
+  function plotly() {
+    const loaded = (resolve, reject) => requestAnimationFrame(() => setTimeout(() => {
+      const script = document.createElement("script");
+      Object.assign(script, { src: source, onload: resolve, onerror: reject });
+      document.head.append(script);
+    }));
+    loading = loading || new Promise(loaded).catch(() => {
+      loading = null;
+      app.said("Charts could not be loaded. Reload the page.");
+    });
+    return loading;
+  }
+
   const slotOf = (name) => document.querySelector(`[data-chart="${CSS.escape(name)}"]`);
 
   function draw(name) {
     const slot = slotOf(name);
     if (!slot || !specs[name]) return;
+    if (!window.Plotly) {
+      plotly().then(() => window.Plotly && draw(name));
+      return;
+    }
     inView.unobserve(slot);
     let plot = slot.firstElementChild;
     const fresh = !plot;
@@ -49,15 +69,28 @@
     subtitle(slot, specs[name]);
   }
 
-  // The figures that came with a page. The plot of a box that was built anew moves over before the next paint.
-  app.drawAll = function (parent) {
-    parent.querySelectorAll("script[data-spec]").forEach((figure) => {
-      const name = figure.dataset.spec;
-      specs[name] = JSON.parse(figure.textContent);
-      const slot = slotOf(name);
-      const plot = plots.get(name);
-      if (plot && !plot.isConnected && plot.page === location.pathname) slot.append(plot);
-      slot.firstElementChild ? draw(name) : inView.observe(slot);
+  // The figure of a chart. The plot of a box that was built anew moves over before the next paint.
+  const taken = new WeakSet();
+  function take(figure) {
+    const name = figure.dataset.spec;
+    specs[name] = JSON.parse(figure.textContent);
+    taken.add(figure);
+    const slot = slotOf(name);
+    const plot = plots.get(name);
+    if (plot && !plot.isConnected && plot.page === location.pathname) slot.append(plot);
+    slot.firstElementChild ? draw(name) : inView.observe(slot);
+  }
+
+  app.drawAll = (parent) => parent.querySelectorAll("script[data-spec]").forEach(take);
+
+  // While the document arrives: what has arrived since the last call. The last figure may be incomplete.
+  app.drawNew = function () {
+    document.querySelectorAll("script[data-spec]").forEach((figure) => {
+      try {
+        if (!taken.has(figure)) take(figure);
+      } catch (error) {
+        if (!(error instanceof SyntaxError)) throw error;
+      }
     });
   };
 
@@ -156,8 +189,4 @@
     line.style.top = `${size.t}px`;
     line.style.height = `${size.h}px`;
   }
-
-  // ---- what Dash calls
-
-  window.dash_clientside = Object.assign({}, window.dash_clientside, { stagelens: { ...app.calls } });
 })(window.stagelens);

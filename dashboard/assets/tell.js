@@ -12,19 +12,13 @@
     throw new Error(cure ? `${error}: ${cure}` : error);
   };
 
-  // What the beat of the refresh does, at once: the server has something new for this very address.
-  function refresh() {
-    const now = Date.now();
-    window.dash_clientside.set_props("tick", { data: { beat: now, at: now, search: location.search } });
-  }
-
   async function told(button) {
     button.disabled = true;
     try {
       await app.post(button.dataset.to || "/api/v1/events", button.dataset.post);
       // An incident is no data: the beat of the refresh would see nothing new.
       if (button.dataset.to) location.reload();
-      else refresh();
+      else app.refresh();
     } catch (error) {
       app.said(error.message);
     } finally {

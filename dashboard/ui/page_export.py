@@ -1,8 +1,7 @@
 """Exports of rendered components: escaped HTML without scripts, and the data of charts and tables.
 
-HTML has three targets. `page` preserves everything, for the scripts that insert it. `picture` is the first paint, without ids
-and data attributes, so that scripts do not mistake it for the page. `report` is a file that works without a server: buttons are
-omitted except those of tables; of a group of choices only the selected one is included.
+HTML has two targets. `page` preserves everything, for browsers. `report` is a file that works without a server: ids are omitted,
+and buttons except those of tables; of a group of choices only the selected one is included.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from dash import html
 from dash.development.base_component import Component
 from plotly.io.json import to_json_plotly
 
-from .components import Chart, Nodes
+from .components import Chart, Nodes, Panel
 
 # Inline elements; their text joins the neighbouring text without a space.
 _RUNNING = (html.B, html.Em, html.Small, html.Strong)
@@ -46,7 +45,7 @@ _ADDRESSES = {"href", "src", "data-href"}
 _SAFE_ADDRESS = re.compile(r"(?:https?://|mailto:|/(?![/\\])|#)", re.IGNORECASE)
 _CAPITAL = re.compile(r"[A-Z]")
 LinkResolver = Callable[[str], str | None]
-HtmlTarget = Literal["page", "picture", "report"]
+HtmlTarget = Literal["page", "report"]
 
 
 def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = lambda address: address) -> str:
@@ -54,14 +53,31 @@ def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = la
 
     Args:
         nodes: Components of a page.
-        target: `page` for scripts, `picture` for the first paint, `report` for files without a server.
+        target: `page` for browsers, `report` for files without a server.
         follow: Function that converts an address within the dashboard for the target; None removes the link.
 
     >>> as_html(html.A(["<b>", html.B(1)], href="/s/a", className="x"))
     '<a class="x" href="/s/a">&lt;b&gt;<b>1</b></a>'
     """
     writer = _Writer(follow, target)
-    return "".join(writer.one(each) for each in children(nodes if not isinstance(nodes, Component) else [nodes]))
+    return "".join(writer.one(each) for each in _listed(nodes))
+
+
+def html_chunks(nodes: Nodes) -> Iterator[str]:
+    """Yield *nodes* as HTML for browsers: what is before each `Panel` as soon as that panel is about to be built."""
+    writer, ready = _Writer(lambda address: address, "page"), list[str]()
+    for each in writer.chunks(_listed(nodes)):
+        if isinstance(each, Panel):
+            if ready:
+                yield "".join(ready)
+            ready = [writer.one(each)]
+        else:
+            ready.append(each)
+    yield "".join(ready)
+
+
+def _listed(nodes: Nodes) -> list[Component | str]:
+    return children(nodes if not isinstance(nodes, Component) else [nodes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +88,8 @@ class _Writer:
     def one(self, node: Component | str, in_table: bool = False) -> str:
         if isinstance(node, str):
             return escape(node, quote=False)
+        if isinstance(node, Panel):
+            return "".join(self.one(each) for each in children(node))
         in_table = in_table or isinstance(node, html.Table)
         inside = "".join(self.one(each, in_table) for each in children(node))
         made: dict[str, Any] = node.to_plotly_json()
@@ -82,10 +100,24 @@ class _Writer:
             return ""
         if tag == "button" and self.reading == "report" and not in_table:
             return f'<span class="on">{inside}</span>' if "on" in str(getattr(node, "className", "")).split() else ""
-        if isinstance(node, Chart) and self.reading != "picture":
+        if isinstance(node, Chart):
             inside += _spec(node)
         start = f"<{tag}{self._attributes(made['props'])}>"
         return start if tag in _VOID else f"{start}{inside}</{tag}>"
+
+    def chunks(self, nodes: Sequence[Component | str]) -> Iterator[Panel | str]:
+        """Yield the panels in *nodes* unbuilt, and the HTML around them."""
+        for node in nodes:
+            if isinstance(node, Panel):
+                yield node
+            elif isinstance(node, Component) and _has_panel(node):
+                made: dict[str, Any] = node.to_plotly_json()
+                tag = made["type"].lower()
+                yield f"<{tag}{self._attributes(made['props'])}>"
+                yield from self.chunks(children(node))
+                yield f"</{tag}>"
+            else:
+                yield self.one(node)
 
     def _attributes(self, props: Mapping[str, Any]) -> str:
         return "".join(self._attribute(key, value) for key, value in props.items() if key not in _NOT_HTML)
@@ -96,12 +128,14 @@ class _Writer:
             value = _followed(str(value), self.follow)
         elif name == "style":
             value = ";".join(f"{_style_name(each)}:{text}" for each, text in value.items())
-        if value is None or value is False or name.startswith("on") or self._is_for_scripts(name):
+        if value is None or value is False or name.startswith("on") or (name == "id" and self.reading == "report"):
             return ""
         return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
 
-    def _is_for_scripts(self, name: str) -> bool:
-        return self.reading != "page" and (name == "id" or (self.reading == "picture" and name.startswith("data-")))
+
+def _has_panel(node: Component) -> bool:
+    inside = [each for each in children(node) if isinstance(each, Component)]
+    return any(isinstance(each, Panel) or _has_panel(each) for each in inside)
 
 
 def _spec(chart: Chart) -> str:

@@ -1,63 +1,52 @@
-"""Dashboard server: the Dash application, its routes, its entry document, and the server thread.
+"""Dashboard server: its routes, its entry document, and the server thread.
 
-Dash has only one callback, for pages; the browser does the rest. A page arrives as HTML by element id. Redrawing a chart is a
-plain GET of its figure, because Dash's renderer would process the complete page for each callback response. Plotly is a
-vendored build of our own (`plotly_bundle.mjs`), a quarter of the size of Dash's own and without `unsafe-eval`; `assets/slots.js` draws, without dcc.Graph.
-
-The entry document contains the page as plain HTML (`first_paint`), shown before any script has run. `assets/boot.js` removes this
-HTML once the scripts have built the page behind it, so that the layout does not shift.
+The entry document is streamed: the frame at once, then each part of the page as soon as it is built, then the parts of the frame that
+need data. A page is plain HTML; on the next pages, `assets/shell_pulse.js` gets the parts as JSON and puts them in place. Charts are
+JSON in the page, which `assets/slots.js` draws with Plotly; redrawing a chart is a GET of its figure.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from html import escape
-from pathlib import Path
-from threading import Lock
 from typing import Any
 from urllib.parse import quote
 
-import flask
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
-from dash.development.base_component import Component
+from flask import Flask, Response, request, stream_with_context
 
 from ...collector.server.connections import ConnectionLimits
 from ...collector.server.http_server import HttpServer, open_listener
 from ...store import Store
 from ..access import LiveAccess
 from ..config import DashboardConfig
-from ..pages.page import Context, Page
+from ..pages.page import Context
 from ..source import AlertsSource, Source
-from ..ui.components import Nodes
-from ..ui.page_export import as_html
-from . import api, guard, report, signed_endpoints, write_api, wsgi_front
+from ..ui.page_export import as_html, html_chunks
+from . import api, assets, guard, report, signed_endpoints, write_api, wsgi_front
 from .audit_log import AuditLog
 from .auth import RevokedSessions
-from .routing import add_figure_routes, context_of, frame_parts, navigation_parts, page_state, render_page, view_of
-from .shell import layout
+from .compression import compress_responses
+from .routing import (
+    add_figure_routes,
+    browser_zone,
+    context_of,
+    failed_page,
+    frame_parts,
+    navigation_parts,
+    page_body,
+    page_state,
+    page_status,
+    render_page,
+    view_of,
+)
+from .shell import frame, menus, trail
 from .wsgi_front import Front
 
 _log = logging.getLogger(__name__)
-ASSETS = Path(__file__).parents[1] / "assets"
-_INDEX = """<!doctype html>
-<html lang="en">
-  <head>
-    {%metas%}
-    <title>{%title%}</title>
-    <link rel="preload" href="BASEassets/inter-latin-wght-normal.woff2" as="font" type="font/woff2" crossorigin>
-    <link rel="icon" href="BASEassets/icon.svg" type="image/svg+xml">
-    <script src="BASEassets/boot.js?m=1"></script>
-    {%css%}
-  </head>
-  <body>
-    {%app_entry%}
-    <footer>{%config%}{%scripts%}{%renderer%}</footer>
-  </body>
-</html>"""
 _PORT_FIX = "Stop the process on that port, or choose another port with STAGELENS_DASHBOARD_PORT (0 picks a free port)."
 _DRAIN_SECONDS = 10
 # Longer than the keep-alive of proxies: closing a connection while a proxy sends a request would be an error for a reader.
@@ -86,8 +75,8 @@ class Dashboard:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.config = config
-        self.app = build(Source(store, alerts, clock, tracer=config.tracer, config=config), config)
-        self._server: HttpServer | None = None
+        self.server = build(Source(store, alerts, clock, tracer=config.tracer, config=config), config)
+        self._http_server: HttpServer | None = None
         self._address = (config.host, config.port)
 
     @property
@@ -113,21 +102,21 @@ class Dashboard:
         )
         self._address = (config.host, int(listening.getsockname()[1]))
         # Proxy headers are evaluated in `auth`, which knows the trusted proxies.
-        self._server = HttpServer(
-            Front(self.app.server), limits, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
+        self._http_server = HttpServer(
+            Front(self.server), limits, keep_alive_seconds=_KEEP_ALIVE_SECONDS, drain_seconds=_DRAIN_SECONDS
         )
-        self._server.begin(listening)
+        self._http_server.begin(listening)
 
     def stop(self) -> None:
         """Close the port, finish the current requests, and return."""
-        if self._server is None:
+        if self._http_server is None:
             return
-        self._server.end()
-        self._server = None
+        self._http_server.end()
+        self._http_server = None
 
 
-def build(source: Source, config: DashboardConfig) -> Dash:
-    """Return the Dash application for *source*, with its server guarded according to *config*.
+def build(source: Source, config: DashboardConfig) -> Flask:
+    """Return the server of *source*, guarded according to *config*.
 
     Raises:
         ConfigError: The user file or the access file is invalid.
@@ -135,30 +124,12 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     access = LiveAccess(config.access, lambda: datetime.now(UTC))
     # Pages, API and actions show and do what the reader may; probes and signed requests have no reader.
     own = guard.source_of_reader(source)
-    app = Application(
-        own,
-        assets_folder=str(ASSETS),
-        # Licences are not served as assets, boot.js is in the head already, and report.js is for report files only.
-        assets_ignore=r"^(boot|report)\.js$",
-        assets_path_ignore=["licenses"],
-        index_string=_INDEX.replace("BASE", "/"),
-        title="Stagelens",
-        update_title="",
-        pages_folder="",
-        use_pages=False,
-        include_pages_meta=False,
-        suppress_callback_exceptions=True,
-        add_log_handler=False,
-        meta_tags=[{"name": "viewport", "content": "width=device-width, initial-scale=1"}],
-        enable_mcp=False,
-    )
     audit_log = AuditLog(source.store, source.clock)
-    app.layout = layout
-    _register_browser_callbacks(app)
-    _register_page_callback(app, own)
-    server: flask.Flask = app.server
+    server = Flask("stagelens", static_folder=None)
     wsgi_front.add_health_routes(server, source)
+    assets.add_asset_route(server)
     api.add_api_routes(server, own)
+    add_page_routes(server, own)
     add_figure_routes(server, own)
     report.add_report_route(server, own)
     write_api.add_event_routes(server, own)
@@ -166,153 +137,126 @@ def build(source: Source, config: DashboardConfig) -> Dash:
     signed_endpoints.add_hook_routes(server, source, access, audit_log)
     signed_endpoints.add_chart_route(server, source.incident_actions)
     api.add_trace_route(server, own)
-    wsgi_front.compress_responses(server, ("/_dash-component-suites/", "/assets/"))
-    audit_log.add_to(server, guard.CALLBACK_PATH)
-    revoked = RevokedSessions(source.store, source.clock)
-    guard.protect(server, config, access, revoked, script_hashes=app.csp_hashes(), audit_log=audit_log)
-    # Registered after the guard, so that unauthenticated requests get the response of the guard.
-    guard.reject_invalid_callbacks(server)
-    return app
+    compress_responses(server)
+    audit_log.add_to(server)
+    guard.protect(server, config, access, RevokedSessions(source.store, source.clock), audit_log=audit_log)
+    return server
 
 
-def _register_browser_callbacks(app: Dash) -> None:
-    """Register the browser-side callbacks: inserting received parts, and requesting updates."""
-    browser = "stagelens"
-    app.clientside_callback(ClientsideFunction(browser, "arrived"), Output("arrived", "data"), Input("made", "data"))
-    app.clientside_callback(
-        ClientsideFunction(browser, "beat"),
-        Output("tick", "data"),
-        Input("beat", "n_intervals"),
-        State("tick", "data"),
-        State("seen", "data"),
-    )
+PARTS_PATH = "/parts"
 
 
-def _register_page_callback(app: Application, source: Source) -> None:
-    """Register the page callback.
+def add_page_routes(server: Flask, source: Source) -> None:
+    """Add the pages to *server*: their documents, and at `PARTS_PATH` their parts, `?path=/s/x` and the query of the page."""
 
-    A page is sent as HTML by element id instead of as components: Dash's renderer updates every component on each change, and a
-    page of two thousand components took five seconds.
-    """
+    def document(path: str = "") -> Response:  # noqa: ARG001 - the undecoded path counts
+        context = context_of(view_of(source, _path(), request.query_string.decode(errors="replace")), source)
+        response = Response(stream_with_context(_document(context)), page_status(context), mimetype="text/html")
+        # Without this header nginx sends the document when it is complete.
+        response.headers["X-Accel-Buffering"] = "no"
+        return response
 
-    @app.callback(
-        Output("made", "data"),
-        Output("seen", "data"),
-        Input("url", "pathname"),
-        Input("url", "search"),
-        Input("tick", "data"),
-        State("seen", "data"),
-    )
-    def show(path: str | None, search: str | None, tick: dict[str, Any] | None, seen: dict[str, Any] | None) -> Any:
-        ticked = ctx.triggered_id == "tick" and tick is not None
-        # Controls change the address without dcc.Location; a timer request contains the current address.
-        search = str(tick.get("search", "")) if ticked and tick else search
-        context = context_of(view_of(source, path, search), source)
-        # Other rights change the page, too.
-        address = f"{path}{search or ''} {source.access.key}"
-        now = {"beat": tick.get("beat") if tick else None, "address": address, **page_state(context)}
-        # The address differs if a timer request overtook the page of this request; then the complete page is sent.
-        if ticked and seen and all(seen.get(key) == now[key] for key in ("address", "stale")):
-            if seen.get("revision") == now["revision"]:
-                return no_update, {**seen, **now}
-            if now["own"] and seen.get("own") == now["own"]:
-                # Other services have new data: the navigation may have changed, but the page has not.
-                return _as_html_parts(navigation_parts(context, str(seen.get("place", "/")))), {**seen, **now}
-        made = app.handover.take(context) or render_page(context)
-        return _as_html_parts(frame_parts(context, made)), {**now, "place": made.place}
+    def parts() -> Response:
+        view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
+        made = json.dumps(_parts(context_of(view, source), _seen()), ensure_ascii=False)
+        return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
-
-def _as_html_parts(parts: Mapping[str, Nodes]) -> dict[str, str]:
-    return {name: as_html(nodes) for name, nodes in parts.items()}
-
-
-_MAX_WAITING = 32
-_ENTRY = '<div id="react-entry-point"></div>'
-
-
-class Application(Dash):
-    """Dash application whose entry document contains the page and a CSRF token.
-
-    Args:
-        source: Data source of the pages.
-        settings: Settings of Dash.
-    """
-
-    def __init__(self, source: Source, **settings: Any) -> None:
-        self._source = source
-        self.handover = Handover()
-        super().__init__("stagelens", **settings)
-
-    def interpolate_index(self, *_: Any, **parts: str) -> str:
-        """Return the entry document (see `dash.Dash.interpolate_index`)."""
-        title, first = self._first()
-        parts["metas"] += f'<meta name="stagelens-proof" content="{guard.csrf_token()}">'
-        parts["title"] = escape(title)
-        parts["app_entry"] = first + _ENTRY
-        return super().interpolate_index(**parts)
-
-    def _first(self) -> tuple[str, str]:
-        request = flask.request
-        try:
-            return first_paint(self._source, self.handover, _path(), request.query_string.decode(errors="replace"))
-        except Exception:  # noqa: BLE001 - after any error the scripts still load the page
-            _log.exception("%r could not be shown before its scripts", request.path)
-            return "Stagelens", ""
-
-
-def _with_status(response: flask.Response, status: int) -> flask.Response:
-    response.status_code = status
-    return response
+    server.add_url_rule("/", "page", document)
+    server.add_url_rule("/<path:path>", "page", document)
+    server.add_url_rule(PARTS_PATH, "parts", parts)
 
 
 def _path() -> str:
     """Return the undecoded path of the request; decoded, a slash in a service name would end the name."""
-    environ = flask.request.environ
-    path = str(environ.get("REQUEST_URI") or environ.get("RAW_URI") or "").partition("?")[0]
-    return path if path.startswith("/") else quote(flask.request.path)
+    path = str(request.environ.get("REQUEST_URI") or request.environ.get("RAW_URI") or "").partition("?")[0]
+    return path if path.startswith("/") else quote(request.path)
 
 
-class Handover:
-    """Rendered pages, stored between their first paint and the request of their scripts. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._pages: OrderedDict[tuple[Any, ...], Page] = OrderedDict()
-        self._lock = Lock()
-
-    def put(self, context: Context, made: Page) -> None:
-        """Store *made*, the page of *context*; the oldest page is dropped when there are too many."""
-        with self._lock:
-            self._pages[_handover_key(context)] = made
-            if len(self._pages) > _MAX_WAITING:
-                self._pages.popitem(last=False)
-
-    def take(self, context: Context) -> Page | None:
-        """Remove and return the stored page of *context*; None if there is none."""
-        with self._lock:
-            return self._pages.pop(_handover_key(context), None)
+def _seen() -> dict[str, Any]:
+    """Return the state of the page that the browser shows, as it was sent with that page; empty for another page."""
+    try:
+        seen: Any = json.loads(request.args.get("seen", ""))
+    except (ValueError, RecursionError):
+        return {}
+    return seen if isinstance(seen, dict) else {}
 
 
-def _handover_key(context: Context) -> tuple[Any, ...]:
-    view = context.view
-    return (
-        context.source.access,
-        view.path,
-        tuple(view.query.items()),
-        str(view.zone),
-        view.start,
-        view.end,
-        tuple(page_state(context).values()),
-    )
+# Place of the page in the frame, a text that no page contains.
+_HERE = "\0"
 
 
-def first_paint(source: Source, handover: Handover, path: str, search: str) -> tuple[str, str]:
-    """Return the title and the HTML of an address, including the frame."""
-    context = context_of(view_of(source, path, search), source)
+def _document(context: Context) -> Iterator[str]:
+    """Yield the entry document of *context* in the order in which its parts become known."""
+    start, end = as_html(frame(context.view, _HERE)).split(_HERE)
+    files = {name: assets.url(file) for name, file in _FILES.items()}
+    yield _HEAD.format(token=guard.csrf_token(), zone=escape(browser_zone()), **files) + start
+    try:
+        seen = _state(context)
+        made = render_page(context)
+        yield _template("trail", as_html(trail(made.trail)))
+        yield from html_chunks(page_body(context, made))
+        yield end
+        yield "".join(_template(*part) for part in _frame_with_data(context, made.place))
+        state = json.dumps({**seen, "place": made.place}).replace("<", "\\u003c")
+        yield f'<script type="application/json" id="seen">{state}</script></body></html>'
+    except Exception as error:  # noqa: BLE001 - the status is sent already
+        _log.exception("the document of %r could not be completed", context.view.path)
+        yield as_html(failed_page(error).body) + end
+
+
+def _frame_with_data(context: Context, place: str) -> Iterator[tuple[str, str]]:
+    """Yield the parts of the frame that need data, by element id."""
+    for name, nodes in navigation_parts(context, place).items():
+        yield name, as_html(nodes)
+    yield "time", as_html(menus(context))
+
+
+_FILES = {
+    "boot": "boot.js",
+    "font": "inter-latin-wght-normal.woff2",
+    "icon": "icon.svg",
+    "plotly": "plotly.min.js",
+    "script": "app.js",
+    "style": "app.css",
+}
+_HEAD = """<!doctype html>
+<html lang="en" data-zone="{zone}">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="stagelens-proof" content="{token}">
+<title>Stagelens</title>
+<link rel="stylesheet" href="{style}">
+<link rel="preload" href="{font}" as="font" type="font/woff2" crossorigin>
+<script src="{boot}"></script>
+<script src="{script}" data-plotly="{plotly}" async></script>
+<link rel="icon" href="{icon}" type="image/svg+xml">
+</head>
+<body>
+"""
+
+
+def _template(name: str, content: str) -> str:
+    """Return *content* for the element *name*, which is in the document already; `assets/boot.js` puts it there."""
+    return f'<template data-into="{escape(name)}">{content}</template>'
+
+
+def _parts(context: Context, seen: dict[str, Any]) -> dict[str, Any]:
+    """Return the state of the page of *context*, and the HTML of the parts that differ from what the browser has *seen*."""
+    now = _state(context)
+    if all(seen.get(key) == now[key] for key in ("address", "stale")):
+        place = str(seen.get("place", "/"))
+        if seen.get("revision") == now["revision"]:
+            return {"seen": {**now, "place": place}, "parts": {}}
+        if now["own"] and seen.get("own") == now["own"]:
+            # Other services have new data: the navigation may have changed, but the page has not.
+            beside = navigation_parts(context, place)
+            return {"seen": {**now, "place": place}, "parts": {name: as_html(nodes) for name, nodes in beside.items()}}
     made = render_page(context)
-    flask.after_this_request(lambda response: _with_status(response, made.status))
-    handover.put(context, made)
-    frame: Component = layout()
-    for name, filled in frame_parts(context, made).items():
-        found: Any = frame[name]
-        found.children = filled
-    return made.title, f'<div id="first">{as_html(frame, "picture")}</div>'
+    parts = {name: as_html(nodes) for name, nodes in frame_parts(context, made).items()}
+    return {"seen": {**now, "place": made.place}, "parts": parts}
+
+
+def _state(context: Context) -> dict[str, Any]:
+    # Other rights change the page, too.
+    return {"address": f"{context.view.here()} {context.source.access.key}", **page_state(context)}

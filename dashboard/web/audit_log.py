@@ -47,11 +47,11 @@ class AuditLog:
         self._store, self._clock = store, clock
         self._failed_sign_ins: deque[float] = deque(maxlen=_MAX_FAILED_SIGN_INS)
 
-    def add_to(self, server: Flask, ignored_path: str) -> None:
-        """Write an entry after each request to *server* that changes something; *ignored_path* only reads, with POST."""
+    def add_to(self, server: Flask) -> None:
+        """Write an entry after each request to *server* that changes something."""
 
         def after(response: Response) -> Response:
-            is_write = request.method not in ("GET", "HEAD", "OPTIONS") and request.path != ignored_path
+            is_write = request.method not in ("GET", "HEAD", "OPTIONS")
             # Requests without a reader were refused, or have an entry of their own.
             if is_write and "stagelens_asker" in flask.g:
                 self._write(_entry_of(response, self._now()))

@@ -3,12 +3,11 @@
 A page loads nothing from other hosts and runs no foreign script (`Content-Security-Policy`). The `Host` header must name
 this machine or a configured host; otherwise a site whose DNS name points to 127.0.0.1 could read the dashboard through the
 browser of a visitor (DNS rebinding). Writes need a CSRF token of a page.
-Callback requests that no page sends are rejected before they cause an error in Dash.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
@@ -30,65 +29,6 @@ from .api_formats import error_response
 from .audit_log import AuditLog
 from .auth import COOKIE, LENGTH_SECONDS, Authenticator, CsrfTokens, Principal, RevokedSessions, TooManyAttemptsError
 
-CALLBACK_PATH = "/_dash-update-component"
-
-# Signature of the only callback, as registered in `app`: outputs, inputs and state with their value types.
-_OUTPUT = "..made.data...seen.data.."
-_ENDS: Mapping[str, list[tuple[str, str, type]]] = {
-    "outputs": [("made", "data", object), ("seen", "data", object)],
-    "inputs": [("url", "pathname", str), ("url", "search", str), ("tick", "data", dict)],
-    "state": [("seen", "data", dict)],
-}
-
-
-def reject_invalid_callbacks(server: Flask) -> None:
-    """Reject callback requests to *server* that no page sends (400), and bodies that are too large."""
-    server.config["MAX_CONTENT_LENGTH"] = wsgi_front.MAX_BODY_BYTES
-
-    def refuse() -> Response | None:
-        if request.path != CALLBACK_PATH or request.method != "POST" or _is_call(_parsed_body()):
-            return None
-        return Response("This request is not valid for a page of this dashboard.", 400, mimetype="text/plain")
-
-    server.before_request(refuse)
-
-
-def _parsed_body() -> Any:
-    try:
-        return request.get_json(silent=True)
-    except RecursionError:  # pages send no deeply nested JSON
-        return None
-
-
-def _is_call(body: Any) -> bool:
-    return (
-        isinstance(body, dict)
-        and body.get("output") == _OUTPUT
-        and _are_texts(body.get("changedPropIds"))
-        and all(_fit(body.get(name), ends) for name, ends in _ENDS.items())
-    )
-
-
-def _fit(given: Any, ends: list[tuple[str, str, type]]) -> bool:
-    return (
-        isinstance(given, list)
-        and len(given) == len(ends)
-        and all(_is_end(each, *end) for each, end in zip(given, ends, strict=True))
-    )
-
-
-def _is_end(given: Any, name: str, prop: str, kind: type) -> bool:
-    return (
-        isinstance(given, dict)
-        and (given.get("id"), given.get("property")) == (name, prop)
-        and isinstance(given.get("value"), kind | None)
-    )
-
-
-def _are_texts(given: Any) -> bool:
-    return isinstance(given, list) and all(isinstance(each, str) for each in given)
-
-
 CSRF_HEADER = "X-Stagelens-Proof"
 _SAFE = ("GET", "HEAD", "OPTIONS")
 
@@ -99,7 +39,6 @@ def protect(
     access: LiveAccess,
     signed_out: RevokedSessions,
     *,
-    script_hashes: Sequence[str],
     audit_log: AuditLog,
 ) -> None:
     """Check every request to *server*, and add security headers to every response.
@@ -107,7 +46,8 @@ def protect(
     Raises:
         ConfigError: The user file is invalid.
     """
-    policy, is_private = _policy(script_hashes), config.is_private
+    is_private = config.is_private
+    server.config["MAX_CONTENT_LENGTH"] = wsgi_front.MAX_BODY_BYTES
     authenticator = Authenticator(config, access, signed_out)
     server.extensions["stagelens authenticator"] = authenticator
     server.extensions["stagelens csrf"] = CsrfTokens()
@@ -131,11 +71,11 @@ def protect(
     if config.takes_secrets:
         add_signin_routes(server, config, authenticator, audit_log)
     server.before_request(check)
-    server.after_request(lambda response: _with_security_headers(response, policy))
+    server.after_request(_with_security_headers)
 
 
-def _with_security_headers(response: Response, policy: str) -> Response:
-    response.headers.setdefault("Content-Security-Policy", policy)
+def _with_security_headers(response: Response) -> Response:
+    response.headers.setdefault("Content-Security-Policy", _POLICY)
     if response.mimetype == "text/html":
         # The page contains current data for this reader, so caches must not reuse it unchecked.
         response.headers.setdefault("Cache-Control", "private, no-cache")
@@ -252,21 +192,11 @@ def _csrf_tokens() -> Any:
     return flask.current_app.extensions["stagelens csrf"]
 
 
-def _policy(script_hashes: Sequence[str]) -> str:
-    # Inline styles are needed by Plotly and for bar widths; the other rules prevent styles from loading anything.
-    return "; ".join(
-        (
-            "default-src 'none'",
-            f"script-src 'self' {' '.join(script_hashes)}",
-            "style-src 'self' 'unsafe-inline'",
-            "img-src 'self' data:",
-            "font-src 'self'",
-            "connect-src 'self'",
-            "form-action 'self'",
-            "base-uri 'none'",
-            "frame-ancestors 'none'",
-        )
-    )
+# Inline styles are needed by Plotly and for bar widths; the other rules prevent styles from loading anything.
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; font-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
 
 
 SIGN_IN, SIGN_OUT = "/signin", "/signout"

@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
-from pathlib import Path
 from urllib.parse import urlencode
 
 from dash import html
@@ -30,14 +29,12 @@ from ..ui.page_export import as_html, children
 from ..view import ORDER, parse, service_path, trace_name, trace_path
 from . import guard
 from .api_formats import file_name
+from .assets import FOLDER, FONT, STYLES, text_of
 from .routing import context_of, render_page, view_of
 
 PATH = "/report"
 
-_ASSETS = Path(__file__).parents[1] / "assets"
 _SCRIPTS = ("plotly.min.js", "figure.js", "inspector.js", "slots.js", "waterfall.js", "report.js")
-_STYLES = ("tokens.css", "style.css")
-_FONT = re.compile(r"url\((inter[\w-]+\.woff2)\)")
 
 
 def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
@@ -106,16 +103,16 @@ def _head(context: Context, title: str, made_at: datetime, live: str) -> str:
 
 @cache
 def _scripts() -> tuple[str, ...]:
-    return tuple((_ASSETS / name).read_text(encoding="utf-8").replace("</script", "<\\/script") for name in _SCRIPTS)
+    return tuple(text_of(name).replace("</script", "<\\/script") for name in _SCRIPTS)
 
 
 @cache
 def _styles() -> str:
-    return "".join(_FONT.sub(_inlined, (_ASSETS / name).read_text(encoding="utf-8")) for name in _STYLES)
+    return FONT.sub(_inlined, text_of(*STYLES))
 
 
 def _inlined(font: re.Match[str]) -> str:
-    data = base64.b64encode((_ASSETS / font[1]).read_bytes()).decode()
+    data = base64.b64encode((FOLDER / font[1]).read_bytes()).decode()
     return f"url(data:font/woff2;base64,{data})"
 
 

@@ -72,8 +72,12 @@ _log = logging.getLogger(__name__)
 
 def view_of(source: Source, path: str | None, search: str | None) -> View:
     """Return the view of an address, in the time zone of the reader."""
-    zone = unquote(request.cookies.get(ZONE_COOKIE, ""))
-    return source.whole(parse(path, search, source.now(), zone))
+    return source.whole(parse(path, search, source.now(), browser_zone()))
+
+
+def browser_zone() -> str:
+    """Return the name of the browser's time zone, as `assets/boot.js` told it; "UTC" on the first visit."""
+    return unquote(request.cookies.get(ZONE_COOKIE, "")) or "UTC"
 
 
 def page_state(context: Context) -> dict[str, Any]:
@@ -105,23 +109,26 @@ def render_page(context: Context) -> Page:
         return Page("Refused · Stagelens", [("Refused", None)], [refused], status=403)
     except Exception as error:  # noqa: BLE001 - an error of a page must not break the frame
         _log.exception("the page %r could not be rendered", context.view.path)
-        retry = html.Button("Try again", className="btn pri", type="button", **attributes({"data-do": "reload"}))
-        failed: Component = empty_page_card(
-            "This page could not be rendered",
-            f"{type(error).__name__}. See the log of the dashboard.",
-            actions=[retry],
-        )
-        return Page("Stagelens", [("Error", None)], [failed])
+        return failed_page(error)
     if found is None:
         gone = unknown_page_card(f"{context.view.path} is not a page.", context.view.link("/"))
         return Page("Not found · Stagelens", [("Not found", None)], [gone], status=404)
     return found
 
 
+def failed_page(error: Exception) -> Page:
+    """Return the page of an error."""
+    retry = html.Button("Try again", className="btn pri", type="button", **attributes({"data-do": "reload"}))
+    why = f"{type(error).__name__}. See the log of the dashboard."
+    return Page(
+        "Stagelens", [("Error", None)], [empty_page_card("This page could not be rendered", why, actions=[retry])]
+    )
+
+
 def frame_parts(context: Context, made: Page) -> dict[str, Nodes]:
     """Return the content of the frame by element id."""
     return {
-        "root": _body(context, made),
+        "root": page_body(context, made),
         **navigation_parts(context, made.place),
         "trail": trail(made.trail),
         "time": menus(context),
@@ -130,10 +137,10 @@ def frame_parts(context: Context, made: Page) -> dict[str, Nodes]:
 
 def navigation_parts(context: Context, place: str) -> dict[str, Nodes]:
     """Return side bar and mobile navigation with the entry *place* selected."""
-    return {"side": side(context, place, context.source.state()), "mobnav": mobile_nav(context, place)}
+    return {"side": side(context, place, context.source.state()), "mobnav": mobile_nav(context.view, place)}
 
 
-def _body(context: Context, made: Page) -> Component:
+def page_body(context: Context, made: Page) -> Component:
     """Return the body of the page *made*, below the stale data warning if there is one."""
     shown = [stale_banner(context, context.source.state()), *made.body]
     return html.Div(
@@ -158,20 +165,32 @@ def page_of(context: Context) -> Page | None:
     Raises:
         ForbiddenError: The page is for admins.
     """
+    render = _renderer(context)
+    return render(context) if render else None
+
+
+def page_status(context: Context) -> int:
+    """Return the HTTP status of the page of *context*, without rendering it."""
+    try:
+        return 404 if _renderer(context) is None else 200
+    except ForbiddenError:
+        return 403
+
+
+def _renderer(context: Context) -> Callable[[Context], Page] | None:
     if context.view.parts[:1] and context.view.parts[0] in _OF_ADMINS:
         context.source.access.require_admin()
     match context.view.parts:
         case ("slo", name):
-            return slo.render(context, name)
+            return lambda context: slo.render(context, name)
         case ("incidents", name):
-            return incident.render(context, name)
+            return lambda context: incident.render(context, name)
         case ("traces", name):
-            return trace.render(context, name)
+            return lambda context: trace.render(context, name)
         case (str(first), _, *tab) if first == _SERVICE:
-            render = SERVICE_PAGES.get("/".join(tab))
+            return SERVICE_PAGES.get("/".join(tab))
         case parts:
-            render = PAGES.get("/".join(parts))
-    return render(context) if render else None
+            return PAGES.get("/".join(parts))
 
 
 def add_figure_routes(server: Flask, source: Source) -> None:

@@ -6,8 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-import flask
-from dash import dcc, html
+from dash import html
 from dash.development.base_component import Component
 
 from ... import __version__
@@ -20,7 +19,7 @@ from ..pages.comparison_text import time_range
 from ..pages.measures import ServiceRow, urgent_first
 from ..pages.page import Context
 from ..pages.regressions import MATERIAL
-from ..ui.components import WORDS, Node, attributes, banner, dot, link
+from ..ui.components import WORDS, Node, Nodes, attributes, banner, dot, link
 from ..ui.format import count, day, duration, percent, size, span
 from ..view import BUCKET_SECONDS, COMMON, COMPARED, ORDER, WINDOWS, View, service_path
 from . import guard
@@ -65,25 +64,20 @@ _NAV = (
 _OF_ADMINS = (("Collectors", "/collectors"), ("Audit log", "/audit"), ("Settings", "/settings"))
 
 
-def layout() -> Component:
-    """Return the fixed frame: its data stores and an empty page."""
+def frame(view: View, content: Nodes) -> Component:
+    """Return the frame around *content*, without what needs data: the other parts follow by element id."""
     return html.Div(
         [
             html.A("Skip to content", href="#root", className="skip"),
-            dcc.Location(id="url"),
-            dcc.Interval(id="beat", interval=REFRESH_SECONDS * 1000),
-            dcc.Store(id="tick"),
-            dcc.Store(id="seen"),
-            dcc.Store(id="made"),
-            dcc.Store(id="arrived"),
             html.Div(
                 [
-                    html.Div(html.Div(id="side"), className="side"),
+                    html.Div(html.Div(html.Div(_pages(view, view.path, {})), id="side"), className="side"),
                     html.Div(
                         [
-                            _top(),
+                            _top(time_menu(view)),
                             html.Div(id="lost", role="status"),
-                            html.Main(_skeleton(), id="root", tabIndex=-1),
+                            _skeleton(),
+                            html.Main(content, id="root", tabIndex=-1),
                         ],
                         className="main",
                     ),
@@ -91,22 +85,19 @@ def layout() -> Component:
                 className="shell",
                 **attributes({"data-keys": " ".join(ORDER), "data-common": " ".join(COMMON)}),
             ),
-            html.Nav(id="mobnav", className="mobnav", **attributes({"aria-label": "Pages"})),
-            palette([*((name, path) for name, path, _ in _NAV), *(_OF_ADMINS if _is_admin() else ())]),
+            html.Nav(
+                mobile_nav(view, view.path), id="mobnav", className="mobnav", **attributes({"aria-label": "Pages"})
+            ),
+            palette(
+                [*((name, path) for name, path, _ in _NAV), *(_OF_ADMINS if guard.current_access().is_admin else ())]
+            ),
             help_sheet(),
             html.Div(id="said", className="said", role="status"),
         ]
     )
 
 
-def _is_admin() -> bool:
-    # Dash also asks for the frame before the first request is authenticated.
-    if not flask.has_request_context():
-        return True
-    return "stagelens_access" in flask.g and guard.current_access().is_admin
-
-
-def _top() -> Component:
+def _top(time: Component) -> Component:
     return html.Header(
         [
             html.Nav(id="trail", className="crumb", **attributes({"aria-label": "Breadcrumb"})),
@@ -119,7 +110,7 @@ def _top() -> Component:
                 "btn ghost find",
             ),
             _button("earlier", "down", "Half a window earlier", [], "btn ghost step hide"),
-            html.Div(id="time", className="about"),
+            html.Div(time, id="time", className="about"),
             _button("later", "down", "Half a window later", [], "btn ghost step next hide"),
             _button(
                 "refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds", [f"{REFRESH_SECONDS} s"], "btn hide"
@@ -153,32 +144,35 @@ def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
 
 
 def side(context: Context, place: str, state: StoreState) -> Component:
-    """Return the side bar: pages, services with their p99, and the collector state."""
+    """Return the side bar: pages with counts, services with their p99, and the collector state."""
+    counts = {
+        "/slo": _slos_in_trouble(context),
+        "/incidents": _incident_count(context),
+        "/regressions": _regression_count(context),
+        "/advice": _advice_count(context),
+    }
+    pages = _pages(context.view, place, counts)
+    return html.Div([*pages, *_services(context, place), _side_footer(context, state)])
+
+
+def _pages(view: View, place: str, counts: Mapping[str, Node]) -> list[Component]:
     logo = html.Span(
         [html.I(className=f"st-{key}") for key in ("queue", "prefill", "postprocess", "decode")], className="logo"
     )
-    pages = [_entry(context, text, path, icon, on=path == place) for text, path, icon in _NAV]
-    return html.Div(
-        [
-            link(
-                [logo, html.Span("Stagelens")],
-                href=context.view.link("/"),
-                className="brand",
-                **attributes({"aria-label": "Stagelens, overview"}),
-            ),
-            html.Nav(pages, **attributes({"aria-label": "Pages"})),
-            *_services(context, place),
-            _side_footer(context, state),
-        ]
-    )
+    home = {"className": "brand", **attributes({"aria-label": "Stagelens, overview"})}
+    entries = [_entry(view, *each, counts.get(each[1]), on=each[1] == place) for each in _NAV]
+    return [
+        link([logo, html.Span("Stagelens")], href=view.link("/"), **home),
+        html.Nav(entries, **attributes({"aria-label": "Pages"})),
+    ]
 
 
-def mobile_nav(context: Context, place: str) -> list[Node]:
+def mobile_nav(view: View, place: str) -> list[Node]:
     """Return the bottom navigation of narrow screens."""
     return [
         link(
             [html.I(className=f"ic ic-{icon}"), text],
-            href=context.view.link(path),
+            href=view.link(path),
             className="on" if path == place else "",
         )
         # A narrow screen has space for five entries; the command palette leads to the others.
@@ -210,26 +204,10 @@ def last_data(context: Context, state: StoreState) -> datetime | None:
     return services["last_seen"].max().to_pydatetime() + BUCKET if len(services) else None
 
 
-def _entry(context: Context, text: str, path: str, icon: str, *, on: bool) -> Component:
-    counts = {
-        "/slo": _slos_in_trouble,
-        "/incidents": _incident_count,
-        "/regressions": _regression_count,
-        "/advice": _advice_count,
-    }
-    count_of = counts.get(path)
-    parts: list[Node] = [
-        html.I(className=f"ic ic-{icon}"),
-        html.Span(text, className="t"),
-        count_of(context) if count_of else None,
-    ]
+def _entry(view: View, text: str, path: str, icon: str, count: Node, *, on: bool) -> Component:
     current = {"aria-current": "page"} if on else {}
-    return link(
-        parts,
-        href=context.view.link(path),
-        className="nav on" if on else "nav",
-        **current,
-    )
+    parts: list[Node] = [html.I(className=f"ic ic-{icon}"), html.Span(text, className="t"), count]
+    return link(parts, href=view.link(path), className="nav on" if on else "nav", **current)
 
 
 def _advice_count(context: Context) -> Node:
@@ -334,8 +312,9 @@ def _store_limits(context: Context, state: StoreState) -> list[Node]:
 
 
 def _skeleton() -> Component:
+    """Return the placeholder below the part of the page that has arrived."""
     blocks = [html.Div(className="skel", style={"height": f"{height}px"}) for height in _SKELETON]
-    return html.Div(blocks, className="page", **attributes({"aria-busy": "true", "aria-label": "Loading"}))
+    return html.Div(blocks, className="pending", **attributes({"aria-hidden": "true"}))
 
 
 def menus(context: Context) -> list[Component]:

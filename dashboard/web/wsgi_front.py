@@ -1,9 +1,6 @@
-"""ASGI front of the WSGI dashboard: limits request bodies, runs pages and health probes in separate threads, and compresses responses.
+"""ASGI front of the WSGI dashboard: limits request bodies, and runs pages and health probes in separate threads.
 
-A worker thread gets a complete request and returns a complete response, so that a slow client never blocks a thread.
-
-Responses are compressed with gzip. Static files are few (Dash, Plotly, our own) and their URLs contain a version:
-their compressed bytes stay in memory, under two megabytes, and browsers may cache them forever.
+A worker thread gets a complete request, and puts the chunks of the response into a queue, so that a slow client never blocks a thread.
 
     GET /livez              200 while the process responds
     GET /readyz, /healthz   200 while the store can be read, else 503 with the reason
@@ -13,20 +10,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gzip
-import hashlib
 import io
 import logging
 import sys
 import threading
+from collections.abc import Callable, Generator
 from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import unquote_to_bytes
 
-from flask import Flask, Response, request
+from flask import Flask, Response
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 from werkzeug.test import run_wsgi_app
 
 from ...core.errors import StagelensError
@@ -41,8 +37,8 @@ _log = logging.getLogger(__name__)
 # A browser opens six connections and requests all scripts at the same time.
 _THREADS = 8
 _PROBE_THREADS = 2
-# Response: status, headers, body.
-_Response: TypeAlias = tuple[int, list[tuple[bytes, bytes]], bytes]
+# Part of a response for ASGI, or the error of the application.
+_Made: TypeAlias = Message | BaseException
 # Time limit for receiving a request body; pages send a few hundred bytes. [seconds]
 MAX_BODY_SECONDS = 10.0
 # An oversized body is read and discarded up to this multiple of the limit, so that the client can read the 413 response.
@@ -74,18 +70,15 @@ class Front:
         except (TooLargeError, TimeoutError) as error:
             await _error_response(error)(scope, receive, send)
             return
-        running = asyncio.ensure_future(self._threads_of(scope["path"]).run(environ_of(scope, body)))
+        running = asyncio.ensure_future(self._threads_of(scope["path"]).run(environ_of(scope, body), send))
         leaving = asyncio.ensure_future(_disconnect(receive))
         try:
             await asyncio.wait({running, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if not running.done():
-                return
-            status, headers, content = running.result()
+            if running.done():
+                running.result()
         finally:
             running.cancel()
             leaving.cancel()
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": content})
 
     def _threads_of(self, path: str) -> _Threads:
         if path not in PROBE_PATHS:
@@ -108,40 +101,57 @@ class _Threads:
         self._application, self._name = application, name
         self._free = asyncio.Semaphore(most)
 
-    async def run(self, environ: dict[str, Any]) -> _Response:
-        """Return the response of the application to the request *environ*."""
+    async def run(self, environ: dict[str, Any], send: Send) -> None:
+        """Send the response of the application to the request *environ*, chunk by chunk."""
         await self._free.acquire()
-        loop, response = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
-
-        def finish(outcome: _Response | BaseException) -> None:
-            self._free.release()
-            if response.cancelled():
-                return
-            if isinstance(outcome, BaseException):
-                response.set_exception(outcome)
-            else:
-                response.set_result(outcome)
+        loop, made, left = asyncio.get_running_loop(), asyncio.Queue[_Made](), threading.Event()
 
         def work() -> None:
             try:
-                outcome = self._respond(environ)
+                with contextlib.closing(self._respond(environ)) as messages:
+                    for message in messages:
+                        if left.is_set():
+                            break
+                        call(made.put_nowait, message)
             except BaseException as error:  # noqa: BLE001 - raised again where the response is awaited
-                outcome = error
+                call(made.put_nowait, error)
+            call(self._free.release)
+
+        def call(function: Callable[..., None], *arguments: _Made) -> None:
             # During shutdown the event loop is already closed.
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(finish, outcome)
+                loop.call_soon_threadsafe(function, *arguments)
 
         try:
             threading.Thread(target=work, name=self._name, daemon=True).start()
         except RuntimeError:
             self._free.release()
             raise
-        return await response
+        try:
+            more = True
+            while more:
+                message = await made.get()
+                if isinstance(message, BaseException):
+                    raise message
+                await send(message)
+                more = message["type"] != "http.response.body" or message["more_body"]
+        finally:
+            left.set()
 
-    def _respond(self, environ: dict[str, Any]) -> _Response:
-        parts, status, headers = run_wsgi_app(self._application, environ, buffered=True)
+    def _respond(self, environ: dict[str, Any]) -> Generator[Message]:
+        # A client of HTTP/1.0 cannot read a response without its length.
+        is_old = environ["SERVER_PROTOCOL"] == "HTTP/1.0"
+        parts, status, headers = run_wsgi_app(self._application, environ, buffered=is_old)
+        if is_old and "content-length" not in headers:
+            headers["Content-Length"] = str(sum(map(len, parts)))
         sent = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers]
-        return int(status.partition(" ")[0]), sent, b"".join(parts)
+        yield {"type": "http.response.start", "status": int(status.partition(" ")[0]), "headers": sent}
+        try:
+            for chunk in parts:
+                yield {"type": "http.response.body", "body": chunk, "more_body": True}
+        finally:
+            getattr(parts, "close", lambda: None)()
+        yield {"type": "http.response.body", "body": b"", "more_body": False}
 
 
 def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
@@ -218,52 +228,6 @@ def _error_response(error: Exception) -> PlainTextResponse:
         return PlainTextResponse(text, HTTPStatus.REQUEST_ENTITY_TOO_LARGE, headers)
     text = f"the request body was not complete within {MAX_BODY_SECONDS:g} s\n"
     return PlainTextResponse(text, HTTPStatus.REQUEST_TIMEOUT, headers)
-
-
-_FAST, _SMALL = 5, 9
-# Below this size compression saves less than its header costs.
-_MIN_BYTES = 700
-_TEXT = ("text/", "application/json", "application/javascript", "image/svg+xml")
-
-
-def compress_responses(server: Flask, static_prefixes: tuple[str, ...]) -> None:
-    """Compress the responses of *server*; responses under *static_prefixes* are compressed once and cached."""
-    compressed: dict[bytes, bytes] = {}
-    lock = threading.Lock()
-
-    def packed(body: bytes) -> bytes:
-        # Not cached by URL: unauthenticated clients can invent any number of URLs of one file.
-        key = hashlib.blake2b(body).digest()
-        with lock:
-            if key not in compressed:
-                compressed[key] = gzip.compress(body, _SMALL, mtime=0)
-            return compressed[key]
-
-    def after(response: Response) -> Response:
-        static = request.path.startswith(static_prefixes) and response.status_code == 200  # noqa: PLR2004 - OK
-        if static and "m" in request.args:
-            response.headers["Cache-Control"] = "private, max-age=31536000, immutable"
-        if not _wanted(response):
-            return response
-        response.direct_passthrough = False
-        body = response.get_data()
-        if len(body) >= _MIN_BYTES:
-            response.set_data(packed(body) if static else gzip.compress(body, _FAST, mtime=0))
-            response.headers["Content-Encoding"] = "gzip"
-        response.headers.add("Vary", "Accept-Encoding")
-        return response
-
-    server.after_request(after)
-
-
-def _wanted(response: Response) -> bool:
-    return (
-        200 <= response.status_code < 300  # noqa: PLR2004 - successful responses with a body
-        and response.status_code != 204  # noqa: PLR2004 - no content
-        and "Content-Encoding" not in response.headers
-        and (response.mimetype or "").startswith(_TEXT)
-        and "gzip" in request.accept_encodings
-    )
 
 
 def add_health_routes(server: Flask, source: Source) -> None:

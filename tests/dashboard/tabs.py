@@ -40,8 +40,7 @@ class Visit:
         if not url.startswith((self.base, "data:", "blob:")):
             self.trouble.append(f"asked another host: {url}")
         # The refresh asks by itself every 15 s, which a slow test sees.
-        beat = '"changedPropIds":["tick.data"]' in (request.post_data or "")
-        if "/figures/" in url or ("/_dash-update-component" in url and not beat):
+        if "/figures/" in url or ("/parts?" in url and "seen=" not in url):
             self.callbacks.append(url)
 
     def go(self, address: str) -> Page:
@@ -64,7 +63,7 @@ class Visit:
 
         Which page it is, it does not say: where one leads to another, wait for what is on the other only.
         """
-        self.page.wait_for_selector("#root [data-title]")
+        self.page.wait_for_selector("html:not([data-loading]) #root [data-title]")
         self.page.wait_for_function(
             f"""() => !document.querySelector('#root[aria-busy=true]') && document.fonts.status === 'loaded'
                   && [...document.querySelectorAll('[data-chart]')].every(

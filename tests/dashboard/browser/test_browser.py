@@ -263,14 +263,14 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
     screenshot(page, "first-run")
     traffic.fill(store, NOW - timedelta(minutes=3), NOW)
     # What the beat does every 15 s.
-    page.evaluate("dash_clientside.set_props('tick', {data: {beat: 1, at: Date.now(), search: ''}})")
+    page.evaluate("stagelens.refresh()")
     expect(page.locator("tbody tr[data-href]").first).to_be_visible()
     page.goto(f"{visit.base}/s/vision-api")
     visit.settled()
     screenshot(page, "young")
     plot = page.locator("[data-chart=percentile] > div").element_handle()
     traffic.fill(store, NOW - timedelta(minutes=6), NOW - timedelta(minutes=3))
-    page.evaluate("dash_clientside.set_props('tick', {data: {beat: 2, at: Date.now(), search: ''}})")
+    page.evaluate("stagelens.refresh()")
     expect(page.locator(".phead .sub")).to_contain_text("6\u202fm")
     connected = page.evaluate("(plot) => plot.isConnected", plot)
     context.close()
@@ -285,7 +285,7 @@ def test_new_data_shows_without_a_reload(browser: Browser, tmp_path: Path, traff
 def test_the_refresh_pauses_while_the_page_is_not_in_use(visit: Visit) -> None:
     """A hidden tab, a pointer on a chart, a fixed window and a pending response delay the refresh."""
     page = visit.go("/s/vision-api")
-    beat = "dash_clientside.stagelens.beat(1, {tick}, {seen}) === dash_clientside.no_update"
+    beat = "stagelens.beat(1, {tick}, {seen}) === null"
     # However many beats the page has had by itself: whoever has just seen news is asked at every one.
     free = page.evaluate(beat.format(tick="null", seen="{beat: 'another', revision: 'another'}"))
     due = page.evaluate(beat.format(tick="{beat: 4, at: Date.now()}", seen="{beat: 3}"))

@@ -103,6 +103,6 @@ def test_a_stopped_collector_is_shown_without_a_reload(
     row = page.get_by_role("row", name="pod-a:4318").first
     expect(row).to_contain_text("OK")
     clock.now += 60
-    page.evaluate("window.dash_clientside.set_props('beat', {n_intervals: 1000})")
+    page.evaluate("stagelens.refresh()")
     expect(row).to_contain_text("Silent")
     context.close()

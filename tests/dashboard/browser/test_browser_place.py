@@ -31,7 +31,7 @@ def test_a_refresh_preserves_opened_details_and_focus(browser: Browser, tmp_path
     before = page.locator("main").text_content() or ""
     elements = page.evaluate_handle("[document.querySelector('main details'), document.activeElement]")
     traffic.fill(store, NOW - timedelta(minutes=20), NOW - timedelta(minutes=6))
-    page.evaluate("dash_clientside.set_props('tick', {data: {beat: 1, at: Date.now(), search: ''}})")
+    page.evaluate("stagelens.refresh()")
     expect(page.locator("main")).not_to_have_text(before)
     preserved = page.evaluate(
         "([detail, focus]) => [detail.isConnected && detail.open, focus === document.activeElement]", elements

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect
+from playwright.sync_api import Browser, Route, expect
 
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
@@ -60,13 +60,6 @@ WRONG = {
 def names() -> dict[str, Any]:
     """Three hundred services."""
     return {"services": [{"name": f"service-{number}", "versions": ["2.0", "1.0"]} for number in range(300)]}
-
-
-def delivered(page: Page, beat: int) -> None:
-    """Do what the beat of the refresh does every 15 s, at once."""
-    page.evaluate(
-        f"dash_clientside.set_props('tick', {{data: {{beat: {beat}, at: Date.now(), search: location.search}}}})"
-    )
 
 
 def test_a_typed_time_range_becomes_the_window(visit: Visit) -> None:
@@ -290,15 +283,15 @@ def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
     held: list[Route] = []
 
     def hold(route: Route) -> None:
-        if "/slo" in (route.request.post_data or "") and not held:
+        if "path=%2Fslo" in route.request.url and not held:
             held.append(route)
         else:
             route.continue_()
 
-    page.route(re.compile("_dash-update-component"), hold)
+    page.route(re.compile(r"/parts\?"), hold)
     side = page.get_by_role("navigation", name="Pages").first
     # The first one is on its way: the refresh, too, would make the page busy.
-    with page.expect_request(lambda asked: "/slo" in (asked.post_data or "")):
+    with page.expect_request(lambda asked: "path=%2Fslo" in asked.url):
         side.get_by_role("link", name="SLOs").click()
     side.get_by_role("link", name="Events").click()
     page.wait_for_selector("[data-title^='Events']")
@@ -353,12 +346,12 @@ def test_the_refresh_slows_down_without_new_data(visit: Visit) -> None:
     """From every beat to every fourth, and at once to every beat again."""
     page = visit.go("/slo")
     asked = page.evaluate("""() => {
-        const beat = dash_clientside.stagelens.beat;
+        const beat = stagelens.beat;
         let [tick, seen, revision, sent] = [null, { beat: 0, revision: 1 }, 1, []];
         for (let count = 1; count <= 24; count += 1) {
             if (count > 17) revision = count;
             const next = beat(count, tick, seen);
-            if (next === dash_clientside.no_update) continue;
+            if (next === null) continue;
             tick = next;
             seen = { beat: next.beat, revision };
             sent.push(count);
@@ -446,8 +439,8 @@ def test_an_empty_store_is_polled_at_every_refresh(browser: Browser, tmp_path: P
     host, port = served.address
     context = browser.new_context(viewport=DESKTOP)
     page = Visit(context.new_page(), f"http://{host}:{port}").go("/")
-    sent = page.evaluate("""() => [1, 2, 3, 4].map((count) => dash_clientside.stagelens.beat(
-        count, { beat: count - 1, at: Date.now() }, { beat: count - 1, revision: 0 }) !== dash_clientside.no_update)""")
+    sent = page.evaluate("""() => [1, 2, 3, 4].map((count) => stagelens.beat(
+        count, { beat: count - 1, at: Date.now() }, { beat: count - 1, revision: 0 }) !== null)""")
     context.close()
     served.stop()
     store.close()

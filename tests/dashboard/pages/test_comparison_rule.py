@@ -57,7 +57,7 @@ def test_page_api_alert_and_cli_give_the_same_verdict(  # noqa: PLR0917 - a case
     context = context_of(parse("/compare", "svc=shop", NOW), source)
     pair = newest_pair(context)
     assert pair is not None
-    client = Dashboard(DashboardConfig(), store, None, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), store, None, clock=NOW.timestamp).server.test_client()
 
     page = compared(context, pair, 0.99).verdict
     api = client.get("/api/v1/query/compare", query_string={"service": "shop", "p": "99"}).get_json()

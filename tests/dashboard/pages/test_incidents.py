@@ -62,7 +62,7 @@ def source(store: Store, tmp_path: Path) -> Source:
 @pytest.fixture
 def client(source: Source) -> FlaskClient:
     """A browser without a page."""
-    return build(source, DashboardConfig()).server.test_client()
+    return build(source, DashboardConfig()).test_client()
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def proof(client: FlaskClient) -> dict[str, str]:
 def test_commands_are_formatted_as_code(tmp_path: Path) -> None:
     """No backquotes are shown, here and in cards without data."""
     fresh = Store.open(f"sqlite:///{tmp_path / 'fresh.db'}", clock=NOW.timestamp)
-    browser = build(Source(fresh, None, NOW.timestamp), DashboardConfig()).server.test_client()
+    browser = build(Source(fresh, None, NOW.timestamp), DashboardConfig()).test_client()
     pages = {path: browser.get(path).text for path in ("/incidents", "/slo", "/")}
     fresh.close()
 
@@ -341,7 +341,7 @@ def client_with(source: Source, tmp_path: Path, groups: str) -> FlaskClient:
     path = tmp_path / "access.yaml"
     path.write_text("groups:\n  - {name: sre, role: admin, users: [ada]}\n" + groups)
     config = DashboardConfig(access=path, proxy_header="X-User", trusted_proxies=(ip_network("127.0.0.0/8"),))
-    return build(source, config).server.test_client()
+    return build(source, config).test_client()
 
 
 def test_a_button_in_slack_needs_the_role_in_the_environment(
@@ -412,7 +412,7 @@ def test_an_acknowledgement_in_pagerduty_acknowledges_the_incident(source: Sourc
 
 def test_a_webhook_needs_no_account_and_gives_no_other_access(source: Source) -> None:
     """Where readers must sign in, a signature is enough for a hook, and for nothing but that."""
-    guarded = build(source, DashboardConfig(token="t")).server.test_client()  # noqa: S106 - of a test
+    guarded = build(source, DashboardConfig(token="t")).test_client()  # noqa: S106 - of a test
     body = pressed(ACKNOWLEDGE)
 
     assert guarded.post("/hooks/slack", data=body, headers=signed(body)).status_code == 200

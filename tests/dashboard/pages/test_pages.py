@@ -114,69 +114,42 @@ def text_of(source: Source, address: str, now: datetime = NOW) -> str:
 
 @pytest.mark.parametrize("address", ADDRESSES)
 def test_every_address_responds_without_prior_state(dashboard: Dashboard, address: str) -> None:
-    """GET returns the frame, and one callback returns the page without an error card."""
-    client = dashboard.app.server.test_client()
+    """The document and the parts of the page have no error card."""
+    client = dashboard.server.test_client()
     path, _, search = address.partition("?")
-    names = ("made.data", "seen.data")
-    ask = {
-        "output": ".." + "...".join(names) + "..",
-        "outputs": [dict(zip(("id", "property"), name.split("."), strict=True)) for name in names],
-        "inputs": [
-            {"id": "url", "property": "pathname", "value": path},
-            {"id": "url", "property": "search", "value": f"?{search}" if search else ""},
-            {"id": "tick", "property": "data", "value": None},
-        ],
-        "changedPropIds": ["url.pathname"],
-        "state": [{"id": "seen", "property": "data", "value": None}],
-    }
-    frame = client.get(address)
-    response = client.post("/_dash-update-component", json=ask)
-    body = json.dumps(response.get_json(), ensure_ascii=False)
+    document = client.get(address)
+    parts = client.get("/parts", query_string=f"{search}&path={path}")
+    body = json.dumps(parts.get_json(), ensure_ascii=False)
 
-    assert frame.status_code == (404 if path.startswith("/nowhere") else 200)
-    assert response.status_code == 200
-    assert "could not be rendered" not in body
-    assert "dangerously" not in body
+    assert document.status_code == (404 if path.startswith("/nowhere") else 200)
+    assert parts.status_code == 200
+    assert "could not be rendered" not in body + document.text
 
 
-def ticked(served: Dashboard, path: str, seen: object) -> dict[str, Any]:
-    """Return the response of the page at *path* to a refresh of a browser with the revision *seen*."""
-    names = ("made.data", "seen.data")
-    ask: dict[str, Any] = {
-        "output": ".." + "...".join(names) + "..",
-        "outputs": [dict(zip(("id", "property"), name.split("."), strict=True)) for name in names],
-        "inputs": [
-            {"id": "url", "property": "pathname", "value": path},
-            {"id": "url", "property": "search", "value": ""},
-            {"id": "tick", "property": "data", "value": {"beat": 1, "at": 0, "search": ""}},
-        ],
-        "changedPropIds": ["tick.data"],
-        "state": [{"id": "seen", "property": "data", "value": seen}],
-    }
-    response = served.app.server.test_client().post("/_dash-update-component", json=ask)
+def refreshed(served: Dashboard, path: str, seen: object) -> dict[str, Any]:
+    """Return the response of the page at *path* to a refresh of a browser with the state *seen*."""
+    response = served.server.test_client().get("/parts", query_string={"path": path, "seen": json.dumps(seen)})
 
     assert response.status_code == 200
-    return response.get_json()["response"]
+    return response.get_json()
 
 
 @pytest.mark.parametrize("path", ["/", "/s/vision-api", "/traces"])
 def test_a_refresh_without_new_data_sends_nothing(dashboard: Dashboard, path: str) -> None:
     """The refresh of a quiet store costs a few bytes."""
-    first = ticked(dashboard, path, None)
-    second = ticked(dashboard, path, first["seen"]["data"])
+    first = refreshed(dashboard, path, None)
+    second = refreshed(dashboard, path, first["seen"])
 
-    assert "root" in first["made"]["data"]
-    assert list(second) == ["seen"]
-    assert second["seen"]["data"] == first["seen"]["data"]
+    assert "root" in first["parts"]
+    assert second == {"seen": first["seen"], "parts": {}}
     assert len(json.dumps(second)) < 500
 
 
-def test_a_refresh_that_overtakes_a_page_delivers_it(dashboard: Dashboard) -> None:
+def test_a_refresh_of_another_address_delivers_its_page(dashboard: Dashboard) -> None:
     """The browser drops the overtaken response, so the refresh must deliver the page of the new address."""
-    seen = ticked(dashboard, "/traces", None)["seen"]["data"]
-    response = ticked(dashboard, "/s/vision-api", seen)
+    seen = refreshed(dashboard, "/traces", None)["seen"]
 
-    assert "root" in response["made"]["data"]
+    assert "root" in refreshed(dashboard, "/s/vision-api", seen)["parts"]
 
 
 def test_a_page_is_sent_again_for_new_data_of_its_service(fresh: Store, traffic: ModuleType) -> None:
@@ -184,19 +157,19 @@ def test_a_page_is_sent_again_for_new_data_of_its_service(fresh: Store, traffic:
     traffic.fill(fresh, NOW - timedelta(minutes=2), NOW)
     served = Dashboard(DashboardConfig(port=0), fresh, None, clock=NOW.timestamp)
     path = "/s/vision-api"
-    own, overview = (ticked(served, each, None)["seen"]["data"] for each in (path, "/"))
+    own, overview = (refreshed(served, each, None)["seen"] for each in (path, "/"))
     series = Series("chat-llm")
     fresh.write([Batch("other", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
-    beside, changed = ticked(served, path, own), ticked(served, "/", overview)
-    quiet = ticked(served, path, beside["seen"]["data"])
+    beside, changed = refreshed(served, path, own), refreshed(served, "/", overview)
+    quiet = refreshed(served, path, beside["seen"])
     series = Series("vision-api")
     fresh.write([Batch("own", [Point(series, REQUEST_DURATION, "forward", int(NOW.timestamp()), _one(0.1))])])
-    redrawn = ticked(served, path, quiet["seen"]["data"])
+    redrawn = refreshed(served, path, quiet["seen"])
 
-    assert sorted(beside["made"]["data"]) == ["mobnav", "side"]
-    assert list(quiet) == ["seen"]
-    assert "root" in changed["made"]["data"]
-    assert "root" in redrawn["made"]["data"]
+    assert sorted(beside["parts"]) == ["mobnav", "side"]
+    assert quiet["parts"] == {}
+    assert "root" in changed["parts"]
+    assert "root" in redrawn["parts"]
 
 
 def _one(seconds: float) -> Histogram:
@@ -394,7 +367,7 @@ def test_an_empty_trace_list_blames_only_active_filters(source: Source, fresh: S
     assert "Without filters" in filtered
 
 
-def test_the_first_paint_finds_a_name_with_a_slash(fresh: Store) -> None:
+def test_a_document_finds_a_name_with_a_slash(fresh: Store) -> None:
     """The path is read as the browser wrote it: decoded, the name would end at the slash."""
     fresh.write(
         [
@@ -404,10 +377,10 @@ def test_the_first_paint_finds_a_name_with_a_slash(fresh: Store) -> None:
             )
         ]
     )
-    client = Dashboard(DashboardConfig(), fresh, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), fresh, clock=NOW.timestamp).server.test_client()
     page = client.get("/s/shop%2Feu%2050%25").text
 
-    assert "<title>shop/eu 50% \u00b7 Stagelens</title>" in page
+    assert 'data-title="shop/eu 50% \u00b7 Stagelens"' in page
 
 
 def test_percentiles_of_few_requests_are_noted_and_not_drawn(traffic: ModuleType, tmp_path: Path) -> None:
@@ -527,7 +500,7 @@ def test_a_span_note_lists_valid_attributes_only() -> None:
 )
 def test_an_unknown_address_is_404(dashboard: Dashboard, address: str, status: int) -> None:
     """The status is 404 and the page is readable; a page about an unknown object is still a page."""
-    response = dashboard.app.server.test_client().get(address)
+    response = dashboard.server.test_client().get(address)
 
     assert response.status_code == status
     assert ("There is no such page" in response.text) is (status == 404)

@@ -71,7 +71,7 @@ def test_the_sentence_links_to_the_traces_of_the_replica(slow: Store) -> None:
 def test_the_service_of_a_slow_replica_can_be_silenced(slow: Store, tab: str) -> None:
     """At the sentence, for a day, and until the silence is ended."""
     source = Source(slow, AlertsReader(slow, LiveSloFile(None, {})), NOW.timestamp)
-    client = Dashboard(DashboardConfig(token=TOKEN), slow, None, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(token=TOKEN), slow, None, clock=NOW.timestamp).server.test_client()
     headers = {"Authorization": f"Bearer {TOKEN}"}
     before = buttons(page(slow, f"/s/{SERVICE}{tab}", source))
     silence = before["Silence 24h"]
@@ -112,7 +112,7 @@ def test_the_slow_replica_is_the_first_row(slow: Store) -> None:
 
 def test_the_api_has_the_same_numbers(slow: Store) -> None:
     """The outlier with stages and hardware, and a row for each replica."""
-    client = Dashboard(DashboardConfig(), slow, None, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), slow, None, clock=NOW.timestamp).server.test_client()
     found = client.get("/api/v1/query/replicas", query_string={"service": SERVICE, "from": "now-45m"}).json
 
     assert found is not None

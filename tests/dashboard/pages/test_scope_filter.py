@@ -187,8 +187,7 @@ def test_related_pages_contain_no_excluded_requests(mixed: Store, alone: Store, 
 def test_api_queries_accept_the_scope_filter(mixed: Store, alone: Store) -> None:
     """Breakdown, latency and compare of the read API; a page in numbers; its report."""
     clients = [
-        Dashboard(DashboardConfig(), each, None, clock=NOW.timestamp).app.server.test_client()
-        for each in (mixed, alone)
+        Dashboard(DashboardConfig(), each, None, clock=NOW.timestamp).server.test_client() for each in (mixed, alone)
     ]
     sides = {"a": "2026-11-20T11:45/7m", "b": "2026-11-20T11:52/7m"}
     for question, more in (("breakdown", {}), ("latency", {}), ("compare", sides)):

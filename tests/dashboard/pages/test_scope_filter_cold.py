@@ -78,7 +78,7 @@ def test_an_address_without_a_valid_choice_shows_all(stores: tuple[Store, Store]
     """A wrong value falls back to the default; the other kind alone can be asked for too."""
     mixed, _ = stores
     query = {"service": "shop", "from": "now-15m"}
-    client = Dashboard(DashboardConfig(), mixed, None, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), mixed, None, clock=NOW.timestamp).server.test_client()
     counted = {
         cold: client.get("/api/v1/query/latency", query_string=query | cold_key).json
         for cold, cold_key in ((None, {}), ("0", {"cold": "0"}), ("1", {"cold": "1"}), ("no", {"cold": "no"}))

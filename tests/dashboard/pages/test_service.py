@@ -331,7 +331,7 @@ def test_invalid_values_in_the_address_break_nothing(source: Source, query: str)
 
 def test_a_control_fetches_only_its_chart(dashboard: Dashboard) -> None:
     """A figure is an address of its own; what is no chart leads nowhere."""
-    client = dashboard.app.server.test_client()
+    client = dashboard.server.test_client()
     found = client.get("/figures/percentile?path=/s/vision-api&y=share")
     wrong = client.get("/figures/no-such-chart?path=/s/vision-api")
     lost = client.get("/figures/percentile?path=/s/nobody")

@@ -51,14 +51,14 @@ def test_names_are_escaped() -> None:
 
 
 def test_only_a_service_with_samples_has_the_card(filled: Store) -> None:
-    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
     assert "Your code at p99" in client.get("/s/vision-api?v=2.0.0").text
     assert "Your code at" not in client.get("/s/chat-llm").text
 
 
 def test_a_selection_has_its_own_functions(filled: Store) -> None:
     """Of the heat map; without samples, the card says so instead of showing other requests."""
-    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
     end = int(NOW.timestamp())
     slow, empty = (f"/s/vision-api?v=2.0.0&sel={low}:{end - 600}:{end}" for low in ("0.15:10", "100:200"))
     named, few = client.get(slow).text, client.get(empty).text
@@ -72,7 +72,7 @@ def test_a_selection_has_its_own_functions(filled: Store) -> None:
 
 def test_the_api_has_the_functions_of_a_selection(filled: Store) -> None:
     """Their seconds are the mean of the selected requests."""
-    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
     end = int(NOW.timestamp())
     asked = f"/api/v1/query/profile?service=vision-api&version=2.0.0&sel=0.15:10:{end - 600}:{end}"
     found = client.get(asked).get_json()
@@ -84,7 +84,7 @@ def test_the_api_has_the_functions_of_a_selection(filled: Store) -> None:
 
 
 def test_the_comparison_names_the_function_that_grew(filled: Store) -> None:
-    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), filled, None, clock=NOW.timestamp).server.test_client()
     page = client.get("/compare?svc=vision-api&a=1.0.0&b=2.0.0").text
     assert "Functions that grew" in page
     assert "in resize (serve.py:41)" in page

@@ -70,7 +70,7 @@ def client(tmp_path: Path) -> Iterator[FlaskClient]:
         written.append(Point(Series("old"), REQUEST_DURATION, "forward", at, Histogram(buckets={-100: REQUESTS})))
     written += reduced(end - 60)
     store.write([Batch("one", written)])
-    yield Dashboard(DashboardConfig(), store, None, clock=NOW.timestamp).app.server.test_client()
+    yield Dashboard(DashboardConfig(), store, None, clock=NOW.timestamp).server.test_client()
     store.close()
 
 

@@ -55,7 +55,7 @@ def source(burning_store: Store, alerts: AlertsReader) -> Source:
 @pytest.fixture
 def client(burning_store: Store, alerts: AlertsReader) -> FlaskClient:
     """A program."""
-    return Dashboard(DashboardConfig(), burning_store, alerts, clock=NOW.timestamp).app.server.test_client()
+    return Dashboard(DashboardConfig(), burning_store, alerts, clock=NOW.timestamp).server.test_client()
 
 
 def budgets_at(source: Source, address: str) -> TableData | None:

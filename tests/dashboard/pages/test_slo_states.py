@@ -177,10 +177,10 @@ def test_the_api_returns_state_maintenance_and_start_time(
 ) -> None:
     """The same words as the pages have."""
     planned_alerts = AlertsReader(burning_store, LiveSloFile(tmp_path / "slo.yaml", ENV))
-    client = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=NOW.timestamp).server.test_client()
     during = client.get("/api/v1/query/slo?name=hot-latency").json
     late = Dashboard(DashboardConfig(), burning_store, planned_alerts, clock=(NOW + DEAD).timestamp)
-    dead = late.app.server.test_client().get("/api/v1/query/slo?name=calm-latency").json
+    dead = late.server.test_client().get("/api/v1/query/slo?name=calm-latency").json
     assert during is not None
     assert dead is not None
     hot, calm = during["objectives"][0], dead["objectives"][0]

@@ -40,7 +40,7 @@ EVENT = {"service": "vision-api", "kind": "deploy", "key": "3.0.0", "text": "3.0
 @pytest.fixture(scope="module")
 def client(filled: Store, alerts: AlertsReader) -> FlaskClient:
     """A client of the dashboard over the filled store."""
-    return Dashboard(DashboardConfig(), filled, alerts, clock=NOW.timestamp).app.server.test_client()
+    return Dashboard(DashboardConfig(), filled, alerts, clock=NOW.timestamp).server.test_client()
 
 
 @pytest.fixture
@@ -392,7 +392,7 @@ def proof_of(client: FlaskClient) -> dict[str, str]:
 
 def test_an_event_is_stored_and_shown_at_once(empty_store: Store) -> None:
     """An event that one page creates is on all pages at once."""
-    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).server.test_client()
     before = empty_store.read.revision()
     response = client.post(EVENTS, json=EVENT, headers=proof_of(client))
     stored = empty_store.read.events(NOW - timedelta(hours=1), NOW + timedelta(hours=1))
@@ -405,7 +405,7 @@ def test_an_event_is_stored_and_shown_at_once(empty_store: Store) -> None:
 
 def test_writes_need_a_csrf_token_of_the_session(empty_store: Store) -> None:
     """Not a form of another site, not one that guessed, not one of another reader."""
-    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).server.test_client()
     proof = proof_of(client)
     attempts: list[dict[str, Any]] = [
         {"json": EVENT},
@@ -423,7 +423,7 @@ def test_writes_need_a_csrf_token_of_the_session(empty_store: Store) -> None:
 
 def test_a_csrf_token_is_valid_for_its_session_only(empty_store: Store) -> None:
     """A token of one session is invalid for another."""
-    server = Dashboard(DashboardConfig(token="t", hosts=("localhost",)), empty_store, clock=NOW.timestamp).app.server  # noqa: S106 - the secret of this test
+    server = Dashboard(DashboardConfig(token="t", hosts=("localhost",)), empty_store, clock=NOW.timestamp).server  # noqa: S106 - the secret of this test
     a, b = server.test_client(), server.test_client()
     a.get("/?token=t")
     proof = proof_of(a)
@@ -437,7 +437,7 @@ def test_a_csrf_token_is_valid_for_its_session_only(empty_store: Store) -> None:
 def test_an_event_names_its_author(empty_store: Store, kind: str, text: str) -> None:
     """An event has the user name if there is one; actions on advice are only read by the advice page."""
     config = DashboardConfig(proxy_header="X-Forwarded-User", trusted_proxies=(ip_network("127.0.0.1"),))
-    client = Dashboard(config, empty_store, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(config, empty_store, clock=NOW.timestamp).server.test_client()
     named = {"X-Forwarded-User": "ada"}
     page = client.get("/", headers=named).text
     event = {"text": "looked at it", "kind": kind}
@@ -477,7 +477,7 @@ def test_a_database_that_cannot_be_written_is_reported(
         raise StoreError(error)
 
     monkeypatch.setattr(empty_store, "add_event", fail)
-    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).app.server.test_client()
+    client = Dashboard(DashboardConfig(), empty_store, clock=NOW.timestamp).server.test_client()
     response = client.post(EVENTS, json=EVENT, headers=proof_of(client))
 
     assert response.status_code == status

@@ -24,7 +24,7 @@ TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this
 
 def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
     """Return a client of a dashboard that does not listen."""
-    return Dashboard(config, store).app.server.test_client()
+    return Dashboard(config, store).server.test_client()
 
 
 def test_unauthenticated_access_is_for_loopback_only() -> None:
@@ -127,7 +127,7 @@ def test_other_hosts_are_served_by_configured_names_only(filled: Store, host: st
 def test_without_the_token_every_request_is_refused(filled: Store) -> None:
     """Neither pages nor callbacks nor files."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
-    codes = {client.get(path).status_code for path in ("/", "/_dash-layout", "/assets/style.css", "/?token=wrong")}
+    codes = {client.get(path).status_code for path in ("/", "/parts", "/assets/style.css", "/?token=wrong")}
 
     assert codes == {401}
 
@@ -184,7 +184,7 @@ def test_healthz_is_served_to_known_hosts_only(filled: Store) -> None:
 
 
 def test_the_content_security_policy_allows_this_host_only(filled: Store) -> None:
-    """The policy allows this host and one hash, and no eval."""
+    """The policy allows scripts of this host only, and no eval."""
     policy = client_of(filled, DashboardConfig()).get("/").headers["Content-Security-Policy"]
     scripts = next(part for part in policy.split("; ") if part.startswith("script-src"))
 
@@ -196,11 +196,11 @@ def test_the_content_security_policy_allows_this_host_only(filled: Store) -> Non
 def test_json_and_scripts_are_compressed(filled: Store) -> None:
     """When the browser can read it."""
     client = client_of(filled, DashboardConfig())
-    response = client.get("/_dash-layout", headers={"Accept-Encoding": "gzip"})
+    response = client.get("/parts", headers={"Accept-Encoding": "gzip"})
 
     assert response.headers["Content-Encoding"] == "gzip"
     assert json.loads(gzip.decompress(response.data))
-    assert "Content-Encoding" not in client.get("/_dash-layout").headers
+    assert "Content-Encoding" not in client.get("/parts").headers
 
 
 def test_a_port_in_use_is_reported_with_a_fix(filled: Store) -> None:
@@ -226,7 +226,7 @@ def test_the_server_starts_serves_stops_and_restarts(filled: Store) -> None:
             socket.create_connection((host, port), timeout=60)
 
 
-@pytest.mark.parametrize("path", ["/signin", "/signout", "/api/v1/events", "/_dash-update-component"])
+@pytest.mark.parametrize("path", ["/signin", "/signout", "/api/v1/events"])
 def test_an_invalid_origin_is_refused(filled: Store, path: str) -> None:
     """With what is wrong; urlsplit raises over it."""
     client = client_of(filled, DashboardConfig(token=TOKEN))

@@ -45,7 +45,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def client_of(store: Store, config: DashboardConfig) -> FlaskClient:
-    return Dashboard(config, store).app.server.test_client()
+    return Dashboard(config, store).server.test_client()
 
 
 def test_the_file_holds_no_password_and_is_for_its_owner_only(file: Path) -> None:
@@ -235,11 +235,11 @@ def test_a_user_removed_from_the_file_is_signed_out(filled: Store, file: Path) -
     """At their next request."""
     client = client_of(filled, DashboardConfig(users=file))
     client.post("/signin", data={"name": "ada", "secret": PASSWORD})
-    before = client.get("/_dash-layout").status_code
+    before = client.get("/parts").status_code
     file.write_text("")
 
     assert before == 200
-    assert client.get("/_dash-layout").status_code == 401
+    assert client.get("/parts").status_code == 401
 
 
 def test_programs_show_a_password_or_the_token(filled: Store, file: Path) -> None:
@@ -273,7 +273,7 @@ def test_a_program_gets_a_challenge_and_a_browser_does_not(filled: Store, file: 
 def test_repeated_failed_logins_are_delayed(filled: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The delay also applies to the right token; existing sessions stay valid."""
     monkeypatch.setattr("stagelens.dashboard.web.auth.LoginThrottle", lambda: LoginThrottle(lambda: 0.0))
-    server = Dashboard(DashboardConfig(token=TOKEN), filled).app.server
+    server = Dashboard(DashboardConfig(token=TOKEN), filled).server
     inside, guesser = server.test_client(), server.test_client()
     inside.get("/", query_string={"token": TOKEN})
     for _ in range(5):
@@ -282,7 +282,7 @@ def test_repeated_failed_logins_are_delayed(filled: Store, monkeypatch: pytest.M
 
     assert response.status_code == 429
     assert int(response.headers["Retry-After"]) >= 1
-    assert inside.get("/_dash-layout").status_code == 200
+    assert inside.get("/parts").status_code == 200
 
 
 def test_the_login_delay_doubles_expires_and_is_bounded() -> None:
@@ -328,7 +328,7 @@ def test_concurrent_failed_logins_are_throttled(filled: Store, file: Path, monke
         hashing.wait(60)
         return password == PASSWORD
 
-    server = Dashboard(DashboardConfig(users=file), filled).app.server
+    server = Dashboard(DashboardConfig(users=file), filled).server
     inside = server.test_client()
     monkeypatch.setattr(Users, "accept", accept)
     hashing.set()
@@ -341,7 +341,7 @@ def test_concurrent_failed_logins_are_throttled(filled: Store, file: Path, monke
 
     with ThreadPoolExecutor(60) as guessers:
         attempts = [guessers.submit(guess, number) for number in range(60)]
-        page = inside.get("/_dash-layout").status_code
+        page = inside.get("/parts").status_code
         # All but those that are looked at are answered without waiting for them.
         refused, _ = wait(attempts, timeout=60, return_when=FIRST_COMPLETED)
         hashing.set()
@@ -359,7 +359,7 @@ def proxied(filled: Store, **more: str) -> int:
     )
     address = more.pop("address")
     environ = {"REMOTE_ADDR": address}
-    return client_of(filled, config).get("/_dash-layout", headers=more, environ_overrides=environ).status_code
+    return client_of(filled, config).get("/parts", headers=more, environ_overrides=environ).status_code
 
 
 def test_a_trusted_proxy_names_the_user(filled: Store) -> None:

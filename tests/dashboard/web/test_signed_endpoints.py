@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def client(store: Store) -> FlaskClient:
     """Client without authentication."""
-    return Dashboard(GUARDED, store).app.server.test_client()
+    return Dashboard(GUARDED, store).server.test_client()
 
 
 def path_of(store: Store, name: str) -> str:

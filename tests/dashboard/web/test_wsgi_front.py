@@ -80,7 +80,7 @@ def test_a_body_that_is_too_large_reaches_no_page(start: Start, length: bytes) -
     """The body is refused at the socket before authentication."""
     dashboard = start(token=TOKEN)
     seen: list[str] = []
-    dashboard.app.server.before_request(lambda: seen.append("a page was asked"))
+    dashboard.server.before_request(lambda: seen.append("a page was asked"))
     chunk = b"%x\r\n" % 2_000_000 + b"x" * 2_000_000 + b"\r\n0\r\n\r\n" if b"chunked" in length else b"x" * 2_000_000
     with connected(dashboard) as connection:
         connection.sendall(HEAD + length + b"\r\n" + chunk)
@@ -112,7 +112,7 @@ def occupied(dashboard: Dashboard, path: str, *, threads: int, connections: int)
             working.release()
             go_on.wait(120)
 
-    dashboard.app.server.before_request(work)
+    dashboard.server.before_request(work)
     with contextlib.ExitStack() as stack:
         stack.callback(go_on.set)
         for _ in range(connections):
@@ -151,18 +151,26 @@ def test_bytes_that_are_not_text_get_a_response(start: Start, path: bytes) -> No
     assert status < 500
 
 
+def wait_until(condition: Callable[[], bool]) -> None:
+    """Wait for *condition*, at most a minute."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
 def test_a_request_whose_client_has_left_is_dropped(start: Start) -> None:
     """While it waits for a thread: else its body would wait as well, outside of the connection limits."""
     dashboard = start()
     server: Any = dashboard
     with occupied(dashboard, "/slow", threads=8, connections=8) as served:
-        for _ in range(30):
-            with connected(dashboard) as leaving:
-                leaving.sendall(b"GET /left HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-        end = time.monotonic() + 60
-        while len(server._server.server_state.connections) > 8:
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        connections = server._http_server.server_state.connections
+        with contextlib.ExitStack() as leaving:
+            for _ in range(30):
+                connection = leaving.enter_context(connected(dashboard))
+                connection.sendall(b"GET /left HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            wait_until(lambda: len(connections) == 38)
+        wait_until(lambda: len(connections) == 8)
     # Served after all requests that waited before it.
     fetch(dashboard, "/last")
 

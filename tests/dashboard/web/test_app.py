@@ -1,0 +1,200 @@
+"""The documents of the pages: complete without scripts, streamed, and the parts of a page for browsers that have its frame."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import logging
+import re
+import socket
+import threading
+import zlib
+from collections.abc import Generator, Iterator
+from http.client import HTTPConnection, HTTPResponse
+from typing import Any
+
+import pytest
+import zstandard
+from dash import html as components
+from flask import Flask
+from flask.testing import FlaskClient
+from werkzeug.wsgi import ClosingIterator
+
+from stagelens.dashboard.pages import overview
+from stagelens.dashboard.web import app
+from stagelens.dashboard.web.app import Dashboard
+
+FIRST_CARD, LAST_CARD = "Fleet overview", "the last card"
+
+
+@pytest.fixture(scope="module")
+def client(dashboard: Dashboard) -> FlaskClient:
+    """A client of the dashboard over the filled store."""
+    return dashboard.server.test_client()
+
+
+@pytest.fixture
+def last_card(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The last card of the overview is ready once the event is set."""
+    is_ready = threading.Event()
+
+    def card(*_: object) -> components.P:
+        assert is_ready.wait(60)
+        return components.P(LAST_CARD)
+
+    monkeypatch.setattr(overview, "events_card", card)
+    yield is_ready
+    is_ready.set()
+
+
+@contextlib.contextmanager
+def opened(dashboard: Dashboard, encoding: str = "identity") -> Generator[HTTPResponse]:
+    """Yield the response with the overview, of which nothing is read yet."""
+    with contextlib.closing(HTTPConnection(*dashboard.address, timeout=60)) as connection:
+        connection.request("GET", "/", headers={"Accept-Encoding": encoding})
+        with connection.getresponse() as response:
+            yield response
+
+
+def decoder(encoding: str) -> Any:
+    """Return the function that decodes the next bytes of a response."""
+    if encoding == "zstd":
+        return zstandard.ZstdDecompressor().decompressobj().decompress
+    return zlib.decompressobj(31).decompress if encoding == "gzip" else bytes
+
+
+@pytest.mark.parametrize("encoding", ["identity", "gzip", "zstd"])
+def test_a_page_is_sent_while_its_last_card_is_built(
+    dashboard: Dashboard, last_card: threading.Event, encoding: str
+) -> None:
+    """The frame and the cards before it can be read, compressed or not."""
+    decoded, text = decoder(encoding), ""
+    with opened(dashboard, encoding) as response:
+        while FIRST_CARD not in text:
+            text += decoded(response.read1()).decode()
+        before = text
+        last_card.set()
+        while chunk := response.read1():
+            text += decoded(chunk).decode()
+
+    assert LAST_CARD not in before
+    assert '<nav aria-label="Pages">' in before
+    assert text.index(FIRST_CARD) < text.index(LAST_CARD) < text.index('data-into="side"')
+    assert text.endswith("</body></html>")
+
+
+def test_a_page_is_not_completed_for_a_client_that_has_left(
+    dashboard: Dashboard, last_card: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the page would cost a thread."""
+    closed, completed, close = threading.Event(), list[str](), Flask.wsgi_app
+
+    def noted(self: Flask, environ: Any, start_response: Any) -> Any:
+        return ClosingIterator(close(self, environ, start_response), closed.set)
+
+    monkeypatch.setattr(Flask, "wsgi_app", noted)
+    monkeypatch.setattr(app, "menus", lambda _: completed.append("menus"))
+    with opened(dashboard) as response:
+        text = b""
+        while FIRST_CARD.encode() not in text:
+            text += response.read1()
+    # The front learns of it before it handles the next request.
+    with contextlib.closing(HTTPConnection(*dashboard.address, timeout=60)) as connection:
+        connection.request("GET", "/livez")
+        assert connection.getresponse().read() == b"ok\n"
+    last_card.set()
+
+    assert closed.wait(60)
+    assert completed == []
+
+
+def test_a_client_of_http_1_0_gets_the_length(dashboard: Dashboard) -> None:
+    """It cannot read chunks."""
+    received = b""
+    with socket.create_connection(dashboard.address, timeout=60) as connection:
+        connection.sendall(b"GET / HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")
+        while more := connection.recv(65_536):
+            received += more
+    head, _, body = received.partition(b"\r\n\r\n")
+    length = re.search(rb"content-length: (\d+)", head)
+
+    assert b"transfer-encoding" not in head
+    assert length is not None
+    assert int(length[1]) == len(body) > 10_000
+
+
+@pytest.mark.parametrize(("path", "status"), [("/", 200), ("/s/vision-api", 200), ("/slo", 200), ("/nowhere", 404)])
+def test_a_document_is_complete_without_scripts(client: FlaskClient, path: str, status: int) -> None:
+    """Its title, its finding and its charts; the status is known before anything is rendered."""
+    response = client.get(path)
+
+    assert response.status_code == status
+    assert 'data-title="' in response.text
+    assert "Skip to content" in response.text
+    assert client.head(path).status_code == status
+
+
+def test_an_error_in_the_middle_is_a_card(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What comes after it is there, too."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(overview, "stage_time_card", fail)
+    monkeypatch.setattr(overview, "events_card", lambda *_: components.P(LAST_CARD))
+    with caplog.at_level(logging.ERROR):
+        text = client.get("/").text
+
+    assert text.index(FIRST_CARD) < text.index("ZeroDivisionError: the rest of the page") < text.index(LAST_CARD)
+    assert 'id="seen"' in text
+    assert "Where the fleet spends its time" in caplog.text
+
+
+def test_an_error_of_the_frame_leaves_the_page(client: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The status is sent already, so the page says what failed."""
+
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(app, "menus", fail)
+    text = client.get("/").text
+
+    assert text.index(FIRST_CARD) < text.index("ZeroDivisionError. See the log")
+    assert 'id="seen"' not in text
+
+
+def test_the_palette_lists_the_pages(client: FlaskClient) -> None:
+    """Each entry of the navigation, by its name and path."""
+    listed = client.get("/").text.partition('data-pages="')[2].partition('"')[0]
+    pages = dict(json.loads(html.unescape(listed)))
+
+    assert pages["Overview"] == "/"
+    assert pages["Settings"] == "/settings"
+    assert {"Traces", "SLOs", "Regressions", "Advice", "Events"} <= set(pages)
+
+
+@pytest.mark.parametrize("seen", ["{bad", "[]", "null", "5", "[" * 100_000, '{"address": 5, "revision": []}'])
+def test_an_invalid_state_gets_the_complete_page(
+    client: FlaskClient, caplog: pytest.LogCaptureFixture, seen: str
+) -> None:
+    """Without a word in the log."""
+    with caplog.at_level(logging.WARNING):
+        response = client.get("/parts", query_string={"path": "/", "seen": seen})
+
+    assert FIRST_CARD in response.get_json()["parts"]["root"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("path", ["/s/\ud800", "/s/%00", "/s/%ed%a0%80/tokens", "/traces/%00"])
+def test_an_address_with_characters_no_database_stores_is_a_page(
+    client: FlaskClient, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    """The page reports that the object does not exist."""
+    with caplog.at_level(logging.WARNING):
+        response = client.get("/parts", query_string={"path": path.encode(errors="surrogatepass")})
+
+    assert response.status_code == 200
+    assert not caplog.records
