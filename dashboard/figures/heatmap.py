@@ -126,12 +126,14 @@ def _grid(cells: pd.DataFrame, axis: TimeAxis, hidden: Collection[str]) -> _Grid
     n = cells["n"].to_numpy(dtype=float)
     counts = np.zeros((len(edges) - 1, len(starts)))
     np.add.at(counts, (row, column), n)
-    stages = sorted({str(each) for each in (*cells["dominant"], *cells["second"]) if each}, key=position)
+    found = {*cells["dominant"].unique(), *cells["second"].unique()}
+    stages = sorted((str(each) for each in found if each), key=position)
     weight = np.zeros((len(stages), *counts.shape))
     for name, share in (("dominant", "share"), ("second", "second_share")):
-        known = (cells[name] != "").to_numpy()
-        stage = np.array([stages.index(str(each)) for each in cells[name][known]], dtype=int)
-        np.add.at(weight, (stage, row[known], column[known]), (n * cells[share].to_numpy(dtype=float))[known])
+        # -1 for no stage.
+        stage = pd.Index(stages).get_indexer(cells[name])
+        known = stage >= 0
+        np.add.at(weight, (stage[known], row[known], column[known]), (n * cells[share].to_numpy(dtype=float))[known])
     order = np.argsort(-weight, axis=0, kind="stable")
     first, second = order[0], order[min(1, len(stages) - 1)]
     share, other = (
