@@ -27,9 +27,10 @@ class Loaded:
     Args:
         first_paint: Until the first text or picture stood there. [milliseconds]
         ready: Until what the page is about stood there and nothing changed any more. [milliseconds]
-        data: Bytes over the wire that the page asked for itself. [bytes]
-        files: Bytes of scripts, styles, fonts and the document. [bytes]
+        data: Bytes over the wire of the document and of what the page asked for itself. [bytes]
+        files: Bytes of scripts, styles and fonts. [bytes]
         requests: How many requests there were.
+        shift: Cumulative layout shift, as in https://web.dev/articles/cls.
     """
 
     first_paint: float
@@ -37,6 +38,7 @@ class Loaded:
     data: int
     files: int
     requests: int
+    shift: float
 
 
 @dataclass
@@ -53,11 +55,14 @@ class _Wire:
         session.send("Network.enable")
 
     def _asked(self, event: dict[str, Any]) -> None:
+        # Pictures in style sheets.
+        if event["request"]["url"].startswith("data:"):
+            return
         self.kinds[event["requestId"]] = event.get("type", "Other")
 
     def _came(self, event: dict[str, Any]) -> None:
         size = int(event["encodedDataLength"])
-        if self.kinds.get(event["requestId"]) in {"XHR", "Fetch"}:
+        if self.kinds.get(event["requestId"]) in {"Document", "XHR", "Fetch"}:
             self.data += size
         else:
             self.files += size
@@ -90,8 +95,9 @@ def load(browser: Browser, url: str, stands: Callable[[Page], None]) -> Loaded:
     stands(page)
     ready = settled(page)
     painted = float(page.evaluate(_PAINT) or ready)
+    shift = float(page.evaluate("window.__shift"))
     context.close()
-    return Loaded(painted, ready, wire.data, wire.files, len(wire.kinds))
+    return Loaded(painted, ready, wire.data, wire.files, len(wire.kinds), shift)
 
 
 def settled(page: Page) -> float:
@@ -127,4 +133,5 @@ def middle(visits: list[Loaded]) -> Loaded:
         int(median(each.data for each in visits)),
         int(median(each.files for each in visits)),
         int(median(each.requests for each in visits)),
+        median(each.shift for each in visits),
     )
