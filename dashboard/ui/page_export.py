@@ -7,7 +7,7 @@ and buttons except those of tables; of a group of choices only the selected one 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
@@ -43,6 +43,7 @@ _NAMES = {"className": "class", "htmlFor": "for"}
 _NOT_HTML = {"children", "key", "n_clicks", "n_clicks_timestamp", "disable_n_clicks", "loading_state"}
 _ADDRESSES = {"href", "src", "data-href"}
 _SAFE_ADDRESS = re.compile(r"(?:https?://|mailto:|/(?![/\\])|#)", re.IGNORECASE)
+_WILDCARD = re.compile("data-|aria-")
 _CAPITAL = re.compile(r"[A-Z]")
 LinkResolver = Callable[[str], str | None]
 HtmlTarget = Literal["page", "report"]
@@ -92,17 +93,16 @@ class _Writer:
             return "".join(self.one(each) for each in children(node))
         in_table = in_table or isinstance(node, html.Table)
         inside = "".join(self.one(each, in_table) for each in children(node))
-        made: dict[str, Any] = node.to_plotly_json()
-        if made["namespace"] != _HTML:
+        if node._namespace != _HTML:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             return inside
-        tag = made["type"].lower()
+        tag = _tag(node)
         if tag in _LEFT_OUT:
             return ""
         if tag == "button" and self.reading == "report" and not in_table:
             return f'<span class="on">{inside}</span>' if "on" in str(getattr(node, "className", "")).split() else ""
         if isinstance(node, Chart):
             inside += _spec(node)
-        start = f"<{tag}{self._attributes(made['props'])}>"
+        start = f"<{tag}{self._attributes(node)}>"
         return start if tag in _VOID else f"{start}{inside}</{tag}>"
 
     def chunks(self, nodes: Sequence[Component | str]) -> Iterator[Panel | str]:
@@ -111,16 +111,17 @@ class _Writer:
             if isinstance(node, Panel):
                 yield node
             elif isinstance(node, Component) and _has_panel(node):
-                made: dict[str, Any] = node.to_plotly_json()
-                tag = made["type"].lower()
-                yield f"<{tag}{self._attributes(made['props'])}>"
+                yield f"<{_tag(node)}{self._attributes(node)}>"
                 yield from self.chunks(children(node))
-                yield f"</{tag}>"
+                yield f"</{_tag(node)}>"
             else:
                 yield self.one(node)
 
-    def _attributes(self, props: Mapping[str, Any]) -> str:
-        return "".join(self._attribute(key, value) for key, value in props.items() if key not in _NOT_HTML)
+    def _attributes(self, node: Component) -> str:
+        # Not `to_plotly_json`, which looks for each of fifty possible properties.
+        names = node._prop_names  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        given = ((key, value) for key, value in vars(node).items() if key in names or _WILDCARD.match(key))
+        return "".join(self._attribute(key, value) for key, value in sorted(given) if key not in _NOT_HTML)
 
     def _attribute(self, key: str, value: Any) -> str:
         name = _NAMES.get(key, key.lower())
@@ -131,6 +132,10 @@ class _Writer:
         if value is None or value is False or name.startswith("on") or (name == "id" and self.reading == "report"):
             return ""
         return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
+
+
+def _tag(node: Component) -> str:
+    return str(node._type).lower()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 
 def _has_panel(node: Component) -> bool:
