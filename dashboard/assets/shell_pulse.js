@@ -177,7 +177,9 @@
   let [shown, shownAt] = [null, ""];
   function arrived() {
     [shown, shownAt] = [location.pathname, location.pathname + location.search];
-    document.title = document.querySelector("#root [data-title]").dataset.title;
+    const page = document.querySelector("#root [data-title]");
+    // Without a page the connection was lost; the next refresh brings it.
+    if (page) document.title = page.dataset.title;
     app.settle();
     app.relight();
   }

@@ -6,8 +6,10 @@
   const specs = (app.figures = {});
   const plots = new Map();
 
+  // Each chart in a task of its own, so that the page reacts between them.
+  const drawSoon = (name) => setTimeout(() => draw(name));
   const inView = new IntersectionObserver(
-    (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => draw(entry.target.dataset.chart)),
+    (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => drawSoon(entry.target.dataset.chart)),
     { rootMargin: "500px" },
   );
   const sized = new ResizeObserver((entries) =>
@@ -42,7 +44,7 @@
     const slot = slotOf(name);
     if (!slot || !specs[name]) return;
     if (!window.Plotly) {
-      plotly().then(() => window.Plotly && draw(name));
+      plotly().then(() => window.Plotly && drawSoon(name));
       return;
     }
     inView.unobserve(slot);

@@ -143,11 +143,8 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     return server
 
 
-PARTS_PATH = "/parts"
-
-
 def add_page_routes(server: Flask, source: Source) -> None:
-    """Add the pages to *server*: their documents, and at `PARTS_PATH` their parts, `?path=/s/x` and the query of the page."""
+    """Add the pages to *server*: their documents, and their parts: `GET /parts?path=/s/x&<its query>`."""
 
     def document(path: str = "") -> Response:  # noqa: ARG001 - the undecoded path counts
         context = context_of(view_of(source, _path(), request.query_string.decode(errors="replace")), source)
@@ -163,7 +160,7 @@ def add_page_routes(server: Flask, source: Source) -> None:
 
     server.add_url_rule("/", "page", document)
     server.add_url_rule("/<path:path>", "page", document)
-    server.add_url_rule(PARTS_PATH, "parts", parts)
+    server.add_url_rule("/parts", "parts", parts)
 
 
 def _path() -> str:
@@ -201,7 +198,8 @@ def _document(context: Context) -> Iterator[str]:
         yield f'<script type="application/json" id="seen">{state}</script></body></html>'
     except Exception as error:  # noqa: BLE001 - the status is sent already
         _log.exception("the document of %r could not be completed", context.view.path)
-        yield as_html(failed_page(error).body) + end
+        failed = failed_page(error)
+        yield f'<div class="page" data-title="{failed.title}">{as_html(failed.body)}</div>{end}'
 
 
 def _frame_with_data(context: Context, place: str) -> Iterator[tuple[str, str]]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import threading
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Browser, FloatRect, Page, ViewportSize, expect
 
+from stagelens.dashboard.pages import service
 from tests.dashboard.tabs import DESKTOP, PHONE, SOON, Visit, screenshot, serious_violations
 
 pytestmark = pytest.mark.stacks
@@ -187,3 +189,30 @@ def test_attributes_are_typed_one_after_the_other(visit: Visit) -> None:
 
     assert parse_qs(urlsplit(page.url).query)["at"] == ["http.route:/v1/detect,http.response.status_code"]
     assert "n=2" not in page.url
+
+
+_SHIFT = """() => { window.shift = 0; new PerformanceObserver((list) => list.getEntries()
+    .forEach((each) => (window.shift += each.value))).observe({ type: 'layout-shift', buffered: true }); }"""
+
+
+def test_charts_are_drawn_before_the_last_card_arrives(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below them is a placeholder; nothing moves when the rest arrives, and the side bar gets its services."""
+    is_ready = threading.Event()
+    monkeypatch.setattr(service, "top_advice", lambda *_: is_ready.wait(60) and None)
+    page = visit.page
+    page.add_init_script(f"({_SHIFT})()")
+    page.goto(f"{visit.base}/s/vision-api", wait_until="commit")
+    page.wait_for_selector("[data-chart=percentile][data-drawn]")
+    expect(page.locator(".pending")).to_be_visible()
+    titles = page.title(), page.locator(".card h2").all_inner_texts()
+    services = page.get_by_role("navigation", name="Services")
+    before = services.count()
+    is_ready.set()
+    visit.settled()
+
+    assert titles[0] == "vision-api · Stagelens"
+    assert "Slow exemplars" not in titles[1]
+    expect(page.get_by_role("heading", name="Slow exemplars")).to_be_attached()
+    expect(page.locator(".pending")).to_be_hidden()
+    assert (before, services.count()) == (0, 1)
+    assert page.evaluate("window.shift") < 0.01

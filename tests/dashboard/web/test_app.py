@@ -162,6 +162,7 @@ def test_an_error_of_the_frame_leaves_the_page(client: FlaskClient, monkeypatch:
     monkeypatch.setattr(app, "menus", fail)
     text = client.get("/").text
 
+    assert text.count('class="page" data-title="') == 2
     assert text.index(FIRST_CARD) < text.index("ZeroDivisionError. See the log")
     assert 'id="seen"' not in text
 
