@@ -524,7 +524,7 @@ def _columns_of_table(table: PointTable, *, counts_only: bool) -> Columns:
         metric=np.abs(table.metric),
         stage=np.array([position[name] for name in names], np.int64)[place],
         stages=tuple(stages),
-        scale=np.full(len(table), SCALE) if counts_only else histograms.scale,
+        scale=histograms.scale,
         zero=histograms.count if counts_only else histograms.zero,
         sum=histograms.sum,
         buckets=no_buckets(len(table)) if counts_only else histograms.buckets,
