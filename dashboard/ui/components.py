@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 from urllib.parse import quote
 
@@ -260,15 +259,19 @@ class Panel(Component):
     """
 
     _namespace, _type = "stagelens", "Panel"
+    _built: tuple[Component | None] | None
 
     def __init__(self, build: Callable[[], Component | None]) -> None:  # pyright: ignore[reportMissingSuperCall] - Dash sets properties there
-        self._build = build
+        self._build, self._built = build, None
         self._prop_names, self._valid_wildcard_attributes = ["children"], []
 
-    @cached_property
+    # Not a `cached_property`, whose lock would let only one reader at a time build a panel, with Python 3.11.
+    @property
     def children(self) -> Component | None:
         """Built content."""
-        return self._build()
+        if self._built is None:
+            self._built = (self._build(),)
+        return self._built[0]
 
 
 def _export(title: str) -> Component:

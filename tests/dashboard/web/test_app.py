@@ -199,3 +199,16 @@ def test_an_address_with_characters_no_database_stores_is_a_page(
 
     assert response.status_code == 200
     assert not caplog.records
+
+
+def test_a_slow_card_delays_no_other_reader(dashboard: Dashboard, last_card: threading.Event) -> None:
+    """Its page waits for it; the other pages do not."""
+    with opened(dashboard) as waiting:
+        text = b""
+        while FIRST_CARD.encode() not in text:
+            text += waiting.read1()
+        status = dashboard.server.test_client().get("/s/vision-api").status_code
+        last_card.set()
+
+        assert waiting.read().endswith(b"</body></html>")
+    assert status == 200
