@@ -61,10 +61,7 @@
 
   let lastPath = null;
   let walked = false;
-  addEventListener("popstate", () => {
-    walked = true;
-    app.open();
-  });
+  addEventListener("popstate", () => (walked = true));
 
   app.settle = function () {
     if (lastPath !== null && lastPath !== location.pathname) {

@@ -15,6 +15,9 @@
 
   // The state of the page that is shown, as the server sent it, and the last beat for which a refresh was requested.
   let [seen, tick, requests, beats] = [null, null, 0, 0];
+  const here = () => location.pathname + location.search;
+  // The address that was requested last.
+  let requested = here();
 
   // `known`: the state of the page that is shown, if it is enough to get what differs from it. The last request counts.
   function load(known) {
@@ -22,6 +25,7 @@
     query.set("path", location.pathname);
     if (known) query.set("seen", JSON.stringify(known));
     const number = (requests += 1);
+    requested = here();
     fetch(`/parts?${query}`)
       .then((answer) => (answer.ok ? answer.json() : Promise.reject(answer.status)))
       .then((answer) => {
@@ -38,6 +42,8 @@
   }
 
   app.open = () => load(null);
+  // A link to a place on the page changes only the fragment.
+  addEventListener("popstate", () => here() !== requested && app.open());
 
   // How many beats one refresh takes: 1 while data comes, twice as many each time that nothing did.
   let [pace, passed, judged, revision] = [1, 0, null, null];
@@ -176,7 +182,7 @@
 
   let [shown, shownAt] = [null, ""];
   function arrived() {
-    [shown, shownAt] = [location.pathname, location.pathname + location.search];
+    [shown, shownAt] = [location.pathname, here()];
     const page = document.querySelector("#root [data-title]");
     // Without a page the connection was lost; the next refresh brings it.
     if (page) document.title = page.dataset.title;
@@ -199,6 +205,6 @@
     delete html.dataset.loading;
   }
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
-  // After the other files, which are in this script.
-  else queueMicrotask(begin);
+  // After the other files, which are in this script: what has arrived before it.
+  queueMicrotask(() => (document.readyState === "loading" ? app.drawNew() : begin()));
 })(window.stagelens);

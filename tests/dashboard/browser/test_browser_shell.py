@@ -412,6 +412,17 @@ def test_tab_follows_the_reading_order(visit: Visit) -> None:
     ]
 
 
+def test_a_link_to_a_place_on_the_page_requests_nothing(visit: Visit) -> None:
+    """Such as the one that skips to the content."""
+    page = visit.go("/slo")
+    before = len(visit.callbacks)
+    page.evaluate(
+        "() => new Promise((done) => { addEventListener('popstate', () => done()); location.hash = 'root'; })"
+    )
+
+    assert len(visit.callbacks) == before
+
+
 def test_display_preferences_stay_in_the_browser(visit: Visit) -> None:
     """Patterns and density are set without the server, are there before the first paint, and in no address."""
     page = visit.go("/s/vision-api")
