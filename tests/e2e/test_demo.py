@@ -112,7 +112,6 @@ def test_comparing_the_two_versions_is_a_regression(page: Page, url: str) -> Non
 def test_a_slow_request_is_a_waterfall(page: Page, url: str) -> None:
     """From the service page one click leads to one slow request and its stages."""
     page.goto(f"{url}/s/magika?v=2.0.0")
-    # Not of the picture that the server sends along: let go on the page that takes its place, a press is no click.
     link = page.locator("#root a[href^='/traces/']").first
     expect(link).to_be_visible(timeout=30_000)
     link.click()
