@@ -7,10 +7,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sqlalchemy import text
+from sqlalchemy import select, text
 
 from stagelens.core import names
 from stagelens.store import Store, schema
+
+# Later than the start of any bucket. [Unix seconds]
+_FOREVER = 4_000_000_000
 
 
 @dataclass
@@ -61,20 +64,19 @@ def added_up(totals: Iterable[Totals]) -> Totals:
 def held(url: str) -> Totals:
     """Return the content of the store at *url*, read directly from its tables."""
     store = Store.open(url)
-    counts = text(
-        "SELECT services.name, points.stage, sum(points.count) FROM points JOIN services ON services.id = points.service_id"
-        " WHERE tier = 10 AND metric = :metric GROUP BY services.name, points.stage"
-    )
     totals = Totals()
     try:
         with store.engine.connect() as connection:
-            for service, _, count in connection.execute(
-                counts, {"metric": schema.METRIC_CODES[names.REQUEST_DURATION]}
-            ):
-                totals.requests[service] += int(count)
-            for service, stage, count in connection.execute(counts, {"metric": schema.METRIC_CODES[names.STAGE_TIME]}):
-                totals.microseconds[f"{service}/{stage}"] += int(count)
-                totals.microseconds[f"{service}/"] += int(count)
+            services = dict(connection.execute(select(schema.services.c.id, schema.services.c.name)).tuples().all())
+            points = store.points.load(connection, schema.FINEST, 0, _FOREVER)
+            columns = (points.service, points.metric, points.stage, points.histograms.count)
+            for service_id, metric, stage, count in zip(*(each.tolist() for each in columns), strict=True):
+                service = services[service_id]
+                if metric == schema.METRIC_CODES[names.REQUEST_DURATION]:
+                    totals.requests[service] += count
+                elif metric == schema.METRIC_CODES[names.STAGE_TIME]:
+                    totals.microseconds[f"{service}/{points.stages[stage]}"] += count
+                    totals.microseconds[f"{service}/"] += count
             traces = "SELECT service, count(*) FROM traces JOIN series ON series.id = series_id GROUP BY service"
             for service, count in connection.execute(text(traces)):
                 totals.traces[service] += int(count)
