@@ -131,7 +131,7 @@ def _grid(cells: pd.DataFrame, axis: TimeAxis, hidden: Collection[str]) -> _Grid
     weight = np.zeros((len(stages), *counts.shape))
     for name, share in (("dominant", "share"), ("second", "second_share")):
         # -1 for no stage.
-        stage = pd.Index(stages).get_indexer(cells[name])
+        stage = pd.Index(stages).get_indexer(pd.Index(cells[name]))
         known = stage >= 0
         np.add.at(weight, (stage[known], row[known], column[known]), (n * cells[share].to_numpy(dtype=float))[known])
     order = np.argsort(-weight, axis=0, kind="stable")
