@@ -26,7 +26,19 @@ from ...core.names import STATUS_OK
 from ...store import Selection
 from ..figures.time_axis import TimeAxis, step_for
 from ..source import Source
-from ..ui.components import Node, Panel, attributes, card, dominating, empty, link, pill, stage_bar, table, with_code
+from ..ui.components import (
+    LazyPanel,
+    Node,
+    attributes,
+    card,
+    dominating,
+    empty,
+    link,
+    pill,
+    stage_bar,
+    table,
+    with_code,
+)
 from ..ui.format import duration, rank, span
 from ..view import SCOPE, View, trace_name, trace_path
 
@@ -315,7 +327,7 @@ class Context:
         return self.covering_slo.slo.threshold_seconds if self.covering_slo else None
 
 
-def panel(title: str, build: Callable[[], Component | None], size: str = "c12") -> Panel:
+def panel(title: str, build: Callable[[], Component | None], size: str = "c12") -> LazyPanel:
     """Return the later result of *build*, or an error card, so that one failing card does not break the page."""
 
     def build_or_explain() -> Component | None:
@@ -325,7 +337,7 @@ def panel(title: str, build: Callable[[], Component | None], size: str = "c12") 
             _log.exception("the card %r could not be rendered", title)
             return card(title, _failed(error), size=size)
 
-    return Panel(build_or_explain)
+    return LazyPanel(build_or_explain)
 
 
 def _failed(error: Exception) -> Component:

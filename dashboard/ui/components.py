@@ -251,14 +251,14 @@ class Chart(html.Div):
     frame: pd.DataFrame | None = None
 
 
-class Panel(Component):
+class LazyPanel(Component):
     """Part of a page that is built when it is read first, so that what is before it can be sent earlier.
 
     Args:
         build: Function that returns the content; None for no content.
     """
 
-    _namespace, _type = "stagelens", "Panel"
+    _namespace, _type = "stagelens", "LazyPanel"
     _built: tuple[Component | None] | None
 
     def __init__(self, build: Callable[[], Component | None]) -> None:  # pyright: ignore[reportMissingSuperCall] - Dash sets properties there

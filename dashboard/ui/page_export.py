@@ -17,7 +17,7 @@ from dash import html
 from dash.development.base_component import Component
 from plotly.io.json import to_json_plotly
 
-from .components import Chart, Nodes, Panel
+from .components import Chart, LazyPanel, Nodes
 
 # Inline elements; their text joins the neighbouring text without a space.
 _RUNNING = (html.B, html.Em, html.Small, html.Strong)
@@ -65,10 +65,10 @@ def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = la
 
 
 def html_chunks(nodes: Nodes) -> Iterator[str]:
-    """Yield *nodes* as HTML for browsers: what is before each `Panel` as soon as that panel is about to be built."""
+    """Yield *nodes* as HTML for browsers: what is before each `LazyPanel` as soon as that panel is about to be built."""
     writer, ready = _Writer(lambda address: address, "page"), list[str]()
     for each in writer.chunks(_listed(nodes)):
-        if isinstance(each, Panel):
+        if isinstance(each, LazyPanel):
             if ready:
                 yield "".join(ready)
             ready = [writer.one(each)]
@@ -89,7 +89,7 @@ class _Writer:
     def one(self, node: Component | str, in_table: bool = False) -> str:
         if isinstance(node, str):
             return escape(node, quote=False)
-        if isinstance(node, Panel):
+        if isinstance(node, LazyPanel):
             return "".join(self.one(each) for each in children(node))
         in_table = in_table or isinstance(node, html.Table)
         inside = "".join(self.one(each, in_table) for each in children(node))
@@ -105,10 +105,10 @@ class _Writer:
         start = f"<{tag}{self._attributes(node)}>"
         return start if tag in _VOID else f"{start}{inside}</{tag}>"
 
-    def chunks(self, nodes: Sequence[Component | str]) -> Iterator[Panel | str]:
+    def chunks(self, nodes: Sequence[Component | str]) -> Iterator[LazyPanel | str]:
         """Yield the panels in *nodes* unbuilt, and the HTML around them."""
         for node in nodes:
-            if isinstance(node, Panel):
+            if isinstance(node, LazyPanel):
                 yield node
             elif isinstance(node, Component) and _has_panel(node):
                 yield f"<{_tag(node)}{self._attributes(node)}>"
@@ -140,7 +140,7 @@ def _tag(node: Component) -> str:
 
 def _has_panel(node: Component) -> bool:
     inside = [each for each in children(node) if isinstance(each, Component)]
-    return any(isinstance(each, Panel) or _has_panel(each) for each in inside)
+    return any(isinstance(each, LazyPanel) or _has_panel(each) for each in inside)
 
 
 def _spec(chart: Chart) -> str:
