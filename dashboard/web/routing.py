@@ -76,7 +76,7 @@ def view_of(source: Source, path: str | None, search: str | None) -> View:
 
 
 def browser_zone() -> str:
-    """Return the name of the browser's time zone, as `assets/boot.js` told it; "UTC" on the first visit."""
+    """Return the name of the browser's time zone, from the cookie of `assets/boot.js`; "UTC" on the first visit."""
     return unquote(request.cookies.get(ZONE_COOKIE, "")) or "UTC"
 
 
