@@ -295,7 +295,7 @@ def test_the_statistics_are_those_of_the_reading_thread() -> None:
     thread.start()
     thread.join()
 
-    assert 0 < elsewhere[0] < ran
+    assert elsewhere[0] < ran
     assert statistics.read()[0] >= ran
 
 
