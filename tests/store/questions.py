@@ -16,8 +16,8 @@ from stagelens.store.queries.trace_search import TraceFilter
 
 PERCENTILES = (0.5, 0.9, 0.99)
 STEP = timedelta(minutes=10)
-# Queries whose results depend on the database, the process or the current time, and `within`, which returns a reader.
-NOT_ASKED = frozenset({"collectors", "storage", "stale_since", "within"})
+# Queries whose results depend on the database, the process or the current time; `within` and `together` return readers.
+NOT_ASKED = frozenset({"collectors", "storage", "stale_since", "together", "within"})
 # Engines add floating-point numbers in different order.
 SIGNIFICANT_DIGITS = 10
 
@@ -49,6 +49,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "first_seen": read.first_seen(shop),
         "first_token_breakdown": read.first_token_breakdown(shop, PERCENTILES),
         "fleet": read.fleet(start, end, PERCENTILES),
+        "fleet_latency": read.fleet_latency(start, end, 0.99),
         "fleet_over_time": read.fleet_over_time(start, end, STEP),
         "fleet_hardware": read.fleet_hardware(start, end, STEP, ("cpu", "gpu")),
         "fleet_waste": read.fleet_waste(start, end),

@@ -45,11 +45,11 @@ def histogram_of(row: PointRow) -> Histogram:
 def contents(one: Site, tier: int, width: int, before: int = FOREVER) -> dict[tuple[Any, ...], Histogram]:
     """Return the data of *tier* by series before *before*, aggregated to buckets of *width* seconds.
 
-    The coarsest tier has no rows of replicas.
+    The tiers of hours and days have no rows of replicas.
     """
     found: dict[tuple[Any, ...], Histogram] = {}
     for row in rows(one, tier):
-        if row.metric > 0 and row.bucket < before and not (row.is_of_replica and width == schema.COARSEST):
+        if row.metric > 0 and row.bucket < before and not (row.is_of_replica and width >= schema.WITHOUT_REPLICAS):
             key = (row.service_id, row.metric, row.series_id, row.stage, schema.floor_to(row.bucket, width))
             found.setdefault(key, Histogram(row.scale)).merge(histogram_of(row))
     return found
