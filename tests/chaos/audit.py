@@ -67,7 +67,8 @@ def held(url: str) -> Totals:
     totals = Totals()
     try:
         with store.engine.connect() as connection:
-            services = dict(connection.execute(select(schema.services.c.id, schema.services.c.name)).tuples().all())
+            named = connection.execute(select(schema.services.c.id, schema.services.c.name)).all()
+            services: dict[int, str] = {row.id: row.name for row in named}
             points = store.points.load(connection, schema.FINEST, 0, _FOREVER)
             columns = (points.service, points.metric, points.stage, points.histograms.count)
             for service_id, metric, stage, count in zip(*(each.tolist() for each in columns), strict=True):
