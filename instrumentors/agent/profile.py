@@ -239,7 +239,7 @@ class Profiler:
                 before += spent
                 self.cpu_ns += spent
                 is_alert = is_alert or is_slow
-                share = self._share_of_look(is_slow=is_slow) if is_alert else IDLE_SHARE
+                share = max(self._share, IDLE_SHARE) if is_alert else IDLE_SHARE
                 credit_ns = min(credit_ns + (now - looked_at) * share - spent, MAX_CREDIT_NS)
                 looked_at = now
                 seconds = max(self._seconds(is_slow=is_slow, is_alert=is_alert), -credit_ns / share / 1e9)
@@ -253,15 +253,6 @@ class Profiler:
             recorder.opened = None
             self._clear()
             log_failure("profiling slow requests")
-
-    def _share_of_look(self, *, is_slow: bool) -> float:
-        """Return the share of a core for looks while a request is slow, or was lately.
-
-        Looks that are further apart than a slow request takes rarely find one: they get as much less as they find less.
-        """
-        shortest = self.recent.shortest
-        found = 1.0 if is_slow or shortest is None else min(1.0, shortest / LOOKS_AHEAD / 1e9 / SLOW_SECONDS)
-        return max(self._share * found, IDLE_SHARE)
 
     def _seconds(self, *, is_slow: bool, is_alert: bool) -> float:
         """Return the time to the next look."""

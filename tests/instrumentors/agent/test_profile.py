@@ -420,19 +420,6 @@ def test_a_baseline_does_not_delay_the_next_look(monkeypatch: pytest.MonkeyPatch
     assert spent < profile.IDLE_SHARE * sum(slept) * 1e9
 
 
-@pytest.mark.parametrize(("threshold_ms", "share"), [(1000, 0.01), (28, 0.01), (7, 0.0025), (1, profile.IDLE_SHARE)])
-def test_looks_ahead_get_less_where_slow_requests_are_short(threshold_ms: int, share: float) -> None:
-    """Between two of them most slow requests start and end; while one is slow, its looks get all."""
-    profiler = Profiler(random.Random(1))
-    profiler.allow(1.0)
-    profiler.recent.shortest = threshold_ms * 10**6
-    ahead, meanwhile = (profiler._share_of_look(is_slow=is_slow) for is_slow in (False, True))  # pyright: ignore[reportPrivateUsage] - its loop sleeps
-    profiler.allow(0.0)
-
-    assert ahead == pytest.approx(share)
-    assert meanwhile == profile.SLOW_SHARE
-
-
 @pytest.mark.parametrize(("elapsed_ns", "pauses"), [(0, 0), (profile.PAUSE_AFTER_NS, 2)])
 def test_only_a_long_look_lets_other_threads_run(
     monkeypatch: pytest.MonkeyPatch, profiler: Profiler, elapsed_ns: int, pauses: int
