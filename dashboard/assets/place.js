@@ -1,11 +1,13 @@
-// What the server wrote, put in its place. On the same page only what differs is touched, so that open details, the focus,
-// what is selected and scrolled, and the charts stay.
+// What the server wrote, put in its place when it arrives. On the same page only what differs is touched, so that open details, the
+// focus, what is selected and scrolled, and the charts stay.
 window.stagelens = window.stagelens || {};
 (function (app) {
   "use strict";
 
   // What the reader or a script of ours has set, and the server does not know.
-  const OURS = new Set(["open", "data-drawn", "data-narrow"]);
+  const OURS = new Set(["open", "data-drawn", "data-narrow", "data-new"]);
+  // Elements that only arrange others, which are put in their places one by one.
+  const LAYOUT = ".page, .grid";
 
   const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName
     && (a.nodeType !== 1 || (a.id === b.id && a.dataset.chart === b.dataset.chart && a.dataset.field === b.dataset.field));
@@ -30,21 +32,87 @@ window.stagelens = window.stagelens || {};
   }
 
   function filled(parent, wanted) {
-    const before = [...parent.childNodes];
-    [...wanted.childNodes].forEach((next, place) => {
-      const now = before[place];
-      if (!now) parent.append(next);
-      else if (alike(now, next)) made(now, next);
-      else now.replaceWith(next);
-    });
-    before.slice(wanted.childNodes.length).forEach((rest) => rest.remove());
+    const [before, after] = [[...parent.childNodes], [...wanted.childNodes]];
+    after.forEach((next, place) => put(parent, before[place], next));
+    before.slice(after.length).forEach((rest) => rest.remove());
   }
 
-  // `same`: whether it is the page that stands there, with newer data or another window.
-  app.place = function (parent, html, same) {
-    const parsed = document.createElement("template");
-    parsed.innerHTML = html;
-    if (same) filled(parent, parsed.content);
-    else parent.replaceChildren(parsed.content);
+  // Put `next` in the place of `now`, or last, and return what stands there then.
+  function put(parent, now, next) {
+    if (now && alike(now, next)) {
+      made(now, next);
+      next.remove();
+      return now;
+    }
+    if (now) now.replaceWith(next);
+    else parent.append(next);
+    return next;
+  }
+
+  // Put the parts of a page in their places while its HTML arrives. `same`: whether it is the page that stands there, with newer
+  // data or another window.
+  app.arrival = function (same) {
+    const root = document.getElementById("root");
+    // The parser works on while what it has completed moves away; nothing is loaded or executed in its document.
+    const parsed = document.implementation.createHTMLDocument("");
+    parsed.write("<body>");
+    // The page in the document, and the number of children that have moved out of each element.
+    let page = null;
+    const moved = new Map();
+
+    // Move the children of `from` that have arrived to `to`; the last one may be incomplete.
+    function move(from, to, complete) {
+      let place = moved.get(from) || 0;
+      for (let next; (next = from.firstChild); place += 1) {
+        const whole = complete || Boolean(next.nextSibling);
+        const now = to.childNodes[place];
+        if (next.nodeType === 1 && next.matches(LAYOUT)) {
+          const there = now && alike(now, next) ? now : put(to, now, next.cloneNode(false));
+          dressed(there, next);
+          move(next, there, whole);
+          if (!whole) break;
+          next.remove();
+        } else if (whole) {
+          const there = put(to, now, next);
+          if (there.nodeType === 1) {
+            there.dataset.new = "";
+            app.drawAll(there);
+          }
+        } else break;
+      }
+      moved.set(from, place);
+      if (complete) [...to.childNodes].slice(place).forEach((rest) => rest.remove());
+    }
+
+    function putTemplates(complete) {
+      parsed.body.querySelectorAll(":scope > template").forEach((template) => {
+        if (!complete && !template.nextSibling) return;
+        filled(document.getElementById(template.dataset.into), template.content);
+        template.remove();
+      });
+    }
+
+    return {
+      // Take the next piece, `last` or not, and return whether a part of the page has arrived.
+      take(html, last) {
+        parsed.write(html);
+        putTemplates(last);
+        const next = parsed.body.querySelector(":scope > .page");
+        if (!next) return false;
+        if (!page) {
+          page = same && root.querySelector(":scope > .page");
+          if (!page) root.replaceChildren((page = next.cloneNode(false)));
+        }
+        dressed(page, next);
+        move(next, page, last || Boolean(next.nextSibling));
+        return true;
+      },
+      // Return the state of the page, with which the stream ends; null if it broke off.
+      end() {
+        root.querySelectorAll("[data-new]").forEach((each) => delete each.dataset.new);
+        const state = parsed.getElementById("seen");
+        return state && JSON.parse(state.textContent);
+      },
+    };
   };
 })(window.stagelens);

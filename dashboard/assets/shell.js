@@ -59,20 +59,23 @@
 
   // ---- arriving on a page
 
-  let lastPath = null;
-  let walked = false;
+  let [isFirst, walked] = [true, false];
   addEventListener("popstate", () => (walked = true));
 
-  app.settle = function () {
-    if (lastPath !== null && lastPath !== location.pathname) {
-      scrollTo(0, (walked && history.state && history.state.top) || 0);
-      if (!document.querySelector("dialog[open]")) document.getElementById("root").focus({ preventScroll: true });
-    } else if (lastPath === null && location.hash) {
+  // The first part of another page has arrived: what the reader does from now on counts.
+  app.turn = function () {
+    scrollTo(0, 0);
+    if (!document.querySelector("dialog[open]")) document.getElementById("root").focus({ preventScroll: true });
+  };
+
+  // The page is complete. `turned`: it is another one than before.
+  app.settle = function (turned) {
+    if (turned && walked && !scrollY) scrollTo(0, (history.state && history.state.top) || 0);
+    else if (isFirst && location.hash) {
       const chart = document.querySelector(`[data-chart="${CSS.escape(location.hash.slice(1))}"]`);
       if (chart) chart.closest(".card, [data-chart]").scrollIntoView({ block: "center" });
     }
-    lastPath = location.pathname;
-    walked = false;
+    [isFirst, walked] = [false, false];
     marked();
     app.arrivals.forEach((each) => each());
   };

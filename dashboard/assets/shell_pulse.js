@@ -3,6 +3,7 @@
 (function (app) {
   "use strict";
 
+  const html = document.documentElement;
   const BEAT = 15000;
   // So often it is asked whether the dashboard is there, and so long an answer may take. [ms]
   const CHECK = 4000;
@@ -19,26 +20,54 @@
   // The address that was requested last.
   let requested = here();
 
+  // While a page is on its way, what is left of the old one is dimmed.
+  let due = 0;
+  function waiting(more) {
+    due += more;
+    document.getElementById("root").setAttribute("aria-busy", String(due > 0));
+    if (!due) delete html.dataset.loading;
+  }
+
   // `known`: the state of the page that is shown, if it is enough to get what differs from it. The last request counts.
-  function load(known) {
+  async function load(known) {
     const query = new URLSearchParams(location.search);
     query.set("path", location.pathname);
     if (known) query.set("seen", JSON.stringify(known));
     const number = (requests += 1);
     requested = here();
-    fetch(`/parts?${query}`)
-      .then((answer) => (answer.ok ? answer.json() : Promise.reject(answer.status)))
-      .then((answer) => {
-        if (number !== requests) return;
-        seen = { ...answer.seen, beat: tick && tick.beat };
-        Object.entries(answer.parts).forEach(([id, html]) => app.place(document.getElementById(id), html, shown === location.pathname));
-        if (answer.parts.root) {
-          app.drawAll(document.getElementById("root"));
-          arrived();
-        }
-      })
-      // `window.fetch` below says what is wrong.
-      .catch(() => {});
+    waiting(1);
+    try {
+      const answer = await fetch(`/parts?${query}`);
+      if (answer.ok) await receive(answer.body.pipeThrough(new TextDecoderStream()).getReader(), number);
+    } catch (_) {
+      // `window.fetch` below, or the next probe, says what is wrong.
+    } finally {
+      waiting(-1);
+    }
+  }
+
+  async function receive(text, number) {
+    const same = shown === location.pathname;
+    const page = app.arrival(same);
+    let begun = false;
+    for (let piece = {}; !piece.done; ) {
+      piece = await text.read();
+      if (number !== requests) return text.cancel();
+      if (!page.take(piece.value || "", piece.done) || begun) continue;
+      begun = true;
+      if (!same) turn();
+    }
+    const state = page.end();
+    seen = state && { ...state, beat: tick && tick.beat };
+    if (begun) arrived(!same);
+  }
+
+  // The first part of another page has replaced the old page.
+  function turn() {
+    shown = null;
+    html.dataset.loading = "";
+    document.title = document.querySelector("#root [data-title]").dataset.title;
+    app.turn();
   }
 
   app.open = () => load(null);
@@ -151,23 +180,9 @@
   addEventListener("online", probe);
   addEventListener("offline", lost);
 
-  // While a page is on its way the old one is dimmed.
-  let due = 0;
-  function waiting(answer) {
-    const busyNow = (more) => {
-      due += more;
-      document.getElementById("root")?.setAttribute("aria-busy", String(due > 0));
-    };
-    busyNow(1);
-    // After it has been put in its place.
-    const done = () => setTimeout(() => busyNow(-1));
-    answer.then((response) => response.clone().arrayBuffer()).then(done, done);
-  }
-
   // All requests pass here.
   window.fetch = function (address, options) {
     const answer = asked.call(window, address, options);
-    if (/^\/parts\?/.test(address)) waiting(answer);
     if (/^\/(parts\?|figures\/)/.test(address)) {
       answer.then((response) => {
         if (response.status === 401) told(...words("You are signed out.", "The last data stays visible.", "reload", "Sign in"));
@@ -181,12 +196,12 @@
   // ---- arriving
 
   let [shown, shownAt] = [null, ""];
-  function arrived() {
+  function arrived(turned) {
     [shown, shownAt] = [location.pathname, here()];
     const page = document.querySelector("#root [data-title]");
     // Without a page the connection was lost; the next refresh brings it.
     if (page) document.title = page.dataset.title;
-    app.settle();
+    app.settle(turned);
     app.relight();
   }
 
@@ -198,8 +213,7 @@
     const state = document.getElementById("seen");
     if (state) seen = { ...JSON.parse(state.textContent), beat: null };
     app.drawNew();
-    arrived();
-    const html = document.documentElement;
+    arrived(false);
     if (html.dataset.zone) app.open();
     delete html.dataset.zone;
     delete html.dataset.loading;

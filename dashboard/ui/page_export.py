@@ -65,12 +65,15 @@ def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = la
 
 
 def html_chunks(nodes: Nodes) -> Iterator[str]:
-    """Yield *nodes* as HTML for browsers: what is before each `LazyPanel` as soon as that panel is about to be built."""
+    """Yield *nodes* as HTML for browsers: what is before each `LazyPanel` as soon as that panel is about to be built.
+
+    A comment then follows, because `assets/place.js` takes an element for complete when something follows it.
+    """
     writer, ready = _Writer(lambda address: address, "page"), list[str]()
     for each in writer.chunks(_listed(nodes)):
         if isinstance(each, LazyPanel):
             if ready:
-                yield "".join(ready)
+                yield f"{''.join(ready)}<!---->"
             ready = [writer.one(each)]
         else:
             ready.append(each)

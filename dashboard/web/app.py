@@ -1,8 +1,9 @@
 """Dashboard server: its routes, its entry document, and the server thread.
 
 The entry document is streamed: the frame at once, then each part of the page as soon as it is built, then the parts of the frame that
-need data. A page is plain HTML; on the next pages, `assets/shell_pulse.js` gets the parts as JSON and puts them in place. Charts are
-JSON in the page, which `assets/slots.js` draws with Plotly; redrawing a chart is a GET of its figure.
+need data. For the next pages and at each refresh, `assets/shell_pulse.js` gets the same stream without the frame, and
+`assets/place.js` puts each part in its place when it arrives. Charts are JSON in the page, which `assets/slots.js` draws with Plotly;
+redrawing a chart is a GET of its figure.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from html import escape
 from typing import Any
@@ -35,7 +36,6 @@ from .routing import (
     browser_zone,
     context_of,
     failed_page,
-    frame_parts,
     navigation_parts,
     page_body,
     page_state,
@@ -148,19 +148,24 @@ def add_page_routes(server: Flask, source: Source) -> None:
 
     def document(path: str = "") -> Response:  # noqa: ARG001 - the undecoded path counts
         context = context_of(view_of(source, _path(), request.query_string.decode(errors="replace")), source)
-        response = Response(stream_with_context(_document(context)), page_status(context), mimetype="text/html")
-        # Without this header nginx sends the document when it is complete.
-        response.headers["X-Accel-Buffering"] = "no"
-        return response
+        return _streamed(_document(context), page_status(context))
 
     def parts() -> Response:
         view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
-        made = json.dumps(_parts(context_of(view, source), _seen()), ensure_ascii=False)
-        return Response(made, mimetype="application/json", headers={"Cache-Control": "no-store"})
+        response = _streamed(_page(context_of(view, source), _seen()))
+        response.headers["Cache-Control"] = "no-store"
+        return response
 
     server.add_url_rule("/", "page", document)
     server.add_url_rule("/<path:path>", "page", document)
     server.add_url_rule("/parts", "parts", parts)
+
+
+def _streamed(pieces: Iterator[str], status: int = 200) -> Response:
+    response = Response(stream_with_context(pieces), status, mimetype="text/html")
+    # Without this header nginx sends the document when it is complete.
+    response.headers["X-Accel-Buffering"] = "no"
+    return response
 
 
 def _path() -> str:
@@ -187,26 +192,40 @@ def _document(context: Context) -> Iterator[str]:
     start, end = as_html(frame(context.view, _HERE)).split(_HERE)
     files = {name: assets.url(file) for name, file in _FILES.items()}
     yield _HEAD.format(token=guard.csrf_token(), zone=escape(browser_zone()), **files) + start
+    yield from _page(context, {}, end)
+    yield "</body></html>"
+
+
+def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterator[str]:
+    """Yield what differs between the page of *context* and the page that the browser has *seen*, in the order in which it becomes known.
+
+    The page is followed by *after* and by the parts of the frame as templates; the last element is the state of the page.
+    """
     try:
-        seen = _state(context)
-        made = render_page(context)
-        yield _template("trail", as_html(trail(made.trail)))
-        yield from html_chunks(page_body(context, made))
-        yield end
-        yield "".join(_template(*part) for part in _frame_with_data(context, made.place))
-        state = json.dumps({**seen, "place": made.place}).replace("<", "\\u003c")
-        yield f'<script type="application/json" id="seen">{state}</script></body></html>'
+        now = _state(context)
+        known = seen if all(seen.get(key) == now[key] for key in ("address", "stale")) else {}
+        place = str(known.get("place", "/"))
+        if not _is_same(known, now):
+            made = render_page(context)
+            place = made.place
+            yield _template("trail", as_html(trail(made.trail)))
+            yield from html_chunks(page_body(context, made))
+            yield after
+            yield _template("time", as_html(menus(context)))
+        if known.get("revision") != now["revision"]:
+            # The navigation is about all services.
+            yield "".join(_template(name, as_html(nodes)) for name, nodes in navigation_parts(context, place).items())
+        state = json.dumps({**now, "place": place}).replace("<", "\\u003c")
+        yield f'<script type="application/json" id="seen">{state}</script>'
     except Exception as error:  # noqa: BLE001 - the status is sent already
-        _log.exception("the document of %r could not be completed", context.view.path)
+        _log.exception("the page %r could not be completed", context.view.path)
         failed = failed_page(error)
-        yield f'<div class="page" data-title="{failed.title}">{as_html(failed.body)}</div>{end}'
+        yield f'<div class="page" data-title="{failed.title}">{as_html(failed.body)}</div>{after}'
 
 
-def _frame_with_data(context: Context, place: str) -> Iterator[tuple[str, str]]:
-    """Yield the parts of the frame that need data, by element id."""
-    for name, nodes in navigation_parts(context, place).items():
-        yield name, as_html(nodes)
-    yield "time", as_html(menus(context))
+def _is_same(seen: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Return whether no data of the page arrived between the states *seen* and *now*."""
+    return seen.get("revision") == now["revision"] or bool(now["own"] and seen.get("own") == now["own"])
 
 
 _FILES = {
@@ -235,24 +254,8 @@ _HEAD = """<!doctype html>
 
 
 def _template(name: str, content: str) -> str:
-    """Return *content* for the element *name*, which is in the document already; `assets/boot.js` puts it there."""
+    """Return *content* for the element *name*, which is in the document already; `assets/boot.js` or `assets/place.js` puts it there."""
     return f'<template data-into="{escape(name)}">{content}</template>'
-
-
-def _parts(context: Context, seen: dict[str, Any]) -> dict[str, Any]:
-    """Return the state of the page of *context*, and the HTML of the parts that differ from what the browser has *seen*."""
-    now = _state(context)
-    if all(seen.get(key) == now[key] for key in ("address", "stale")):
-        place = str(seen.get("place", "/"))
-        if seen.get("revision") == now["revision"]:
-            return {"seen": {**now, "place": place}, "parts": {}}
-        if now["own"] and seen.get("own") == now["own"]:
-            # Other services have new data: the navigation may have changed, but the page has not.
-            beside = navigation_parts(context, place)
-            return {"seen": {**now, "place": place}, "parts": {name: as_html(nodes) for name, nodes in beside.items()}}
-    made = render_page(context)
-    parts = {name: as_html(nodes) for name, nodes in frame_parts(context, made).items()}
-    return {"seen": {**now, "place": made.place}, "parts": parts}
 
 
 def _state(context: Context) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from ..pages.service_charts import CHARTS
 from ..source import Source
 from ..ui.components import Nodes, attributes, link
 from ..view import View, parse
-from .shell import menus, mobile_nav, side, stale_banner, trail
+from .shell import mobile_nav, side, stale_banner
 
 _SERVICE = "s"
 PAGES: dict[str, Callable[[Context], Page]] = {
@@ -123,16 +123,6 @@ def failed_page(error: Exception) -> Page:
     return Page(
         "Stagelens", [("Error", None)], [empty_page_card("This page could not be rendered", why, actions=[retry])]
     )
-
-
-def frame_parts(context: Context, made: Page) -> dict[str, Nodes]:
-    """Return the content of the frame by element id."""
-    return {
-        "root": page_body(context, made),
-        **navigation_parts(context, made.place),
-        "trail": trail(made.trail),
-        "time": menus(context),
-    }
 
 
 def navigation_parts(context: Context, place: str) -> dict[str, Nodes]:

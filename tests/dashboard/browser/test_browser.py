@@ -172,16 +172,16 @@ def test_back_and_forward_walk_through_the_views(visit: Visit) -> None:
     """Overview, service, trace, and back again."""
     page = visit.go("/")
     page.get_by_role("link", name="vision-api", exact=True).first.click()
-    page.wait_for_selector("[data-title^='vision-api']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='vision-api']")
     visit.settled()
     page.locator("tr[data-href^='/traces/'] a").first.click()
-    page.wait_for_selector("[data-title^='Trace']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='Trace']")
     page.go_back()
-    page.wait_for_selector("[data-title^='vision-api']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='vision-api']")
     page.go_back()
-    page.wait_for_selector("[data-title^='Overview']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='Overview']")
     page.go_forward()
-    page.wait_for_selector("[data-title^='vision-api']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='vision-api']")
 
     assert page.url == f"{visit.base}/s/vision-api"
 
@@ -202,7 +202,7 @@ def test_the_keyboard_reaches_pages_services_theme_and_help(visit: Visit) -> Non
     page = visit.go("/")
     page.keyboard.press("g")
     page.keyboard.press("t")
-    page.wait_for_selector("[data-title^='Traces']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='Traces']")
     page.keyboard.press("d")
     page.wait_for_selector("html[data-theme=dark]")
     page.keyboard.press("?")
@@ -211,7 +211,7 @@ def test_the_keyboard_reaches_pages_services_theme_and_help(visit: Visit) -> Non
     page.keyboard.press("Control+k")
     page.keyboard.type("fraud")
     page.keyboard.press("Enter")
-    page.wait_for_selector("[data-title^='fraud-score']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='fraud-score']")
     page.keyboard.press("j")
 
     assert page.evaluate("document.activeElement.closest('tr[data-href]') !== null")
@@ -227,7 +227,7 @@ def test_the_time_menu_sets_the_window_of_the_page(visit: Visit) -> None:
     visit.settled()
     page.get_by_role("link", name="Traces").first.click()
     page.wait_for_url(re.compile(r"/traces\?.*from=now-15m"))
-    page.wait_for_selector("[data-title^='Traces']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='Traces']")
     visit.settled()
 
 

@@ -57,7 +57,7 @@ def test_cold_requests_are_excluded_and_included_by_a_button(browser: Browser, a
     expect(percentiles).not_to_have_accessible_name(re.compile("Cold start"))
     page.get_by_role("navigation", name="Of this service").get_by_role("link", name="Traces").click()
     page.wait_for_url("**/s/shop/traces?*cold=0*")
-    page.wait_for_selector("[data-title*='Traces']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title*='Traces']")
     page.get_by_role("link", name="40 requests left out that were cold: show all").click()
     page.wait_for_url(lambda url: "cold=" not in url)
     context.close()

@@ -93,7 +93,7 @@ def test_a_stage_bar_leads_to_its_percentile(visit: Visit) -> None:
     page = visit.go("/")
     page.locator("tr", has_text="vision-api").locator(".where").click()
     expect(page).to_have_url(re.compile(r"/s/vision-api\?p=99$"))
-    page.wait_for_selector("[data-title^='vision-api']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='vision-api']")
     visit.settled()
 
     assert page.locator("h1").inner_text().startswith("vision-api")

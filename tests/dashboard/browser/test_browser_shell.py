@@ -192,7 +192,7 @@ def test_shortcut_keys_are_letters_inside_a_field(visit: Visit) -> None:
     on = page.evaluate("document.activeElement.tagName")
     page.keyboard.press("g")
     page.keyboard.press("e")
-    page.wait_for_selector("[data-title^='Events']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='Events']")
     page.wait_for_function("() => document.activeElement.id === 'root'")
 
     assert (typed, on) == ("gtd?", "SUMMARY")
@@ -205,10 +205,10 @@ def test_back_restores_the_scroll_position(visit: Visit) -> None:
     page.evaluate("scrollTo(0, 500)")
     page.keyboard.press("g")
     page.keyboard.press("s")
-    page.wait_for_selector("[data-title*='SLO']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title*='SLO']")
     page.wait_for_function("() => scrollY === 0")
     page.keyboard.press("Backspace")
-    page.wait_for_selector("[data-title^='vision-api']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='vision-api']")
     page.wait_for_function("() => scrollY > 400")
     visit.settled()
 
@@ -294,7 +294,7 @@ def test_the_last_of_two_quick_clicks_wins(visit: Visit) -> None:
     with page.expect_request(lambda asked: "path=%2Fslo" in asked.url):
         side.get_by_role("link", name="SLOs").click()
     side.get_by_role("link", name="Events").click()
-    page.wait_for_selector("[data-title^='Events']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='Events']")
     with page.expect_response(lambda response: response.request == held[0].request):
         held[0].continue_()
     page.wait_for_function("() => document.querySelector('#root[aria-busy=false]') !== null")
@@ -332,7 +332,7 @@ def test_an_unreachable_dashboard_is_shown_and_recovers(
     mortal.append(Dashboard(DashboardConfig(port=port), filled, clock=NOW.timestamp))
     mortal[-1].start()
     page.evaluate("window.dispatchEvent(new Event('online'))")
-    page.wait_for_selector("[data-title^='Traces']")
+    page.wait_for_selector("#root:not([aria-busy=true]) [data-title^='Traces']")
     expect(page.locator("#lost")).to_be_empty()
     context.close()
 

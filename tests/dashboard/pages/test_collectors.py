@@ -13,7 +13,7 @@ from stagelens.dashboard.pages.collectors import collector_status, service_quota
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.view import parse
-from stagelens.dashboard.web.routing import context_of, page_state, render_page
+from stagelens.dashboard.web.routing import context_of, navigation_parts, page_state, render_page
 from stagelens.store import Store
 from stagelens.store.collectors import Report, Vitals, write_report
 
@@ -152,11 +152,9 @@ def test_the_page_refreshes_without_new_data(store: Store) -> None:
 
 def test_every_page_links_to_the_collectors(store: Store) -> None:
     """From the foot of the side bar."""
-    from stagelens.dashboard.web.routing import frame_parts  # noqa: PLC0415 - used here only
-
     context = context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp))
 
-    assert 'href="/collectors"' in as_html(frame_parts(context, render_page(context))["side"])
+    assert 'href="/collectors"' in as_html(navigation_parts(context, "/")["side"])
 
 
 def test_the_overview_names_services_over_their_series_share(store: Store) -> None:

@@ -185,7 +185,7 @@ def test_an_invalid_state_gets_the_complete_page(
     with caplog.at_level(logging.WARNING):
         response = client.get("/parts", query_string={"path": "/", "seen": seen})
 
-    assert FIRST_CARD in response.get_json()["parts"]["root"]
+    assert FIRST_CARD in response.text
     assert not caplog.records
 
 
