@@ -302,17 +302,21 @@ class SqlPoints:
         connection: Connection,
         question: PointQuery,
         segments: Sequence[Segment],
-        steps: Steps | None,  # noqa: ARG002 - nothing is added up here
+        steps: Steps | None,
     ) -> Iterator[Columns]:
-        """Implement `Points.read`; the points are not added up."""
+        """Implement `Points.read`; the database adds up counts, but not histograms."""
         finest, coarser = _divided(segments)
         for table in _finest_tables(connection, question, finest):
             yield _columns_of_table(table, counts_only=question.counts_only)
         # A constant in place of unused numbers: the driver creates an object for each value.
         series = "series_id" if question.by else "0"
-        values = "scale, count, sum" if question.counts_only else "scale, zero, sum, histogram"
-        wanted = f"{series}, bucket, metric, stage, {values}"
-        for statement in _of_segments(question, coarser, lambda _: wanted):
+        wanted, then = f"{series}, bucket, metric, stage, scale, zero, sum, histogram", ""
+        if question.counts_only:
+            # Buckets are not longer than steps.
+            apart = ("series_id",) * bool(question.by) + ("bucket",) * (steps is not None and steps.width is not None)
+            wanted = f"{series}, max(bucket), metric, stage, min(scale), CAST(sum(count) AS BIGINT), sum(sum)"
+            then = f"GROUP BY {', '.join((*apart, 'metric', 'stage'))}"
+        for statement in _of_segments(question, coarser, lambda _: wanted, then):
             yield from map(_columns, _raw_rows(connection, statement))
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
