@@ -15,7 +15,9 @@
     || document.querySelector(".plot:hover, .menu[open], dialog[open], :popover-open, main input:focus");
 
   // The state of the page that is shown, as the server sent it, and the last beat for which a refresh was requested.
-  let [seen, tick, requests, beats] = [null, null, 0, 0];
+  let [seen, tick, beats] = [null, null, 0];
+  // Aborts the last request for a page.
+  let last = new AbortController();
   const here = () => location.pathname + location.search;
   // The address that was requested last.
   let requested = here();
@@ -33,12 +35,13 @@
     const query = new URLSearchParams(location.search);
     query.set("path", location.pathname);
     if (known) query.set("seen", JSON.stringify(known));
-    const number = (requests += 1);
+    last.abort();
+    const { signal } = (last = new AbortController());
     requested = here();
     waiting(1);
     try {
-      const answer = await fetch(`/parts?${query}`);
-      if (answer.ok) await receive(answer.body.pipeThrough(new TextDecoderStream()).getReader(), number);
+      const answer = await fetch(`/parts?${query}`, { signal });
+      if (answer.ok) await receive(answer.body.pipeThrough(new TextDecoderStream()).getReader(), signal);
     } catch (_) {
       // `window.fetch` below, or the next probe, says what is wrong.
     } finally {
@@ -46,13 +49,13 @@
     }
   }
 
-  async function receive(text, number) {
+  async function receive(text, signal) {
     const same = shown === location.pathname;
     const page = app.arrival(same);
     let begun = false;
     for (let piece = {}; !piece.done; ) {
       piece = await text.read();
-      if (number !== requests) return text.cancel();
+      if (signal.aborted) return;
       if (!page.take(piece.value || "", piece.done) || begun) continue;
       begun = true;
       if (!same) turn();
@@ -188,7 +191,7 @@
         if (response.status === 401) told(...words("You are signed out.", "The last data stays visible.", "reload", "Sign in"));
         else if (WENT.includes(response.status)) away();
         else found();
-      }, away);
+      }, (error) => error.name === "AbortError" || away());
     }
     return answer;
   };
