@@ -14,11 +14,12 @@ from datetime import UTC, datetime
 from threading import Lock
 from typing import Any
 
-from sqlalchemy import Connection, func, select
+import numpy as np
+from sqlalchemy import Connection, select, text
 
 from . import schema
-from .schema import Segment, ceil_to, floor_to
-from .storage import Columns, PointQuery, SeriesSeen, Steps, StoredPoints, join_columns, sum_points
+from .schema import Segment, ceil_to, floor_to, tier_code
+from .storage import BREAKDOWN_METRICS, Columns, PointQuery, SeriesSeen, Steps, StoredPoints, join_columns, sum_points
 
 # Assumed size of a result that is not a table, or of each element of a list. [bytes]
 _SMALL_BYTES = 10_000
@@ -48,7 +49,7 @@ class ClosedPoints:
         selection = replace(question.selection, start=_ANY_TIME, end=_ANY_TIME)
         about = replace(question, selection=selection, metrics=tuple(question.metrics))
         width = None if steps is None else steps.width
-        for segment in closed:
+        for segment, version in zip(closed, _versions(connection, closed), strict=True):
             # The same steps for every window, whose start moves.
             own = None if width is None else Steps(floor_to(segment.start, width), width)
 
@@ -56,7 +57,25 @@ class ClosedPoints:
                 pieces = self._points.read(connection, question, [segment], own)
                 return sum_points(join_columns(list(pieces)), own, apart=question.by is not None)
 
-            yield self._cache.get((about, segment, own), _version(connection, segment), read)
+            found = None if own else self._of_all_services(connection, about, segment, version)
+            yield self._cache.get((about, segment, own), version, read) if found is None else found
+
+    def _of_all_services(
+        self, connection: Connection, about: PointQuery, segment: Segment, version: Hashable
+    ) -> Columns | None:
+        """Return the points of one service from those of all services, if these are in the cache."""
+        service, others = about.selection.service, replace(about.selection, service=None)
+        if service is None or others.dimensions.keys() - {"environment"} or about.by == "series" or about.counts_only:
+            return None
+        whole = replace(about, selection=others, metrics=BREAKDOWN_METRICS, by="total")
+        found: Columns | None = self._cache.known((whole, segment, None), version)
+        if found is None or not set(about.metrics) <= set(whole.metrics) or about.prefix:
+            return None
+        ids = schema.series.c
+        statement = select(ids.id, ids.total_id).where(*about.selection.conditions())
+        own = np.array(connection.execute(statement).all(), np.int64).ravel()
+        wanted = [schema.METRIC_CODES[name] for name in about.metrics]
+        return found.where(np.isin(found.series, own) & np.isin(found.metric, wanted)).without_unused_stages()
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         """Implement `StoredPoints.seen`."""
@@ -79,12 +98,17 @@ def _is_cached(segment: Segment) -> bool:
     return segment.tier >= _CACHED_TIER and segment.end - segment.start >= _CACHED_BUCKETS * segment.tier
 
 
-def _version(connection: Connection, segment: Segment) -> Hashable:
-    """Return the number and size of the rows in the slots of *segment*, which every late or deleted row changes."""
-    table, width = schema.ledger.c, schema.SLOT_SECONDS[segment.tier]
-    slots = table.slot >= floor_to(segment.start, width), table.slot < ceil_to(segment.end, width)
-    statement = select(func.sum(table.rows), func.sum(table.bytes)).where(table.tier == segment.tier, *slots)
-    return tuple(connection.execute(statement).one())
+def _versions(connection: Connection, segments: Sequence[Segment]) -> list[Hashable]:
+    """Return the number and size of the rows in the slots of each segment, which every late or deleted row changes."""
+    if not segments:
+        return []
+    parts = [
+        f"SELECT {place}, sum(rows), sum(bytes) FROM ledger WHERE tier = {tier_code(segment.tier)} "  # noqa: S608 - numbers only
+        f"AND slot >= {floor_to(segment.start, schema.SLOT_SECONDS[segment.tier])} "
+        f"AND slot < {ceil_to(segment.end, schema.SLOT_SECONDS[segment.tier])}"
+        for place, segment in enumerate(segments)
+    ]
+    return [tuple(found) for _, *found in sorted(connection.execute(text(" UNION ALL ".join(parts))).all())]
 
 
 @dataclass(slots=True)
@@ -125,6 +149,15 @@ class QueryCache:
             self._entries.move_to_end(key)
         if not known:
             self._compute(key, entry, compute)
+        return entry.future.result()
+
+    def known(self, key: Hashable, revision: Hashable) -> Any:
+        """Return the cached result of *key* at *revision*; None if there is none yet."""
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is None or entry.revision != revision or not entry.future.done():
+                return None
+            self._entries.move_to_end(key)
         return entry.future.result()
 
     def _compute(self, key: Hashable, entry: _CachedResult, compute: Callable[[], Any]) -> None:

@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine
 
 from ..core.errors import StoreError
 from ..core.histogram import MAX_SCALE, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
+from ..core.names import REQUEST_DURATION, STAGE_TIME
 from . import schema
 from .point_table import PointTable
 from .points import MAX_COUNT, Buckets, Floats, Ints, PointRow, merge_buckets, no_buckets
@@ -26,6 +27,8 @@ from .schema import Segment
 from .selection import Selection
 
 T = TypeVar("T")
+# Requests by latency, and the time of each stage in the same buckets.
+BREAKDOWN_METRICS = (REQUEST_DURATION, STAGE_TIME)
 
 
 class InUseError(StoreError):

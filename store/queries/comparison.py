@@ -27,10 +27,10 @@ from ...core.histogram import Histogram, bucket_middle, rank_of
 from ...core.names import REQUEST_DURATION, STAGE_DURATION
 from ..points import Floats, Ints
 from ..selection import Selection
-from ..storage import Columns, PointQuery, StageCounts, StoreSnapshot, add_up
+from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, StageCounts, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch
 from .frames import frame
-from .latency import BREAKDOWN_METRICS, Mixture, batch_latency, fetch_mixture
+from .latency import Mixture, batch_latency, fetch_mixture
 from .services import series_with_requests
 
 WHATIF_COLUMNS = ("percentile", "before_seconds", "after_seconds", "ceiling_seconds")

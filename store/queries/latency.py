@@ -16,11 +16,11 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
-from ...core.names import BATCH_DURATION, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME, STALL_TIME
+from ...core.names import BATCH_DURATION, REQUEST_DURATION, STAGE_DURATION, STALL_TIME
 from ...core.stages import OVERHEAD
 from ..points import Ints
 from ..selection import Selection
-from ..storage import Columns, PointQuery, StageCounts, StoreSnapshot, add_up
+from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, StageCounts, StoreSnapshot, add_up
 from .fetch import QueryGroup, fetch, histograms_by_key, request_latency
 from .frames import frame, stage_frame
 
@@ -97,7 +97,6 @@ def batch_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Hi
 
 
 MIN_REQUESTS = 8
-BREAKDOWN_METRICS = (REQUEST_DURATION, STAGE_TIME)
 BREAKDOWN_COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
 
 

@@ -24,11 +24,11 @@ from .. import schema
 from ..events import EVENT_COLUMNS
 from ..schema import storable_name
 from ..selection import Selection, moment
-from ..storage import Columns, PointQuery, StoreSnapshot, add_up, sum_points
+from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, StoreSnapshot, add_up, sum_points
 from . import latency
 from .fetch import QueryGroup, fetch, fetch_steps, points_with_key, with_service_numbers
 from .frames import frame, stage_frame, utc_times, with_step_times
-from .latency import BREAKDOWN_METRICS, Mixture
+from .latency import Mixture
 from .replicas import hardware_table
 
 

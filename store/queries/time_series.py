@@ -16,7 +16,7 @@ from ...core.names import REQUEST_DURATION, STAGE_TIME
 from ...core.stages import OVERHEAD
 from ..points import Floats, Ints
 from ..selection import Selection
-from ..storage import Columns, PointQuery, Steps, StoreSnapshot
+from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, Steps, StoreSnapshot
 from .fetch import (
     QueryGroup,
     StepCounts,
@@ -29,7 +29,7 @@ from .fetch import (
     step_edges,
 )
 from .frames import frame, stage_frame, with_step_times
-from .latency import BREAKDOWN_METRICS, MIN_REQUESTS
+from .latency import MIN_REQUESTS
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import pandas as pd
 from sqlalchemy import event
 
 from tests.support.raw_requests import NOON, Request, Series, Site
@@ -16,7 +18,8 @@ def fill(one: Site) -> Site:
     """Write a request in each of many hours up to two in the morning, and roll up."""
     for hours in range(-20 * 24, 15, 6):
         one.clock.now = NOON + 3600 * hours
-        one.write([Request({"forward": 1_000_000}, int(one.clock.now) - 60, SERIES)])
+        at = int(one.clock.now) - 60
+        one.write([Request({"forward": 1_000_000}, at, SERIES), Request({"queue": 5_000_000}, at, Series("bank"))])
     one.clock.now = NOON + 14 * 3600
     one.store.maintain()
     return one
@@ -71,3 +74,20 @@ def test_a_deleted_service_is_not_in_the_next_result(site: Callable[..., Site]) 
     one.store.forget(["shop"])
 
     assert (before > 0, count(one)) == (True, 0)
+
+
+def test_the_closed_days_of_all_services_answer_for_each(sqlite_site: Callable[..., Site]) -> None:
+    """A breakdown after the overview reads no days, and equals that of a store that has read nothing yet."""
+    one = fill(sqlite_site())
+    now = int(one.clock.now)
+    window = one.between(now - 20 * DAY, now + 10, service="shop")
+    fresh = one.store.read.breakdown(window, (0.5, 0.99))
+    one.reopen()
+    one.store.read.fleet(window.start, window.end, (0.5,))
+    read = one.store.read
+    results: list[Any] = []
+
+    assert reads_of_days(one, lambda: results.append(read.breakdown(window, (0.5, 0.99)))) == 0
+    assert reads_of_days(one, lambda: results.append(read.latency(window).count)) == 0
+    pd.testing.assert_frame_equal(results[0], fresh)
+    assert results[1] == fresh.attrs["requests"]

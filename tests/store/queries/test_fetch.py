@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from stagelens.store.points import Buckets, Ints, merge_buckets
 from stagelens.store.queries.fetch import add_up_steps
-from stagelens.store.queries.latency import BREAKDOWN_METRICS, Mixture
+from stagelens.store.queries.latency import Mixture
 from stagelens.store.queries.time_series import step_mixtures
 from stagelens.store.schema import METRIC_CODES
-from stagelens.store.storage import Columns, Steps, add_up, sum_points
+from stagelens.store.storage import BREAKDOWN_METRICS, Columns, Steps, add_up, sum_points
 
 STAGES = ("forward", "overhead", "queue")
 STEPS = Steps(start=1_030, width=60)
