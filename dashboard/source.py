@@ -6,7 +6,7 @@ the services it covers, so that all parts of a page agree and a query runs once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -165,19 +165,37 @@ class Source:
         A result about selected services is valid until one of them has new data; any other result until any service has.
         The arguments must be hashable, and callers must not modify a result.
         """
-        key = (self.access.environments, query.__qualname__, args, tuple(sorted(kwargs.items())))
-        revision = self._revision_of((*args, *kwargs.values()))
-        return self._results.get(key, revision, lambda: query(*args, **kwargs))
+        return self._results.get(*self._entry(query, args, kwargs), lambda: query(*args, **kwargs))
 
     def cached_hour(self, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Return the result of *query* about a past time, cached for up to an hour even if data arrives.
 
         Use it for queries about many services at every refresh, which late data hardly changes.
         """
+        return self._results.get(*self._past_entry(query, args, kwargs), lambda: query(*args, **kwargs))
+
+    def read_ahead(
+        self, query: Callable[[Selection], T], together: Callable[[list[Selection]], list[T]], past: list[Selection]
+    ) -> None:
+        """Cache the results of *query* for the selections *past*, as `cached_hour` does, with one call of *together*."""
+        entries = {each: self._past_entry(query, (each,), {}) for each in past}
+        missing = [each for each, entry in entries.items() if self._results.known(*entry) is None]
+        for each, found in zip(missing, together(missing) if missing else (), strict=True):
+            self._results.get(*entries[each], lambda found=found: found)
+
+    def _entry(
+        self, query: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[Hashable, Hashable]:
+        """Return the key of a result in the cache, and the revision at which it is valid."""
+        key = (self.access.environments, query.__qualname__, args, tuple(sorted(kwargs.items())))
+        return key, self._revision_of((*args, *kwargs.values()))
+
+    def _past_entry(
+        self, query: Callable[..., object], args: tuple[object, ...], kwargs: Mapping[str, object]
+    ) -> tuple[Hashable, Hashable]:
         key = ("past", self.access.environments, query.__qualname__, args, tuple(sorted(kwargs.items())))
         # The hour of each query starts at a different time, so that not all results expire together.
-        hour = (self.clock() + hash(key) % _PAST_SECONDS) // _PAST_SECONDS
-        return self._results.get(key, hour, lambda: query(*args, **kwargs))
+        return key, (self.clock() + hash(key) % _PAST_SECONDS) // _PAST_SECONDS
 
     def _revision_of(self, arguments: Iterable[object]) -> tuple[int, ...]:
         """Return the revisions of the services that *arguments* select; the revision of the store without a service."""

@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import cache
 from threading import Lock
 from typing import Any
 
@@ -18,8 +19,18 @@ import numpy as np
 from sqlalchemy import Connection, select, text
 
 from . import schema
+from .points import Ints
 from .schema import Segment, ceil_to, floor_to, tier_code
-from .storage import BREAKDOWN_METRICS, Columns, PointQuery, SeriesSeen, Steps, StoredPoints, join_columns, sum_points
+from .storage import (
+    BREAKDOWN_METRICS,
+    Columns,
+    PointQuery,
+    Steps,
+    StoredPoints,
+    WrappedPoints,
+    join_columns,
+    sum_points,
+)
 
 # Assumed size of a result that is not a table, or of each element of a list. [bytes]
 _SMALL_BYTES = 10_000
@@ -29,7 +40,7 @@ _CACHED_BYTES = 32_000_000
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
 
 
-class ClosedPoints:
+class ClosedPoints(WrappedPoints):
     """Points whose closed buckets are cached, see `StoredPoints`.
 
     Args:
@@ -37,7 +48,7 @@ class ClosedPoints:
     """
 
     def __init__(self, points: StoredPoints) -> None:
-        self._points = points
+        super().__init__(points)
         self._cache = QueryCache(_CACHED_BYTES)
 
     def read(
@@ -49,6 +60,13 @@ class ClosedPoints:
         selection = replace(question.selection, start=_ANY_TIME, end=_ANY_TIME)
         about = replace(question, selection=selection, metrics=tuple(question.metrics))
         width = None if steps is None else steps.width
+
+        @cache
+        def ids() -> Ints:
+            table = schema.series.c
+            statement = select(table.id, table.total_id).where(*question.selection.conditions())
+            return np.array(connection.execute(statement).all(), np.int64).ravel()
+
         for segment, version in zip(closed, _versions(connection, closed), strict=True):
             # The same steps for every window, whose start moves.
             own = None if width is None else Steps(floor_to(segment.start, width), width)
@@ -57,41 +75,23 @@ class ClosedPoints:
                 pieces = self._points.read(connection, question, [segment], own)
                 return sum_points(join_columns(list(pieces)), own, apart=question.by is not None)
 
-            found = None if own else self._of_all_services(connection, about, segment, version)
-            yield self._cache.get((about, segment, own), version, read) if found is None else found
+            every = self._of_all_services(about, segment, version) if steps is None else None
+            if every is None:
+                yield self._cache.get((about, segment, own), version, read)
+            else:
+                yield every.where(np.isin(every.series, ids())).without_unused_stages()
 
-    def _of_all_services(
-        self, connection: Connection, about: PointQuery, segment: Segment, version: Hashable
-    ) -> Columns | None:
-        """Return the points of one service from those of all services, if these are in the cache."""
-        service, others = about.selection.service, replace(about.selection, service=None)
-        if service is None or others.dimensions.keys() - {"environment"} or about.by == "series" or about.counts_only:
+    def _of_all_services(self, about: PointQuery, segment: Segment, version: Hashable) -> Columns | None:
+        """Return the points of all services that contain those of the query *about* one service, if they are in the cache."""
+        others = replace(about.selection, service=None)
+        is_of_service = about.selection.service is not None and others.dimensions.keys() <= {"environment"}
+        if not is_of_service or about.by == "series" or about.counts_only or about.prefix:
             return None
         whole = replace(about, selection=others, metrics=BREAKDOWN_METRICS, by="total")
         found: Columns | None = self._cache.known((whole, segment, None), version)
-        if found is None or not set(about.metrics) <= set(whole.metrics) or about.prefix:
+        if found is None or not set(about.metrics) <= set(BREAKDOWN_METRICS):
             return None
-        ids = schema.series.c
-        statement = select(ids.id, ids.total_id).where(*about.selection.conditions())
-        own = np.array(connection.execute(statement).all(), np.int64).ravel()
-        wanted = [schema.METRIC_CODES[name] for name in about.metrics]
-        return found.where(np.isin(found.series, own) & np.isin(found.metric, wanted)).without_unused_stages()
-
-    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
-        """Implement `StoredPoints.seen`."""
-        return self._points.seen(connection, question, segments)
-
-    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        """Implement `StoredPoints.number`."""
-        return self._points.number(connection, question, segments)
-
-    def freed_seconds(self, tier: int) -> int:
-        """Implement `StoredPoints.freed_seconds`."""
-        return self._points.freed_seconds(tier)
-
-    def used_bytes(self, connection: Connection) -> int:
-        """Implement `StoredPoints.used_bytes`."""
-        return self._points.used_bytes(connection)
+        return found.where(np.isin(found.metric, [schema.METRIC_CODES[name] for name in about.metrics]))
 
 
 def _is_cached(segment: Segment) -> bool:

@@ -29,7 +29,7 @@ from .queries.time_series import TimeSeriesQueries
 from .queries.trace_search import TraceSearchQueries
 from .queries.traces import TraceQueries
 from .schema import Segment
-from .storage import Columns, PointQuery, SeriesSeen, Steps, StoredPoints
+from .storage import Columns, PointQuery, SeriesSeen, Steps, StoredPoints, WrappedPoints
 
 
 class Reader(
@@ -136,7 +136,7 @@ def _rows_of(table: Table, visible: dict[Table, FromClause]) -> FromClause:
     return visible[table]
 
 
-class VisiblePoints:
+class VisiblePoints(WrappedPoints):
     """Points of the series of some environments, see `StoredPoints`.
 
     Args:
@@ -145,27 +145,26 @@ class VisiblePoints:
     """
 
     def __init__(self, points: StoredPoints, environments: frozenset[str]) -> None:
-        self._points = points
+        super().__init__(points)
         self._environments = environments
 
     def read(
         self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
         """Implement `StoredPoints.read`."""
-        return self._points.read(connection, replace(question, visible=self._environments), segments, steps)
+        return super().read(connection, replace(question, visible=self._environments), segments, steps)
+
+    def read_each(
+        self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
+    ) -> Iterator[Columns]:
+        """Implement `StoredPoints.read_each`."""
+        own = [(replace(question, visible=self._environments), segments) for question, segments in asked]
+        return super().read_each(connection, own)
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         """Implement `StoredPoints.seen`."""
-        return self._points.seen(connection, replace(question, visible=self._environments), segments)
+        return super().seen(connection, replace(question, visible=self._environments), segments)
 
     def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
         """Implement `StoredPoints.number`."""
-        return self._points.number(connection, replace(question, visible=self._environments), segments)
-
-    def freed_seconds(self, tier: int) -> int:
-        """Implement `StoredPoints.freed_seconds`."""
-        return self._points.freed_seconds(tier)
-
-    def used_bytes(self, connection: Connection) -> int:
-        """Implement `StoredPoints.used_bytes`."""
-        return self._points.used_bytes(connection)
+        return super().number(connection, replace(question, visible=self._environments), segments)

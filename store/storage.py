@@ -396,6 +396,12 @@ class StoredPoints(Protocol):
         """
         ...
 
+    def read_each(
+        self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
+    ) -> Iterator[Columns]:
+        """Yield the points of each query, as `read` without steps, with the position of the query in place of the series."""
+        ...
+
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         """Return the contents of each series that matches *question* in each tier of *segments*."""
         ...
@@ -411,6 +417,45 @@ class StoredPoints(Protocol):
     def used_bytes(self, connection: Connection) -> int:
         """Return the size of the points outside of the relational database, in bytes."""
         ...
+
+
+class WrappedPoints:
+    """Points that are read from other points, see `StoredPoints`; subclasses change some of the queries.
+
+    Args:
+        points: Storage of the points.
+    """
+
+    def __init__(self, points: StoredPoints) -> None:
+        self._points = points
+
+    def read(
+        self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
+    ) -> Iterator[Columns]:
+        """Implement `StoredPoints.read`."""
+        return self._points.read(connection, question, segments, steps)
+
+    def read_each(
+        self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
+    ) -> Iterator[Columns]:
+        """Implement `StoredPoints.read_each`."""
+        return self._points.read_each(connection, asked)
+
+    def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
+        """Implement `StoredPoints.seen`."""
+        return self._points.seen(connection, question, segments)
+
+    def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
+        """Implement `StoredPoints.number`."""
+        return self._points.number(connection, question, segments)
+
+    def freed_seconds(self, tier: int) -> int:
+        """Implement `StoredPoints.freed_seconds`."""
+        return self._points.freed_seconds(tier)
+
+    def used_bytes(self, connection: Connection) -> int:
+        """Implement `StoredPoints.used_bytes`."""
+        return self._points.used_bytes(connection)
 
 
 class Points(StoredPoints, Protocol):

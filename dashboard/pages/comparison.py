@@ -180,10 +180,24 @@ def verdict_of(context: Context, pair: Pair, quantile: float | None = None) -> t
 
 def ask_past_if_over(context: Context, query: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Return the result of *query*; a result about versions that no longer serve is cached for an hour."""
-    sides = [each for each in args if isinstance(each, Selection)]
-    over = context.source.now() - LATE
-    past = all(each.version is not None and each.end <= over for each in sides)
+    past = all(_is_over(context, each) for each in args if isinstance(each, Selection))
     return (context.source.cached_hour if past else context.source.cached)(query, *args, **kwargs)
+
+
+def read_newest(context: Context, services: Mapping[str, Lives]) -> None:
+    """Read the latency of the two newest versions of all *services* together, for `newest_pair` and `verdict_of`."""
+    sides = [
+        _lifetime(context.of(service), known, version)
+        for service, known in services.items()
+        for version in [*known][-2:]
+    ]
+    read = context.source.read
+    context.source.read_ahead(read.latency, read.latencies, [each for each in sides if _is_over(context, each)])
+
+
+def _is_over(context: Context, side: Selection) -> bool:
+    """Return whether *side* is about a version, and all its data have arrived."""
+    return side.version is not None and side.end <= context.source.now() - LATE
 
 
 def grown_at(context: Context, pair: Pair, quantile: float) -> list[FunctionGrowth]:

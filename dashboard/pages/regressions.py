@@ -17,7 +17,7 @@ from dash.development.base_component import Component
 from ...alerts.reader import Incident
 from ..ui.components import Node, attributes, card, link, pill, swatch, table
 from ..ui.format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
-from .comparison import LIFETIME, SERVING, Lives, PairComparison, compared, lives, newest_pair, verdict_of
+from .comparison import LIFETIME, SERVING, Lives, PairComparison, compared, lives, newest_pair, read_newest, verdict_of
 from .comparison_text import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
 from .page import Context, Page, empty_page_card, no_data, panel
 
@@ -235,18 +235,20 @@ def regressions(context: Context) -> list[Release]:
 def compare_releases(context: Context) -> list[Release]:
     """Return the newest version of every service with a release in the window or the last 7 days, worst first.
 
-    One query reads the versions of all services. Each release needs two more queries, and a third if its latency changed; the
-    results are cached, see `ask_past_if_over`.
+    One query reads the versions of all services, and one the latency of the two newest of each. A release needs another query if
+    its latency changed, or if it served together with the version before; the results are cached, see `ask_past_if_over`.
     """
     source = context.source
     known = lives(source.cached(source.read.releases, context.view.text("env")), context.view.past_end)
     oldest = min(context.view.start, context.at - LIFETIME)
     incidents = _open_incidents(context)
-    found = [
-        _release(context.of(service), versions, incidents.get(service))
+    recent = {
+        service: versions
         for service, versions in known.items()
-        if max(each.start for each in versions.values()) >= oldest
-    ]
+        if len(versions) > 1 and max(each.start for each in versions.values()) >= oldest
+    }
+    read_newest(context, recent)
+    found = [_release(context.of(service), versions, incidents.get(service)) for service, versions in recent.items()]
     return sorted((each for each in found if each is not None), key=_severity)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from alembic import command
@@ -319,6 +320,20 @@ class SqlPoints:
         for statement in _of_segments(question, coarser, lambda _: wanted, then):
             yield from map(_columns, _raw_rows(connection, statement))
 
+    def read_each(
+        self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
+    ) -> Iterator[Columns]:
+        """Implement `Points.read_each`; the points are not added up."""
+        selects: list[_Select] = []
+        for number, (question, segments) in enumerate(asked):
+            finest, coarser = _divided(segments)
+            for table in _finest_tables(connection, question, finest):
+                yield replace(_columns_of_table(table, counts_only=False), series=np.full(len(table), number))
+            wanted = f"{number}, bucket, metric, stage, scale, zero, sum, histogram"
+            selects += _selects(question, coarser, lambda _, wanted=wanted: wanted, suffix=f"_{number}")
+        for statement in _statements(selects):
+            yield from map(_columns, _raw_rows(connection, statement))
+
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
         """Implement `Points.seen`: return the contents of each series."""
         finest, coarser = _divided(segments)
@@ -394,10 +409,32 @@ class SqlPoints:
 _SEGMENTS_AT_ONCE = 100
 
 
+class _Select(NamedTuple):
+    """Text of a select from one segment, and the values of its parameters."""
+
+    text: str
+    values: dict[str, str]
+
+
 def _of_segments(
     question: PointQuery, segments: Sequence[Segment], what: Callable[[Segment], str], then: str = ""
 ) -> Iterator[TextClause]:
-    """Yield statements that select the columns *what* from the rows of *question* in *segments*.
+    """Yield the statements of `_selects`."""
+    return _statements(_selects(question, segments, what, then))
+
+
+def _statements(selects: Sequence[_Select]) -> Iterator[TextClause]:
+    """Yield statements that return the rows of all *selects*."""
+    for first in range(0, len(selects), _SEGMENTS_AT_ONCE):
+        part = selects[first : first + _SEGMENTS_AT_ONCE]
+        values = {name: value for each in part for name, value in each.values.items()}
+        yield text(" UNION ALL ".join(each.text for each in part)).bindparams(**values)
+
+
+def _selects(
+    question: PointQuery, segments: Sequence[Segment], what: Callable[[Segment], str], then: str = "", suffix: str = ""
+) -> list[_Select]:
+    """Return a select of the columns *what* from the rows of *question* in each of *segments*.
 
     They are text, because to build them from their parts takes longer than to execute them. No part of the text comes from data.
     Text is not restricted by `reader.filtered_engine`, so the conditions include the environments of the reader.
@@ -407,38 +444,44 @@ def _of_segments(
         segments: Tiers and stretches of time.
         what: Returns the columns to select from a segment.
         then: Clause after the conditions.
+        suffix: End of the names of the parameters.
     """
-    owners, values = _owners(question)
-    if question.prefix and any(segment.tier != schema.FINEST for segment in segments):
-        values["prefix"] = f"{question.prefix}%"
-    parts = [
-        f"SELECT {what(segment)} FROM points "  # noqa: S608 - see above
-        f"WHERE tier = {schema.tier_code(segment.tier)} AND service_id IN (SELECT service_id {owners}) "
-        f"AND metric IN ({', '.join(map(str, question.codes(segment.tier)))}) "
-        f"AND bucket >= {segment.start} AND bucket < {segment.end}"
-        f"{_of_points(question, segment, owners)} {then}"
+    owners, values = _owners(question, suffix)
+    return [
+        _Select(
+            f"SELECT {what(segment)} FROM points "  # noqa: S608 - see above
+            f"WHERE tier = {schema.tier_code(segment.tier)} AND service_id IN (SELECT service_id {owners}) "
+            f"AND metric IN ({', '.join(map(str, question.codes(segment.tier)))}) "
+            f"AND bucket >= {segment.start} AND bucket < {segment.end}"
+            f"{_of_points(question, segment, owners, suffix)} {then}",
+            values | ({f"prefix{suffix}": f"{question.prefix}%"} if _has_prefix(question, segment) else {}),
+        )
         for segment in segments
     ]
-    for first in range(0, len(parts), _SEGMENTS_AT_ONCE):
-        yield text(" UNION ALL ".join(parts[first : first + _SEGMENTS_AT_ONCE])).bindparams(**values)
 
 
-def _owners(question: PointQuery) -> tuple[str, dict[str, str]]:
-    """Return the clause that selects the series of *question*, and the values of its parameters."""
-    values: dict[str, str] = question.selection.dimensions
-    conditions = [f"{name} = :{name}" for name in values]
+def _owners(question: PointQuery, suffix: str = "") -> tuple[str, dict[str, str]]:
+    """Return the clause that selects the series of *question*, and the values of its parameters, whose names end with *suffix*."""
+    dimensions = question.selection.dimensions
+    conditions = [f"{name} = :{name}{suffix}" for name in dimensions]
+    values = {f"{name}{suffix}": value for name, value in dimensions.items()}
     if question.visible is not None:
-        seen = {f"visible_{number}": name for number, name in enumerate(sorted(question.visible))}
+        seen = {f"visible_{number}{suffix}": name for number, name in enumerate(sorted(question.visible))}
         conditions.append(f"environment IN ({', '.join(f':{name}' for name in seen)})" if seen else "1 = 0")
         values |= seen
     return (f"FROM series WHERE {' AND '.join(conditions)}" if conditions else "FROM series"), values
 
 
-def _of_points(question: PointQuery, segment: Segment, owners: str) -> str:
+def _has_prefix(question: PointQuery, segment: Segment) -> bool:
+    """Return whether the rows of *segment* are selected by their stage: in the finest tier, `_finest_tables` does it."""
+    return bool(question.prefix) and segment.tier != schema.FINEST
+
+
+def _of_points(question: PointQuery, segment: Segment, owners: str, suffix: str) -> str:
     """Return the conditions on stages and series; none in the finest tier, where `_finest_tables` selects points of blocks."""
     if segment.tier == schema.FINEST:
         return ""
-    stages = " AND stage LIKE :prefix" if question.prefix else ""
+    stages = f" AND stage LIKE :prefix{suffix}" if _has_prefix(question, segment) else ""
     if question.is_of_services:
         return stages
     number = "total_id" if question.asks_totals(segment.tier) else "id"

@@ -30,10 +30,10 @@ from ..series import SeriesCaps
 from ..storage import (
     Columns,
     PointQuery,
-    SeriesSeen,
     Steps,
     StoredPoints,
     StoreSnapshot,
+    WrappedPoints,
     add_up,
     bucket_table,
     join_columns,
@@ -207,7 +207,7 @@ class QueryGroup:
             yield StoreSnapshot(connection, self._points)
 
 
-class SharedPoints:
+class SharedPoints(WrappedPoints):
     """Points that are read for all services at once if a query is repeated for another service, see `StoredPoints`.
 
     Args:
@@ -215,7 +215,7 @@ class SharedPoints:
     """
 
     def __init__(self, points: StoredPoints) -> None:
-        self._points = points
+        super().__init__(points)
         # Points by service of each query that was repeated; None for queries that were not.
         self._read: dict[Hashable, dict[str, Columns] | None] = {}
 
@@ -254,24 +254,6 @@ class SharedPoints:
             for owner, (low, high) in zip(owners.tolist(), pairwise([*edges.tolist(), len(order)]), strict=True)
         }
 
-    def seen(
-        self, connection: Connection, question: PointQuery, segments: Sequence[schema.Segment]
-    ) -> list[SeriesSeen]:
-        """Implement `StoredPoints.seen`."""
-        return self._points.seen(connection, question, segments)
-
-    def number(self, connection: Connection, question: PointQuery, segments: Sequence[schema.Segment]) -> int:
-        """Implement `StoredPoints.number`."""
-        return self._points.number(connection, question, segments)
-
-    def freed_seconds(self, tier: int) -> int:
-        """Implement `StoredPoints.freed_seconds`."""
-        return self._points.freed_seconds(tier)
-
-    def used_bytes(self, connection: Connection) -> int:
-        """Implement `StoredPoints.used_bytes`."""
-        return self._points.used_bytes(connection)
-
 
 def with_service_numbers(connection: Connection, selection: Selection, columns: Columns) -> tuple[list[str], Columns]:
     """Return the names of all services, and *columns* with the index of the service in place of the series or total."""
@@ -295,6 +277,16 @@ _COUNTED = 6
 def fetch(snapshot: StoreSnapshot, question: PointQuery) -> Columns:
     """Return the points of the selection, summed over time, because a month of a large service takes gigabytes."""
     return _fetch_tiers(snapshot, question, None, schema.COARSEST)
+
+
+def fetch_each(snapshot: StoreSnapshot, questions: Sequence[PointQuery]) -> list[Columns]:
+    """Return the result of `fetch` for each of *questions*, which few statements read together."""
+    asked = [
+        (each, schema.plan_segments(snapshot.tiers, *each.selection.seconds, schema.COARSEST)) for each in questions
+    ]
+    found = sum_points(join_columns(list(snapshot.points.read_each(snapshot.connection, asked))))
+    edges = np.searchsorted(found.series, np.arange(len(questions) + 1)).tolist()
+    return [found.between(low, high).without_unused_stages() for low, high in pairwise(edges)]
 
 
 def fetch_steps(snapshot: StoreSnapshot, question: PointQuery, step: timedelta) -> tuple[Columns, Steps]:

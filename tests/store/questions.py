@@ -58,6 +58,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "hardware": read.hardware(shop, STEP),
         "heat": read.heat(shop, STEP),
         "latency": [read.latency(around), read.latency(second)],
+        "latencies": read.latencies([around, second]),
         "loads": read.loads("shop"),
         "minutes": read.minutes(shop),
         "mix": read.mix(shop, second),

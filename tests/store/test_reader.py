@@ -116,3 +116,31 @@ def test_queries_together_read_points_twice(sqlite_site: Callable[..., Site]) ->
 
     assert counts == [1] * 6
     assert sum("histogram FROM points" in statement for statement in read) == 2
+
+
+def test_latencies_equal_the_latency_of_each(site: Callable[..., Site]) -> None:
+    """With selections of different services, versions and times, of every tier, also of a restricted reader."""
+    one = site()
+    for hours in (-50, -30, -8, -1, 0):
+        one.clock.now = NOON + 3600 * hours
+        one.write(
+            [
+                Request({"forward": (2 + number) * 1_000_000}, int(one.clock.now) - 40 * number - 1, series)
+                for number, series in enumerate((Series("shop", "1", "prod"), Series("shop", "2"), Series("bank", "1")))
+            ]
+        )
+    one.store.maintain()
+    now = int(one.clock.now)
+    selections = [
+        one.between(now - seconds, now + 10, service=service, **more)
+        for seconds in (30, 4000, 40_000, 300_000)
+        for service in ("shop", "bank", "unknown")
+        for more in ({}, {"version": "1"}, {"environment": "prod"})
+    ]
+    for read in (one.store.read, one.store.read.within(frozenset({"prod"}))):
+        together, single = read.latencies(selections), [read.latency(each) for each in selections]
+
+        assert [replace(each, sum=0.0) for each in together] == [replace(each, sum=0.0) for each in single]
+        assert [each.sum for each in together] == pytest.approx([each.sum for each in single])
+        assert any(each.count for each in single)
+        assert read.latencies([]) == []
