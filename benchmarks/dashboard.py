@@ -6,7 +6,7 @@ Against the store of `benchmarks/store.py` (2,000 series, 30 days; --data keeps 
 control pressed, and an hour of refreshes. Times are medians, from the start of the navigation or the press of the button to the
 last change of the document; the server, the browser and we share the machine. Bytes are as they came over the wire; data is the
 document and what the page fetched for itself, files are scripts, styles and fonts, which a second visit does not fetch again. The part
-windows has no browser: it is the CPU time of the server for pages about 6 hours to a year, in fleets of 10, 40 and 200 services.
+windows is about fleets of 10, 40 and 200 services: the CPU time of the server for pages about 6 hours to a year, and clicks on 30 days.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import tempfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 
 from fleet import Fleet
 from fleet import make as make_fleet
 from pages import peers
 from pages.hour import hour_of_refreshes
 from pages.visits import VIEWPORT, WATCH, Loaded, chromium, load, middle, pressed, settled
+from pages.windows import PAGES as FLEET_PAGES
 from pages.windows import costs_by_window
 from playwright.sync_api import Browser, Page
 from storage.dataset import NOW, Shape
@@ -129,7 +131,7 @@ def of_controls(browser: Browser, base: str, rounds: int) -> str:
     rows: list[tuple[str, ...]] = []
     every: list[float] = []
     for name, (path, press) in controls().items():
-        times = [_time(browser, base + path, press) for _ in range(rounds)]
+        times = [_time(browser, base + path, press)[1] for _ in range(rounds)]
         every += times
         rows.append((name, f"{sorted(times)[len(times) // 2]:.0f}", f"{max(times):.0f}"))
     every.sort()
@@ -137,16 +139,49 @@ def of_controls(browser: Browser, base: str, rounds: int) -> str:
     return table(("control", "median [ms]", "slowest [ms]"), rows)
 
 
-def _time(browser: Browser, url: str, press: Callable[[Page], None]) -> float:
+def _time(
+    browser: Browser, url: str, press: Callable[[Page], None], prepare: Callable[[Page], None] = lambda _: None
+) -> tuple[float, float]:
+    """Return when the first and the last part of the page changed after *press*, in milliseconds."""
     context = browser.new_context(viewport=VIEWPORT, reduced_motion="reduce")
     page = context.new_page()
     page.add_init_script(path=str(WATCH))
     page.goto(url)
     drawn(page)
     settled(page)
-    took = pressed(page, press)
+    prepare(page)
+
+    def press_and_wait(page: Page) -> None:
+        press(page)
+        drawn(page)
+
+    took = pressed(page, press_and_wait)
     context.close()
     return took
+
+
+def of_clicks(browser: Browser, folder: Path, rounds: int) -> str:
+    """Return the table of clicks on *Last 30 d*: of a new server, and of one that has answered the same click."""
+    rows: list[tuple[str, ...]] = []
+    for name in ("overview", "service"):
+        found: list[list[tuple[float, float]]] = [[], []]
+        for _ in range(rounds):
+            with dashboard(f"sqlite:///{folder / 'fleet.db'}", folder / "slo.yaml") as base:
+                for visit in found:
+                    visit.append(
+                        _time(
+                            browser,
+                            base + FLEET_PAGES[name],
+                            lambda page: _first(page, "[data-window='now-30d']"),
+                            lambda page: _first(page, ".menu.time summary"),
+                        )
+                    )
+        medians = [f"{median(times):.0f}" for visit in found for times in zip(*visit, strict=True)]
+        rows.append((f"{name}, to 30 d", *medians))
+    return table(
+        ("click", *(f"{part} [ms]" for part in ("first part", "last part", "first part again", "last part again"))),
+        rows,
+    )
 
 
 def main() -> None:
@@ -179,6 +214,8 @@ def windows(data: Path, rounds: int) -> None:
             folder.mkdir(parents=True)
             make_fleet(folder, fleet).close()
         print(f"{fleet.services} services, {fleet.days} days\n\n{costs_by_window(folder, rounds)}\n", flush=True)
+        with chromium() as browser:
+            print(of_clicks(browser, folder, rounds), end="\n\n", flush=True)
 
 
 def measure(shape: Shape, data: Path, parts: list[str], rounds: int) -> None:

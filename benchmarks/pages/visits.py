@@ -106,15 +106,16 @@ def settled(page: Page) -> float:
     return float(page.evaluate("window.__changed"))
 
 
-def pressed(page: Page, press: Callable[[Page], None]) -> float:
-    """Return how long after *press* the page changed for the last time, in milliseconds."""
+def pressed(page: Page, press: Callable[[Page], None]) -> tuple[float, float]:
+    """Return how long after *press* the page changed for the first and for the last time, in milliseconds."""
     page.evaluate(
-        "() => { window.__pressed = 0; for (const kind of ['pointerdown', 'keydown']) "
+        "() => { window.__pressed = window.__begun = 0; for (const kind of ['pointerdown', 'keydown']) "
         "addEventListener(kind, () => { window.__pressed = window.__pressed || performance.now(); }, { capture: true, once: true }); }"
     )
     press(page)
     last = settled(page)
-    return last - float(page.evaluate("window.__pressed"))
+    at, first = page.evaluate("[window.__pressed, window.__begun || window.__changed]")
+    return float(first) - float(at), last - float(at)
 
 
 def heap(session: CDPSession) -> float:
