@@ -10,7 +10,7 @@ from dash.development.base_component import Component
 
 from ...analysis.attributes import SlowRequests
 from ...analysis.comparison import highest_quantile
-from ...analysis.profile import NO_SAMPLES, CodeNode, FunctionTime, ProfileBand, flame_graph, functions
+from ...analysis.profile import MIN_SAMPLED, NO_SAMPLES, CodeNode, FunctionTime, ProfileBand, flame_graph, functions
 from ...core.histogram import has_enough_samples
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, stage_name, table
@@ -78,8 +78,11 @@ def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str
         return None
     title = f"Your code {which}"
     shown = [each for each in functions(tail, median) if each.tail_self_ms >= _LEAST_MS][:_MAX_FUNCTIONS]
+    if not tail.is_sufficient:
+        text = f"The profiler has sampled {int(tail.sampled)} of the requests {which}, and needs {MIN_SAMPLED}."
+        return card(title, empty("Too few samples", f"{text} Send more requests, or select a longer time range."))
     if not shown:
-        return card(title, empty("Too few samples", f"The profiler has sampled too few of the requests {which}."))
+        return card(title, empty("No functions", f"No function takes {_LEAST_MS} ms of the requests {which}."))
     widest = max(max(each.tail_self_ms, each.median_self_ms or 0.0) for each in shown)
     columns = [("Stage", ""), ("Function", ""), (head, ""), ("p50", "hide"), ("Of stage", "r hide")]
     rows = [_row(each, widest, number) for number, each in enumerate(shown)]

@@ -35,8 +35,12 @@ def test_the_slow_function_is_shown_with_its_option() -> None:
 
 
 def test_few_samples_are_named_and_no_samples_are_not() -> None:
-    assert "Too few samples" in shown(band(0, 0.0), band(2, 0.18))
+    assert "sampled 4 of the requests at p99, and needs 5" in shown(band(0, 0.0), band(4.9, 0.18))
     assert shown(band(0, 0.0), band(0, 0.0)) == ""
+
+
+def test_enough_samples_of_short_functions_are_not_too_few() -> None:
+    assert "No function takes 0.05 ms" in shown(band(20, 4e-5), band(20, 4e-5))
 
 
 def test_without_a_median_no_change_is_claimed() -> None:
@@ -66,7 +70,7 @@ def test_a_selection_has_its_own_functions(filled: Store) -> None:
     assert "Your code in the selection" in named
     assert ">Selected<" in named
     assert "serve.py:41" in named
-    assert "sampled too few of the requests in the selection" in few
+    assert "sampled 0 of the requests in the selection, and needs 5" in few
     assert "Your code at p99" not in named + few
 
 
