@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given
@@ -380,27 +380,41 @@ def test_a_look_without_a_baseline_samples_slow_requests_only(profiler: Profiler
     assert not profiler.sample(marks[1] + LATER, baseline=False)
 
 
-def test_a_baseline_does_not_delay_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow request may begin right after a baseline, whose CPU time counts for half a second and more."""
+class Enough(BaseException):
+    """The sampler has run for long enough."""
+
+
+class Look(NamedTuple):
+    """Time of a look, and CPU time of the sampler up to its end, in nanoseconds."""
+
+    at: int
+    spent: int
+    is_baseline: bool
+
+
+def looks_of(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, *, share: float, look_ns: int, shortest: int | None = None
+) -> list[Look]:
+    """Run the loop of the sampler by a clock that only its sleeps advance; no look finds a slow request.
+
+    Baselines take 400 µs of CPU time, other looks *look_ns*. The rest of the agent leaves *share* of a core. If *shortest* is
+    given, slow requests keep the sampler alert all the time.
+    """
     started: list[Any] = []
-    slept: list[float] = []
-    baselines: list[int] = []
-    now, spent, looks = records.clock(), 0, 100
+    found: list[Look] = []
+    began = now = records.clock()
+    spent = 0
 
-    class Enough(BaseException):
-        pass
-
-    def sleep(seconds: float) -> None:
+    def sleep(seconds_: float) -> None:
         nonlocal now
-        now += int(seconds * 1e9)
-        slept.append(seconds)
-        if len(slept) > looks:
+        now += int(seconds_ * 1e9)
+        if now - began > seconds * 10**9:
             raise Enough
 
     def sample(_: Profiler, _now: int, *, baseline: bool) -> bool:
         nonlocal spent
-        spent += 400_000 if baseline else 10_000
-        baselines.append(baseline)
+        spent += 400_000 if baseline else look_ns
+        found.append(Look(now - began, spent, baseline))
         return False
 
     fakes: dict[str, Any] = {"sleep": sleep, "start_new_thread": lambda run, _: started.append(run)}
@@ -410,14 +424,39 @@ def test_a_baseline_does_not_delay_the_next_look(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(time, "thread_time_ns", lambda: spent)
     monkeypatch.setattr(Profiler, "sample", sample)
     profiler = Profiler(random.Random(1))
-    profiler.allow(1.0)
+    profiler.recent.shortest = shortest
+    if shortest is not None:
+        profiler.recent.slow_at = began + seconds * 10**9
+    profiler.allow(share)
     with pytest.raises(Enough):
         started[0]()
     profiler.allow(0.0)
+    return found
 
-    assert max(slept) == profile.IDLE_SECONDS
-    assert 1 < sum(baselines) < looks
-    assert spent < profile.IDLE_SHARE * sum(slept) * 1e9
+
+def test_a_baseline_does_not_delay_the_next_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow request may begin right after a baseline, whose CPU time counts for half a second and more."""
+    found = looks_of(monkeypatch, 10, share=1.0, look_ns=10_000)
+
+    assert max(after.at - before.at for before, after in itertools.pairwise(found)) == profile.IDLE_SECONDS * 1e9
+    assert 1 < sum(each.is_baseline for each in found) < len(found)
+    assert found[-1].spent < profile.IDLE_SHARE * found[-1].at
+
+
+def test_a_new_process_looks_more_often_for_slow_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first 1,500 requests of 6 ms need enough samples, also where the rest of the agent uses up its budget."""
+    found = looks_of(monkeypatch, 70, share=0.003, look_ns=150_000, shortest=9_000_000)
+    first, later = ([each for each in found if start <= each.at / 1e9 < start + 5] for start in (0, 60))
+
+    assert len(first) > 4 * len(later) > 0
+
+
+def test_the_first_looks_stay_within_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each moment that of the profiler, and in the end what the governor allows, besides `FIRST_NS`."""
+    found = looks_of(monkeypatch, 70, share=0.003, look_ns=150_000, shortest=9_000_000)
+
+    assert all(each.spent < profile.SLOW_SHARE * each.at + profile.MAX_CREDIT_NS for each in found)
+    assert profile.FIRST_NS < found[-1].spent < 0.003 * found[-1].at + profile.FIRST_NS
 
 
 @pytest.mark.parametrize(("elapsed_ns", "pauses"), [(0, 0), (profile.PAUSE_AFTER_NS, 2)])
