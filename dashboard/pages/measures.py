@@ -74,6 +74,15 @@ def measure(source: Source, selection: Selection | None) -> Measures:
     return measures_of(requests, failed, (p50, p99), (stages_at(frame, AT_P50), stages_at(frame, AT_P99)))
 
 
+def generates_tokens(measures: Measures) -> bool:
+    """Return whether the requests of *measures* have the stages of a language model."""
+    return _stages(measures) >= _TOKEN_STAGES
+
+
+def _stages(measures: Measures) -> set[str]:
+    return {*measures.median_stages, *measures.tail_stages}
+
+
 @dataclass(frozen=True, slots=True)
 class ServiceMeasures:
     """Measures of one service in a window.
@@ -95,10 +104,9 @@ class ServiceMeasures:
     @property
     def kind(self) -> str:
         """Kind of the service, one of `KINDS`, derived from its stages and its model."""
-        stages = {*self.measures.median_stages, *self.measures.tail_stages}
-        if stages >= _TOKEN_STAGES:
+        if generates_tokens(self.measures):
             return "llm"
-        return "model" if self.model or "forward" in stages else "other"
+        return "model" if self.model or "forward" in _stages(self.measures) else "other"
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from ...store import Selection
 from ..ui.components import Node, attributes, link, pill
 from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
-from .measures import KINDS, measure, measures_in_window
+from .measures import KINDS, generates_tokens, measure
 from .page import Context, Page, empty_page_card
 from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, scope_menu, scope_text
 from .service_status import clock_or_date, status_of
@@ -33,8 +33,6 @@ _MISSING_AT = {
 }
 _BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
-# Attribute already shown as the model of the service.
-_TELLING_KINDS = ("llm",)
 _TITLES = {
     "": "Breakdown",
     "tokens": "Tokens",
@@ -127,9 +125,8 @@ def _head(context: Context) -> Component:
         about.append(stands.link)
     every = context.source.cached(read.dimensions, replace(context.selection, model=None))
     shown = context.source.cached(read.dimensions, context.selection)
-    seen = measures_in_window(context).get(service)
-    if seen is not None and seen.kind in _TELLING_KINDS:
-        about.append(pill(KINDS[seen.kind], "out"))
+    if generates_tokens(measure(context.source, context.selection)):
+        about.append(pill(KINDS["llm"], "out"))
     about += _models(context, list(every["model"]))
     about += [
         pill(text, "out") for text in (context.view.scope.get("v") or newest, _hardware(list(shown["device"]))) if text
