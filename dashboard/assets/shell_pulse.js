@@ -70,6 +70,8 @@
     shown = null;
     html.dataset.loading = "";
     document.title = document.querySelector("#root [data-title]").dataset.title;
+    // The server's navigation comes last, because it is about all services.
+    document.querySelectorAll("#side .nav, #mobnav a").forEach((entry) => entry.classList.toggle("on", entry.pathname === location.pathname));
     app.turn();
   }
 

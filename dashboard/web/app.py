@@ -43,7 +43,7 @@ from .routing import (
     render_page,
     view_of,
 )
-from .shell import frame, menus, trail
+from .shell import compared_time, environment_menu, frame, time_menu, trail
 from .wsgi_front import Front
 
 _log = logging.getLogger(__name__)
@@ -206,12 +206,17 @@ def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterato
         known = seen if all(seen.get(key) == now[key] for key in ("address", "stale")) else {}
         place = str(known.get("place", "/"))
         if not _is_same(known, now):
+            if not after:
+                # The frame of a document has it.
+                yield _template("time", as_html(time_menu(context.view)))
             made = render_page(context)
             place = made.place
             yield _template("trail", as_html(trail(made.trail)))
             yield from html_chunks(page_body(context, made))
             yield after
-            yield _template("time", as_html(menus(context)))
+            yield _template("env", as_html(environment_menu(context)))
+            if label := compared_time(context):
+                yield _template("time", as_html(time_menu(context.view, label)))
         if known.get("revision") != now["revision"]:
             # The navigation is about all services.
             yield "".join(_template(name, as_html(nodes)) for name, nodes in navigation_parts(context, place).items())

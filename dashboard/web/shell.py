@@ -110,7 +110,7 @@ def _top(time: Component) -> Component:
                 "btn ghost find",
             ),
             _button("earlier", "down", "Half a window earlier", [], "btn ghost step hide"),
-            html.Div(time, id="time", className="about"),
+            html.Div([html.Span(id="env"), html.Span(time, id="time")], className="about"),
             _button("later", "down", "Half a window later", [], "btn ghost step next hide"),
             _button(
                 "refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds", [f"{REFRESH_SECONDS} s"], "btn hide"
@@ -315,12 +315,6 @@ def _skeleton() -> Component:
     """Return the placeholder below the part of the page that has arrived."""
     blocks = [html.Div(className="skel", style={"height": f"{height}px"}) for height in _SKELETON]
     return html.Div(blocks, className="pending", **attributes({"aria-hidden": "true"}))
-
-
-def menus(context: Context) -> list[Component]:
-    """Return the menus of the top bar."""
-    shown = [environment_menu(context), time_menu(context.view, compared_time(context))]
-    return [each for each in shown if each is not None]
 
 
 def environment_menu(context: Context) -> Component | None:

@@ -157,7 +157,7 @@ def test_a_refresh_without_new_data_sends_nothing(dashboard: Dashboard, path: st
     first = refreshed(dashboard, path, None)
     second = refreshed(dashboard, path, first.seen)
 
-    assert first.parts == {"root", "side", "mobnav", "trail", "time"}
+    assert first.parts == {"root", "side", "mobnav", "trail", "time", "env"}
     assert (second.seen, second.parts) == (first.seen, set())
     assert len(second.text) < 500
 
@@ -166,7 +166,7 @@ def test_a_refresh_of_another_address_delivers_its_page(dashboard: Dashboard) ->
     """The browser drops the overtaken response, so the refresh must deliver the page and the frame of the new address."""
     seen = refreshed(dashboard, "/traces", None).seen
 
-    assert refreshed(dashboard, "/s/vision-api", seen).parts == {"root", "side", "mobnav", "trail", "time"}
+    assert refreshed(dashboard, "/s/vision-api", seen).parts == {"root", "side", "mobnav", "trail", "time", "env"}
 
 
 def test_a_page_is_sent_again_for_new_data_of_its_service(fresh: Store, traffic: ModuleType) -> None:

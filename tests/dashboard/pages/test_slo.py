@@ -31,7 +31,7 @@ from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.page_export import PageData, children, page_data, text_of
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
-from stagelens.dashboard.web.shell import menus, side
+from stagelens.dashboard.web.shell import environment_menu, side
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW, SLO
 from tests.dashboard.served_versions import shown
@@ -285,7 +285,7 @@ def test_a_past_window_excludes_later_data(source: Source, path: str) -> None:
     context = context_of(parse(path, search, NOW), source)
     # What was told of incidents is their history, below on its page.
     text = shown(source, address).partition("Alert history")[0]
-    beside = " ".join(text_of(each) for each in (side(context, path, source.state()), *menus(context)))
+    beside = " ".join(text_of(each) for each in (side(context, path, source.state()), environment_menu(context)))
 
     for each in ("Burning", "burning 3", "At risk", "Regression ", "got slower since", "→ 2"):
         assert each not in text + beside

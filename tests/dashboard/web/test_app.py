@@ -94,7 +94,7 @@ def test_a_page_is_not_completed_for_a_client_that_has_left(
         return ClosingIterator(close(self, environ, start_response), closed.set)
 
     monkeypatch.setattr(Flask, "wsgi_app", noted)
-    monkeypatch.setattr(app, "menus", lambda _: completed.append("menus"))
+    monkeypatch.setattr(app, "environment_menu", lambda _: completed.append("menu"))
     with opened(dashboard) as response:
         text = b""
         while FIRST_CARD.encode() not in text:
@@ -159,7 +159,7 @@ def test_an_error_of_the_frame_leaves_the_page(client: FlaskClient, monkeypatch:
     def fail(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(app, "menus", fail)
+    monkeypatch.setattr(app, "environment_menu", fail)
     text = client.get("/").text
 
     assert text.count('class="page" data-title="') == 2

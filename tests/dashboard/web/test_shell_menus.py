@@ -19,7 +19,7 @@ from stagelens.dashboard.ui.components import card, chart, table
 from stagelens.dashboard.ui.page_export import text_of
 from stagelens.dashboard.view import COMPARED, parse
 from stagelens.dashboard.web.routing import context_of
-from stagelens.dashboard.web.shell import environment_menu, menus, time_menu
+from stagelens.dashboard.web.shell import environment_menu, time_menu
 from stagelens.store import Batch, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
@@ -91,7 +91,6 @@ def test_a_single_environment_has_no_menu(store: Store, environments: tuple[str,
         came_from(store, *environments)
 
     assert shown(store) is None
-    assert len(menus(context_of(parse("/", "", NOW), Source(store, None, NOW.timestamp)))) == 1
 
 
 def test_environments_are_offered_by_name(store: Store) -> None:
