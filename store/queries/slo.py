@@ -162,10 +162,11 @@ def failed_series(snapshot: StoreSnapshot, selection: Selection) -> Ints:
 def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:
     """Return the number of requests, and of bad requests."""
     failed = np.isin(requests.series, errors)
-    lost = add_up(requests.where(failed)).total
-    served = add_up(requests.where(~failed))
-    slow = served.histogram().count_above(threshold_seconds) if threshold_seconds is not None else Estimate(0, 0, 0)
-    return lost + served.total, Estimate(lost + slow.value, lost + slow.low, lost + slow.high)
+    total, lost = int(requests.counts.sum()), int(requests.counts[failed].sum())
+    slow = Estimate(0, 0, 0)
+    if threshold_seconds is not None:
+        slow = add_up(requests.where(~failed)).histogram().count_above(threshold_seconds)
+    return total, Estimate(lost + slow.value, lost + slow.low, lost + slow.high)
 
 
 def _time_by_stage(spent: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[np.ndarray, np.ndarray]:
