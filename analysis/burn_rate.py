@@ -152,6 +152,11 @@ def is_firing(
     return min(rates) >= needed and (long.bad >= guard.bad or all_bad)
 
 
+def may_fire(tier: AlertTier, short: Counts, objective: float, *, keep: float = 1.0) -> bool:
+    """Return whether *tier* can fire with the counts of its *short* window, whatever those of its long window are."""
+    return burn_rate(short.bad, short.total, objective) >= tier.burn * keep * (1 - _DUST)
+
+
 def is_pending(
     tier: AlertTier, counts: Mapping[timedelta, Counts], objective: float, guard: MinimumBadRequests
 ) -> bool:

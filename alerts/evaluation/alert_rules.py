@@ -33,10 +33,12 @@ from .evidence import (
     stage_excess,
 )
 from .replica_evidence import slow_replica_text
-from .slo_status import Measurement, measure_slo
+from .slo_status import Measurement, can_fire, measure_slo
 
 # Length of the search for the onset and its cause.
 _LOOK_BACK = timedelta(hours=6)
+# Maximum age of the evidence of an open incident.
+_EVIDENCE_AGE = timedelta(minutes=5)
 # An onset within this time before or after the first request of a release is attributed to that release.
 _BEFORE_RELEASE, _AFTER_RELEASE = timedelta(minutes=2), timedelta(minutes=30)
 
@@ -194,7 +196,14 @@ def cause_of_slo(slo: Slo) -> str:
 
 
 def evaluate_slo(
-    read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *, before: Finding | None, dashboard_url: str
+    read: Reader,
+    slo: Slo,
+    policy: BurnRatePolicy,
+    now: datetime,
+    *,
+    before: Finding | None,
+    dashboard_url: str,
+    described_at: dict[str, datetime],
 ) -> Verdict | None:
     """Evaluate *slo* and return None if the collector's data are stale.
 
@@ -205,17 +214,37 @@ def evaluate_slo(
         now: End of the windows.
         before: Last finding of the open incident; None without an open incident.
         dashboard_url: Base URL of the dashboard; empty for no links.
+        described_at: Time at which the evidence of each firing cause was read, which this function updates.
     """
+    cause = cause_of_slo(slo)
+    if before is None and not can_fire(read, slo, policy, now):
+        return Verdict(cause, None)
     measured = measure_slo(read, slo, policy, now, already=before is not None)
     if measured.stale_since is not None:
         return None
+    finding = None
+    if measured.firing:
+        tier = measured.firing[0]
+        if before is not None and not _is_evidence_due(before, tier, described_at.get(cause), now):
+            finding = replace(before, severity=tier.severity, burn=_burn_of(measured, tier))
+        else:
+            finding = describe_burn(read, measured, now, before=before, dashboard_url=dashboard_url)
+            described_at[cause] = now
     return Verdict(
-        cause=cause_of_slo(slo),
-        finding=describe_burn(read, measured, now, before=before, dashboard_url=dashboard_url),
+        cause=cause,
+        finding=finding,
         has_data=measured.has_data,
         excuse=maintenance_reason(slo.maintenance, now),
         budget=measured.budget,
     )
+
+
+def _is_evidence_due(before: Finding, tier: AlertTier, described_at: datetime | None, now: datetime) -> bool:
+    """Return whether to read the evidence of an open incident again: it may lack a twentieth of the requests since the onset."""
+    if described_at is None or (tier.severity, before.severity) == ("page", "ticket"):
+        return True
+    age = timedelta(seconds=now.timestamp() - before.since)
+    return now - described_at >= min(age / 20, _EVIDENCE_AGE)
 
 
 def maintenance_reason(calendar: MaintenanceCalendar, now: datetime) -> str:
@@ -224,6 +253,10 @@ def maintenance_reason(calendar: MaintenanceCalendar, now: datetime) -> str:
     if work is None:
         return ""
     return f"maintenance window: {work.why}" if work.why else "maintenance window"
+
+
+def no_verdict() -> None:
+    """Return None, the verdict for an unknown or unchanged state."""
 
 
 def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
@@ -247,6 +280,8 @@ class AbsenceRule:
         self._read = read
         self._policy = policy
         self._burn_rates = burn_rates
+        # Minute in which each cause without an open incident was last evaluated: finer steps are not worth their reads.
+        self._evaluated: dict[str, int] = {}
 
     def __call__(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
@@ -254,11 +289,29 @@ class AbsenceRule:
         """Yield one evaluation per service and environment with an SLO."""
         if self._policy.severity == "none":
             return
-        for cause, slo in absence_causes(definitions.slos).items():
-            yield cause, partial(self._evaluate_slo, cause, slo, now, before.get(cause), definitions.dashboard_url)
+        with self._read.together() as read:
+            for cause, slo in absence_causes(definitions.slos).items():
+                yield (
+                    cause,
+                    partial(
+                        self._evaluate_slo,
+                        read,
+                        cause,
+                        slo,
+                        now,
+                        before=before.get(cause),
+                        url=definitions.dashboard_url,
+                    ),
+                )
 
-    def _evaluate_slo(self, cause: str, slo: Slo, now: datetime, before: Finding | None, url: str) -> Verdict | None:
-        if self._requests(slo, now - self._policy.after, now):
+    def _evaluate_slo(
+        self, read: Reader, cause: str, slo: Slo, now: datetime, *, before: Finding | None, url: str
+    ) -> Verdict | None:
+        minute = int(now.timestamp()) // 60
+        if before is None and self._evaluated.get(cause) == minute:
+            return None
+        self._evaluated[cause] = minute
+        if _requests(read, slo, now - self._policy.after, now):
             return Verdict(cause, None)
         if self._read.stale_since(now, self._burn_rates.stale) is not None:
             return None
@@ -274,7 +327,7 @@ class AbsenceRule:
         """Return the finding if the same window had enough requests at all known earlier times."""
         policy, first = self._policy, self._first_seen(slo, now)
         backs = [back for back in policy.before if first is not None and first <= now - back - policy.after]
-        counts = {back: self._requests(slo, now - back - policy.after, now - back) for back in backs}
+        counts = {back: _requests(self._read, slo, now - back - policy.after, now - back) for back in backs}
         if not counts or min(counts.values()) < policy.expected or policy.severity == "none":
             return None
         back = min(counts, key=lambda back: counts[back])
@@ -291,9 +344,6 @@ class AbsenceRule:
             where={"environment": slo.environment} if slo.environment else {},
         )
 
-    def _requests(self, slo: Slo, start: datetime, end: datetime) -> int:
-        return self._read.slo_counts(_without_filters(slo).select(start, end), None).total
-
     def _last_seen(self, slo: Slo, now: datetime) -> datetime | None:
         longest = max(self._policy.before, default=timedelta(days=1))
         return self._read.slo_counts(_without_filters(slo).select(now - longest, now), None).last_at
@@ -302,6 +352,10 @@ class AbsenceRule:
         longest = max(self._policy.before, default=timedelta(0)) + 2 * self._policy.after
         seen = self._read.versions(_without_filters(slo).select(now - longest, now))
         return None if seen.empty else seen["first_seen"].min().to_pydatetime().astimezone(UTC)
+
+
+def _requests(read: Reader, slo: Slo, start: datetime, end: datetime) -> int:
+    return read.slo_counts(_without_filters(slo).select(start, end), None).total
 
 
 def _without_filters(slo: Slo) -> Slo:

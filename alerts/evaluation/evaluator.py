@@ -18,6 +18,7 @@ from sqlalchemy import Connection
 
 from ...analysis.policies import BurnRatePolicy, IncidentPolicy, default_burn_rate_policy, default_incident_policy
 from ...store import Store
+from ...store.schema import storable_name
 from .. import lease
 from ..delivery.message import Finding
 from ..delivery.message_text import headline
@@ -34,8 +35,9 @@ from ..incidents.lifecycle import (
 )
 from ..incidents.notification_rules import IncidentUpdate, decide_notifications
 from ..incidents.silences import active_silences, delete_old_silences, silence_reason
+from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
-from .alert_rules import AbsenceRule, AlertRule, Verdict, cause_of_slo, evaluate_slo
+from .alert_rules import AbsenceRule, AlertRule, Verdict, cause_of_slo, evaluate_slo, no_verdict
 from .backtest import find_missed_incidents, write_missed_incident
 
 log = logging.getLogger(__name__)
@@ -44,6 +46,10 @@ T = TypeVar("T")
 LEASE = "evaluate"
 # Share of the lease's validity after which it is renewed, because evaluating many SLOs on a slow store takes long.
 _RENEW_SHARE = 1 / 3
+
+
+# The SLO, whether an incident is open, the revision of the service, and the minute.
+_EvaluatedState = tuple[Slo, bool, int, int]
 
 
 class Evaluator:
@@ -78,6 +84,9 @@ class Evaluator:
         absences = AbsenceRule(store.read, self._incident_policy.no_data, self._policy)
         self._rules: tuple[AlertRule, ...] = (self._slos, absences, *rules)
         self._stopwatch = stopwatch
+        # State and time of the last evaluation of each SLO, by cause.
+        self._evaluated: dict[str, tuple[_EvaluatedState, float]] = {}
+        self._described_at: dict[str, datetime] = {}
 
     def tick(self, definitions: Definitions, now: datetime) -> list[IncidentUpdate]:
         """Evaluate all alert rules once and write the result.
@@ -98,12 +107,18 @@ class Evaluator:
             open_now = {each.cause: each.finding for each in find_open_incidents(connection)}
         broken: list[Exception] = []
         began = self._stopwatch()
-        verdicts = self._evaluate_all(definitions, now, open_now, broken)
-        missed = self._missed(definitions, before, now, broken)
-        written = self._write(
-            verdicts, missed, definitions, now, took_seconds=self._stopwatch() - began, evaluated=open_now
-        )
+        try:
+            verdicts = self._evaluate_all(definitions, now, open_now, broken)
+            missed = self._missed(definitions, before, now, broken)
+            written = self._write(
+                verdicts, missed, definitions, now, took_seconds=self._stopwatch() - began, evaluated=open_now
+            )
+        except BaseException:
+            # Nothing was written, so the next tick evaluates all SLOs again.
+            self._evaluated.clear()
+            raise
         if broken:
+            self._evaluated.clear()
             raise broken[0]
         return written
 
@@ -118,11 +133,31 @@ class Evaluator:
     def _slos(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
     ) -> Iterable[tuple[str, Callable[[], Verdict | None]]]:
-        policy, url = self._policy, definitions.dashboard_url
         with self._store.read.together() as read:
+            revisions = read.revisions()
             for slo in definitions.slos:
                 cause = cause_of_slo(slo)
-                yield cause, partial(evaluate_slo, read, slo, policy, now, before=before.get(cause), dashboard_url=url)
+                revision, end = revisions.get(storable_name(slo.service), (0, 0))
+                state = slo, cause in before, revision, int(now.timestamp()) // 60
+                known, evaluated_to = self._evaluated.get(cause, (None, 0.0))
+                # Without new data an SLO is evaluated again once a minute, because its windows move on.
+                if known == state and end <= evaluated_to:
+                    yield cause, no_verdict
+                else:
+                    yield (
+                        cause,
+                        partial(
+                            evaluate_slo,
+                            read,
+                            slo,
+                            self._policy,
+                            now,
+                            before=before.get(cause),
+                            dashboard_url=definitions.dashboard_url,
+                            described_at=self._described_at,
+                        ),
+                    )
+                    self._evaluated[cause] = state, now.timestamp()
 
     def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]

@@ -26,6 +26,7 @@ from ...analysis.burn_rate import (
     exhausted_in,
     firing_tiers,
     is_reachable,
+    may_fire,
     needed_windows,
     policy_tiers,
     remaining_budget,
@@ -95,9 +96,7 @@ def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *
         already: Whether an incident is already open, which lowers the thresholds.
     """
     watched = tiers_of(slo, policy)
-    # Freshness is counted in whole minutes.
-    end = now.replace(second=0, microsecond=0) if slo.kind == "freshness" else now
-    counts = _counts(read, slo, {*needed_windows(policy, watched), slo.window}, end)
+    counts = _counts(read, slo, {*needed_windows(policy, watched), slo.window}, _end_of_windows(slo, now))
     first = read.first_seen(slo.select(now - slo.window, now)) if counts[slo.window].total else None
     since = None if first is None else counted_from(slo, first, now)
     seen = timedelta.max if since is None else now - since
@@ -110,6 +109,13 @@ def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *
         work=slo.maintenance.under_way(now),
         stale_since=read.stale_since(now, policy.stale),
     )
+
+
+def can_fire(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> bool:
+    """Return whether the short windows up to *now* allow any tier to fire; only then the long windows need to be read."""
+    tiers = tiers_of(slo, policy)
+    counts = _counts(read, slo, {tier.short for tier in tiers}, _end_of_windows(slo, now))
+    return any(may_fire(tier, counts[tier.short], slo.objective) for tier in tiers)
 
 
 def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step: timedelta) -> pd.DataFrame:
@@ -127,6 +133,11 @@ def tally_over_time(read: Reader, slo: Slo, start: datetime, end: datetime, step
 def counted_from(slo: Slo, start: datetime, now: datetime) -> datetime:
     """Return the time from which requests count in a window that starts at *start*: not before the budget reset."""
     return max(start, slo.reset) if slo.reset is not None and slo.reset <= now else start
+
+
+def _end_of_windows(slo: Slo, now: datetime) -> datetime:
+    # Freshness is counted in whole minutes.
+    return now.replace(second=0, microsecond=0) if slo.kind == "freshness" else now
 
 
 def _counts(read: Reader, slo: Slo, lengths: Collection[timedelta], now: datetime) -> dict[timedelta, Counts]:

@@ -15,7 +15,7 @@ from ...analysis.regression.policy import TailPolicy, WatchPolicy, default_tail_
 from ...analysis.regression.scoring import AlarmState
 from ...store import Group, Store
 from ..delivery.message import Finding
-from ..evaluation.alert_rules import Verdict, maintenance_reason
+from ..evaluation.alert_rules import Verdict, maintenance_reason, no_verdict
 from ..objectives.slo_file import ALL_SERVICES, Definitions, RegressionSettings
 from . import series
 from .acceptance import rebase_on_accepted
@@ -277,10 +277,10 @@ class RegressionRule:
             yield SEARCH_CAUSE, partial(search.learn, last, before)
         context = RegressionContext(self._read, self._policy, self._watching, definitions.dashboard_url)
         for cause, verdict in self._verdicts(context, definitions, now, before):
-            yield cause, verdict if ready else _no_verdict
+            yield cause, verdict if ready else no_verdict
         if not ready:
             # Open incidents stay unchanged until all data are read.
-            yield from ((cause, _no_verdict) for cause in before if cause.startswith(_KINDS))
+            yield from ((cause, no_verdict) for cause in before if cause.startswith(_KINDS))
 
     def _verdicts(
         self, context: RegressionContext, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
@@ -325,10 +325,6 @@ class RegressionRule:
         if whole is not None and not _is_same_pair(before, pair.old, pair.new):
             before = describe_canary(context, pair, each.rows, whole.learnt.habits)
         return None if before is None else Verdict(each.cause, before, excuse=excuse)
-
-
-def _no_verdict() -> None:
-    """Return None, the verdict for an unknown state."""
 
 
 def _is_same_pair(finding: Finding | None, old: str, new: str) -> bool:

@@ -271,7 +271,11 @@ ALERTS = (
         "file with [objectives](slos.md) and [channels](alerts.md)",
         option="--slo",
     ),
-    Setting("STAGELENS_ALERT_INTERVAL", "10s", "time between two evaluations of the objectives"),
+    Setting(
+        "STAGELENS_ALERT_INTERVAL",
+        "10s",
+        "time between two evaluations of the objectives; one minute for services without new data",
+    ),
 )
 
 ALERT_METRICS = (

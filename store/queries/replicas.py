@@ -66,8 +66,9 @@ class ReplicaQueries(QueryGroup):
 
     def stale_since(self, now: datetime, timeout: timedelta) -> datetime | None:
         """Return the time of the last data if the collector has been inactive for *timeout*; None if it is active."""
+        at = int(now.timestamp())
         with self._snapshot() as snapshot:
-            return _stale_since(snapshot, int(now.timestamp()), timeout)
+            return snapshot.once(("stale", at, timeout), lambda: _stale_since(snapshot, at, timeout))
 
 
 def _stale_since(snapshot: StoreSnapshot, now: int, timeout: timedelta) -> datetime | None:

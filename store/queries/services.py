@@ -182,6 +182,15 @@ class ServiceQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return _revision(snapshot, service)
 
+    def revisions(self) -> dict[str, tuple[int, int]]:
+        """Return for each service with requests its revision, and the end of its data in Unix seconds."""
+        services, series = schema.services.c, schema.series.c
+        newest = func.max(series.last_seen).label("newest")
+        statement = select(services.name, services.revision, newest).where(series.service_id == services.id)
+        with self._snapshot() as snapshot:
+            rows = snapshot.connection.execute(statement.group_by(services.name, services.revision))
+            return {row.name: (row.revision, row.newest + schema.FINEST) for row in rows}
+
 
 def _events(
     snapshot: StoreSnapshot, start: datetime, end: datetime, service: str | None, kind: str | None

@@ -23,7 +23,7 @@ from .. import schema
 from ..points import Floats, Ints
 from ..selection import HISTOGRAMS, Indicator, Selection, moment
 from ..storage import Columns, PointQuery, StageCounts, Steps, StoreSnapshot, add_up
-from .fetch import QueryGroup, add_up_steps, fetch, fetch_steps, points_with_key
+from .fetch import QueryGroup, SharedPoints, add_up_steps, fetch, fetch_steps, points_with_key
 from .frames import frame, stage_frame, with_step_times
 
 EXCESS_COLUMNS = ("stage", "bad_mean_seconds", "good_mean_seconds", "excess_seconds", "share")
@@ -149,6 +149,9 @@ def _mean_seconds(microseconds: float, requests: float) -> float:
 
 def failed_series(snapshot: StoreSnapshot, selection: Selection) -> Ints:
     """Return the ids of the series with failed requests, and of their totals."""
+    if isinstance(snapshot.points, SharedPoints):
+        # One read for all services.
+        selection = replace(selection, service=None)
 
     def read() -> Ints:
         table = schema.series

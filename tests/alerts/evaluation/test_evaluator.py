@@ -11,18 +11,20 @@ import pytest
 from sqlalchemy import select
 
 from stagelens.alerts.delivery.channels import ChannelEntry
+from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.delivery.message_text import headline
+from stagelens.alerts.evaluation.alert_rules import describe_burn
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.evaluation.slo_status import measure_slo
+from stagelens.alerts.evaluation.slo_status import Measurement, measure_slo
 from stagelens.alerts.incidents import journal
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.objectives.slo_file import Definitions, LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.alerts.schema import metadata, outbox
 from stagelens.analysis.burn_rate import Onset, find_onset
-from stagelens.analysis.policies import default_burn_rate_policy
+from stagelens.analysis.policies import BurnRatePolicy, default_burn_rate_policy
 from stagelens.core.code_stack import CodeFrame, stack_key
-from stagelens.store import Store
+from stagelens.store import Reader, Store
 from tests.alerts.traffic import Code, Traffic
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -299,6 +301,43 @@ def test_an_slo_error_does_not_stop_other_slos(
         evaluator.tick(replace(DEFINITIONS, slos=(broken, LATENCY)), now)
 
     assert [incident.name for incident in read(store)] == ["magika-latency"]
+
+
+def test_an_slo_without_new_data_is_evaluated_once_a_minute(
+    store: Store, traffic: Traffic, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[datetime] = []
+
+    def evaluate(_read: Reader, _slo: Slo, _policy: BurnRatePolicy, at: datetime, **_: Any) -> None:
+        evaluated.append(at)
+
+    monkeypatch.setattr("stagelens.alerts.evaluation.evaluator.evaluate_slo", evaluate)
+    evaluator = Evaluator(store, "me", lease_seconds=30)
+    start = now.replace(second=0)
+    traffic(start - MINUTE, MINUTE, {1: FAST})
+    ticks(evaluator, start, MINUTE)
+    assert evaluated == [start]
+    traffic(start - MINUTE, timedelta(seconds=10), {1: FAST})
+    ticks(evaluator, start + timedelta(seconds=50), MINUTE)
+    assert evaluated[1:] == [start + timedelta(seconds=50), start + MINUTE]
+
+
+def test_the_evidence_of_a_long_incident_is_read_again_less_often(
+    traffic: Traffic, evaluator: Evaluator, now: datetime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traffic(now - HOUR, HOUR, {1: FAST})
+    traffic(now, 22 * MINUTE, {1: SLOW})
+    ticks(evaluator, now, 20 * MINUTE)
+    read_at: list[datetime] = []
+
+    def describe(read: Reader, measured: Measurement, at: datetime, **options: Any) -> Finding | None:
+        read_at.append(at)
+        return describe_burn(read, measured, at, **options)
+
+    monkeypatch.setattr("stagelens.alerts.evaluation.alert_rules.describe_burn", describe)
+    ticks(evaluator, now + 20 * MINUTE, 2 * MINUTE)
+    # Every minute, of twelve evaluations.
+    assert len(read_at) in (1, 2)
 
 
 def test_the_reader_returns_the_state_of_each_slo(store: Store, traffic: Traffic, now: datetime, tmp_path: Any) -> None:
