@@ -202,7 +202,8 @@ def learn_group(
     if at - start < policy.reference.least:
         return None
     served: dict[int, int] = {}
-    reference = learn_reference_by_day(policy, lambda: _days(read, group, (start, at), served))
+    sums = to_minute_histograms(read.sums(select_minutes(group, start, at)))
+    reference = learn_reference_by_day(policy, lambda: _days(read, group, (start, at), served), sums)
     if reference is None or sum(served.values()) < busy / timedelta(minutes=1):
         return None
     known = list(_spent(read, group, start, at))

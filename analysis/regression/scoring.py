@@ -166,17 +166,22 @@ def _plain(values: Floats) -> tuple[float, ...]:
     return tuple(float(f"{value:.6g}") for value in values)
 
 
-def learn_reference_by_day(policy: TailPolicy, days: Callable[[], Iterable[MinuteHistograms]]) -> Reference | None:
+def learn_reference_by_day(
+    policy: TailPolicy,
+    days: Callable[[], Iterable[MinuteHistograms]],
+    sums: MinuteHistograms | None = None,
+) -> Reference | None:
     """Learn a reference from the minutes of the last days.
 
     Args:
         policy: Policy of the regression statistics.
-        days: Function that returns the days, oldest first; called twice, for thresholds and for counts.
+        days: Function that returns the days, oldest first; called for the counts, and without *sums* for the thresholds, too.
+        sums: Sums over all days, as one minute.
 
     Returns:
         The reference; None if there is too little data.
     """
-    total, own = total_histograms(days())
+    total, own = total_histograms(days() if sums is None else [sums])
     rows = rows_of(policy, total, own)
     joined: TailCounts | None = None
     for day in days():
@@ -384,7 +389,7 @@ class AlarmState:
 
     def to_json(self) -> str:
         """Return the alarm state as JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> AlarmState:

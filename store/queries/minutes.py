@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any, Literal
@@ -25,7 +25,7 @@ from .. import schema
 from ..points import Floats, Ints
 from ..selection import Selection, moment
 from ..storage import Columns, PointQuery, Steps, StoreSnapshot
-from .fetch import QueryGroup, fetch_exact
+from .fetch import QueryGroup, fetch, fetch_exact
 
 Dimension = Literal["", "route", "model", "version"]
 DIMENSIONS: tuple[Dimension, ...] = ("", "route", "model", "version")
@@ -100,6 +100,11 @@ class MinuteQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return _minutes(snapshot, selection)
 
+    def sums(self, selection: Selection) -> MinuteCounts:
+        """Return the sum of `minutes` over all of *selection*, as the counts of one minute; reads the coarsest buckets."""
+        with self._snapshot() as snapshot:
+            return _sums(snapshot, selection)
+
     def spent(self, selection: Selection, step: timedelta) -> SpentCounts:
         """Return the time spent in each stage, in steps of whole minutes, with the resolution of `minutes`."""
         with self._snapshot() as snapshot:
@@ -158,6 +163,16 @@ def _minutes(snapshot: StoreSnapshot, selection: Selection) -> MinuteCounts:
     return MinuteCounts(selection.seconds[0] // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
 
 
+def _sums(snapshot: StoreSnapshot, selection: Selection) -> MinuteCounts:
+    start = selection.seconds[0]
+    # Without the time of which no minutes are retained.
+    kept_from = next(tier.kept_from for tier in snapshot.tiers if tier.seconds == MINUTE)
+    retained = replace(selection, start=max(selection.start, moment(kept_from)))
+    columns = fetch(snapshot, PointQuery(retained, (REQUEST_DURATION, STAGE_DURATION)))
+    cells = _count_everything(columns, Steps(start, None), 1)
+    return MinuteCounts(start // MINUTE, cells.index, cells.whole, cells.stages, cells.parts)
+
+
 def _spent(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> SpentCounts:
     width = round(step.total_seconds())
     cells = _count_selection(snapshot, selection, STAGE_TIME, width)
@@ -168,7 +183,10 @@ def _spent(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> Sp
 
 def _count_selection(snapshot: StoreSnapshot, selection: Selection, metric: str, width: int) -> _GroupCounts:
     columns, steps = fetch_exact(snapshot, PointQuery(selection, (REQUEST_DURATION, metric)), width)
-    length = _step_count(*selection.seconds, width)
+    return _count_everything(columns, steps, _step_count(*selection.seconds, width))
+
+
+def _count_everything(columns: Columns, steps: Steps, length: int) -> _GroupCounts:
     everything = Group("")
     found = dict(_count_groups(columns, steps, length, {everything: np.unique(columns.series)}))
     empty = np.zeros((length, 0), np.int64)
@@ -244,7 +262,11 @@ def _count_points(columns: Columns, points: Ints, place: Ints, length: int) -> _
     lengths = columns.buckets.lengths[points]
     firsts = columns.buckets.offsets[points]
     entry = np.arange(int(lengths.sum())) + np.repeat(firsts - np.cumsum(lengths) + lengths, lengths)
-    index, bucket = np.unique(columns.buckets.index[entry], return_inverse=True)
+    found = columns.buckets.index[entry]
+    low = int(found.min(initial=0))
+    present = np.zeros(int(found.max(initial=0)) - low + 1, bool)
+    present[found - low] = True
+    index, bucket = np.flatnonzero(present) + low, (np.cumsum(present) - 1)[found - low]
     slots, slot = np.unique(np.append(place[points] // length, 0), return_inverse=True)
     row = slot[:-1] * length + place[points] % length
     cell = np.repeat(row, lengths) * len(index) + bucket

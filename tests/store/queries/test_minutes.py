@@ -123,3 +123,13 @@ def test_groups_are_listed_while_they_serve(counted: Site) -> None:
     assert set(groups) == GROUPS | {Group("wide", environment="stage")}
     assert groups[SHOP] == min(groups[group] for group in of_shop)
     assert counted.store.read.groups(window.end + timedelta(days=1)) == {}
+
+
+@pytest.mark.parametrize("group", sorted(GROUPS, key=repr))
+def test_the_sums_equal_those_of_all_minutes(counted: Site, group: Group) -> None:
+    minutes, sums = (getattr(counted.store.read, name)(of(counted, group)) for name in ("minutes", "sums"))
+
+    assert sums.index.tolist() == minutes.index.tolist()
+    assert sums.total.tolist() == [minutes.total.sum(axis=0).tolist()]
+    assert sums.stages == minutes.stages
+    assert sums.own.tolist() == minutes.own.sum(axis=1, keepdims=True).tolist()
