@@ -6,7 +6,7 @@ finding for notifications: onset, stages, release and links.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -16,6 +16,7 @@ from ...analysis.comparison import compare_failures
 from ...analysis.policies import BurnRatePolicy, NoData
 from ...analysis.regression.verdict import is_near_onset
 from ...store import Reader, Selection
+from ...store.schema import storable_name
 from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic, SharedAttribute
 from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
@@ -267,6 +268,34 @@ def absence_causes(slos: Iterable[Slo]) -> dict[str, Slo]:
     return found
 
 
+class DueCauses:
+    """Selects the causes to evaluate: those with new data, and all others once a minute, because their windows move on."""
+
+    def __init__(self) -> None:
+        self._evaluated: dict[str, tuple[Hashable, datetime]] = {}
+
+    def is_due(self, cause: str, about: Hashable, data: tuple[int, int] | None, now: datetime) -> bool:
+        """Return whether to evaluate *cause* at *now*, which then counts as evaluated.
+
+        Args:
+            cause: The cause.
+            about: What else the verdict depends on.
+            data: Revision and end of the data of its service, see `Reader.revisions`; None without relevant data.
+            now: Time of the evaluation.
+        """
+        revision, end = data or (0, 0)
+        state = about, revision, now.replace(second=0, microsecond=0)
+        known, evaluated_at = self._evaluated.get(cause, (None, now))
+        if known == state and end <= evaluated_at.timestamp():
+            return False
+        self._evaluated[cause] = state, now
+        return True
+
+    def clear(self) -> None:
+        """Make all causes due, because the results of an evaluation were lost."""
+        self._evaluated.clear()
+
+
 class AbsenceRule:
     """Alert rule for missing traffic: fires when a service with an SLO receives no requests at a time when it usually does.
 
@@ -274,14 +303,14 @@ class AbsenceRule:
         read: The store's queries.
         policy: Conditions under which missing traffic is an incident.
         burn_rates: Policy that defines when collector data are stale and when an incident is abandoned.
+        due_causes: Times of evaluations.
     """
 
-    def __init__(self, read: Reader, policy: NoData, burn_rates: BurnRatePolicy) -> None:
+    def __init__(self, read: Reader, policy: NoData, burn_rates: BurnRatePolicy, due_causes: DueCauses) -> None:
         self._read = read
         self._policy = policy
         self._burn_rates = burn_rates
-        # Minute in which each cause without an open incident was last evaluated: finer steps are not worth their reads.
-        self._evaluated: dict[str, int] = {}
+        self._due_causes = due_causes
 
     def __call__(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
@@ -290,7 +319,13 @@ class AbsenceRule:
         if self._policy.severity == "none":
             return
         with self._read.together() as read:
+            revisions = read.revisions()
             for cause, slo in absence_causes(definitions.slos).items():
+                # New data matter to an open incident only.
+                data = revisions.get(storable_name(slo.service)) if cause in before else None
+                if not self._due_causes.is_due(cause, cause in before, data, now):
+                    yield cause, no_verdict
+                    continue
                 yield (
                     cause,
                     partial(
@@ -307,10 +342,6 @@ class AbsenceRule:
     def _evaluate_slo(
         self, read: Reader, cause: str, slo: Slo, now: datetime, *, before: Finding | None, url: str
     ) -> Verdict | None:
-        minute = int(now.timestamp()) // 60
-        if before is None and self._evaluated.get(cause) == minute:
-            return None
-        self._evaluated[cause] = minute
         if _requests(read, slo, now - self._policy.after, now):
             return Verdict(cause, None)
         if self._read.stale_since(now, self._burn_rates.stale) is not None:

@@ -35,9 +35,8 @@ from ..incidents.lifecycle import (
 )
 from ..incidents.notification_rules import IncidentUpdate, decide_notifications
 from ..incidents.silences import active_silences, delete_old_silences, silence_reason
-from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
-from .alert_rules import AbsenceRule, AlertRule, Verdict, cause_of_slo, evaluate_slo, no_verdict
+from .alert_rules import AbsenceRule, AlertRule, DueCauses, Verdict, cause_of_slo, evaluate_slo, no_verdict
 from .backtest import find_missed_incidents, write_missed_incident
 
 log = logging.getLogger(__name__)
@@ -46,10 +45,6 @@ T = TypeVar("T")
 LEASE = "evaluate"
 # Share of the lease's validity after which it is renewed, because evaluating many SLOs on a slow store takes long.
 _RENEW_SHARE = 1 / 3
-
-
-# The SLO, whether an incident is open, the revision of the service, and the minute.
-_EvaluatedState = tuple[Slo, bool, int, int]
 
 
 class Evaluator:
@@ -81,11 +76,10 @@ class Evaluator:
         self._lease_seconds = lease_seconds
         self._policy = policy or default_burn_rate_policy()
         self._incident_policy = incident_policy or default_incident_policy()
-        absences = AbsenceRule(store.read, self._incident_policy.no_data, self._policy)
+        self._due_causes = DueCauses()
+        absences = AbsenceRule(store.read, self._incident_policy.no_data, self._policy, self._due_causes)
         self._rules: tuple[AlertRule, ...] = (self._slos, absences, *rules)
         self._stopwatch = stopwatch
-        # State and time of the last evaluation of each SLO, by cause.
-        self._evaluated: dict[str, tuple[_EvaluatedState, float]] = {}
         self._described_at: dict[str, datetime] = {}
 
     def tick(self, definitions: Definitions, now: datetime) -> list[IncidentUpdate]:
@@ -115,10 +109,10 @@ class Evaluator:
             )
         except BaseException:
             # Nothing was written, so the next tick evaluates all SLOs again.
-            self._evaluated.clear()
+            self._due_causes.clear()
             raise
         if broken:
-            self._evaluated.clear()
+            self._due_causes.clear()
             raise broken[0]
         return written
 
@@ -137,13 +131,9 @@ class Evaluator:
             revisions = read.revisions()
             for slo in definitions.slos:
                 cause = cause_of_slo(slo)
-                revision, end = revisions.get(storable_name(slo.service), (0, 0))
-                state = slo, cause in before, revision, int(now.timestamp()) // 60
-                known, evaluated_to = self._evaluated.get(cause, (None, 0.0))
-                # Without new data an SLO is evaluated again once a minute, because its windows move on.
-                if known == state and end <= evaluated_to:
-                    yield cause, no_verdict
-                else:
+                if self._due_causes.is_due(
+                    cause, (slo, cause in before), revisions.get(storable_name(slo.service)), now
+                ):
                     yield (
                         cause,
                         partial(
@@ -157,7 +147,8 @@ class Evaluator:
                             described_at=self._described_at,
                         ),
                     )
-                    self._evaluated[cause] = state, now.timestamp()
+                else:
+                    yield cause, no_verdict
 
     def _evaluate_all(
         self, definitions: Definitions, now: datetime, before: Mapping[str, Finding], broken: list[Exception]
