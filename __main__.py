@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Poll interval of the main thread, which handles signals that were delivered to other threads. [seconds]
 _LOOK_SECONDS = 0.5
+# Interval at which free memory is returned to the system. [seconds]
+_TRIM_SECONDS = 60.0
 # Modules of the server extra that are required to collect and report a run.
 _OF_THE_SERVER = ("alembic", "dash", "numpy", "pandas", "pydantic", "rich", "sqlalchemy", "starlette", "uvicorn")
 
@@ -200,7 +203,7 @@ def _add_user(name: str, environment: Mapping[str, str]) -> int:
 
 def _serve(command: str, environment: Mapping[str, str]) -> int:
     """Run the server components of *command* until SIGTERM or Ctrl-C, then stop them in reverse order."""
-    from .collector.allocator import reduce_gc_frequency, return_freed_memory  # noqa: PLC0415
+    from .collector.allocator import reduce_gc_frequency, return_freed_memory, trim_heap  # noqa: PLC0415
     from .collector.config import CollectorConfig  # noqa: PLC0415
     from .core import logs  # noqa: PLC0415 - imports json and urllib, which `run` does not need
     from .store.store_factory import open_store, single_instance_lock, store_locations  # noqa: PLC0415
@@ -223,8 +226,11 @@ def _serve(command: str, environment: Mapping[str, str]) -> int:
         reduce_gc_frequency()
         output.print_lines(f"stagelens {__version__}", *lines)
         # With a timeout: another thread may receive the signal, and only this thread can handle it.
+        trim_at = 0.0
         while not stopped.wait(_LOOK_SECONDS):
-            pass
+            if time.monotonic() >= trim_at:
+                trim_heap()
+                trim_at = time.monotonic() + _TRIM_SECONDS
         output.print_lines("stagelens: stopping; accepted data is stored first")
     return 0
 
