@@ -1,8 +1,8 @@
 """Make the store of a whole fleet, for benchmarks and tests of pages at size.
 
-    python benchmarks/fleet.py FOLDER [--services N] [--days D] [--fine-days F]
+    python benchmarks/fleet.py FOLDER [--services N] [--days D] [--fine-days F] [--present]
 
-FOLDER gets `fleet.db`, an SQLite store that ends at `NOW`, and `slo.yaml`, with an objective for each service. D days are in the
+FOLDER gets `fleet.db`, an SQLite store that ends at `NOW` or at the present time, and `slo.yaml`, with an objective for each service. D days are in the
 tiers of hours and coarser, F of them in those of minutes, and an eighth of F in steps of 10 s. Each service has a new version every ten
 days, and failed requests on one day of four. All buckets are drawn from one pool of histograms, in which the coarser ones are sums of
 the finer ones. SQLite joins the pool with the buckets and inserts the rows in the order of their key, without a Python object
@@ -53,18 +53,20 @@ class Fleet:
 
     Args:
         services: Number of services.
-        days: Number of whole days with data, before the day of `NOW`.
+        days: Number of whole days with data, before the day of *end*.
         fine_days: Number of days in the tiers of minutes; an eighth of it is in the finest tier.
+        end: End of the data. [Unix seconds]
     """
 
     services: int = 40
     days: int = 30
     fine_days: int = 8
+    end: int = NOW
 
     @property
     def start(self) -> int:
         """Start of the first day, in Unix seconds."""
-        return floor_to(NOW, DAY) - self.days * DAY
+        return floor_to(self.end, DAY) - self.days * DAY
 
     def name(self, service: int) -> str:
         """Return the name of the service number *service*."""
@@ -76,7 +78,7 @@ class Fleet:
         if tier >= HOUR:
             return self.start
         kept = self.fine_days * DAY if tier >= MINUTE else self.fine_days * DAY // 8
-        return max(self.start, floor_to(NOW - kept, HOUR))
+        return max(self.start, floor_to(self.end - kept, HOUR))
 
     def series_by_day(self, service: int) -> Iterator[tuple[int, Series]]:
         """Yield each day, by its start in Unix seconds, and the series with requests on it."""
@@ -93,23 +95,23 @@ def make(folder: Path, fleet: Fleet) -> Store:
     for suffix in ("", "-wal", "-shm", ".lock"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     (folder / "slo.yaml").write_text(_objectives(fleet))
-    store = open_store(folder)
+    store = open_store(folder, fleet.end)
     for service in range(fleet.services):
-        at = datetime.fromtimestamp(NOW, UTC) - timedelta(days=(service * 7) % max(fleet.days, 1))
+        at = datetime.fromtimestamp(fleet.end, UTC) - timedelta(days=(service * 7) % max(fleet.days, 1))
         store.add_event(Event(at, fleet.name(service), "deploy", "rollout", "A new version"))
     store.write([Batch("fleet", instance="fleet/1")])
     filling = _Filling(fleet)
     owners = filling.add_series(store)
     store.close()
     filling.insert(path, owners)
-    store = open_store(folder)
+    store = open_store(folder, fleet.end)
     filling.finish(store)
     return store
 
 
-def open_store(folder: Path) -> Store:
-    """Open the store in *folder*; its time is `NOW`."""
-    return Store.open(f"sqlite:///{folder / 'fleet.db'}", clock=lambda: NOW)
+def open_store(folder: Path, now: int = NOW) -> Store:
+    """Open the store in *folder*; its time is *now*."""
+    return Store.open(f"sqlite:///{folder / 'fleet.db'}", clock=lambda: now)
 
 
 def _objectives(fleet: Fleet) -> str:
@@ -151,7 +153,7 @@ class _Filling:
             for service in range(self._fleet.services):
                 for day, series in self._fleet.series_by_day(service):
                     days.append(_Day(day, series, index.intern(connection, series, day)))
-            index.widen(connection, [(day.ids.series_id, min(day.start + DAY, NOW) - 10) for day in days])
+            index.widen(connection, [(day.ids.series_id, min(day.start + DAY, self._fleet.end) - 10) for day in days])
         return days
 
     def insert(self, path: Path, days: list[_Day]) -> None:
@@ -178,7 +180,9 @@ class _Filling:
         rows: list[tuple[int, ...]] = []
         for day in days:
             for tier in TIERS:
-                buckets = np.arange(max(day.start, self._fleet.kept_from(tier)), _end(tier, day.start), tier)
+                buckets = np.arange(
+                    max(day.start, self._fleet.kept_from(tier)), _end(tier, day.start, self._fleet.end), tier
+                )
                 draws = self._draws(tier, buckets, crc32(repr((day.series, day.start)).encode()))
                 self._count(tier, buckets, draws)
                 ids = (day.ids.series_id, day.ids.total_id)
@@ -225,7 +229,7 @@ class _Filling:
             for tier in TIERS:
                 values = {
                     "kept_from": self._fleet.kept_from(tier),
-                    "watermark": _watermark(tier) if tier > TIERS[0] else 0,
+                    "watermark": _watermark(tier, self._fleet.end) if tier > TIERS[0] else 0,
                 }
                 connection.execute(update(schema.rollups).where(schema.rollups.c.tier == tier).values(**values))
 
@@ -242,13 +246,13 @@ def _bytes_by_draw(pool: Pool) -> Ints:
     return sizes.reshape(-1, len(KINDS)).sum(axis=1)
 
 
-def _watermark(tier: int) -> int:
-    return floor_to(NOW - MINUTE, tier)
+def _watermark(tier: int, end: int) -> int:
+    return floor_to(end - MINUTE, tier)
 
 
-def _end(tier: int, day: int) -> int:
+def _end(tier: int, day: int, end: int) -> int:
     """Return the end of the buckets of *tier* on the day that starts at *day*."""
-    return min(day + DAY, NOW if tier == TIERS[0] else _watermark(tier))
+    return min(day + DAY, end if tier == TIERS[0] else _watermark(tier, end))
 
 
 def main() -> None:
@@ -258,10 +262,11 @@ def main() -> None:
     parser.add_argument("--services", type=int, default=Fleet().services)
     parser.add_argument("--days", type=int, default=Fleet().days)
     parser.add_argument("--fine-days", type=int, default=Fleet().fine_days)
+    parser.add_argument("--present", action="store_true", help="end the data now, for a server with the real clock")
     options = parser.parse_args()
     options.folder.mkdir(parents=True, exist_ok=True)
-    began = time.process_time()
-    store = make(options.folder, Fleet(options.services, options.days, options.fine_days))
+    began, end = time.process_time(), int(time.time()) if options.present else NOW
+    store = make(options.folder, Fleet(options.services, options.days, options.fine_days, end))
     tiers: Mapping[int, int] = {tier.seconds: tier.rows for tier in store.read.storage().tiers}
     store.close()
     size = (options.folder / "fleet.db").stat().st_size / 1e9

@@ -1,11 +1,13 @@
 """What each part takes on its own, idle and with 300 agents and a reader, and how long it takes to end: for the chart's requests.
 
     python benchmarks/footprint.py [--agents N] [--seconds N] [--mode split|single]
+    python benchmarks/footprint.py --data FOLDER [--seconds N]
 
 The parts run as processes of their own over one PostgreSQL (`split`), all started at the same moment over an empty database,
 as a cluster starts them; then as one over an SQLite file (`single`). Agents post every 10 s what traffic.points() makes: 11
 series each, gzip; a reader opens a page every two seconds. CPU is the share of one core that the process takes; memory is its
-resident set at the end, and its peak.
+resident set at the end, and its peak. With `--data`, only the idle server is measured, over the store and the objectives that
+`python benchmarks/fleet.py FOLDER --present` made, after it settled for two minutes. The server writes to that store.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from ingesting.processes import free_port
 
 from tests.support.postgresql_server import find_programs, postgresql
 
-IDLE_SECONDS, SETTLE_SECONDS = 20, 10
+IDLE_SECONDS, SETTLE_SECONDS, FLEET_SETTLE_SECONDS = 20, 10, 120
 SLOS = "slos:\n" + "".join(
     f"  - {{name: shop-{number}, service: shop-{number}, objective: 0.99, threshold: 250ms, window: 30d}}\n"
     for number in range(5)
@@ -67,7 +69,8 @@ class Part:
 def started(folder: Path, database: str, names: list[str]) -> Generator[tuple[list[Part], str, str]]:
     """Start all at the same moment; give them, and where the collector and the dashboard are."""
     ports = {key: str(free_port()) for key in ("COLLECTOR_PORT", "DASHBOARD_PORT")}
-    (folder / "slo.yaml").write_text(SLOS)
+    if not (folder / "slo.yaml").exists():
+        (folder / "slo.yaml").write_text(SLOS)
     parts: list[Part] = []
     for name in names:
         own = {f"STAGELENS_{key}": port for key, port in ports.items()}
@@ -140,7 +143,11 @@ def main() -> None:
     parser.add_argument("--agents", type=int, default=300, help="how many post every 10 s (default 300)")
     parser.add_argument("--seconds", type=float, default=60, help="for how long (default 60)")
     parser.add_argument("--mode", choices=("split", "single"), help="only this one (default both)")
+    parser.add_argument("--data", type=Path, help="folder of a fleet, on which the server is idle")
     options = parser.parse_args()
+    if options.data is not None:
+        idle(options.data, options.seconds)
+        return
     if options.mode != "single":
         split(options.agents, options.seconds)
     if options.mode != "split":
@@ -170,6 +177,15 @@ def single(agents: int, seconds: float) -> None:
         started(Path(folder), f"sqlite:///{folder}/store.db", ["up"]) as (parts, collector, dashboard),
     ):
         measure(parts, collector, dashboard, agents, seconds)
+
+
+def idle(folder: Path, seconds: float) -> None:
+    """Measure the idle server with the data in *folder*."""
+    with started(folder, f"sqlite:///{folder.absolute()}/fleet.db", ["up"]) as (parts, _, _):
+        time.sleep(FLEET_SETTLE_SECONDS)
+        share, *_ = shares(parts, seconds)
+        memory = parts[0].mebibytes("VmRSS"), parts[0].mebibytes("VmHWM")
+    print(f"up         idle {share:5.2f} % {memory[0]:5.0f} MiB, peak {memory[1]:5.0f} MiB")
 
 
 if __name__ == "__main__":
