@@ -1,7 +1,7 @@
 """Ingestion of one request, over HTTP or gRPC: access control, body, batch, commit and response.
 
 The event loop only moves bytes. A body is inflated, decoded and validated in a worker thread and queued for the writer; the
-response is sent after the transaction was committed. Metrics need two steps: each body is parsed alone, then all bodies that
+response is sent after the transaction was committed. Metrics and spans need two steps: each body is parsed alone, then all bodies that
 arrived at the same time are validated together. Log records are counted and not stored.
 """
 
@@ -57,7 +57,7 @@ from ..server.body_reader import (
     identity,
 )
 from ..traces.columns import encode_spans
-from ..traces.span_reader import SpanReader
+from ..traces.span_reader import ParsedSpans, SpanReader
 from . import writer as committing
 from .points import PointReader, read_exports
 from .retained_traces import RetainedTraceReader
@@ -119,6 +119,16 @@ class ParsedMetrics:
         return Export(batch, reader.tally, self.named, self.size_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class ParsedTraces:
+    """A parsed export of spans, before the validation of its spans; `ParsedMetrics` explains the other fields."""
+
+    batch_id: str
+    spans: ParsedSpans
+    named: bool
+    size_bytes: int
+
+
 def read_export(  # noqa: PLR0917 - the export and its readers
     signal: Signal,
     media_type: str,
@@ -145,8 +155,7 @@ def read_export(  # noqa: PLR0917 - the export and its readers
     """
     if signal == "metrics":
         return validate_metrics([parse_metrics(media_type, body, name, correct)], window)[0]
-    batch, tally = _read_traces(batch_id(signal, body, name), media_type, body, window, spans, correct)
-    return Export(batch, tally, named=name is not None, size_bytes=len(body))
+    return decode_traces([parse_traces(media_type, body, name, spans, correct)], window, spans)[0]
 
 
 def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Correction | None = None) -> ParsedMetrics:
@@ -171,19 +180,40 @@ def validate_metrics(exports: Sequence[ParsedMetrics], window: TimeWindow) -> li
     return [export.validated(reader) for export, reader in zip(exports, readers, strict=True)]
 
 
-def _read_traces(  # noqa: PLR0917 - the export and its readers
-    number: str, media_type: str, body: bytes, window: TimeWindow, spans: SpanReader, correct: Correction | None
-) -> tuple[Batch, IngestResult]:
-    reader = RetainedTraceReader(window)
-    found, retained = spans.read(media_type, body, window, reader.tally, correct)
-    reader.read(retained)
-    return Batch(
-        id=number,
-        traces=reader.traces,
-        loads=reader.loads,
-        instance=_instance(item.resource for item in retained),
-        spans=encode_spans(found) if len(found.rows) else b"",
-    ), reader.tally
+def parse_traces(
+    media_type: str, body: bytes, name: str | None, spans: SpanReader, correct: Correction | None = None
+) -> ParsedTraces:
+    """Parse an inflated export of spans; arguments and errors are those of `read_export`."""
+    number = batch_id("traces", body, name)
+    return ParsedTraces(number, spans.parse(media_type, body, correct), name is not None, len(body))
+
+
+def decode_traces(exports: Sequence[ParsedTraces], window: TimeWindow, spans: SpanReader) -> list[Export]:
+    """Decode and validate *exports* together and return an `Export` for each; times must lie in *window*.
+
+    Raises:
+        TooLargeError: One export has more elements than allowed.
+        WireError: One export is malformed.
+    """
+    readers = [RetainedTraceReader(window) for _ in exports]
+    found = spans.finish([export.spans for export in exports], window, [reader.tally for reader in readers])
+    for reader, (_, retained) in zip(readers, found, strict=True):
+        reader.read(retained)
+    return [
+        Export(
+            Batch(
+                id=export.batch_id,
+                traces=reader.traces,
+                loads=reader.loads,
+                instance=_instance(item.resource for item in each.retained),
+                spans=encode_spans(each.spans) if len(each.spans.rows) else b"",
+            ),
+            reader.tally,
+            export.named,
+            export.size_bytes,
+        )
+        for export, reader, each in zip(exports, readers, found, strict=True)
+    ]
 
 
 def batch_id(signal: ExportSignal, body: bytes, name: str | None) -> str:
@@ -357,8 +387,10 @@ class IngestPipeline:
                     "metrics", request, *await self._receive(request, read, self._validate_metrics)
                 )
             case "traces":
-                read = functools.partial(self._read_traces, request)
-                return await self._commit_export("traces", request, *await self._receive(request, read, identity))
+                read = functools.partial(self._parse_traces, request)
+                return await self._commit_export(
+                    "traces", request, *await self._receive(request, read, self._decode_traces)
+                )
 
     async def _commit_export(
         self, signal: ExportSignal, request: IngestRequest, export: Export, onward: Sequence[Outgoing]
@@ -407,9 +439,11 @@ class IngestPipeline:
     def _validate_metrics(self, exports: Sequence[ParsedMetrics]) -> list[Export]:
         return validate_metrics(exports, self._window())
 
-    def _read_traces(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> Export:
-        window = self._window()
-        return read_export("traces", request.media_type, body, request.name, window, self._spans, admission.correct)
+    def _parse_traces(self, request: IngestRequest, admission: AdmittedClient, body: bytes) -> ParsedTraces:
+        return parse_traces(request.media_type, body, request.name, self._spans, admission.correct)
+
+    def _decode_traces(self, exports: Sequence[ParsedTraces]) -> list[Export]:
+        return decode_traces(exports, self._window(), self._spans)
 
     def _window(self) -> TimeWindow:
         now = int(self._clock())

@@ -313,12 +313,28 @@ def protobuf_scalar(value: AnyValue) -> Scalar | None:
             return None
 
 
+# Tag of `int_value` in AnyValue, and the size of one with a value from 128 to 16,383.
+_INT_TAG, _TWO_BYTE_INT = 0x18, 3
+
+
+def serialized_scalar(value: bytes) -> Scalar | None:
+    """Return the scalar in a serialized AnyValue; see `protobuf_scalar`.
+
+    Raises:
+        DecodeError: *value* is malformed.
+    """
+    # Most numbers are small, and parsing them as messages takes five times as long.
+    if len(value) == _TWO_BYTE_INT and value[0] == _INT_TAG and value[2] < _CONTINUES <= value[1]:
+        return value[1] & _BITS | value[2] << 7
+    return protobuf_scalar(AnyValue.FromString(value))
+
+
 # Bytes that may be read past the end of the last message.
-_PADDING = bytes(32)
+_PADDING = bytes(64)
 _SCANNED_VARINT_BYTES = 4
 _ONE = np.ones(1, np.int64)
-# Maximum number of elements of a repeated field, more than any point has attributes.
-_MOST_REPEATED = 64
+# Maximum number of elements of a repeated field; the default limit of the attributes of a span is 128.
+_MOST_REPEATED = 130
 _CONTINUES, _BITS = 0x80, 0x7F
 _MAX_VARINT_BYTES = 10
 
@@ -330,13 +346,17 @@ class Scan:
         data: All messages, each followed by a zero byte (which starts no field), and `_PADDING` at the end.
         at: Read position in each message; shape (n,).
         end: End of each message; shape (n,).
+
+    Attributes:
+        bytes: *data* as numbers.
+        words: The number in the eight bytes that start at each byte of *data*, little-endian.
     """
 
     def __init__(self, data: bytes, at: Ints, end: Ints) -> None:
         self.data, self.at, self._end = data, at, end
-        self._bytes = np.frombuffer(data, np.uint8)
-        # The eight bytes that start at each byte.
-        self._words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
+        self.bytes = np.frombuffer(data, np.uint8)
+        # The eight bytes that start at each byte. Only indexing is fast: `take` copies an array with overlapping elements.
+        self.words = np.ndarray((len(data) - 7,), "<u8", data, strides=(1,))
         self._last = len(data) - len(_PADDING)
         self._odd = np.zeros(len(at), bool)
 
@@ -357,37 +377,83 @@ class Scan:
         has = self._has(number, _FIXED64)
         if not has.any():
             return has, np.zeros(len(has), np.uint64)
-        value = np.where(has, self._words[self.at + 1], np.uint64(0))
+        value = np.where(has, self.words[self.at + 1], np.uint64(0))
         self._go(9 * has)
         return has, value
 
+    def skip_fixed32(self, number: int) -> None:
+        """Skip a fixed32 with a *number* from 16 to 2047, whose tag has two bytes."""
+        first, second = (number << 3 & _BITS) | _FIXED32 | _CONTINUES, number >> 4
+        self._go(6 * ((self.bytes[self.at] == first) & (self.bytes[self.at + 1] == second)))
+
+    def uint32(self, number: int) -> Ints:
+        """Decode a uint32 or an enumeration; return its value in each message, or 0."""
+        has = self._has(number, _VARINT)
+        if not has.any():
+            return np.zeros(len(has), np.int64)
+        value, size = self._varint(self.at, has)
+        self._go(has * (1 + size))
+        return np.where(has, value, 0)
+
     def sint32(self, number: int) -> Ints:
         """Decode a sint32; return its value in each message, or 0."""
-        has = self._has(number, _VARINT)
-        value, size = self._varint(has)
-        self._go(has * (1 + size))
-        return np.where(has, (value >> 1) ^ -(value & 1), 0)
+        value = self.uint32(number)
+        return (value >> 1) ^ -(value & 1)
 
     def contents(self, number: int) -> tuple[Ints, Ints]:
         """Decode a length-delimited field; return the start and end of its content."""
         has = self._has(number, _LENGTH_DELIMITED)
-        length, size = self._varint(has)
-        begin = np.minimum(self.at + has * (1 + size), self._last)
-        self._go(has * (1 + size + length))
+        if not has.any():
+            return self.at, self.at
+        length, size = self._varint(self.at, has)
+        if not has.all():
+            length, size = length * has, (1 + size) * has - 1
+        begin = np.minimum(self.at + 1 + size, self._last)
+        self._go(1 + size + length)
         return begin, self.at
+
+    def words_at(self, at: Ints, count: int) -> NDArray[np.uint64]:
+        """Return the *count* words, up to 6, that start at each position *at*; shape (count, n)."""
+        size = 8 * count
+        # Copying an element of many bytes is as fast as copying a word.
+        blocks = np.ndarray((len(self.data) - size + 1,), f"V{size}", self.data, strides=(1,))[at]
+        return blocks.view("<u8").reshape(-1, count).T.copy()
 
     def inside(self, number: int) -> Scan:
         """Return a scan of the embedded messages of field *number*; a missing message is empty."""
         return Scan(self.data, *self.contents(number))
 
+    def elements(self, number: int) -> tuple[Ints, Scan]:
+        """Return all elements of a repeated message as a scan, and the message that each belongs to."""
+        tag, at = number << 3 | _LENGTH_DELIMITED, self.at.copy()
+        message = np.flatnonzero(self._has(number, _LENGTH_DELIMITED))
+        here = at.take(message)
+        messages, begins, ends = [message[:0]], [here[:0]], [here[:0]]
+        for _ in range(_MOST_REPEATED):
+            if not len(message):
+                break
+            length, size = self._varint(here, message)
+            begin = np.minimum(here + (1 + size), self._last)
+            end = np.minimum(begin + length, self._last)
+            messages.append(message)
+            begins.append(begin)
+            ends.append(end)
+            more = self.bytes.take(end) == tag
+            if not more.all():
+                at[message] = end
+                message, end = message[more], end[more]
+            here = end
+        at[message] = here
+        self.at = at
+        return np.concatenate(messages), Scan(self.data, np.concatenate(begins), np.concatenate(ends))
+
     def skip(self, number: int) -> None:
         """Skip all elements of a repeated message."""
         for _ in range(_MOST_REPEATED):
-            has = self._has(number, _LENGTH_DELIMITED)
-            if not has.any():
+            begin = self.at
+            self.contents(number)
+            if self.at is begin:
                 return
-            length, size = self._varint(has)
-            self._go(has * (1 + size + length))
 
     def pieces(self, start: Ints, end: Ints) -> list[bytes]:
         """Return the bytes `[start, end)` of each message."""
@@ -395,21 +461,28 @@ class Scan:
         return [data[low:high] for low, high in zip(start.tolist(), end.tolist(), strict=True)]
 
     def _has(self, number: int, wire_type: int) -> Flags:
-        return self._bytes[self.at] == (number << 3 | wire_type)
+        return self.bytes.take(self.at) == (number << 3 | wire_type)
 
-    def _varint(self, has: Flags) -> tuple[Ints, Ints]:
-        """Return the varint of up to four bytes after the tag, and the size of the varint."""
-        first = self._bytes[self.at + 1].astype(np.int64)
-        more = has & (first >= _CONTINUES)
+    def _varint(self, at: Ints, which: Flags | Ints) -> tuple[Ints, Ints]:
+        """Return the varints of up to four bytes after the tags at the positions *at*, and their sizes.
+
+        Args:
+            at: Positions of tags.
+            which: Mask of the messages that have the field, or the message of each position.
+        """
+        first = self.bytes.take(at + 1).astype(np.int64)
+        more = first >= _CONTINUES
+        if which.dtype == np.bool_:
+            more &= which
         if not more.any():
             return first, _ONE
-        word, size = self._words[self.at + 1].view(np.int64), np.ones(len(first), np.int64)
+        word, size = self.words[at + 1].view(np.int64), np.ones(len(first), np.int64)
         value = first & _BITS
         for place in range(1, _SCANNED_VARINT_BYTES):
             value |= np.where(more, (word >> 8 * place & _BITS) << 7 * place, 0)
             size += more
             more = more & (word >> 8 * place & _CONTINUES != 0)
-        self._odd |= more
+        self._odd[more if which.dtype == np.bool_ else which[more]] = True
         return value, size
 
     def _go(self, step: Ints) -> None:

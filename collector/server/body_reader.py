@@ -123,7 +123,7 @@ SMALL_BYTES = 1024**2
 # Decoding a large body takes up to two seconds, and exporters time out after ten.
 _MAX_LARGE = 8
 # Inflated bytes that are decoded together; larger groups increase the latency without being faster.
-_MAX_TOGETHER_BYTES = 256 * 1024
+_MAX_TOGETHER_BYTES = 512 * 1024
 
 
 def identity(read: Sequence[T]) -> Sequence[T]:

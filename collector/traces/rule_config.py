@@ -14,7 +14,7 @@ prompts, responses and queries. Other attributes are never read.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Annotated, Any, NamedTuple
@@ -257,6 +257,13 @@ class IntervalRule(Section):
     from_event: Text = ""
     to_event: Text = ""
     unit: _Unit = "s"
+
+    def needs_only(self, attributes: Collection[str]) -> bool:
+        """Return whether a span with these *attributes* and no events may have the interval."""
+        if self.from_event or self.to_event:
+            return False
+        groups = (self.begins, self.ends) if self.begins else (self.lasts or self.until,)
+        return all(any(key in attributes for key in group) for group in groups)
 
     def faults(self) -> Iterator[Fault]:
         """Report a missing, an incomplete and a second position."""

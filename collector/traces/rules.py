@@ -9,6 +9,7 @@ case a result is computed twice.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -18,7 +19,8 @@ from ...core import names
 from ..ingest.validation import printable_text
 from ..otlp.model import Attributes, Scalar
 from .columns import Flag, Label
-from .rule_config import KINDS, MAX_MATCHED_CHARS, TEMPLATE, Rule, SpanCondition, SpanFacts
+from .rule_config import KINDS, MAX_MATCHED_CHARS, TEMPLATE, IntervalRule, Rule, SpanCondition, SpanFacts
+from .span_scan import SpanStrings
 
 _REQUESTS = ("server", "consumer")
 # Cached candidate rules by scope and kind, a few kilobytes each. [count]
@@ -37,6 +39,7 @@ class SpanMeaning:
         rule: Rule with measurements to read; None if there are none.
         measured: Names of the attributes to read for the rule.
         events: Names of the events to read for the rule.
+        eventless: Intervals of the rule that a span without events may have.
     """
 
     label: Label
@@ -44,6 +47,7 @@ class SpanMeaning:
     rule: Rule | None = None
     measured: frozenset[str] = frozenset()
     events: frozenset[str] = frozenset()
+    eventless: tuple[IntervalRule, ...] = ()
 
 
 class RuleSet:
@@ -99,8 +103,11 @@ class RuleSet:
         counted = span.attributes.get(names.COUNTED) is True
         label, flags = _label(rule, span), Flag.COUNTED if counted else 0
         measured, events = self._tells.get(id(rule), (frozenset[str](), frozenset[str]()))
-        measured &= span.attributes.keys()
-        return SpanMeaning(label, flags, rule, measured, events) if measured or events else SpanMeaning(label, flags)
+        measured = measured.intersection(span.attributes)
+        if not measured and not events:
+            return SpanMeaning(label, flags)
+        eventless = tuple(part for part in rule.parts if part.needs_only(measured))
+        return SpanMeaning(label, flags, rule, measured, events, eventless)
 
 
 def _label(rule: Rule, span: SpanFacts) -> Label:
@@ -147,7 +154,7 @@ MAX_SHAPES_BYTES, MAX_MEANINGS_BYTES = 8 * 1024**2, 24 * 1024**2
 MAX_REMEMBERED_BYTES = 8 * 1024
 # Memory of an entry and of each of its attributes, without texts. [bytes]
 _FIXED_BYTES, _ATTRIBUTE_BYTES = 400, 100
-MAX_PLACES = 20_000
+MAX_PLACES = 10_000
 
 
 class Shape:
@@ -221,6 +228,34 @@ class Shapes(dict[tuple[str, ...], Shape]):
         return shape
 
 
+class ScannedKinds:
+    """Rule results by the keys of `span_scan`; never cleared, only replaced.
+
+    Args:
+        rules: The rules in force.
+
+    Attributes:
+        strings: Numbers of the strings in the keys.
+        meanings: Rule results by key.
+    """
+
+    def __init__(self, rules: RuleSet) -> None:
+        self.strings = SpanStrings(rules.exact, rules.present)
+        self.meanings: dict[bytes, SpanMeaning] = {}
+        self._origins: dict[SpanOrigin, int] = {}
+        self._lock = threading.Lock()
+
+    def number_of(self, origin: SpanOrigin) -> int:
+        """Return the number of *origin* in the keys."""
+        with self._lock:
+            return self._origins.setdefault(origin, len(self._origins))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the object should be replaced."""
+        return self.strings.is_full or max(len(self._origins), len(self.meanings)) >= MAX_PLACES
+
+
 class RuleCache:
     """Cache of rule results.
 
@@ -236,8 +271,15 @@ class RuleCache:
         self.rules = rules
         self.shapes = Shapes(rules)
         self.meanings: dict[Key, SpanMeaning] = {}
+        self._scanned = ScannedKinds(rules)
         self._places: dict[tuple[str, tuple[tuple[str, Scalar], ...]], SpanOrigin] = {}
         self._bytes = 0
+
+    def scanned(self) -> ScannedKinds:
+        """Return the rule results of scanned spans."""
+        if self._scanned.is_full:
+            self._scanned = ScannedKinds(self.rules)
+        return self._scanned
 
     def place(self, scope: str, resource: Attributes) -> SpanOrigin:
         """Return the origin of spans of *scope* in a process with the attributes *resource*."""
@@ -268,6 +310,7 @@ class RuleCache:
         if size <= MAX_REMEMBERED_BYTES:
             if self._bytes + size > MAX_MEANINGS_BYTES:
                 self.meanings.clear()
+                self._scanned = ScannedKinds(self.rules)
                 self._bytes = 0
             self._bytes += size
             self.meanings[key] = found

@@ -1,20 +1,25 @@
 """Reader of span exports: decodes an ExportTraceServiceRequest into columns, and retained traces of Stagelens agents into spans.
 
-The protobuf message classes have the field numbers of OTLP, but fields that are rarely read stay bytes. Parsing with the generated
-classes takes a tenth of the time of reading a span; attribute access from Python takes most of it. Spans repeat their attributes, so
-only the relevant ones are read (`rules.RuleCache`), which halves the time.
+Spans are decoded together with numpy (`span_scan`); only spans that are new, odd or have measurements are parsed as messages, because
+attribute access from Python takes ten times as long as parsing. The message classes have the field numbers of OTLP, but fields that are
+rarely read stay bytes, and only the relevant attributes are read (`rules.RuleCache`).
 
 Source: opentelemetry/proto/trace/v1/trace.proto, opentelemetry/proto/collector/trace/v1/trace_service.proto.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from ...core import names
@@ -45,11 +50,13 @@ from ..otlp.model import (
     Scalar,
     SpanEvent,
 )
-from ..otlp.protobuf_encoding import check_bulk, protobuf_scalar, scalar_attributes
-from .columns import Spans, source_of
+from ..otlp.protobuf_encoding import check_bulk, scalar_attributes, serialized_scalar
+from .assembly import Ints
+from .columns import ROW, Rows, Spans, source_of
 from .rule_config import KINDS, Rule, built_in
-from .rules import Key, RuleCache, RuleSet, Shape, SpanMeaning, SpanOrigin
-from .span_validation import NO_SPAN, DecodedSpans, SpanMeasurements, validate_spans
+from .rules import Key, RuleCache, RuleSet, ScannedKinds, Shape, SpanMeaning, SpanOrigin
+from .span_scan import ScannedSpans, scan_spans
+from .span_validation import NO_SPAN, DecodedSpans, RawSpan, SpanMeasurements, validate_spans
 
 _F = descriptor_pb2.FieldDescriptorProto
 _BYTES, _TEXT, _NUMBER, _TIME = _F.TYPE_BYTES, _F.TYPE_STRING, _F.TYPE_INT32, _F.TYPE_FIXED64
@@ -77,13 +84,10 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str, bool]]] = {
     # The same message with ordered attributes.
     "WholeSpan": [],
     "Scope": [("name", 1, _TEXT, False)],
-    "ScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, "Span", True)],
+    # Spans are decoded in chunks.
+    "ScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, _BYTES, True)],
     "ResourceSpans": [("resource", 1, _BYTES, False), ("scope_spans", 2, "ScopeSpans", True)],
     "Request": [("resource_spans", 1, "ResourceSpans", True)],
-    # For large bodies, whose spans are parsed in chunks.
-    "LargeScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, _BYTES, True)],
-    "LargeResourceSpans": [("resource", 1, _BYTES, False), ("scope_spans", 2, "LargeScopeSpans", True)],
-    "LargeRequest": [("resource_spans", 1, "LargeResourceSpans", True)],
 }
 
 
@@ -97,12 +101,12 @@ def _classes() -> dict[str, Any]:
     file = descriptor_pb2.FileDescriptorProto(name="stagelens_lite.proto", package=_PACKAGE, syntax="proto3")
     for name, fields in _MESSAGES.items():
         message = file.message_type.add(name=name)
-        for field, number, kind, repeated in fields:
+        for key, number, kind, repeated in fields:
             added = message.field.add(
-                name=field, number=number, label=_F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
+                name=key, number=number, label=_F.LABEL_REPEATED if repeated else _F.LABEL_OPTIONAL
             )
             if kind == _MAP_TYPE:
-                entry = message.nested_type.add(name=f"{field.capitalize()}Entry", options=_ENTRY)
+                entry = message.nested_type.add(name=f"{key.capitalize()}Entry", options=_ENTRY)
                 entry.field.add(name="key", number=1, label=_F.LABEL_OPTIONAL, type=_TEXT)
                 entry.field.add(name="value", number=2, label=_F.LABEL_OPTIONAL, type=_BYTES)
                 added.type, added.type_name = _F.TYPE_MESSAGE, f".{_PACKAGE}.{name}.{entry.name}"
@@ -120,128 +124,259 @@ def _classes() -> dict[str, Any]:
 _made = _classes()
 # Created at run time, so their fields are not known to type checkers.
 LiteRequest: Any = _made["Request"]
-LiteLargeRequest: Any = _made["LargeRequest"]
 LiteSpan: Any = _made["Span"]
 LiteWholeSpan: Any = _made["WholeSpan"]
 LiteEvent: Any = _made["Event"]
 LiteStatus: Any = _made["Status"]
 
 
-# Memory of a body with two-byte elements once parsed: 20 MB at the first size; 40 MB at the second, with spans left serialized.
-# A larger body is scanned first.
+# Memory of a body with two-byte elements once parsed: 10 MB at the first size; 40 MB at the second. A larger body is scanned first.
 SMALL_BYTES, WALKED_BYTES = 256 * 1024, 1024 * 1024
-# Spans of a large body that are parsed at once; at most 32 MB in memory. [count, bytes]
-_SPANS_AT_ONCE, _BYTES_AT_ONCE = 1024, 4 * 1024 * 1024
+# Spans that are decoded at once; at most 32 MB in memory. [count, bytes]
+_SPANS_AT_ONCE, _BYTES_AT_ONCE = 2048, 4 * 1024 * 1024
+# Fewer spans are decoded faster one after the other. [count]
+_FEW_SPANS = 128
 # Common serialized Status values, and whether they are errors.
 _STATUS = {b"": False, b"\x18\x01": False, b"\x18\x02": True}
 
 
-def decode_protobuf(
-    body: bytes, meanings: RuleCache, correct: Correction | None
-) -> tuple[DecodedSpans, list[ResourceSpans]]:
-    """Decode a span export in protobuf.
+@dataclass(slots=True)
+class ParsedSpans:
+    """A parsed span export, whose last spans are not decoded yet, so that they can be decoded with those of other exports.
+
+    Args:
+        meanings: Cached rule results.
+        size_bytes: Size of the body.
+        read: The decoded spans; its sources include those of the serialized spans.
+        retained: Traces that Stagelens agents retained.
+        spans: Serialized spans, at most `_SPANS_AT_ONCE` and `_BYTES_AT_ONCE`.
+        origins: Origin of each serialized span.
+        spans_bytes: Size of *spans*.
+    """
+
+    meanings: RuleCache
+    size_bytes: int
+    read: DecodedSpans = field(default_factory=DecodedSpans)
+    retained: list[ResourceSpans] = field(default_factory=list[ResourceSpans])
+    spans: list[bytes] = field(default_factory=list[bytes])
+    origins: list[SpanOrigin] = field(default_factory=list[SpanOrigin])
+    spans_bytes: int = 0
+
+    def add(self, some: Sequence[bytes], origin: SpanOrigin) -> None:
+        """Add serialized spans of *origin*; decode the earlier ones if they are many."""
+        size = sum(map(len, some))
+        if len(self.spans) + len(some) > _SPANS_AT_ONCE or self.spans_bytes + size > _BYTES_AT_ONCE:
+            _decode_spans([self], self.meanings)
+        self.spans += some
+        self.origins += [origin] * len(some)
+        self.spans_bytes += size
+
+
+def parse_protobuf(body: bytes, meanings: RuleCache, correct: Correction | None) -> ParsedSpans:
+    """Parse a span export in protobuf.
 
     Args:
         body: Serialized ExportTraceServiceRequest.
         meanings: Cached rule results.
         correct: Function that corrects the attributes of each resource; None for no correction.
 
-    Returns:
-        The spans of all programs, and the traces that Stagelens agents retained.
-
     Raises:
         TooLargeError: The body has too many spans.
         WireError: The body is malformed.
     """
-    read = DecodedSpans()
-    retained: list[ResourceSpans] = []
-    try:
-        request, large = _parsed(body)
-        for number, item in enumerate(request.resource_spans):
+    found = ParsedSpans(meanings, len(body))
+    with _wire_errors(len(body)):
+        for item in _parsed(body).resource_spans:
             resource = scalar_attributes(Resource.FromString(item.resource).attributes)
             if correct is not None:
                 correct(resource)
             source = source_of(resource)
-            for at, scope in enumerate(item.scope_spans):
+            for scope in item.scope_spans:
                 if scope.scope.name == names.SCOPE:
-                    # Parsed again, because a map does not keep the order of attributes.
-                    large = large or LiteLargeRequest.FromString(body)
-                    spans = _chunks(large.resource_spans[number].scope_spans[at].spans, LiteWholeSpan)
-                    retained.append(
-                        ResourceSpans(resource, [_protobuf_retained_span(span) for some in spans for span in some])
-                    )
+                    spans = [
+                        _protobuf_retained_span(LiteWholeSpan.FromString(each))
+                        for some in _chunks(scope.spans)
+                        for each in some
+                    ]
+                    found.retained.append(ResourceSpans(resource, spans))
                 elif scope.scope.name != names.KEPT_SCOPE:
-                    before = len(read.spans)
-                    place = meanings.place(scope.scope.name, resource)
-                    for some in _chunks(scope.spans, LiteSpan):
-                        _add_spans(some, read, meanings, place)
-                    read.sources.append(source)
-                    read.counts.append(len(read.spans) - before)
+                    origin = meanings.place(scope.scope.name, resource)
+                    for some in _chunks(scope.spans):
+                        found.add(some, origin)
+                    found.read.sources.append(source)
+                    found.read.counts.append(len(scope.spans))
+    return found
+
+
+@contextmanager
+def _wire_errors(size_bytes: int) -> Generator[None]:
+    """Turn errors of the parser into `WireError`."""
+    try:
+        yield
     except (DecodeError, UnicodeDecodeError) as error:
-        msg = f"the body is not a valid ExportTraceServiceRequest ({error}); it has {len(body)} bytes"
+        msg = f"the body is not a valid ExportTraceServiceRequest ({error}); it has {size_bytes} bytes"
         raise WireError(msg) from error
-    return read, retained
 
 
-def _parsed(body: bytes) -> tuple[Any, Any]:
-    """Return the parsed *body*, and for a large body the same message with serialized spans, else None."""
-    if len(body) <= SMALL_BYTES:
-        return LiteRequest.FromString(body), None
+def decode_together(parsed: Sequence[ParsedSpans]) -> None:
+    """Decode the serialized spans of all exports.
+
+    Raises:
+        TooLargeError: An export has too many attributes and events; all exports are unchanged.
+        WireError: An export is malformed; all exports are unchanged.
+    """
+    with _wire_errors(sum(each.size_bytes for each in parsed)):
+        # The rules may have changed between two exports.
+        for meanings in {id(each.meanings): each.meanings for each in parsed}.values():
+            _decode_spans([each for each in parsed if each.meanings is meanings and each.spans], meanings)
+
+
+def _parsed(body: bytes) -> Any:
+    """Return the parsed *body*, with serialized spans."""
     if len(body) > WALKED_BYTES:
-        check_bulk(body, LiteLargeRequest.DESCRIPTOR)
-    request = LiteLargeRequest.FromString(body)
-    items = request.resource_spans
-    count = len(items) + sum(len(scope.spans) + 1 for item in items for scope in item.scope_spans)
-    if count > MAX_OBJECTS:
-        msg = f"the body has {count} spans, scopes and resources, more than {MAX_OBJECTS}; send smaller batches"
-        raise BodyTooLargeError(msg)
-    return request, request
+        check_bulk(body, LiteRequest.DESCRIPTOR)
+    request = LiteRequest.FromString(body)
+    if len(body) > SMALL_BYTES:
+        items = request.resource_spans
+        count = len(items) + sum(len(scope.spans) + 1 for item in items for scope in item.scope_spans)
+        if count > MAX_OBJECTS:
+            msg = f"the body has {count} spans, scopes and resources, more than {MAX_OBJECTS}; send smaller batches"
+            raise BodyTooLargeError(msg)
+    return request
 
 
-def _chunks(found: Any, kind: Any) -> Iterator[Sequence[Any]]:
-    """Yield the spans *found* in chunks; serialized ones are parsed as *kind*."""
+def _chunks(found: Any) -> Iterator[Sequence[bytes]]:
+    """Yield the serialized spans *found* in chunks."""
     for first in range(0, len(found), _SPANS_AT_ONCE):
         some = found[first : first + _SPANS_AT_ONCE]
-        if not isinstance(some[0], bytes):
+        if sum(map(len, some)) <= _BYTES_AT_ONCE:
             yield some
-        elif sum(map(len, some)) <= _BYTES_AT_ONCE:
-            yield list(map(kind.FromString, some))
         else:
             for span in some:
                 if len(span) > _BYTES_AT_ONCE:
                     msg = f"a span has {len(span)} bytes, more than {_BYTES_AT_ONCE}; send fewer attributes per span"
                     raise BodyTooLargeError(msg)
-                yield [kind.FromString(span)]
+                yield [span]
 
 
-def _add_spans(some: Sequence[Any], read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> None:
-    """Add spans of one scope and process to *read*."""
-    first = len(read.spans)
-    read.traces += [span.trace_id for span in some]
-    read.spans += [span.span_id for span in some]
-    read.starts += [span.start for span in some]
-    read.ends += [span.end for span in some]
-    parents = [span.parent_id or NO_SPAN for span in some]
-    read.parents += parents
-    shapes, found, add = meanings.shapes, meanings.meanings, read.meanings.append
-    for row, (span, parent) in enumerate(zip(some, parents, strict=True), first):
-        attributes = span.attributes
-        names_of = tuple(attributes)
-        read.elements += len(names_of)
-        shape = shapes[names_of]
-        key: Key = (place, span.name, span.kind, parent == NO_SPAN, shape, shape.values(attributes))
-        meaning = found.get(key) or _learn_protobuf(meanings, key, shape, attributes)
-        add(meaning)
-        if _STATUS.get(span.status, True) and _is_error(span.status):
-            read.errors.append(row)
-        if meaning.rule is not None and (meaning.measured or span.events):
+def _decode_spans(parsed: Sequence[ParsedSpans], meanings: RuleCache) -> None:
+    """Decode the serialized spans of exports with the same rules."""
+    spans = [span for each in parsed for span in each.spans]
+    decoded = _decoded(spans, [origin for each in parsed for origin in each.origins], meanings)
+    ends = np.cumsum([len(each.spans) for each in parsed]).tolist()
+    bounds = list(pairwise((0, *ends)))
+    for each, (first, last) in zip(parsed, bounds, strict=True):
+        if each.read.elements + int(decoded.elements[first:last].sum()) > MAX_ELEMENTS:
+            msg = f"the body has more than {MAX_ELEMENTS} attributes and events; send smaller batches"
+            raise BodyTooLargeError(msg)
+    measured = [found.row for found in decoded.measurements]
+    for each, (first, last) in zip(parsed, bounds, strict=True):
+        read, some = each.read, slice(bisect_left(decoded.odd, first), bisect_left(decoded.odd, last))
+        read.elements += int(decoded.elements[first:last].sum())
+        read.meanings += decoded.meanings[first:last]
+        for found in decoded.measurements[bisect_left(measured, first) : bisect_left(measured, last)]:
+            found.row += read.count - first
+            read.measurements.append(found)
+        read.add(decoded.rows[first:last], [row - first for row in decoded.odd[some]], decoded.raw[some])
+        each.spans, each.origins, each.spans_bytes = [], [], 0
+
+
+class _Decoded(NamedTuple):
+    """Decoded spans of several exports.
+
+    Args:
+        rows: Ids, times and error flags; shape (n,).
+        odd: Numbers of the spans that were decoded alone, ascending.
+        raw: Content of these spans.
+        meanings: Rule result of each span.
+        measurements: Measured attributes and events.
+        elements: Number of attributes and events of each span; shape (n,).
+    """
+
+    rows: Rows
+    odd: Sequence[int]
+    raw: Sequence[RawSpan]
+    meanings: list[SpanMeaning]
+    measurements: list[SpanMeasurements]
+    elements: Ints
+
+
+def _decoded(spans: Sequence[bytes], origins: Sequence[SpanOrigin], meanings: RuleCache) -> _Decoded:
+    """Decode serialized *spans* with their *origins*."""
+    scanned = _scanned(spans, origins, meanings) if len(spans) >= _FEW_SPANS else None
+    if scanned is None:
+        rows, elements = np.zeros(len(spans), ROW), np.zeros(len(spans), np.int64)
+        odd, found = range(len(spans)), list[SpanMeaning | None]([None]) * len(spans)
+    else:
+        rows, elements, odd, found = scanned.spans.rows, scanned.spans.attributes, scanned.spans.odd, scanned.found
+    messages = {row: LiteSpan.FromString(spans[row]) for row, meaning in enumerate(found) if meaning is None}
+    elements[odd] = [len(messages[row].attributes) for row in odd]
+    unusual = set(odd)
+    for row, message in messages.items():
+        key, meaning = _meaning_of(message, origins[row], meanings)
+        found[row] = meaning
+        if scanned is not None and row not in unusual and key in meanings.meanings:
+            scanned.kinds.meanings[scanned.spans.keys[row]] = meaning
+    complete = [meaning for meaning in found if meaning is not None]
+    values = {} if scanned is None else scanned.measured_values(complete, messages)
+    measurements: list[SpanMeasurements] = []
+    for row, meaning in enumerate(complete):
+        if meaning.rule is None:
+            continue
+        attributes, events = values.get(row), list[bytes]()
+        if attributes is None:
+            span = messages.get(row) or LiteSpan.FromString(spans[row])
+            attributes, events = span.attributes, span.events
+        if meaning.measured or events:
+            elements[row] += len(events)
             numbers = _scalars(attributes, meaning.measured)
-            read.elements += len(span.events)
-            events = _protobuf_events(span.events, meaning.events) if meaning.events else []
-            read.measurements.append(SpanMeasurements(row, meaning.rule, numbers, events))
-    if read.elements > MAX_ELEMENTS:
-        msg = f"the body has more than {MAX_ELEMENTS} attributes and events; send smaller batches"
-        raise BodyTooLargeError(msg)
+            wanted = _protobuf_events(events, meaning.events) if meaning.events else []
+            parts = meaning.rule.parts if events else meaning.eventless
+            measurements.append(SpanMeasurements(row, meaning.rule, parts, numbers, wanted))
+    return _Decoded(rows, odd, [_raw_span(messages[row]) for row in odd], complete, measurements, elements)
+
+
+class _Scanned(NamedTuple):
+    """Scanned spans and their cached rule results; None for those that are new or odd."""
+
+    kinds: ScannedKinds
+    spans: ScannedSpans
+    found: list[SpanMeaning | None]
+
+    def measured_values(
+        self, meanings: Sequence[SpanMeaning], messages: Collection[int]
+    ) -> dict[int, dict[str, bytes]]:
+        """Return the serialized relevant attributes of the spans with measurements that have no events and no message."""
+        rows = [row for row, meaning in enumerate(meanings) if meaning.rule is not None and row not in messages]
+        eventless = np.array(rows, np.int64)
+        eventless = eventless[~self.spans.has_events[eventless]].tolist()
+        wanted = frozenset[str]().union(*{meanings[row].measured for row in eventless})
+        return self.spans.values_of(eventless, self.kinds.strings.attributes, wanted)
+
+
+def _scanned(spans: Sequence[bytes], origins: Sequence[SpanOrigin], meanings: RuleCache) -> _Scanned:
+    kinds = meanings.scanned()
+    numbers = {origin: kinds.number_of(origin) for origin in dict.fromkeys(origins)}
+    of_span = np.fromiter(map(numbers.__getitem__, origins), np.int64, len(spans))
+    scanned = scan_spans(spans, of_span, kinds.strings)
+    found = list(map(kinds.meanings.get, scanned.keys))
+    for row in scanned.odd:
+        found[row] = None
+    return _Scanned(kinds, scanned, found)
+
+
+def _raw_span(span: Any) -> RawSpan:
+    is_error = _is_error(span.status)
+    return RawSpan(span.trace_id, span.span_id, span.parent_id or NO_SPAN, span.start, span.end, is_error)
+
+
+def _meaning_of(span: Any, origin: SpanOrigin, meanings: RuleCache) -> tuple[Key, SpanMeaning]:
+    """Return the key and the rule result of the message *span*."""
+    attributes = span.attributes
+    shape = meanings.shapes[tuple(attributes)]
+    is_root = (span.parent_id or NO_SPAN) == NO_SPAN
+    key: Key = (origin, span.name, span.kind, is_root, shape, shape.values(attributes))
+    return key, meanings.meanings.get(key) or _learn_protobuf(meanings, key, shape, attributes)
 
 
 def _learn_protobuf(meanings: RuleCache, key: Key, shape: Shape, attributes: Mapping[str, bytes]) -> SpanMeaning:
@@ -251,8 +386,12 @@ def _learn_protobuf(meanings: RuleCache, key: Key, shape: Shape, attributes: Map
 
 def _scalars(attributes: Mapping[str, bytes], wanted: Iterable[str]) -> Attributes:
     """Return the scalars among the *wanted* serialized *attributes*, which must all be present."""
-    values = ((key, protobuf_scalar(AnyValue.FromString(attributes[key]))) for key in wanted)
-    return {key: value for key, value in values if value is not None}
+    found: Attributes = {}
+    for key in wanted:
+        value = serialized_scalar(attributes[key])
+        if value is not None:
+            found[key] = value
+    return found
 
 
 def _protobuf_events(found: Iterable[bytes], wanted: Collection[str]) -> list[SpanEvent]:
@@ -286,12 +425,10 @@ _KINDS = {f"SPAN_KIND_{kind.upper()}": number for number, kind in enumerate(KIND
 _MAX_UINT64 = 2**64 - 1
 
 
-def decode_json(
-    body: bytes, meanings: RuleCache, correct: Correction | None
-) -> tuple[DecodedSpans, list[ResourceSpans]]:
-    """Decode a span export in JSON; arguments, result and errors are those of `decode_protobuf`."""
-    read = DecodedSpans()
-    retained: list[ResourceSpans] = []
+def parse_json(body: bytes, meanings: RuleCache, correct: Correction | None) -> ParsedSpans:
+    """Decode a span export in JSON completely; arguments and errors are those of `parse_protobuf`."""
+    parsed = ParsedSpans(meanings, len(body))
+    read = parsed.read
     for item in objects(load(body), "resourceSpans"):
         resource = attributes(object_at(item, "resource"))
         if correct is not None:
@@ -301,17 +438,19 @@ def decode_json(
             name = string(object_at(scope, "scope"), "name")
             spans = objects(scope, "spans")
             if name == names.SCOPE:
-                retained.append(ResourceSpans(resource, [_json_retained_span(span) for span in spans]))
+                parsed.retained.append(ResourceSpans(resource, [_json_retained_span(span) for span in spans]))
             elif name != names.KEPT_SCOPE:
                 place = meanings.place(name, resource)
-                for span in spans:
-                    _add_json_span(span, read, meanings, place)
+                rows = np.zeros(len(spans), ROW)
+                raw = [_read_json_span(span, read.count + row, read, meanings, place) for row, span in enumerate(spans)]
+                read.add(rows, range(len(rows)), raw)
                 read.sources.append(source)
                 read.counts.append(len(spans))
-    return read, retained
+    return parsed
 
 
-def _add_json_span(node: Object, read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> None:
+def _read_json_span(node: Object, row: int, read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> RawSpan:
+    """Return the ids and times of the span *node*; add its rule result and measurements to *read*."""
     span, values = _json_retained_span(node), _values(node)
     parent = bytes.fromhex(span.parent_id) or NO_SPAN
     shape = meanings.shapes[tuple(values)]
@@ -323,18 +462,12 @@ def _add_json_span(node: Object, read: DecodedSpans, meanings: RuleCache, place:
     )
     if meaning.rule is not None:
         numbers = _without_none({name: values[name] for name in meaning.measured})
-        read.measurements.append(
-            SpanMeasurements(len(read.spans), meaning.rule, numbers, _json_events(node, meaning.events))
-        )
-    if span.error:
-        read.errors.append(len(read.spans))
-    read.traces.append(bytes.fromhex(span.trace_id))
-    read.spans.append(bytes.fromhex(span.span_id))
-    read.parents.append(parent)
-    # A negative time becomes a time far in the future, which validation rejects.
-    read.starts.append(span.start_ns & _MAX_UINT64)
-    read.ends.append(span.end_ns & _MAX_UINT64)
+        events = _json_events(node, meaning.events)
+        read.measurements.append(SpanMeasurements(row, meaning.rule, meaning.rule.parts, numbers, events))
     read.meanings.append(meaning)
+    trace, own = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
+    # A negative time becomes a time far in the future, which validation rejects.
+    return RawSpan(trace, own, parent, span.start_ns & _MAX_UINT64, span.end_ns & _MAX_UINT64, span.error)
 
 
 def _learn_json(meanings: RuleCache, key: Key, attributes: Attributes) -> SpanMeaning:
@@ -403,26 +536,47 @@ class SpanReader:
     def read(
         self, media_type: str, body: bytes, window: TimeWindow, tally: IngestResult, correct: Correction | None = None
     ) -> SpanExport:
-        """Read an inflated ExportTraceServiceRequest.
+        """Read an inflated ExportTraceServiceRequest; arguments and errors are those of `parse` and `finish`."""
+        return self.finish([self.parse(media_type, body, correct)], window, [tally])[0]
+
+    def parse(self, media_type: str, body: bytes, correct: Correction | None = None) -> ParsedSpans:
+        """Parse an inflated ExportTraceServiceRequest.
 
         Args:
             media_type: Media type of *body*.
             body: The inflated body.
-            window: Plausible times.
-            tally: Counter of rejected spans.
             correct: Function that corrects the attributes of each resource; None for no correction.
 
         Raises:
             TooLargeError: The body has more elements than allowed.
             WireError: The body is malformed.
         """
-        read_as = decode_json if media_type == JSON else decode_protobuf
+        parse = parse_json if media_type == JSON else parse_protobuf
         try:
-            read, retained = read_as(body, self._current(), correct)
+            return parse(body, self._current(), correct)
         except RecursionError as error:
             msg = "the body is nested too deeply"
             raise WireError(msg) from error
-        return SpanExport(validate_spans(read, window, tally), retained)
+
+    def finish(
+        self, parsed: Sequence[ParsedSpans], window: TimeWindow, tallies: Sequence[IngestResult]
+    ) -> list[SpanExport]:
+        """Decode and validate *parsed* exports together; after an error each may be finished alone.
+
+        Args:
+            parsed: The exports.
+            window: Plausible times.
+            tallies: Counter of rejected spans of each export.
+
+        Raises:
+            TooLargeError: An export has more elements than allowed.
+            WireError: An export is malformed.
+        """
+        decode_together(parsed)
+        return [
+            SpanExport(validate_spans(each.read, window, tally), each.retained)
+            for each, tally in zip(parsed, tallies, strict=True)
+        ]
 
     def _current(self) -> RuleCache:
         rules = self._own()

@@ -56,32 +56,29 @@ class MeasuredSpan(NamedTuple):
     stream: StreamMeasurements | None
 
 
-def measure_span(
-    rule: Rule, start: int, end: int, numbers: Mapping[str, Scalar], events: Sequence[SpanEvent]
-) -> MeasuredSpan:
-    """Return the measurements that *rule* defines for a span; invalid values are ignored.
+def measure_span(found: SpanMeasurements, start: int, end: int) -> MeasuredSpan:
+    """Return the measurements that a rule defines for a span; invalid values are ignored.
 
     Args:
-        rule: Rule of the span.
+        found: The rule, and the attributes and events of the span.
         start: Start time. [Unix nanoseconds]
         end: End time; 0 if the span has not ended. [Unix nanoseconds]
-        numbers: Attributes that the rule measures.
-        events: Events of the span.
     """
+    rule, numbers, events = found.rule, found.numbers, found.events
     if events:
         start = next((at for name, at in events if name == rule.start_event and 0 < at <= (end or _LATEST_NS)), start)
     if not end:
         return MeasuredSpan(start, [], None)
-    found: list[SpanInterval] = []
+    intervals: list[SpanInterval] = []
     cursor = start
-    for part in rule.parts:
+    for part in found.parts:
         for begin, stop in _where(part, start, cursor, numbers, events):
             # An interval is cut to its span.
             inside = SpanInterval(part.stage, max(begin, start), min(stop, end))
             if inside.start < inside.end:
-                found.append(inside)
+                intervals.append(inside)
                 cursor = inside.end
-    return MeasuredSpan(start, found, _stream(rule.stream, start, end, numbers, events))
+    return MeasuredSpan(start, intervals, _stream(rule.stream, start, end, numbers, events))
 
 
 def _where(
@@ -195,45 +192,79 @@ class SpanMeasurements:
     Args:
         row: Row number of the span in `DecodedSpans`.
         rule: Rule of the span.
+        parts: Intervals of the rule that the span may have.
         numbers: Attributes that the rule measures.
         events: Events that the rule names.
     """
 
     row: int
     rule: Rule
+    parts: Sequence[IntervalRule]
     numbers: Attributes
     events: list[SpanEvent]
 
 
-@dataclass(slots=True)
-class DecodedSpans:
-    """Decoded spans of an export, one list element for each span unless noted, in the order of the export.
+class RawSpan(NamedTuple):
+    """Ids, times and status of a span, not validated.
 
     Args:
-        traces: Trace ids, not validated.
-        spans: Span ids, not validated.
-        parents: Ids of the parent spans; `NO_SPAN` for none.
-        starts: Start times. [Unix nanoseconds]
-        ends: End times; 0 for spans that have not ended. [Unix nanoseconds]
-        meanings: Rule results.
-        errors: Row numbers of the spans whose status is an error.
+        trace: Trace id.
+        span: Span id.
+        parent: Id of the parent span; `NO_SPAN` for none.
+        start: Start time. [Unix nanoseconds]
+        end: End time; 0 for a span that has not ended. [Unix nanoseconds]
+        error: Whether the status is an error.
+    """
+
+    trace: bytes
+    span: bytes
+    parent: bytes
+    start: int
+    end: int
+    error: bool
+
+
+@dataclass(slots=True)
+class DecodedSpans:
+    """Decoded spans of an export, in its order.
+
+    Args:
+        parts: Ids, times and error flags of the spans, in parts; not validated, ids of a wrong size are zero.
+        count: Number of spans.
+        malformed: Spans with an id of a wrong size, by row number.
+        meanings: Rule result of each span.
         sources: Processes that sent the spans, one for each run of consecutive spans.
         counts: Number of consecutive spans of each element of *sources*.
         measurements: Values of the attributes and events that rules name, one for each span that has any.
         elements: Number of attributes and events that were examined.
     """
 
-    traces: list[bytes] = field(default_factory=list[bytes])
-    spans: list[bytes] = field(default_factory=list[bytes])
-    parents: list[bytes] = field(default_factory=list[bytes])
-    starts: list[int] = field(default_factory=list[int])
-    ends: list[int] = field(default_factory=list[int])
+    parts: list[Rows] = field(default_factory=list[Rows])
+    count: int = 0
+    malformed: dict[int, RawSpan] = field(default_factory=dict[int, RawSpan])
     meanings: list[SpanMeaning] = field(default_factory=list[SpanMeaning])
-    errors: list[int] = field(default_factory=list[int])
     sources: list[SpanSource] = field(default_factory=list[SpanSource])
     counts: list[int] = field(default_factory=list[int])
     measurements: list[SpanMeasurements] = field(default_factory=list[SpanMeasurements])
     elements: int = 0
+
+    def add(self, rows: Rows, which: Sequence[int], raw: Sequence[RawSpan]) -> None:
+        """Add *rows*; *raw* has the content of the rows *which*."""
+        if which:
+            traces, spans, parents, starts, ends, errors = zip(*raw, strict=True)
+            high_low = _ids(traces, _TRACE_BYTES).reshape(-1, 2)
+            rows["trace_high"][which], rows["trace_low"][which] = high_low[:, 0], high_low[:, 1]
+            rows["span"][which], rows["parent"][which] = _ids(spans, _SPAN_BYTES), _ids(parents, _SPAN_BYTES)
+            rows["start"][which] = np.array(starts, np.uint64).view(np.int64)
+            rows["end"][which] = np.array(ends, np.uint64).view(np.int64)
+            rows["flags"][which] = np.array(errors) * np.uint16(Flag.ERROR)
+            sizes = (_TRACE_BYTES, _SPAN_BYTES, _SPAN_BYTES)
+            if any({*map(len, ids)} != {size} for ids, size in zip((traces, spans, parents), sizes, strict=True)):
+                for row, span in zip(which, raw, strict=True):
+                    if tuple(map(len, span[:3])) != sizes:
+                        self.malformed[self.count + row] = span
+        self.parts.append(rows)
+        self.count += len(rows)
 
 
 def validate_spans(read: DecodedSpans, window: TimeWindow, tally: IngestResult) -> Spans:
@@ -244,36 +275,35 @@ def validate_spans(read: DecodedSpans, window: TimeWindow, tally: IngestResult) 
         window: Plausible times.
         tally: Counts rejected spans.
     """
-    if not read.spans:
+    if not read.count:
         return Spans(np.zeros(0, ROW), [], [])
-    rows = np.zeros(len(read.spans), ROW)
-    traces = _ids(read.traces, _TRACE_BYTES).reshape(-1, 2)
-    rows["trace_high"], rows["trace_low"] = traces[:, 0], traces[:, 1]
-    rows["span"] = _ids(read.spans, _SPAN_BYTES)
-    rows["parent"] = _ids(read.parents, _SPAN_BYTES)
-    starts, ends = np.array(read.starts, np.uint64), np.array(read.ends, np.uint64)
+    rows = np.concatenate(read.parts)
+    starts, ends = (np.ascontiguousarray(rows[column]).view(np.uint64) for column in ("start", "end"))
     sources = dict.fromkeys(read.sources)
     numbers = {source: number for number, source in enumerate(sources)}
     of_source = np.repeat([numbers[source] for source in read.sources], read.counts)
-    labels, rows["label"], rows["flags"] = _distinct_labels(read.meanings)
-    rows["flags"][read.errors] |= np.uint16(Flag.ERROR)
-    judging = _Validation(read, tally)
+    labels, rows["label"], flags = _distinct_labels(read.meanings)
+    rows["flags"] |= flags
+    is_malformed = np.zeros(len(rows), np.bool_)
+    is_malformed[list(read.malformed)] = True
+    judging = _Validation(rows, read.malformed, tally)
     judging.refuse(
-        ((rows["trace_high"] == 0) & (rows["trace_low"] == 0)) | (rows["span"] == 0) | _invalid_ids(read.parents),
+        ((rows["trace_high"] == 0) & (rows["trace_low"] == 0)) | (rows["span"] == 0) | is_malformed,
         Reason.IDS,
         lambda _: "spanId must be 8 bytes, and traceId 16, not all zero",
     )
-    judging.refuse(_outside(starts, window), Reason.TIME, lambda row: _time_fault(read.starts[row], window))
+    judging.refuse(_outside(starts, window), Reason.TIME, lambda row: _time_fault(int(starts[row]), window))
     ended = ends != 0
-    judging.refuse(ended & (ends < starts), Reason.DURATION, lambda row: _duration_fault(read, row))
-    judging.refuse(ended & _outside(ends, window), Reason.TIME, lambda row: _time_fault(read.ends[row], window))
+    judging.refuse(
+        ended & (ends < starts), Reason.DURATION, lambda row: _duration_fault(int(starts[row]), int(ends[row]))
+    )
+    judging.refuse(ended & _outside(ends, window), Reason.TIME, lambda row: _time_fault(int(ends[row]), window))
     judging.refuse(of_source > MAX_SOURCES, Reason.SIZE, lambda _: f"the export has more than {MAX_SOURCES} processes")
     judging.refuse(
         rows["label"] >= MAX_LABELS,
         Reason.SIZE,
         lambda _: f"the export has more than {MAX_LABELS} kinds of spans; send fewer attributes or smaller batches",
     )
-    rows["start"], rows["end"] = starts.view(np.int64), ends.view(np.int64)
     rows["source"] = np.minimum(of_source, MAX_SOURCES)
     return _to_columns(read, rows, judging.valid, list(sources)[: MAX_SOURCES + 1], labels[:MAX_LABELS])
 
@@ -285,9 +315,9 @@ class _Validation:
         valid: Mask of the valid spans.
     """
 
-    def __init__(self, read: DecodedSpans, tally: IngestResult) -> None:
-        self._read, self._tally = read, tally
-        self.valid: _Mask = np.ones(len(read.spans), np.bool_)
+    def __init__(self, rows: Rows, malformed: Mapping[int, RawSpan], tally: IngestResult) -> None:
+        self._rows, self._malformed, self._tally = rows, malformed, tally
+        self.valid: _Mask = np.ones(len(rows), np.bool_)
 
     def refuse(self, wrong: _Mask, reason: Reason, why: Callable[[int], str]) -> None:
         """Reject the spans in *wrong* that are still valid; *why* returns the explanation for the first rejected span."""
@@ -298,8 +328,14 @@ class _Validation:
         self.valid &= ~wrong
         first = int(refused.argmax())
         more = "" if count == 1 else f" (and {count - 1} more)"
-        where = f"trace {self._read.traces[first].hex()[:40]}, span {self._read.spans[first].hex()[:20]}"
-        self._tally.reject(reason, f"{where}: {why(first)}{more}", count)
+        trace, span = self._ids(first)
+        self._tally.reject(reason, f"trace {trace[:40]}, span {span[:20]}: {why(first)}{more}", count)
+
+    def _ids(self, row: int) -> tuple[str, str]:
+        if row in self._malformed:
+            return self._malformed[row].trace.hex(), self._malformed[row].span.hex()
+        high, low, span = (int(self._rows[column][row]) for column in ("trace_high", "trace_low", "span"))
+        return f"{high:016x}{low:016x}", f"{span:016x}"
 
 
 def _to_columns(
@@ -309,16 +345,16 @@ def _to_columns(
     number_of = np.cumsum(valid) - 1
     streams: dict[int, StreamMeasurements] = {}
     intervals: list[tuple[int, SpanInterval]] = []
-    for found in read.measurements:
-        if valid[found.row]:
-            measured = _measured(read, found)
-            # An unchanged start is not written again, because it may not fit into the column as a Python number.
-            if measured.start != read.starts[found.row]:
-                rows["start"][found.row] = measured.start
-            number = int(number_of[found.row])
-            intervals += [(number, interval) for interval in measured.intervals]
-            if measured.stream is not None:
-                streams[number] = measured.stream
+    measured = [found.row for found in read.measurements if valid[found.row]]
+    columns = (column[measured].tolist() for column in (rows["start"], rows["end"], number_of))
+    chosen = (found for found in read.measurements if valid[found.row])
+    for found, start, end, number in zip(chosen, *columns, strict=True):
+        result = measure_span(found, start, end)
+        if result.start != start:
+            rows["start"][found.row] = result.start
+        intervals += [(number, interval) for interval in result.intervals]
+        if result.stream is not None:
+            streams[number] = result.stream
     rows = rows[valid]
     if not intervals:
         return Spans(rows, sources, labels, streams_of(streams))
@@ -332,10 +368,6 @@ def _to_columns(
     derived["label"] = [at[interval.stage] for _, interval in intervals]
     derived["flags"] = Flag.DERIVED
     return Spans(np.concatenate((rows, derived)), sources, [*labels, *map(_interval_label, at)], streams_of(streams))
-
-
-def _measured(read: DecodedSpans, found: SpanMeasurements) -> MeasuredSpan:
-    return measure_span(found.rule, read.starts[found.row], read.ends[found.row], found.numbers, found.events)
 
 
 @cache
@@ -360,13 +392,6 @@ def _ids(found: Sequence[bytes], size: int) -> NDArray[np.uint64]:
     return np.frombuffer(b"".join(found), ">u8").astype(np.uint64)
 
 
-def _invalid_ids(parents: Sequence[bytes]) -> _Mask:
-    """Return a mask of the invalid ids in *parents*."""
-    if set(map(len, parents)) == {_SPAN_BYTES}:
-        return np.zeros(len(parents), np.bool_)
-    return np.array([len(parent) != _SPAN_BYTES for parent in parents])
-
-
 def _outside(times: NDArray[np.uint64], window: TimeWindow) -> _Mask:
     seconds = times // np.uint64(_SECOND)
     return (seconds < max(window.oldest, 0)) | (seconds > window.newest)
@@ -379,5 +404,5 @@ def _time_fault(time_ns: int, window: TimeWindow) -> str:
     return f"its time, {at} s after 1970, is too long ago, before {window.oldest}; check the sender's clock"
 
 
-def _duration_fault(read: DecodedSpans, row: int) -> str:
-    return f"it ends {read.starts[row] - read.ends[row]} ns before it begins"
+def _duration_fault(start: int, end: int) -> str:
+    return f"it ends {start - end} ns before it begins"

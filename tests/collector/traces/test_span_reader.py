@@ -328,9 +328,10 @@ def test_caches_are_bounded_and_change_nothing(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(rules_module, "MAX_MEANINGS_BYTES", 20 * 500)
     held = rules_module.RuleCache(RuleSet(built_in()))
     for body, spans in zip(bodies, expected, strict=True):
-        found, _ = span_reader.decode_protobuf(body, held, None)
+        parsed = span_reader.parse_protobuf(body, held, None)
+        span_reader.decode_together([parsed])
 
-        assert same(span_validation.validate_spans(found, ALWAYS, IngestResult()), spans)
+        assert same(span_validation.validate_spans(parsed.read, ALWAYS, IngestResult()), spans)
     assert 0 < len(held.meanings) <= 20
 
 
@@ -387,7 +388,9 @@ def test_the_cache_of_attribute_names_is_bounded(monkeypatch: pytest.MonkeyPatch
     every = [{f"job.{number}": number, "http.route": "/", "http.method": "GET"} for number in range(19)]
     every += [dict(reversed(values.items())) for values in every]
     body = as_protobuf(export(*(span(id=number, values=each) for number, each in enumerate(every, start=1))))
-    found, _ = span_reader.decode_protobuf(body, held, None)
+    parsed = span_reader.parse_protobuf(body, held, None)
+    span_reader.decode_together([parsed])
+    found = parsed.read
 
     # The cache of kinds is keyed by shapes, which are dropped at most once.
     assert len({id(meaning) for meaning in found.meanings}) <= 2

@@ -1,0 +1,140 @@
+"""Vectorized decoding of spans: equal results as for spans that are decoded alone, for any bytes."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from stagelens.collector.ingest.validation import IngestResult
+from stagelens.collector.otlp.model import PROTOBUF
+from stagelens.collector.otlp.protobuf_encoding import Scan
+from stagelens.collector.traces import span_reader, span_scan
+from stagelens.collector.traces.columns import encode_spans
+from stagelens.collector.traces.span_reader import SpanReader
+from stagelens.collector.traces.span_scan import ByteStrings
+from stagelens.core.errors import WireError
+from tests.collector.traces.otlp import ALWAYS, as_protobuf, export, span
+from tests.collector.traces.test_span_reader import requests
+
+SCANNING, ALONE = SpanReader(), SpanReader()
+Result = tuple[bytes, str, IngestResult] | None
+
+
+def result(reader: SpanReader, few: int, body: bytes) -> Result:
+    """Return everything that *reader* finds in *body*, scanning exports of at least *few* spans; None for a malformed body."""
+    tally = IngestResult()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(span_reader, "_FEW_SPANS", few)
+        try:
+            spans, retained = reader.read(PROTOBUF, body, ALWAYS, tally)
+        except WireError:
+            return None
+    return encode_spans(spans), repr(retained), tally
+
+
+@settings(deadline=None, max_examples=200)
+@given(requests(), st.randoms(use_true_random=False), st.integers(0, 3))
+def test_scanned_spans_equal_spans_decoded_alone(
+    request: ExportTraceServiceRequest, rng: random.Random, changes: int
+) -> None:
+    """Scanned spans, new or known, equal spans decoded alone, with bytes changed, removed or duplicated."""
+    body = bytearray(request.SerializeToString())
+    for _ in range(changes):
+        at = rng.randrange(len(body) + 1)
+        match rng.randrange(3):
+            case 0 if at < len(body):
+                body[at] = rng.randrange(256)
+            case 1:
+                del body[at : at + rng.randrange(9)]
+            case _:
+                body[at:at] = body[at : at + rng.randrange(9)]
+    expected = result(ALONE, 10**9, bytes(body))
+
+    assert result(SCANNING, 0, bytes(body)) == expected
+    assert result(SCANNING, 0, bytes(body)) == expected
+
+
+def test_fields_in_another_order_are_equal() -> None:
+    """A span whose fields are not in the order of their numbers is decoded alone, with the same result."""
+    whole = as_protobuf(export(*(span(id=number, values={"http.route": "/"}) for number in range(1, 4))))
+    scope = ExportTraceServiceRequest.FromString(whole).resource_spans[0].scope_spans[0]
+    first, second, third = (each.SerializeToString() for each in scope.spans)
+    # The trace id, a field of 18 bytes, comes last.
+    mixed = [first, second[18:] + second[:18], third]
+    parts = b"".join(b"\x12" + bytes((len(each),)) + each for each in mixed)
+    body = b"\x12" + bytes((len(parts) & 0x7F | 0x80, len(parts) >> 7)) + parts
+    body = b"\x0a" + bytes((len(body) & 0x7F | 0x80, len(body) >> 7)) + body
+    found = result(SpanReader(), 0, body)
+
+    assert found is not None
+    assert found == result(SpanReader(), 10**9, body)
+
+
+def numbers_of(table: ByteStrings, strings: list[bytes]) -> list[int]:
+    """Return the numbers of *strings*, found together."""
+    scan = Scan.of(strings)
+    return table.find(scan, scan.at, scan.at + np.array([len(each) for each in strings])).tolist()
+
+
+STRINGS = [b"", b"\x00", b"a", b"a\x00", b"b" * 8, b"b" * 9, b"c" * 48, b"c" * 49, b"c" * 48 + b"d", b"e" * 1024]
+
+
+@pytest.mark.parametrize("factors", [span_scan._FACTORS, np.zeros_like(span_scan._FACTORS)])  # pyright: ignore[reportPrivateUsage]
+def test_equal_hashes_do_not_matter(
+    factors: np.ndarray[tuple[int], np.dtype[np.uint64]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Distinct strings have distinct numbers, in any combination, even if all hashes are equal."""
+    monkeypatch.setattr(span_scan, "_FACTORS", factors)
+    table = ByteStrings()
+    expected = {string: number for number, string in enumerate(STRINGS)}
+
+    assert numbers_of(table, STRINGS) == [*expected.values()]
+    for some in ([*reversed(STRINGS)], STRINGS[3:6] * 2, STRINGS[:1]):
+        assert numbers_of(table, some) == [expected[string] for string in some]
+
+
+def test_strings_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Too long strings, and new strings of a full table, have no number."""
+    monkeypatch.setattr(span_scan, "_CAPACITY", 2)
+    table = ByteStrings()
+
+    assert numbers_of(table, [b"x" * 1025, b"a", b"b", b"c", b"a"]) == [-1, 0, 1, -1, 0]
+    assert table.is_full
+
+
+def test_a_full_table_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spans with more different names than are numbered are decoded like others."""
+    body = as_protobuf(export(*(span(f"job {number % 50}", id=number) for number in range(1, 200))))
+    expected = result(SpanReader(), 10**9, body)
+    monkeypatch.setattr(span_scan, "_CAPACITY", 20)
+    reader = SpanReader()
+
+    for _ in range(3):
+        assert result(reader, 0, body) == expected
+
+
+def test_exports_decoded_together_equal_exports_decoded_alone() -> None:
+    """Exports that are decoded together give the same results; after an error each can be decoded alone."""
+    values = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 300}
+    bodies = [
+        as_protobuf(export(*(span("chat", id=1 + (number + first) % 90, values=values) for number in range(count))))
+        for first, count in enumerate((40, 0, 70, 1))
+    ]
+    malformed = ExportTraceServiceRequest.FromString(bodies[0])
+    malformed.resource_spans[0].scope_spans[0].spans[0].name = "\x00"
+    bad = malformed.SerializeToString().replace(b"\x2a\x01\x00", b"\x2a\x01\xff")
+    reader = SpanReader()
+    parsed = [reader.parse(PROTOBUF, body) for body in (*bodies, bad)]
+    with pytest.raises(WireError):
+        reader.finish(parsed, ALWAYS, [IngestResult() for _ in parsed])
+    with pytest.raises(WireError):
+        reader.finish(parsed[-1:], ALWAYS, [IngestResult()])
+    found = reader.finish(parsed[:-1], ALWAYS, [IngestResult() for _ in bodies])
+
+    for each, body in zip(found, bodies, strict=True):
+        assert encode_spans(each.spans) == encode_spans(SpanReader().read(PROTOBUF, body, ALWAYS, IngestResult()).spans)
