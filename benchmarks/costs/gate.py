@@ -80,11 +80,8 @@ def failures(sink: str) -> Iterator[str]:
 def _window_ratio() -> float:
     """Return how often the server's CPU time for an overview of 6 hours is needed for one of 30 days, at a first visit."""
     with TemporaryDirectory() as folder:
-        store = make(Path(folder), FLEET)
-        month, hours = (
-            page_costs(store, Path(folder), with_window("/", window), WINDOW_ROUNDS) for window in ("30d", "6h")
-        )
-        store.close()
+        make(Path(folder), FLEET).close()
+        month, hours = (page_costs(Path(folder), with_window("/", window), WINDOW_ROUNDS) for window in ("30d", "6h"))
     return month[0] / hours[0]
 
 

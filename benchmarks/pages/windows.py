@@ -15,7 +15,6 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.web.app import build
-from stagelens.store import Store
 
 WINDOWS = ("6h", "24h", "7d", "30d", "90d", "365d")
 SERVICE = "vision-1"
@@ -31,12 +30,10 @@ PAGES = {
 
 def costs_by_window(folder: Path, rounds: int) -> str:
     """Return the table of the pages by window: CPU-s of the first visit of all, and of the next browser."""
-    store = open_store(folder)
     rows: list[tuple[str, ...]] = []
     for name, path in PAGES.items():
-        found = [page_costs(store, folder, with_window(path, window), rounds) for window in WINDOWS]
+        found = [page_costs(folder, with_window(path, window), rounds) for window in WINDOWS]
         rows.append((name, *(f"{first:.2f} / {following:.2f}" for first, following in found)))
-    store.close()
     return table(("page, CPU-s of the first visit / of the next browser", *WINDOWS), rows)
 
 
@@ -45,11 +42,13 @@ def with_window(path: str, window: str) -> str:
     return f"{path}{'&' if '?' in path else '?'}from=now-{window}"
 
 
-def page_costs(store: Store, folder: Path, path: str, rounds: int) -> tuple[float, float]:
-    """Return the medians of the CPU time of the first visit to *path* with an empty server cache, and of the next browser's visit."""
+def page_costs(folder: Path, path: str, rounds: int) -> tuple[float, float]:
+    """Return the medians of the CPU time of the first visit to *path* after the start of the server, and of the next browser's visit."""
     costs: list[list[float]] = [[], []]
     # The first round imports and compiles what every round needs.
     for number in range(rounds + 1):
+        # The caches belong to the store.
+        store = open_store(folder)
         alerts = AlertsReader(store, LiveSloFile(folder / "slo.yaml", {}))
         config = DashboardConfig()
         server = build(Source(store, alerts, lambda: NOW, config=config), config)
@@ -63,4 +62,5 @@ def page_costs(store: Store, folder: Path, path: str, rounds: int) -> tuple[floa
                 raise SystemExit(msg)
             if number:
                 visit.append(spent)
+        store.close()
     return median(costs[0]), median(costs[1])
