@@ -13,8 +13,9 @@ from bisect import bisect_left
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
-from typing import Any, NamedTuple
+from itertools import accumulate, pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
@@ -51,12 +52,11 @@ from ..otlp.model import (
     SpanEvent,
 )
 from ..otlp.protobuf_encoding import check_bulk, scalar_attributes, serialized_scalar
-from .assembly import Ints
-from .columns import ROW, Rows, Spans, source_of
+from .columns import Spans, source_of
 from .rule_config import KINDS, Rule, built_in
 from .rules import Key, RuleCache, RuleSet, ScannedKinds, Shape, SpanMeaning, SpanOrigin
 from .span_scan import ScannedSpans, scan_spans
-from .span_validation import NO_SPAN, DecodedSpans, RawSpan, SpanMeasurements, validate_spans
+from .span_validation import NO_SPAN, DecodedSpans, RawSpans, SpanMeasurements, rows_of, validate_spans
 
 _F = descriptor_pb2.FieldDescriptorProto
 _BYTES, _TEXT, _NUMBER, _TIME = _F.TYPE_BYTES, _F.TYPE_STRING, _F.TYPE_INT32, _F.TYPE_FIXED64
@@ -84,8 +84,9 @@ _MESSAGES: dict[str, list[tuple[str, int, int | str, bool]]] = {
     # The same message with ordered attributes.
     "WholeSpan": [],
     "Scope": [("name", 1, _TEXT, False)],
-    # Spans are decoded in chunks.
+    # Spans are decoded in chunks: several of them as `Spans`.
     "ScopeSpans": [("scope", 1, "Scope", False), ("spans", 2, _BYTES, True)],
+    "Spans": [("spans", 2, "Span", True)],
     "ResourceSpans": [("resource", 1, _BYTES, False), ("scope_spans", 2, "ScopeSpans", True)],
     "Request": [("resource_spans", 1, "ResourceSpans", True)],
 }
@@ -124,6 +125,8 @@ def _classes() -> dict[str, Any]:
 _made = _classes()
 # Created at run time, so their fields are not known to type checkers.
 LiteRequest: Any = _made["Request"]
+LiteScopeSpans: Any = _made["ScopeSpans"]
+LiteSpans: Any = _made["Spans"]
 LiteSpan: Any = _made["Span"]
 LiteWholeSpan: Any = _made["WholeSpan"]
 LiteEvent: Any = _made["Event"]
@@ -135,7 +138,7 @@ SMALL_BYTES, WALKED_BYTES = 256 * 1024, 1024 * 1024
 # Spans that are decoded at once; at most 32 MB in memory. [count, bytes]
 _SPANS_AT_ONCE, _BYTES_AT_ONCE = 2048, 4 * 1024 * 1024
 # Fewer spans are decoded faster one after the other. [count]
-_FEW_SPANS = 128
+_FEW_SPANS = 256
 # Common serialized Status values, and whether they are errors.
 _STATUS = {b"": False, b"\x18\x01": False, b"\x18\x02": True}
 
@@ -170,6 +173,10 @@ class ParsedSpans:
         self.spans += some
         self.origins += [origin] * len(some)
         self.spans_bytes += size
+
+    def clear(self) -> None:
+        """Remove the serialized spans."""
+        self.spans, self.origins, self.spans_bytes = [], [], 0
 
 
 def parse_protobuf(body: bytes, meanings: RuleCache, correct: Correction | None) -> ParsedSpans:
@@ -222,8 +229,8 @@ def decode_together(parsed: Sequence[ParsedSpans]) -> None:
     """Decode the serialized spans of all exports.
 
     Raises:
-        TooLargeError: An export has too many attributes and events; all exports are unchanged.
-        WireError: An export is malformed; all exports are unchanged.
+        TooLargeError: An export has too many attributes and events; each export may be decoded alone.
+        WireError: An export is malformed; each export may be decoded alone.
     """
     with _wire_errors(sum(each.size_bytes for each in parsed)):
         # The rules may have changed between two exports.
@@ -261,79 +268,58 @@ def _chunks(found: Any) -> Iterator[Sequence[bytes]]:
 
 def _decode_spans(parsed: Sequence[ParsedSpans], meanings: RuleCache) -> None:
     """Decode the serialized spans of exports with the same rules."""
-    spans = [span for each in parsed for span in each.spans]
-    decoded = _decoded(spans, [origin for each in parsed for origin in each.origins], meanings)
-    ends = np.cumsum([len(each.spans) for each in parsed]).tolist()
-    bounds = list(pairwise((0, *ends)))
-    for each, (first, last) in zip(parsed, bounds, strict=True):
-        if each.read.elements + int(decoded.elements[first:last].sum()) > MAX_ELEMENTS:
-            msg = f"the body has more than {MAX_ELEMENTS} attributes and events; send smaller batches"
-            raise BodyTooLargeError(msg)
-    measured = [found.row for found in decoded.measurements]
-    for each, (first, last) in zip(parsed, bounds, strict=True):
-        read, some = each.read, slice(bisect_left(decoded.odd, first), bisect_left(decoded.odd, last))
-        read.elements += int(decoded.elements[first:last].sum())
-        read.meanings += decoded.meanings[first:last]
-        for found in decoded.measurements[bisect_left(measured, first) : bisect_left(measured, last)]:
-            found.row += read.count - first
-            read.measurements.append(found)
-        read.add(decoded.rows[first:last], [row - first for row in decoded.odd[some]], decoded.raw[some])
-        each.spans, each.origins, each.spans_bytes = [], [], 0
-
-
-class _Decoded(NamedTuple):
-    """Decoded spans of several exports.
-
-    Args:
-        rows: Ids, times and error flags; shape (n,).
-        odd: Numbers of the spans that were decoded alone, ascending.
-        raw: Content of these spans.
-        meanings: Rule result of each span.
-        measurements: Measured attributes and events.
-        elements: Number of attributes and events of each span; shape (n,).
-    """
-
-    rows: Rows
-    odd: Sequence[int]
-    raw: Sequence[RawSpan]
-    meanings: list[SpanMeaning]
-    measurements: list[SpanMeasurements]
-    elements: Ints
-
-
-def _decoded(spans: Sequence[bytes], origins: Sequence[SpanOrigin], meanings: RuleCache) -> _Decoded:
-    """Decode serialized *spans* with their *origins*."""
-    scanned = _scanned(spans, origins, meanings) if len(spans) >= _FEW_SPANS else None
-    if scanned is None:
-        rows, elements = np.zeros(len(spans), ROW), np.zeros(len(spans), np.int64)
-        odd, found = range(len(spans)), list[SpanMeaning | None]([None]) * len(spans)
+    # An attribute or event takes at least two bytes, so only larger exports can have too many of them.
+    is_large = any(each.size_bytes > 2 * MAX_ELEMENTS for each in parsed)
+    if is_large or sum(len(each.spans) for each in parsed) < _FEW_SPANS:
+        for each in parsed:
+            _decode_messages(each)
     else:
-        rows, elements, odd, found = scanned.spans.rows, scanned.spans.attributes, scanned.spans.odd, scanned.found
-    messages = {row: LiteSpan.FromString(spans[row]) for row, meaning in enumerate(found) if meaning is None}
-    elements[odd] = [len(messages[row].attributes) for row in odd]
-    unusual = set(odd)
-    for row, message in messages.items():
-        key, meaning = _meaning_of(message, origins[row], meanings)
+        _decode_scanned(parsed, meanings)
+
+
+def _decode_messages(parsed: ParsedSpans) -> None:
+    """Decode the serialized spans of an export one after the other."""
+    read, messages = parsed.read, _messages(parsed.spans)
+    raw = _raw_spans(messages)
+    rows = range(read.count, read.count + len(messages))
+    found = _examine(messages, rows, raw.parents, parsed.origins, parsed.meanings)
+    if read.elements + found.elements > MAX_ELEMENTS:
+        msg = f"the body has more than {MAX_ELEMENTS} attributes and events; send smaller batches"
+        raise BodyTooLargeError(msg)
+    read.elements += found.elements
+    read.meanings += found.meanings
+    read.measurements += found.measurements
+    read.add(rows_of(raw), range(len(messages)), raw)
+    parsed.clear()
+
+
+def _decode_scanned(parsed: Sequence[ParsedSpans], meanings: RuleCache) -> None:
+    """Decode the serialized spans of exports together."""
+    spans = [span for each in parsed for span in each.spans]
+    origins = [origin for each in parsed for origin in each.origins]
+    scanned = _scanned(spans, origins, meanings)
+    rows, found, alone = scanned.spans.rows, scanned.found, scanned.alone()
+    messages = _messages([spans[row] for row in alone])
+    raw = _raw_spans(messages)
+    rows[alone] = rows_of(raw)
+    examined = _examine(messages, alone, raw.parents, [origins[row] for row in alone], meanings)
+    excluded = examined.uncached.union(scanned.spans.odd)
+    for row, meaning in zip(alone, examined.meanings, strict=True):
         found[row] = meaning
-        if scanned is not None and row not in unusual and key in meanings.meanings:
+        if row not in excluded:
             scanned.kinds.meanings[scanned.spans.keys[row]] = meaning
     complete = [meaning for meaning in found if meaning is not None]
-    values = {} if scanned is None else scanned.measured_values(complete, messages)
-    measurements: list[SpanMeasurements] = []
-    for row, meaning in enumerate(complete):
-        if meaning.rule is None:
-            continue
-        attributes, events = values.get(row), list[bytes]()
-        if attributes is None:
-            span = messages.get(row) or LiteSpan.FromString(spans[row])
-            attributes, events = span.attributes, span.events
-        if meaning.measured or events:
-            elements[row] += len(events)
-            numbers = _scalars(attributes, meaning.measured)
-            wanted = _protobuf_events(events, meaning.events) if meaning.events else []
-            parts = meaning.rule.parts if events else meaning.eventless
-            measurements.append(SpanMeasurements(row, meaning.rule, parts, numbers, wanted))
-    return _Decoded(rows, odd, [_raw_span(messages[row]) for row in odd], complete, measurements, elements)
+    measurements = sorted([*examined.measurements, *scanned.measurements(complete, set(alone))], key=attrgetter("row"))
+    measured = [each.row for each in measurements]
+    ends = list(accumulate((len(each.spans) for each in parsed), initial=0))
+    for each, (first, last) in zip(parsed, pairwise(ends), strict=True):
+        read, some = each.read, slice(bisect_left(alone, first), bisect_left(alone, last))
+        read.meanings += complete[first:last]
+        for one in measurements[bisect_left(measured, first) : bisect_left(measured, last)]:
+            one.row += read.count - first
+            read.measurements.append(one)
+        read.add(rows[first:last], [row - first for row in alone[some]], raw.part(some))
+        each.clear()
 
 
 class _Scanned(NamedTuple):
@@ -343,15 +329,24 @@ class _Scanned(NamedTuple):
     spans: ScannedSpans
     found: list[SpanMeaning | None]
 
-    def measured_values(
-        self, meanings: Sequence[SpanMeaning], messages: Collection[int]
-    ) -> dict[int, dict[str, bytes]]:
-        """Return the serialized relevant attributes of the spans with measurements that have no events and no message."""
-        rows = [row for row, meaning in enumerate(meanings) if meaning.rule is not None and row not in messages]
-        eventless = np.array(rows, np.int64)
-        eventless = eventless[~self.spans.has_events[eventless]].tolist()
-        wanted = frozenset[str]().union(*{meanings[row].measured for row in eventless})
-        return self.spans.values_of(eventless, self.kinds.strings.attributes, wanted)
+    def alone(self) -> list[int]:
+        """Return the numbers of the spans that must be parsed: new ones, odd ones, and those with events to measure."""
+        has_events = self.spans.has_events.tolist()
+        return [
+            row
+            for row, meaning in enumerate(self.found)
+            if meaning is None or (meaning.rule is not None and has_events[row])
+        ]
+
+    def measurements(self, meanings: Sequence[SpanMeaning], alone: Collection[int]) -> Iterator[SpanMeasurements]:
+        """Yield the measurements of the spans that are not *alone*, with their rule results *meanings*."""
+        rows = [row for row, meaning in enumerate(meanings) if meaning.measured and row not in alone]
+        wanted = frozenset[str]().union(*{meanings[row].measured for row in rows})
+        for row, values in self.spans.values_of(rows, self.kinds.strings.attributes, wanted).items():
+            meaning = meanings[row]
+            if meaning.rule is not None:
+                numbers = _scalars(values, meaning.measured)
+                yield SpanMeasurements(row, meaning.rule, meaning.eventless, numbers, [])
 
 
 def _scanned(spans: Sequence[bytes], origins: Sequence[SpanOrigin], meanings: RuleCache) -> _Scanned:
@@ -365,18 +360,74 @@ def _scanned(spans: Sequence[bytes], origins: Sequence[SpanOrigin], meanings: Ru
     return _Scanned(kinds, scanned, found)
 
 
-def _raw_span(span: Any) -> RawSpan:
-    is_error = _is_error(span.status)
-    return RawSpan(span.trace_id, span.span_id, span.parent_id or NO_SPAN, span.start, span.end, is_error)
+def _messages(spans: Sequence[bytes]) -> Sequence[Any]:
+    """Return *spans* as messages. One call of the parser for all takes much less time than one for each."""
+    return LiteSpans.FromString(LiteScopeSpans(spans=spans).SerializeToString()).spans[:]
 
 
-def _meaning_of(span: Any, origin: SpanOrigin, meanings: RuleCache) -> tuple[Key, SpanMeaning]:
-    """Return the key and the rule result of the message *span*."""
-    attributes = span.attributes
-    shape = meanings.shapes[tuple(attributes)]
-    is_root = (span.parent_id or NO_SPAN) == NO_SPAN
-    key: Key = (origin, span.name, span.kind, is_root, shape, shape.values(attributes))
-    return key, meanings.meanings.get(key) or _learn_protobuf(meanings, key, shape, attributes)
+def _raw_spans(messages: Sequence[Any]) -> RawSpans:
+    return RawSpans(
+        [message.trace_id for message in messages],
+        [message.span_id for message in messages],
+        [message.parent_id or NO_SPAN for message in messages],
+        [message.start for message in messages],
+        [message.end for message in messages],
+        [_is_error(status) if (status := message.status) else False for message in messages],
+    )
+
+
+class _Examined(NamedTuple):
+    """Results of the rules for parsed spans.
+
+    Args:
+        meanings: Rule result of each span.
+        uncached: Numbers of the spans whose rule results are too large for the cache.
+        measurements: Measured attributes and events.
+        elements: Number of attributes and of events of measured spans.
+    """
+
+    meanings: list[SpanMeaning]
+    uncached: set[int]
+    measurements: list[SpanMeasurements]
+    elements: int
+
+
+def _examine(
+    messages: Sequence[Any],
+    rows: Sequence[int],
+    parents: Sequence[bytes],
+    origins: Sequence[SpanOrigin],
+    meanings: RuleCache,
+) -> _Examined:
+    """Apply the rules to the spans *messages*, which have the numbers *rows* in the results."""
+    shapes, known = meanings.shapes, meanings.meanings
+    uncached: set[int] = set()
+    found: list[SpanMeaning] = []
+    measurements: list[SpanMeasurements] = []
+    elements = 0
+    for row, message, parent, origin in zip(rows, messages, parents, origins, strict=True):
+        attributes = message.attributes
+        names_of = tuple(attributes)
+        elements += len(names_of)
+        shape = shapes[names_of]
+        key: Key = (origin, message.name, message.kind, parent == NO_SPAN, shape, shape.values(attributes))
+        meaning = known.get(key)
+        if meaning is None:
+            meaning = _learn_protobuf(meanings, key, shape, attributes)
+            if key not in known:
+                uncached.add(row)
+        found.append(meaning)
+        rule = meaning.rule
+        if rule is None:
+            continue
+        events = message.events
+        if events or meaning.measured:
+            elements += len(events)
+            numbers = _scalars(attributes, meaning.measured)
+            wanted = _protobuf_events(events, meaning.events) if meaning.events else []
+            parts = rule.parts if events else meaning.eventless
+            measurements.append(SpanMeasurements(row, rule, parts, numbers, wanted))
+    return _Examined(found, uncached, measurements, elements)
 
 
 def _learn_protobuf(meanings: RuleCache, key: Key, shape: Shape, attributes: Mapping[str, bytes]) -> SpanMeaning:
@@ -424,6 +475,8 @@ _CODES = {"STATUS_CODE_UNSET": 0, "STATUS_CODE_OK": 1, "STATUS_CODE_ERROR": _ERR
 _KINDS = {f"SPAN_KIND_{kind.upper()}": number for number, kind in enumerate(KINDS)} | {"SPAN_KIND_UNSPECIFIED": 0}
 _MAX_UINT64 = 2**64 - 1
 
+_RawSpan: TypeAlias = tuple[bytes, bytes, bytes, int, int, bool]
+
 
 def parse_json(body: bytes, meanings: RuleCache, correct: Correction | None) -> ParsedSpans:
     """Decode a span export in JSON completely; arguments and errors are those of `parse_protobuf`."""
@@ -441,16 +494,16 @@ def parse_json(body: bytes, meanings: RuleCache, correct: Correction | None) -> 
                 parsed.retained.append(ResourceSpans(resource, [_json_retained_span(span) for span in spans]))
             elif name != names.KEPT_SCOPE:
                 place = meanings.place(name, resource)
-                rows = np.zeros(len(spans), ROW)
-                raw = [_read_json_span(span, read.count + row, read, meanings, place) for row, span in enumerate(spans)]
-                read.add(rows, range(len(rows)), raw)
+                found = [_read_json_span(span, at, read, meanings, place) for at, span in enumerate(spans, read.count)]
+                raw = RawSpans(*zip(*found, strict=True))
+                read.add(rows_of(raw), range(len(spans)), raw)
                 read.sources.append(source)
                 read.counts.append(len(spans))
     return parsed
 
 
-def _read_json_span(node: Object, row: int, read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> RawSpan:
-    """Return the ids and times of the span *node*; add its rule result and measurements to *read*."""
+def _read_json_span(node: Object, row: int, read: DecodedSpans, meanings: RuleCache, place: SpanOrigin) -> _RawSpan:
+    """Return a row of `RawSpans` from the span *node*; add its rule result and measurements to *read*."""
     span, values = _json_retained_span(node), _values(node)
     parent = bytes.fromhex(span.parent_id) or NO_SPAN
     shape = meanings.shapes[tuple(values)]
@@ -467,7 +520,7 @@ def _read_json_span(node: Object, row: int, read: DecodedSpans, meanings: RuleCa
     read.meanings.append(meaning)
     trace, own = bytes.fromhex(span.trace_id), bytes.fromhex(span.span_id)
     # A negative time becomes a time far in the future, which validation rejects.
-    return RawSpan(trace, own, parent, span.start_ns & _MAX_UINT64, span.end_ns & _MAX_UINT64, span.error)
+    return trace, own, parent, span.start_ns & _MAX_UINT64, span.end_ns & _MAX_UINT64, span.error
 
 
 def _learn_json(meanings: RuleCache, key: Key, attributes: Attributes) -> SpanMeaning:

@@ -165,7 +165,6 @@ class ScannedSpans(NamedTuple):
         odd: Numbers of the odd spans, whose other columns have no meaning.
         has_events: Whether the span has events; shape (n,).
         relevant: Relevant attributes.
-        attributes: Number of attributes of each span, 0 for odd spans; shape (n,).
         scan: The scanned bytes.
     """
 
@@ -174,7 +173,6 @@ class ScannedSpans(NamedTuple):
     odd: list[int]
     has_events: Bools
     relevant: RelevantAttributes
-    attributes: Ints
     scan: Scan
 
     def values_of(
@@ -252,7 +250,6 @@ def scan_spans(spans: Sequence[bytes], origins: Ints, strings: SpanStrings) -> S
         odd=np.flatnonzero(odd).tolist(),
         has_events=has_events,
         relevant=relevant,
-        attributes=np.bincount(of, minlength=len(spans)) * ~odd,
         scan=scan,
     )
 

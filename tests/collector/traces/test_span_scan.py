@@ -18,7 +18,7 @@ from stagelens.collector.traces.columns import encode_spans
 from stagelens.collector.traces.span_reader import SpanReader
 from stagelens.collector.traces.span_scan import ByteStrings
 from stagelens.core.errors import WireError
-from tests.collector.traces.otlp import ALWAYS, as_protobuf, export, span
+from tests.collector.traces.otlp import ALWAYS, as_protobuf, attributes, export, span
 from tests.collector.traces.test_span_reader import requests
 
 SCANNING, ALONE = SpanReader(), SpanReader()
@@ -26,7 +26,7 @@ Result = tuple[bytes, str, IngestResult] | None
 
 
 def result(reader: SpanReader, few: int, body: bytes) -> Result:
-    """Return everything that *reader* finds in *body*, scanning exports of at least *few* spans; None for a malformed body."""
+    """Return everything that *reader* finds in *body*, scanning exports of at least *few* spans; None for a refused body."""
     tally = IngestResult()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(span_reader, "_FEW_SPANS", few)
@@ -118,8 +118,10 @@ def test_a_full_table_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         assert result(reader, 0, body) == expected
 
 
-def test_exports_decoded_together_equal_exports_decoded_alone() -> None:
+@pytest.mark.parametrize("few", [0, 10**9])
+def test_exports_decoded_together_equal_exports_decoded_alone(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exports that are decoded together give the same results; after an error each can be decoded alone."""
+    monkeypatch.setattr(span_reader, "_FEW_SPANS", few)
     values = {"gen_ai.operation.name": "chat", "gen_ai.usage.input_tokens": 300}
     bodies = [
         as_protobuf(export(*(span("chat", id=1 + (number + first) % 90, values=values) for number in range(count))))
@@ -138,3 +140,14 @@ def test_exports_decoded_together_equal_exports_decoded_alone() -> None:
 
     for each, body in zip(found, bodies, strict=True):
         assert encode_spans(each.spans) == encode_spans(SpanReader().read(PROTOBUF, body, ALWAYS, IngestResult()).spans)
+
+
+@pytest.mark.parametrize("few", [0, 10**9])
+def test_duplicate_attributes_count_once(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of attributes counts different names of a span, for scanned spans, too."""
+    monkeypatch.setattr(span_reader, "MAX_ELEMENTS", 5)
+    node = span()
+    node["attributes"] = attributes({"a": 1}) * 30
+
+    assert result(SpanReader(), few, as_protobuf(export(node))) is not None
+    assert result(SpanReader(), few, as_protobuf(export(span(values=dict.fromkeys("abcdef", 1))))) is None
