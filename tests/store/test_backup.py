@@ -30,7 +30,7 @@ PAIRS = [
     pytest.param("sqlite+clickhouse", "sqlite", marks=pytest.mark.stacks),
 ]
 # Without histograms coarser than the default, because a copy merges parts of two scales to the coarser one.
-OF_FINE_HISTOGRAMS = ("all_minutes", "minutes", "spent")
+OF_FINE_HISTOGRAMS = ("all_minutes", "minutes", "spent", "sums")
 DESK = Series("desk", "2", environment="prod", model="bert", route="/répondre", device="cuda:0", status="error")
 
 
