@@ -6,11 +6,11 @@ The transitions are pure functions; `notification_rules` selects the transitions
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, insert, or_, select, update
 
 from ...analysis.policies import Hysteresis
 from ...store.schema import storable
@@ -91,6 +91,13 @@ def newest_incidents(connection: Connection, limit: int, *, open_only: bool = Fa
     if open_only:
         query = query.where(incidents.c.resolved_at.is_(None))
     return [_from_row(row) for row in connection.execute(query)]
+
+
+def find_incidents_of(connection: Connection, kinds: Sequence[str], since: float) -> list[IncidentRecord]:
+    """Return the incidents opened from *since* (Unix seconds) on whose cause starts with one of *kinds*, oldest first."""
+    mine = or_(*(incidents.c.cause.startswith(kind, autoescape=True) for kind in kinds))
+    query = select(incidents).where(mine, incidents.c.opened_at >= since)
+    return [_from_row(row) for row in connection.execute(query.order_by(incidents.c.opened_at, incidents.c.id))]
 
 
 def save_incident(connection: Connection, record: IncidentRecord) -> None:

@@ -62,6 +62,7 @@ class ServiceVersions:
         policy: Policy of the statistics.
         watching: Policy of the watcher.
         pair: The compared versions; None unless two versions serve at the same time.
+        strictness: Factor on the required scores. [ratio, >= 1]
     """
 
     whole: Group
@@ -69,6 +70,7 @@ class ServiceVersions:
     policy: TailPolicy
     watching: WatchPolicy
     pair: VersionPair | None = None
+    strictness: float = 1.0
     _recent: dict[str, TailCounts] = field(default_factory=dict[str, TailCounts])
 
     @property
@@ -118,7 +120,7 @@ class ServiceVersions:
 
     def _score_pair(self, pair: VersionPair, span: tuple[int, int]) -> None:
         policy = self.policy
-        rules = AlarmRules(policy.canary.windows, policy.fire, policy.stage_key.ease)
+        rules = AlarmRules(policy.canary.windows, policy.fire, policy.stage_key.ease, self.strictness)
         old, new = self._recent[pair.old], self._recent[pair.new]
         start = max(old.start, new.start, pair.since)
         for at in range(max(span[0], pair.progress.at) + 1, span[1] + 1):

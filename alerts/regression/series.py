@@ -112,6 +112,7 @@ class WatchedSeries:
         last_score: Last score.
         described_at: Time of the last finding. [minutes since the epoch]
         normal_from: First minute of the current baseline; earlier minutes precede an accepted level.
+        strictness: Factor on the required scores. [ratio, >= 1]
     """
 
     group: Group
@@ -122,6 +123,7 @@ class WatchedSeries:
     last_score: TailScore | None = None
     described_at: int = 0
     normal_from: int = 0
+    strictness: float = 1.0
     scorer: TailScorer = field(init=False)
 
     def __post_init__(self) -> None:
@@ -154,7 +156,7 @@ class WatchedSeries:
         """
         length = longest_window(self.policy)
         recent = append_minutes(self.recent, count_minutes(self.learnt.reference.rows, counts, start, end), length)
-        rules = AlarmRules(self.policy.windows, self.policy.fire, self.policy.stage_key.ease)
+        rules = AlarmRules(self.policy.windows, self.policy.fire, self.policy.stage_key.ease, self.strictness)
         for at in range(max(start, self.progress.at) + 1, end + 1):
             if not recent.requests[at - 1 - recent.start]:
                 # A minute without requests changes nothing.

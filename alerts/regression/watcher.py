@@ -21,6 +21,7 @@ from . import series
 from .acceptance import rebase_on_accepted
 from .canary import ServiceVersions, VersionPair
 from .findings import RegressionContext, describe_canary, describe_regression
+from .record import AlertRecord, read_record
 from .series import (
     DAY,
     AcceptedLevel,
@@ -51,6 +52,7 @@ class RegressionSearch:
         series: Watched series by cause.
         canaries: Versions of each service, by service.
         read_until: Minute up to which data were read; None before the first read. [minutes since the epoch]
+        record: Record of past alerts, which sets the strictness of the search.
     """
 
     def __init__(self, store: Store, policy: TailPolicy, watching: WatchPolicy) -> None:
@@ -61,6 +63,7 @@ class RegressionSearch:
         self.series: dict[str, WatchedSeries] = {}
         self.canaries: dict[Group, ServiceVersions] = {}
         self.read_until: int | None = None
+        self.record = AlertRecord(watching.record)
         self._groups: dict[Group, int] = {}
         self._tried: dict[Group, int] = {}
         self._standing: dict[str, AlarmState] = {}
@@ -76,6 +79,8 @@ class RegressionSearch:
             self._accepted = series.load_accepted(connection)
         if self._store.read.stale_since(now, default_burn_rate_policy().stale) is not None:
             return
+        if now.timestamp() - self.record.at >= self._watching.refresh.total_seconds():
+            self.record = read_record(self._store, self._watching.record, regressions, now)
         if self.read_until is None or (others is not None and others != self._written and others > self.read_until):
             self._load(last)
         start = self.read_until
@@ -182,6 +187,7 @@ class RegressionSearch:
         broken: list[Exception] = []
         for each in self.series.values():
             seen = versions.get(whole_service(each.group), {})
+            each.strictness = self.record.strictness(each.group.service, each.group.environment)
             try:
                 each.advance(found.get(each.group), start, end, frozenset(sorted(seen.values())[1:]))
                 if seen and not each.group.dimension:
@@ -192,7 +198,9 @@ class RegressionSearch:
 
     def _canaries_of(self, whole: WatchedSeries) -> ServiceVersions:
         made = ServiceVersions(whole.group, whole.learnt.reference.rows, self._policy, self._watching)
-        return self.canaries.setdefault(whole.group, made)
+        found = self.canaries.setdefault(whole.group, made)
+        found.strictness = whole.strictness
+        return found
 
     def _write(self, last: int) -> None:
         pairs = [each.pair for each in self.canaries.values() if each.pair is not None]

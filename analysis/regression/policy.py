@@ -11,6 +11,42 @@ from ..policies import InMinutes, Severity, shipped_policy
 
 
 @dataclass(frozen=True, slots=True)
+class AlertBudget:
+    """Budget of wrong alerts, and how it raises the required scores.
+
+    Args:
+        service: Time in which a service may have one wrong alert.
+        fleet: Wrong alerts that all services together may have, per service and week. [count]
+        burst: Minimum number of wrong alerts that all services together may have at once. [count]
+        step: Factor on the required scores for each wrong alert beyond the budget. [ratio]
+        most: Maximum factor. [ratio]
+    """
+
+    service: timedelta
+    fleet: float
+    burst: float
+    step: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPolicy:
+    """Policy of the record of past alerts.
+
+    Args:
+        over: Maximum age of the alerts.
+        lasting: Duration from which an alert counts as right.
+        shown: Minimum number of alerts with a known outcome for a statement in messages. [count]
+        budget: Budget of wrong alerts.
+    """
+
+    over: timedelta
+    lasting: timedelta
+    shown: int
+    budget: AlertBudget
+
+
+@dataclass(frozen=True, slots=True)
 class WatchPolicy:
     """Policy of the regression watcher.
 
@@ -29,6 +65,7 @@ class WatchPolicy:
         share: Minimum share of the minutes of *together* in which each version had requests. [ratio]
         accepted_over: Maximum time range used to determine an accepted level.
         accepted_beyond: Minimum number of accepted requests beyond a threshold. [count]
+        record: Record of past alerts.
     """
 
     severity: Severity
@@ -45,6 +82,7 @@ class WatchPolicy:
     share: float
     accepted_over: timedelta
     accepted_beyond: float
+    record: RecordPolicy
 
 
 @cache

@@ -407,11 +407,13 @@ class AlarmRules:
         windows: Scored windows.
         fire: Required scores and durations.
         ease: Reduction of the required score when a stage moved.
+        strictness: Factor on all scores that are required for the start of an alarm. [ratio, >= 1]
     """
 
     windows: tuple[Window, ...]
     fire: AlarmPolicy
     ease: StageEase
+    strictness: float = 1.0
 
 
 def advance_alarm(
@@ -472,7 +474,7 @@ def _consecutive_minutes(
 
     Windows longer than *longest* get 0.
     """
-    eased = rules.ease.needed(tail_score.key)
+    eased, part = rules.ease.needed(tail_score.key), part * rules.strictness
     found: list[int] = []
     for run, window, score in zip(before or (0,) * len(rules.windows), rules.windows, tail_score.scores, strict=True):
         over = score >= part * (1.0 if window.alone else eased) and window.length <= longest

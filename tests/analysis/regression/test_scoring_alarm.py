@@ -19,12 +19,16 @@ def tail_score(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
 
 
 def go(
-    progress: AlarmState, minutes: int, judgement: TailScore, release_at: int | None = None
+    progress: AlarmState,
+    minutes: int,
+    judgement: TailScore,
+    release_at: int | None = None,
+    rules: AlarmRules = RULES,
 ) -> tuple[AlarmState, list[tuple[str, int]]]:
     """Go on for so many minutes; return where it stands, and when what happened."""
     turns: list[tuple[str, int]] = []
     for at in range(progress.at + 1, progress.at + minutes + 1):
-        progress, turn = advance_alarm(RULES, progress, at, judgement, release=at == release_at)
+        progress, turn = advance_alarm(rules, progress, at, judgement, release=at == release_at)
         turns += [(turn, at)] if turn else []
     return progress, turns
 
@@ -47,6 +51,18 @@ def test_a_minute_below_the_score_restarts_the_duration() -> None:
     _, turns = go(progress, min_duration - 1, tail_score(1.0))
 
     assert turns == []
+
+
+def test_strictness_raises_the_scores_that_start_an_alarm() -> None:
+    """Every way to start an alarm needs the higher score; its end needs the usual one."""
+    strict, began = replace(RULES, strictness=1.25), AlarmState(fired_at=0)
+    scores = tail_score(1.2), tail_score(1.25), tail_score(0.36, key=2.5), tail_score(0.38, key=2.5)
+    found = [[turn for turn, _ in go(AlarmState(), 40, score, rules=strict)[1][:1]] for score in scores]
+    slow = [go(AlarmState(), 70, tail_score(score), rules=strict)[1] for score in (1.05, 1.07)]
+
+    assert found == [[], ["fired"], [], ["fired"]]
+    assert slow == [[], [("fired", 60)]]
+    assert [go(began, 40, tail_score(0.45), rules=rules)[1] for rules in (strict, RULES)] == [[("resolved", 30)]] * 2
 
 
 def test_an_anomalous_stage_lowers_the_required_score() -> None:
