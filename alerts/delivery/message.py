@@ -198,6 +198,7 @@ class Finding:
         functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
         shared: Attributes that slow requests share, strongest first.
         replica: Sentence about the replica that is slower than the others; empty without one.
+        record: Sentence about the outcomes of earlier alerts of the same rule; empty with too few.
     """
 
     name: str
@@ -223,6 +224,7 @@ class Finding:
     functions: tuple[FunctionGrowth, ...] = ()
     shared: tuple[SharedAttribute, ...] = ()
     replica: str = ""
+    record: str = ""
 
     @property
     def blamed(self) -> StageGrowth | None:

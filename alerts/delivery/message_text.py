@@ -262,10 +262,12 @@ def cause_text(message: Message) -> str:
 
 
 def impact_text(finding: Finding) -> str:
-    """Return the impact of a finding as a sentence."""
+    """Return the impact of a finding as sentences."""
     if finding.absence is not None:
         return absence_impact(finding.absence)
-    return burn_impact(finding.burn, finding.kind) if finding.burn else regression_impact(_regression(finding))
+    if finding.burn:
+        return burn_impact(finding.burn, finding.kind)
+    return f"{regression_impact(_regression(finding))} {finding.record}".rstrip()
 
 
 def worst_impact(finding: Finding, peak: float) -> str:

@@ -34,6 +34,7 @@ from ..evaluation.evidence import dashboard_link as link_of
 from ..evaluation.replica_evidence import slow_replica_text
 from ..objectives.slo import Slo
 from .canary import VersionPair, version_group
+from .record import AlertRecord
 from .series import DAY, SPENT_STEP, WatchedSeries, minute_start, select_minutes, stage_seconds
 
 # Compared dimensions, without the version, because releases are reported separately.
@@ -164,12 +165,14 @@ class RegressionContext:
         policy: Policy of the statistics.
         watching: Policy of the watcher.
         dashboard_url: Base URL of the dashboard; empty for no links.
+        record: Record of past alerts.
     """
 
     read: Reader
     policy: TailPolicy
     watching: WatchPolicy
     dashboard_url: str
+    record: AlertRecord
 
 
 def describe_regression(
@@ -329,6 +332,7 @@ def _finding(
         functions=code_growth(context.read, calm, slow, growth, 0.5 if slower.at == MEAN else quantile),
         shared=shared_attributes(context.read, slow, quantile),
         replica=slow_replica_text(context.read, replace(slow, start=slow.start - CALM_BEFORE)),
+        record=context.record.in_words(group.service, group.environment),
         version=version,
         exemplars=requests_above(context.read, about, times, slower.before_seconds, context.dashboard_url),
         course=latency_trend(context.read, about, times, None if slower.at == MEAN else quantile),

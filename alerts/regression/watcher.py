@@ -283,7 +283,7 @@ class RegressionRule:
         if ready:
             yield from ((SEARCH_CAUSE, partial(search.settle, each, last)) for each in search.unsettled())
             yield SEARCH_CAUSE, partial(search.learn, last, before)
-        context = RegressionContext(self._read, self._policy, self._watching, definitions.dashboard_url)
+        context = RegressionContext(self._read, self._policy, self._watching, definitions.dashboard_url, search.record)
         for cause, verdict in self._verdicts(context, definitions, now, before):
             yield cause, verdict if ready else no_verdict
         if not ready:

@@ -110,6 +110,7 @@ def webhook_payload(message: Message) -> dict[str, Any]:
         "functions": [_function(each) for each in finding.functions],
         "overruns": [dataclasses.asdict(each) for each in finding.overruns],
         "replica": finding.replica,
+        "record": finding.record,
         "shared": [dataclasses.asdict(each) for each in finding.shared],
         "also": list(message.also),
         "exemplars": [dataclasses.asdict(each) for each in finding.exemplars],

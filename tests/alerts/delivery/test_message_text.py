@@ -371,5 +371,9 @@ def test_a_latency_regression_names_values_before_and_after(message: Message, fi
     )
     assert dict(message_facts(slower))["Deviation"] == "9.3 times the usual variation"
     assert Message.from_json(slower.to_json()) == slower
+    record = "11 of the last 12 such alerts of this service were right."
+    known = replace(slower, finding=replace(slower.finding, record=record))
+    assert impact_text(known.finding) == f"{impact_text(slower.finding)} {record}"
     for render in RENDERERS.values():
         assert "252 ms → 312 ms" in json.dumps(render(slower), ensure_ascii=False)
+        assert record in json.dumps(render(known), ensure_ascii=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,11 @@ from typing import Any
 import pytest
 from sqlalchemy import event, select
 
+from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.delivery.message_text import headline, impact_text
 from stagelens.alerts.evaluation.evaluator import Evaluator
+from stagelens.alerts.incidents.lifecycle import IncidentRecord, save_incident
+from stagelens.alerts.incidents.silences import create_silence
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
 from stagelens.alerts.regression import series as state_store
@@ -25,6 +29,7 @@ from stagelens.analysis.regression.stage_attribution import StageBaseline
 from stagelens.analysis.regression.statistic import ExpectationModel, Row
 from stagelens.store import Batch, Group, KeptTrace, Series, Store
 from tests.alerts.simulated_services import (
+    DAY,
     MINUTE,
     NOW,
     SLOW,
@@ -183,6 +188,32 @@ def test_two_versions_side_by_side_are_compared(world: Simulation) -> None:
     assert found.blamed.stage == "preprocess"
     assert "of version 2 is slower than version 1: " in headline(canary[0])
     assert headline(canary[0]).endswith(" in resize (serve.py:41)")
+
+
+def test_messages_state_the_record_and_a_wrong_alert_makes_the_search_stricter(world: Simulation) -> None:
+    """The message has the outcomes of earlier alerts; a silence of the rule counts the alert as wrong for the next ones."""
+    at = (world.at - DAY).timestamp()
+    with world.store.transaction() as connection:
+        for number in range(5):
+            finding = Finding("tail", "shop", "", "tail", "ticket", at)
+            past = IncidentRecord(
+                f"sl-{number}", f"tail:{number}", finding, at, at, at, resolved_at=at, ending="accepted"
+            )
+            save_incident(connection, replace(past, heard="over"))
+    rule = RegressionRule(world.store)
+    world.evaluator = Evaluator(world.store, "me", lease_seconds=30, rules=[rule])
+    world.evaluate(12)
+    world.run(30, SLOW)
+    before = rule._search.series["tail:shop"].strictness
+    silenced = {"service": "shop", "slo": "tail"}
+    with world.store.transaction() as connection:
+        create_silence(connection, silenced, starts_at=world.at, ends_at=world.at + DAY, author="ann")
+    world.run(16, SLOW)
+
+    assert impact_text(messages(world.store)[0].finding).endswith(
+        "5 of the last 5 such alerts of this service were right."
+    )
+    assert (before, rule._search.series["tail:shop"].strictness) == (1.0, pytest.approx(1.25, rel=0.01))
 
 
 def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:
