@@ -18,7 +18,9 @@ from ..alerts.evaluation.slo_status import SloStatus
 from ..alerts.objectives.slo import Slo
 from ..alerts.objectives.slo_file import LiveSloFile
 from ..alerts.reader import Incident
+from ..alerts.regression.record import AlertRecord, read_record
 from ..analysis.costs import Costs
+from ..analysis.regression.policy import default_watch_policy
 from ..analysis.slo_status import URGENCY
 from ..store import Reader, Selection, Store, StoreState
 from ..store.events import Event
@@ -254,6 +256,15 @@ class Source:
     def incidents(self) -> list[Incident]:
         """Return the incidents, newest first; none without alerts."""
         return [] if self._alerts is None else self.incident_actions.visible(self._alerts.incidents())
+
+    def regression_record(self) -> AlertRecord | None:
+        """Return the record of the regression alerts, also those that the reader may not see; None without the search."""
+        file = self.slo_file
+        settings = file.current.regressions if file is not None and file.current is not None else None
+        if settings is None:
+            return None
+        now = datetime.fromtimestamp(self.clock() // 60 * 60, UTC)
+        return self._whole.cached(read_record, self.store, default_watch_policy().record, settings, now)
 
     def signing_secrets(self, kind: str) -> list[str]:
         """Return the signing secrets of the channels of *kind*, such as `slack`, from the SLO file."""

@@ -18,15 +18,18 @@ from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.incidents.silences import Silence
 from ...alerts.reader import Delivery, Incident
+from ...alerts.regression.record import AlertCounts, AlertRecord, count_alerts
 from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
 from ..incident_actions import silenced
-from ..ui.components import Node, attributes, card, empty, link, pill, status, swatch, table, with_code
-from ..ui.format import UNKNOWN, percent, several, span, times
+from ..ui.components import Node, Nodes, attributes, card, empty, link, pill, status, swatch, table, with_code
+from ..ui.format import UNKNOWN, percent, several, signed_change, span, times, whole
 from ..view import INCIDENTS_API, SCOPE, SILENCES_API, View, incident_page, service_path
 from .page import Context, Page, panel
 
 _MAX_INCIDENTS = 20
+# Factor on the required evidence from which a service counts as stricter than usual.
+_STRICTER = 1.005
 # Rule states of an objective that is not evaluated: word, symbol, reason.
 _UNJUDGED: dict[SloState, tuple[str, str, str]] = {
     "no_data": ("No data", "none", "No request in the last hour"),
@@ -183,6 +186,60 @@ def history_card(context: Context, found: SloStatus) -> Component:
     rows = [_history_row(context, each) for each in incidents]
     every = link("All incidents and silences", href=context.view.link("/incidents"), className="link")
     return card("Alert history", table(head, rows, "Alert history"), tools=every, flush=True)
+
+
+def record_card(context: Context, record: AlertRecord) -> Component:
+    """Return the card of the outcomes of past regression alerts, by service, and of the evidence that the next one needs."""
+    title, policy = "Regression alerts", record.policy
+    shown = [each for each in record.by_service if context.source.shows(*each)]
+    period = f"last {policy.over // timedelta(weeks=1)} weeks"
+    if not shown:
+        return card(title, html.P("No alert so far.", className="muted"), sub=period)
+    shown.sort(key=lambda each: (-record.strictness(*each), -len(record.by_service[each]), each))
+    rows = [_record_row(context, record, each) for each in shown[:_MAX_INCIDENTS]]
+    if len(record.by_service) > 1 and not context.source.is_restricted:
+        rows.append(_record_cells("All services", count_alerts(record.alerts), ""))
+    head = (
+        ("Service", ""),
+        ("Alerts", "r"),
+        ("Accepted", "r hide"),
+        ("Right", "r hide"),
+        ("Wrong", "r hide"),
+        ("Precision", "r"),
+        ("Evidence needed", "r"),
+    )
+    foot = (
+        f"Wrong: a user silenced the rule of the open incident, or the incident recovered within {span(policy.lasting)} "
+        "without an acknowledgement. Open incidents have no outcome."
+    )
+    return card(title, table(head, rows, title), sub=period, foot=foot, flush=True)
+
+
+def _record_row(context: Context, record: AlertRecord, where: tuple[str, str]) -> Component:
+    (service, environment), alerts = where, record.by_service[where]
+    strictness = record.strictness(*where)
+    since = (context.source.now() - record.policy.budget.service).timestamp()
+    recent = count_alerts(each for each in alerts if each.at >= since).wrong
+    weeks = record.policy.budget.service // timedelta(weeks=1)
+    why = f"{recent} wrong in {weeks} weeks" if recent else "wrong alerts of other services"
+    stricter = [html.Div(signed_change(strictness - 1), className="b"), html.Div(why, className="s hide")]
+    evidence = stricter if strictness > _STRICTER else "usual"
+    href = context.view.link(service_path(service), env=environment or None)
+    name = [link(service, href=href, className="n"), html.Div(environment, className="s") if environment else None]
+    return _record_cells(name, count_alerts(alerts), evidence, href)
+
+
+def _record_cells(name: Nodes, counts: AlertCounts, evidence: Nodes, href: str = "") -> Component:
+    cells = [
+        html.Td(name, className="fits"),
+        html.Td(whole(counts.alerts), className="r"),
+        html.Td(whole(counts.accepted), className="r hide"),
+        html.Td(whole(counts.right), className="r hide"),
+        html.Td(whole(counts.wrong), className="r hide"),
+        html.Td(percent(counts.precision), className="r b"),
+        html.Td(evidence, className="r"),
+    ]
+    return html.Tr(cells, **attributes({"data-href": href} if href else {}))
 
 
 def incident_path(view: View, found: Incident, tab: str = "") -> str:

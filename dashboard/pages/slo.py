@@ -35,7 +35,7 @@ from ..ui.components import (
 )
 from ..ui.format import TIMES, attained, axis_duration, count, several, span, target, times
 from ..view import View, slo_path
-from .incidents import history_card, rules_card
+from .incidents import history_card, record_card, rules_card
 from .page import Context, Page, empty_page_card, panel
 from .service_status import COLOURS, maintenance_end, state_counts, state_line, state_note
 from .slo_spent import spent_card, stages_card
@@ -77,7 +77,7 @@ def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> li
         panel("Burn rate", lambda: burn_card(service, chosen)),
         panel("Multi-window alerts", lambda: rules_card(chosen)),
     ]
-    slo = chosen.slo
+    slo, record = chosen.slo, context.source.regression_record()
     budgets = slo.kind == "latency" and slo.budgets
     return [
         html.P(slo_sentence(context.view, chosen), className="says"),
@@ -91,6 +91,7 @@ def _body(context: Context, found: Sequence[SloStatus], chosen: SloStatus) -> li
         panel("Stage budgets", lambda: stages_card(service, slo)) if budgets else None,
         html.Div([html.Div(spent, className="stack c6"), html.Div(burn, className="stack c6")], className="grid"),
         panel("Alert history", lambda: history_card(service, chosen)),
+        panel("Regression alerts", lambda: record_card(context, record)) if record is not None else None,
     ]
 
 

@@ -16,7 +16,9 @@ import pandas as pd
 import pytest
 from dash.development.base_component import Component
 
+from stagelens.alerts.delivery.message import Finding, LatencyRegression
 from stagelens.alerts.evaluation.slo_status import SloStatus
+from stagelens.alerts.incidents.lifecycle import IncidentRecord, save_incident
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader, Delivery, Incident
 from stagelens.analysis.burn_rate import AlertTier
@@ -340,6 +342,37 @@ def test_an_overspent_budget_shows_the_excess(source: Source, burning_store: Sto
     text = shown(Source(burning_store, Overspent(real, source.incidents()[0]), NOW.timestamp), "/slo")
     assert "hot-latency has spent 19.5\u00d7 its error budget" in text
     assert "1 848" not in text.replace("\u202f", " ")
+
+
+def test_the_page_shows_the_record_of_regression_alerts(tmp_path: Path) -> None:
+    """With the search on, the page has the outcomes by service, and the evidence that the next alert needs."""
+    began, ended = (NOW - timedelta(hours=2)).timestamp(), NOW.timestamp()
+    shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    store = Store.open(f"sqlite:///{tmp_path / 'record.db'}", clock=NOW.timestamp)
+    with store.transaction() as connection:
+        for number, service in enumerate(("hot", "calm", "calm")):
+            found = Finding("tail", service, "", "tail", "ticket", began, shift=shift)
+            last = began if service == "hot" else ended
+            save_incident(
+                connection,
+                IncidentRecord(
+                    f"sl-{number}", f"tail:{number}", found, began, last, began, None, last, "recovered", heard="over"
+                ),
+            )
+    tables: list[list[list[str]]] = []
+    for text in ("", "regressions: on\n"):
+        path = tmp_path / "slo.yaml"
+        path.write_text(SLO + text, encoding="utf-8")
+        source = Source(store, AlertsReader(store, LiveSloFile(path, ENV)), NOW.timestamp)
+        tables.append([each.rows for each in page(source, "/slo").tables if each.name == "Regression alerts"][:1])
+    store.close()
+
+    assert tables[0] == []
+    assert tables[1][0] == [
+        ["hot", "1", "0", "0", "1", "0 %", "+25 % 1 wrong in 12 weeks"],
+        ["calm", "2", "0", "2", "0", "100 %", "usual"],
+        ["All services", "3", "0", "2", "1", "67 %", ""],
+    ]
 
 
 def test_without_alerts_the_page_explains_how_to_start_them(burning_store: Store) -> None:
