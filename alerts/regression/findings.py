@@ -21,6 +21,7 @@ from ...analysis.regression.verdict import (
     on_common_mix,
     regression_onset,
     release_at_onset,
+    share_explained_by_traffic,
     strongest_window,
     traffic_shifts,
 )
@@ -43,6 +44,8 @@ _DIMENSIONS = ("route", "model", "device", "status")
 _SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
 # Quantile that the dashboard page shows for a regression of the mean.
 _SHOWN_AT = 0.99
+# Steps of the requests by attribute, and the highest quantile at which the traffic is compared: beyond it are too few requests.
+_TRAFFIC_STEPS, _TRAFFIC_AT = 60, 0.95
 
 
 def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
@@ -212,6 +215,22 @@ def describe_regression(
         version=release_at_onset(context.watching, releases, between),
         between=between,
     )
+
+
+def is_explained_by_traffic(context: RegressionContext, watched: WatchedSeries) -> bool:
+    """Return whether different traffic explains the growth of a firing series, compared with the reference hours."""
+    strongest, recent = strongest_window(watched.last_score, watched.learnt.reference.rows), watched.lately
+    if strongest is None or recent is None:
+        return False
+    number, cell, row = strongest
+    at = watched.progress.at
+    began = regression_onset(watched.learnt.reference, recent, context.policy.windows[number], cell)
+    start = max(began, at - _minutes(context.watching.blamed))
+    then = _reference_hours(context, watched, (began, start, at))
+    before = [context.read.attributes(each, _TRAFFIC_STEPS) for each in then]
+    now = context.read.attributes(select_minutes(watched.group, start, at), _TRAFFIC_STEPS)
+    quantile = _TRAFFIC_AT if row.at == MEAN else min(float(row.at), _TRAFFIC_AT)
+    return share_explained_by_traffic(before, now, quantile)[0] >= context.watching.by_traffic
 
 
 def describe_canary(

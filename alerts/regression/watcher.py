@@ -20,7 +20,7 @@ from ..objectives.slo_file import ALL_SERVICES, Definitions, RegressionSettings
 from . import series
 from .acceptance import rebase_on_accepted
 from .canary import ServiceVersions, VersionPair
-from .findings import RegressionContext, describe_canary, describe_regression
+from .findings import RegressionContext, describe_canary, describe_regression, is_explained_by_traffic
 from .record import AlertRecord, read_record
 from .series import (
     DAY,
@@ -221,7 +221,8 @@ class RegressionSearch:
             learnt_at = known.learnt.at if known else 0
             due = last - max(learnt_at, self._tried.get(group, 0)) >= span.renew
             enough = last - self._known_from(group) >= span.least
-            fires = cause in firing or (known is not None and known.progress.fired_at is not None)
+            fires = known is not None and known.progress.fired_at is not None and not known.is_traffic
+            fires = fires or (known is not None and cause in firing)
             if due and enough and not fires and group.dimension != "version":
                 waiting[group] = learnt_at
         return min(
@@ -313,7 +314,13 @@ class RegressionRule:
             watched.restart(at - _minutes(self._watching.together))
             return Verdict(watched.cause, None)
         score = watched.last_score.score if watched.last_score else 0.0
-        if before is None or (score >= 1 and at - watched.described_at >= _minutes(self._watching.refresh)):
+        due = at - watched.described_at >= _minutes(self._watching.refresh)
+        if before is None:
+            if due or not watched.is_traffic:
+                watched.is_traffic, watched.described_at = is_explained_by_traffic(context, watched), at
+            if watched.is_traffic:
+                return Verdict(watched.cause, None)
+        if before is None or (score >= 1 and due):
             watched.described_at = at
             before = describe_regression(context, watched, self._search.versions().get(whole, {}), before)
         return None if before is None else Verdict(watched.cause, before, excuse=excuse)

@@ -65,6 +65,7 @@ class WatchPolicy:
         share: Minimum share of the minutes of *together* in which each version had requests. [ratio]
         accepted_over: Maximum time range used to determine an accepted level.
         accepted_beyond: Minimum number of accepted requests beyond a threshold. [count]
+        by_traffic: Share of a growth that different traffic must explain, so that it opens no incident. [ratio]
         record: Record of past alerts.
     """
 
@@ -82,6 +83,7 @@ class WatchPolicy:
     share: float
     accepted_over: timedelta
     accepted_beyond: float
+    by_traffic: float
     record: RecordPolicy
 
 

@@ -6,6 +6,7 @@ A change of the mix or the load may explain a regression, so the latency is also
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -13,11 +14,16 @@ from datetime import timedelta
 import numpy as np
 
 from ...core.histogram import Estimate, Histogram
+from ..attributes import AttributeCounts
 from ..comparison import compare_means, compare_quantile, mean_latency
 from .policy import At, Confounders, WatchPolicy, Window
 from .scoring import Reference, TailScore, WindowScore
 from .statistic import MEAN, Expectation, Floats, PrefixSums, Row, TailCounts, block_excess, bucket_middles
 
+# Attributes that describe what is asked of the service, and minimum number of requests of a value. The batch size is not one of
+# them, because it grows with the queue when the service is slower.
+_TRAFFIC = ("route", "model", "caller", "request_size", "input_tokens", "output_tokens")
+_MIN_OF_VALUE = 50
 # Requests by dimension (route, model, status, device, batch, cold …) and value, as returned by `Reader.dimensions`.
 Traffic = Mapping[str, Mapping[str, float]]
 
@@ -145,6 +151,62 @@ def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tupl
     """Return the significant changes of the mix, one per dimension, each for the value that changed most."""
     found = (_largest_shift(policy, name, before[name], after[name]) for name in before if name in after)
     return tuple(shift for shift in found if shift is not None)
+
+
+def share_explained_by_traffic(
+    before: Sequence[AttributeCounts], after: AttributeCounts, quantile: float
+) -> tuple[float, str]:
+    """Return how much of a growth different traffic explains, and the attribute that explains most.
+
+    The latency that is expected of the traffic of *after* is that of *before*, weighted value by value so that each value has its
+    share of *after* (direct standardization). A value with too few requests before is expected to have the latency of all.
+
+    Args:
+        before: Requests of the reference hours by attribute.
+        after: Requests of the window.
+        quantile: Quantile that is compared. [0..1]
+
+    Returns:
+        Expected growth as a share of the growth, both as logarithms, and the attribute; (0, "") without growth or attributes.
+    """
+    found = (0.0, "")
+    for key in _TRAFFIC:
+        usual, now = _requests_by_value(before, key), _requests_by_value([after], key)
+        if not usual or not now:
+            continue
+        everything = sum(usual.values(), Counter[int]())
+        known = {value: counts if counts.total() >= _MIN_OF_VALUE else everything for value, counts in usual.items()}
+        expected: dict[int, float] = {}
+        for value, counts in now.items():
+            like = known.get(value, everything)
+            for bucket, count in like.items():
+                expected[bucket] = expected.get(bucket, 0.0) + count * counts.total() / like.total()
+        places = [
+            _bucket_of_quantile(each, quantile) for each in (everything, expected, sum(now.values(), Counter[int]()))
+        ]
+        if places[2] > places[0]:
+            found = max(found, ((places[1] - places[0]) / (places[2] - places[0]), key))
+    return found
+
+
+def _requests_by_value(tables: Sequence[AttributeCounts], key: str) -> dict[str, Counter[int]]:
+    """Return the requests by latency bucket of each value of the attribute *key* that has requests."""
+    found: dict[str, Counter[int]] = {}
+    for table in tables:
+        for value, counts in table.requests.get(key, {}).items():
+            amounts = counts.sum(axis=0).tolist()
+            buckets = {index: count for index, count in zip(table.index.tolist(), amounts, strict=True) if count}
+            found.setdefault(value, Counter()).update(buckets)
+    return {value: counts for value, counts in found.items() if counts}
+
+
+def _bucket_of_quantile(counts: Mapping[int, float], quantile: float) -> float:
+    """Return the position of *quantile* in buckets, which are equally wide in the logarithm of the latency."""
+    index = sorted(counts)
+    sums = np.cumsum([counts[each] for each in index])
+    place = int(np.searchsorted(sums, quantile * sums[-1]))
+    below = sums[place - 1] if place else 0.0
+    return index[place] + (quantile * float(sums[-1]) - float(below)) / counts[index[place]]
 
 
 def load_shift(load: tuple[float, float, float], requests: float, minutes: int) -> TrafficShift | None:

@@ -15,7 +15,7 @@ from sqlalchemy import event, select
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.delivery.message_text import headline, impact_text
 from stagelens.alerts.evaluation.evaluator import Evaluator
-from stagelens.alerts.incidents.lifecycle import IncidentRecord, save_incident
+from stagelens.alerts.incidents.lifecycle import IncidentRecord, find_open_incidents, save_incident
 from stagelens.alerts.incidents.silences import create_silence
 from stagelens.alerts.objectives import slo_file
 from stagelens.alerts.objectives.slo_file import EXAMPLE
@@ -136,24 +136,37 @@ def test_a_release_that_slows_a_stage_is_named(world: Simulation) -> None:
     assert headlines[0].endswith("since version 2")
 
 
-def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
-    """A larger share of the slow route is named, with the change on the common mix; a rare route has no baseline."""
-    slow: Slower = (Slow("forward", 2.0),)
-    other = Service(route="/slow")
-    for hours in (24, 25):
-        write(world.store, list(other.points(NOW - timedelta(hours=hours) + 9 * MINUTE, slow)))
-    world.beside.append((other, slow))
-    world.run(30)
-    findings = [message.finding for message in messages(world.store) if not message.finding.where]
+def mixed(world: Simulation, slower: Slower) -> None:
+    """Add requests of a slow route, which had few requests until now; *slower* is slower, too."""
+    slow: Slower = (Slow("forward", 2.0), *slower)
+    few = Service(route="/slow", rate=40)
+    for minute in range(100):
+        write(world.store, list(few.points(NOW - timedelta(hours=24) + minute * MINUTE, (Slow("forward", 2.0),))))
+    world.beside.append((Service(route="/slow"), slow))
+
+
+def test_different_traffic_is_no_regression(world: Simulation) -> None:
+    """A larger share of a slow route opens no incident; its series has no baseline."""
+    mixed(world, ())
+    world.run(100)
     with world.store.engine.connect() as connection:
         learnt = connection.execute(select(tail_references.c.cause).order_by(tail_references.c.cause)).scalars().all()
 
     assert learnt == ["tail:shop", "tail:shop/route//fast"]
+    assert world.events == []
+
+
+def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
+    """A regression during a change of the mix is notified with the change on the common mix."""
+    much: Slower = (Slow("preprocess", 6.0),)
+    mixed(world, much)
+    world.run(100, much)
+    with world.store.transaction() as connection:
+        findings = [each.finding for each in find_open_incidents(connection) if not each.finding.where]
+
     assert findings[0].shift is not None
     assert findings[0].shift.mix.startswith("route /slow has ")
     assert "with the same mix the change is " in findings[0].shift.mix
-    assert findings[0].blamed is not None
-    assert findings[0].blamed.stage == "forward"
 
 
 def test_slow_requests_are_shown(world: Simulation) -> None:
