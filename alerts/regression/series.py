@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -123,8 +124,8 @@ class WatchedSeries:
     recent: TailCounts | None = None
     last_score: TailScore | None = None
     described_at: int = 0
-    normal_from: int = 0
     is_traffic: bool = False
+    normal_from: int = 0
     strictness: float = 1.0
     scorer: TailScorer = field(init=False)
 
@@ -158,7 +159,7 @@ class WatchedSeries:
         """
         length = longest_window(self.policy)
         recent = append_minutes(self.recent, count_minutes(self.learnt.reference.rows, counts, start, end), length)
-        rules = AlarmRules(self.policy.windows, self.policy.fire, self.policy.stage_key.ease, self.strictness)
+        rules = AlarmRules.of_series(self.policy, self.strictness)
         for at in range(max(start, self.progress.at) + 1, end + 1):
             if not recent.requests[at - 1 - recent.start]:
                 # A minute without requests changes nothing.
@@ -270,13 +271,13 @@ def last_evaluated_minute(connection: Connection) -> int | None:
 
 
 def load_learnt(connection: Connection) -> dict[str, LearntBaseline]:
-    """Return all learnt baselines by cause."""
-    return {
-        row.cause: LearntBaseline(
-            row.learnt_at, Reference.from_json(row.reference), StageBaseline.from_json(row.habits)
-        )
-        for row in connection.execute(select(tail_references))
-    }
+    """Return all learnt baselines by cause; those of another version of Stagelens are left out and learnt again."""
+    found: dict[str, LearntBaseline] = {}
+    for row in connection.execute(select(tail_references)):
+        with suppress(ValueError):
+            reference = Reference.from_json(row.reference)
+            found[row.cause] = LearntBaseline(row.learnt_at, reference, StageBaseline.from_json(row.habits))
+    return found
 
 
 def load_progress(connection: Connection) -> dict[str, AlarmState]:

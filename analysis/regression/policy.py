@@ -109,7 +109,8 @@ class Window:
         floor: Minimum growth of the latency. [ratio]
         min_duration: Minimum duration above the required score. [minutes]
         after_release: Minimum duration above the required score soon after a release. [minutes]
-        alone: Whether the window requires the full score even if a stage moved.
+        alone: Whether the window requires the full score unless exactly one stage certainly moved.
+        only_released: Whether the window also requires a release shortly before, and one stage that certainly moved.
     """
 
     block: InMinutes
@@ -120,6 +121,7 @@ class Window:
     min_duration: InMinutes = 0
     after_release: InMinutes = 0
     alone: bool = False
+    only_released: bool = False
 
     @property
     def length(self) -> int:
@@ -169,15 +171,32 @@ class StageEase:
         start: Required score if no stage moved.
         by: Reduction of the required score per unit of the stage's score.
         least: Minimum required score.
+        one_stage: Required score of windows that are `alone` or `only_released`, if exactly one stage certainly moved.
     """
 
     start: float
     by: float
     least: float
+    one_stage: float
 
     def needed(self, key: float) -> float:
         """Return the required score when the highest stage score is *key*."""
         return min(1.0, max(self.least, self.start - self.by * key))
+
+
+@dataclass(frozen=True, slots=True)
+class AlikePolicy:
+    """When several stages count as slower for the same reason, such as a slow machine.
+
+    Args:
+        least: Minimum score of the stage with the highest score.
+        score: Minimum score of another stage, as a share of the highest, which counts as at most 1. [ratio]
+        growth: Minimum growth of the other stage, as a share of the growth of the first. [ratio]
+    """
+
+    least: float
+    score: float
+    growth: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +208,14 @@ class StageKey:
         left_out: Stages that follow others, such as queues; they are not scored.
         ease: Reduction of the required score when a stage moved.
         windows: Evaluation windows.
+        alike: When several stages count as slower for the same reason.
     """
 
     at: tuple[At, ...]
     left_out: tuple[str, ...]
     ease: StageEase
     windows: tuple[Window, ...]
+    alike: AlikePolicy
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,10 +228,13 @@ class AlarmPolicy:
         released: Share of the required score that is sufficient soon after a release. [ratio]
         begin: Start of the period after a release. [minutes]
         end: End of the period after a release. [minutes]
+        soon: End of the period after a release for windows that are `only_released`. [minutes]
         quiet: Score that must not have been reached before the release.
         before: Duration of that quiet time before the release. [minutes]
         calm: Score below which the alarm ends.
         calm_for: Minimum duration below *calm*. [minutes]
+        shared_for: Minimum duration if several stages moved alike, or if the load is above that of the reference. [minutes]
+        crowd_for: Duration for which a load above that of the reference has effects. [minutes]
     """
 
     slow: float
@@ -218,10 +242,13 @@ class AlarmPolicy:
     released: float
     begin: InMinutes
     end: InMinutes
+    soon: InMinutes
     quiet: float
     before: InMinutes
     calm: float
     calm_for: InMinutes
+    shared_for: InMinutes
+    crowd_for: InMinutes
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,9 @@ from .statistic import (
     sliding_statistic,
 )
 
+# Format of stored references; raised when rows or windows change.
+FORMAT = 2
+
 
 @dataclass(frozen=True, slots=True)
 class WindowLimits:
@@ -74,12 +77,19 @@ class Reference:
 
     def to_json(self) -> str:
         """Return the reference as JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"))
+        return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
     def from_json(cls, text: str) -> Reference:
-        """Parse a reference from the JSON of `to_json`."""
+        """Parse a reference from the JSON of `to_json`.
+
+        Raises:
+            ValueError: Another version of Stagelens learned the reference for other statistics.
+        """
         raw = json.loads(text)
+        if raw.get("format") != FORMAT:
+            msg = f"the reference has format {raw.get('format')}, not {FORMAT}; it must be learned again"
+            raise ValueError(msg)
         return cls(
             until=raw["until"],
             rows=tuple(Row(**row) for row in raw["rows"]),
@@ -210,6 +220,8 @@ def _histogram(day: MinuteHistograms, counts: np.ndarray) -> Histogram:
 
 # Value larger than any statistic; pads windows with fewer blocks.
 PADDING = 1e9
+# Period over which the load is compared with that of the reference. [minutes]
+LOAD_MINUTES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,10 +248,14 @@ class TailScore:
     Args:
         cells: Highest score of each window; None for a window with too few requests.
         moved: Score of each stage; 1 if the stage certainly moved. Empty if not needed.
+        shared: Whether several stages moved alike, as on a slow machine.
+        crowded: Whether the load is above that of the reference.
     """
 
     cells: tuple[WindowScore | None, ...]
     moved: Mapping[str, float]
+    shared: bool = False
+    crowded: bool = False
 
     @property
     def scores(self) -> tuple[float, ...]:
@@ -273,6 +289,8 @@ class TailScorer:
     def __init__(self, policy: TailPolicy, reference: Reference) -> None:
         key = policy.stage_key
         self._rows = reference.rows
+        self._alike = key.alike
+        self._peak = math.exp(reference.model.load[2])
         self._whole = _WindowBatch(policy, policy.windows, reference, reference.windows)
         self._stages = _WindowBatch(policy, key.windows, reference, reference.key)
         # Below this score of the latency no window can fire, whatever the scores of the stages.
@@ -285,15 +303,28 @@ class TailScorer:
             max(found, key=lambda cell: cell.score, default=None) for found in self._whole.cells(sums, best=True)
         )
         asked = max((cell.score for cell in cells if cell), default=0.0) >= self._asks_stages
-        return TailScore(cells, self._moved(sums) if asked else {})
+        moved, shared = self._moved(sums) if asked else ({}, False)
+        load = float(recent.requests[-LOAD_MINUTES:].mean()) if len(recent) else 0.0
+        return TailScore(cells, moved, shared, load > self._peak)
 
-    def _moved(self, sums: PrefixSums) -> dict[str, float]:
-        moved: dict[str, float] = {}
+    def _moved(self, sums: PrefixSums) -> tuple[dict[str, float], bool]:
+        """Return the score of each stage, and whether several stages moved alike."""
+        found: dict[str, WindowScore] = {}
         for cells in self._stages.cells(sums, best=False):
             for cell in cells:
                 stage = self._rows[cell.row].stage
-                moved[stage] = max(moved.get(stage, 0.0), cell.score)
-        return moved
+                found[stage] = max(found.get(stage, cell), cell, key=lambda each: each.score)
+        return {stage: max(cell.score, 0.0) for stage, cell in found.items()}, self._is_shared(list(found.values()))
+
+    def _is_shared(self, cells: Sequence[WindowScore]) -> bool:
+        first = max(cells, key=lambda each: each.score, default=None)
+        if first is None or first.score < self._alike.least:
+            return False
+        return any(self._is_alike(first, each) for each in cells if each is not first)
+
+    def _is_alike(self, first: WindowScore, other: WindowScore) -> bool:
+        growth = [each.excess / self._rows[each.row].sensitivity for each in (first, other)]
+        return other.score >= self._alike.score * min(first.score, 1) and growth[1] >= self._alike.growth * growth[0]
 
 
 class _WindowBatch:
@@ -370,6 +401,8 @@ class AlarmState:
         released: Consecutive time of each window above the lower score after a release. [minutes]
         calm: Consecutive time below the score that ends the alarm. [minutes]
         quiet: Consecutive time below the maximum score before a release. [minutes]
+        shared: Consecutive time of any window above its required score, even if several stages moved alike. [minutes]
+        crowd: Remaining time for which a load above that of the reference has effects. [minutes]
         released_at: Last release that lowers the required score; None without one. [minutes since the epoch]
         fired_at: Start of the alarm; None if no alarm is active. [minutes since the epoch]
 
@@ -384,6 +417,8 @@ class AlarmState:
     released: tuple[int, ...] = ()
     calm: int = 0
     quiet: int = 0
+    shared: int = 0
+    crowd: int = 0
     released_at: int | None = None
     fired_at: int | None = None
 
@@ -415,6 +450,16 @@ class AlarmRules:
     ease: StageEase
     strictness: float = 1.0
 
+    @classmethod
+    def of_series(cls, policy: TailPolicy, strictness: float = 1.0) -> AlarmRules:
+        """Return the rules of the comparison with the reference."""
+        return cls(policy.windows, policy.fire, policy.stage_key.ease, strictness)
+
+    @classmethod
+    def of_canary(cls, policy: TailPolicy, strictness: float = 1.0) -> AlarmRules:
+        """Return the rules of the comparison of two versions, whose score includes the stages."""
+        return cls(policy.canary.windows, policy.fire, StageEase(start=1, by=0, least=1, one_stage=1), strictness)
+
 
 def advance_alarm(
     rules: AlarmRules, progress: AlarmState, at: int, tail_score: TailScore, *, release: bool = False
@@ -436,16 +481,26 @@ def advance_alarm(
         return replace(progress, at=at), ""
     released_at = at if release and progress.quiet >= fire.before else progress.released_at
     age = math.inf if released_at is None else at - released_at
-    fresh = fire.begin <= age <= fire.end
+    fresh = age if fire.begin <= age <= fire.end else 0
+    crowd = fire.crowd_for if tail_score.crowded else max(progress.crowd - 1, 0)
+    is_shared = tail_score.shared or crowd > 0
+    over, slowly, soon = (
+        _windows_above(rules, tail_score, part, fresh, is_shared=is_shared) for part in (1.0, fire.slow, fire.released)
+    )
+    # A window that started before the release includes the old version.
+    since = [window.length <= fresh for window in rules.windows]
     went_on = replace(
         progress,
         at=at,
-        runs=_consecutive_minutes(rules, progress.runs, tail_score, 1.0),
-        slow=_consecutive_minutes(rules, progress.slow, tail_score, fire.slow),
-        # A window that started before the release includes the old version.
-        released=_consecutive_minutes(rules, progress.released, tail_score, fire.released, longest=age if fresh else 0),
+        runs=_count_minutes(progress.runs, [each and not is_shared for each in over]),
+        slow=_count_minutes(progress.slow, [each and not is_shared for each in slowly]),
+        released=_count_minutes(
+            progress.released, [each and new and not is_shared for each, new in zip(soon, since, strict=True)]
+        ),
         calm=progress.calm + 1 if tail_score.score < fire.calm else 0,
         quiet=progress.quiet + 1 if tail_score.score < fire.quiet else 0,
+        shared=progress.shared + 1 if any(over) else 0,
+        crowd=crowd,
         released_at=released_at,
     )
     return _next_state(rules, went_on)
@@ -464,19 +519,26 @@ def _should_fire(rules: AlarmRules, progress: AlarmState) -> bool:
         any(run >= window.min_duration for run, window in zip(progress.runs, rules.windows, strict=True))
         or any(run >= rules.fire.slow_for for run in progress.slow)
         or any(run >= window.after_release for run, window in zip(progress.released, rules.windows, strict=True))
+        or progress.shared >= rules.fire.shared_for
     )
 
 
-def _consecutive_minutes(
-    rules: AlarmRules, before: tuple[int, ...], tail_score: TailScore, part: float, longest: float = math.inf
-) -> tuple[int, ...]:
-    """Return the number of consecutive minutes in which each window reached the share *part* of its required score.
+def _windows_above(
+    rules: AlarmRules, tail_score: TailScore, part: float, fresh: float, *, is_shared: bool
+) -> list[bool]:
+    """Return whether each window reached the share *part* of its required score, *fresh* minutes after a release."""
+    is_one_stage = tail_score.key >= 1 and not is_shared
+    eased = rules.ease.needed(0.0 if is_shared else tail_score.key)
+    single = rules.ease.one_stage if is_one_stage else 1.0
+    found: list[bool] = []
+    for window, score in zip(rules.windows, tail_score.scores, strict=True):
+        needed = part * rules.strictness * (single if window.alone or window.only_released else eased)
+        allowed = not window.only_released or (is_one_stage and window.length <= fresh <= rules.fire.soon)
+        found.append(allowed and score >= needed)
+    return found
 
-    Windows longer than *longest* get 0.
-    """
-    eased, part = rules.ease.needed(tail_score.key), part * rules.strictness
-    found: list[int] = []
-    for run, window, score in zip(before or (0,) * len(rules.windows), rules.windows, tail_score.scores, strict=True):
-        over = score >= part * (1.0 if window.alone else eased) and window.length <= longest
-        found.append(run + 1 if over else 0)
-    return tuple(found)
+
+def _count_minutes(before: tuple[int, ...], over: Sequence[bool]) -> tuple[int, ...]:
+    """Return the number of consecutive minutes; counts from another number of windows start anew."""
+    known = before if len(before) == len(over) else (0,) * len(over)
+    return tuple(run + 1 if each else 0 for run, each in zip(known, over, strict=True))

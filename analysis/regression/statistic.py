@@ -35,6 +35,9 @@ MOST = 0.99
 DAY = 1440
 # Half a request added to both counts keeps the log finite and nearly unbiased (Anscombe, Haldane).
 HALF_REQUEST = 0.5
+# Growth of latencies for which the change of each count is learned. [ratio]
+SMALL_GROWTH = 0.05
+LEAST_SENSITIVITY = 1e-3
 # Fit of the time of day: block length in minutes, iterations, and the limit of outliers in spreads (Huber).
 FIT_BLOCK, FIT_ROUNDS, HUBER = 10, 3, 1.5
 # Initial and minimum scatter.
@@ -116,6 +119,7 @@ class Row:
         edge: Last bucket below the threshold; for the mean, the bucket at which values are capped.
         unit: Unit of the mean; unused for a quantile. [seconds]
         expected: Share of the reference's requests beyond the threshold; for the mean, units per request. [ratio]
+        sensitivity: Log ratio of the count if all latencies grow by `SMALL_GROWTH`.
     """
 
     stage: str
@@ -123,6 +127,7 @@ class Row:
     edge: int
     unit: float
     expected: float
+    sensitivity: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +220,7 @@ def _quantile_row(stage: str, quantile: float, histogram: Histogram) -> Row | No
     if not usable.any():
         return None
     best = int(np.argmin(np.where(usable, np.abs(np.log(np.maximum(share, 1e-12) / (1 - quantile))), np.inf)))
-    return Row(stage, quantile, int(index[best]), 1.0, float(share[best]))
+    return _with_sensitivity(Row(stage, quantile, int(index[best]), 1.0, float(share[best]), 0.0), histogram)
 
 
 def _mean_row(stage: str, histogram: Histogram) -> Row | None:
@@ -227,7 +232,14 @@ def _mean_row(stage: str, histogram: Histogram) -> Row | None:
     edge = int(index[min(int(place), len(index) - 1)])
     seconds = bucket_middles(np.minimum(index, edge))
     unit = float(amount @ seconds**2 / (amount @ seconds))
-    return Row(stage, MEAN, edge, unit, float(amount @ seconds) / histogram.count / unit)
+    return _with_sensitivity(
+        Row(stage, MEAN, edge, unit, float(amount @ seconds) / histogram.count / unit, 0.0), histogram
+    )
+
+
+def _with_sensitivity(row: Row, histogram: Histogram) -> Row:
+    # Above 0, although a narrow latency may lie entirely in the bucket beyond the threshold.
+    return replace(row, sensitivity=max(growth_to_count(row, histogram, SMALL_GROWTH), LEAST_SENSITIVITY))
 
 
 def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:

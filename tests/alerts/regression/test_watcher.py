@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, select
+from sqlalchemy import event, insert, select
 
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.delivery.message_text import headline, impact_text
@@ -171,7 +171,7 @@ def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
 
 def test_slow_requests_are_shown(world: Simulation) -> None:
     """The finding has slow requests with their stage and link."""
-    world.run(20, SLOW)
+    world.run(8, SLOW)
     series, stages = Series("shop", "1", "", "", "", "", "", "ok"), {"preprocess": 80_000_000, "forward": 10_000_000}
     started = round((world.at - 5 * MINUTE).timestamp() * 1e9)
     trace = KeptTrace("a" * 32, "b" * 16, series, started, 90_000_000, "slow", "preprocess", stages)
@@ -338,7 +338,7 @@ def test_stored_state_round_trips_and_never_becomes_older(store: Store) -> None:
     """On every engine, stored state is equal after loading, newer state of another process stays, and old state is deleted."""
     reference = Reference(
         5,
-        (Row("", 0.99, 3, 1.0, 0.01),),
+        (Row("", 0.99, 3, 1.0, 0.01, 0.4),),
         ExpectationModel((5,), (0.0, 1.0, 2.0), ((0.5,),), ((0.1,),)),
         (),
         (),
@@ -347,6 +347,8 @@ def test_stored_state_round_trips_and_never_becomes_older(store: Store) -> None:
     with store.transaction() as connection:
         for _ in range(2):
             state_store.save_learnt(connection, "tail:shop", learnt)
+        older = {"cause": "tail:older", "learnt_at": 9, "reference": "{}", "habits": "{}"}
+        connection.execute(insert(tail_references).values(**older))
         state_store.save_progress(
             connection, {"tail:shop": AlarmState(at=9, fired_at=7), "tail:old": AlarmState(at=9)}, 9
         )

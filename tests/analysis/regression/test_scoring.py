@@ -119,14 +119,13 @@ def test_a_baseline_round_trips_through_json(service: Any, reference: Reference)
     assert TailScorer(POLICY, again).score(window) == TailScorer(POLICY, reference).score(window)
 
 
-def test_baselines_without_peak_scatter_are_valid(service: Any, reference: Reference) -> None:
-    """An older version stored no scatter at peaks of the load; its baselines are evaluated without it."""
+def test_a_baseline_of_another_version_is_refused(reference: Reference) -> None:
+    """A baseline that another version learned for other statistics must be learned again."""
     raw = json.loads(reference.to_json())
-    del raw["model"]["strained"], raw["model"]["peak"]
-    older = Reference.from_json(json.dumps(raw))
-    window = count_beyond(reference.rows, service.minutes(NOW, 245, {"forward": 1.5}))
+    del raw["format"]
 
-    assert TailScorer(POLICY, older).score(window).score > 1
+    with pytest.raises(ValueError, match="must be learned again"):
+        Reference.from_json(json.dumps(raw))
 
 
 def test_few_minutes_are_evaluated_by_the_short_windows(service: Any, reference: Reference) -> None:

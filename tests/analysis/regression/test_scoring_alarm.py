@@ -8,8 +8,9 @@ from stagelens.analysis.regression.policy import default_tail_policy
 from stagelens.analysis.regression.scoring import AlarmRules, AlarmState, TailScore, WindowScore, advance_alarm
 
 POLICY = default_tail_policy()
-RULES = AlarmRules(POLICY.windows, POLICY.fire, POLICY.stage_key.ease)
-HOUR = 2  # the position of a window that has min_duration: half an hour
+RULES = AlarmRules.of_series(POLICY)
+# Position of a window that has a min_duration.
+HOUR = 4
 
 
 def tail_score(score: float, window: int = HOUR, key: float = 0.0) -> TailScore:
@@ -71,7 +72,43 @@ def test_an_anomalous_stage_lowers_the_required_score() -> None:
 
     assert go(AlarmState(), 40, tail_score(0.5))[1] == []
     assert [turn for turn, _ in go(AlarmState(), 40, tail_score(0.5, key=2.5))[1]] == ["fired"]
-    assert go(AlarmState(), 40, tail_score(0.5, window=alone, key=2.5))[1] == []
+    assert go(AlarmState(), 40, tail_score(0.45, window=alone, key=2.5))[1] == []
+
+
+def test_several_stages_alike_or_a_crowd_must_last() -> None:
+    """A growth of several stages by the same factor, or at an unusual load, fires only after a longer time."""
+    lasting = POLICY.fire.shared_for
+    scores = [replace(tail_score(2.0, key=2.5), **{name: True}) for name in ("shared", "crowded")]
+
+    assert [go(AlarmState(), lasting - 1, score)[1] for score in scores] == [[], []]
+    assert [go(AlarmState(), lasting, score)[1] for score in scores] == [[("fired", lasting)]] * 2
+
+
+def test_the_effects_of_a_crowd_pass_after_it() -> None:
+    """A score after a crowd counts only when its effects have passed."""
+    after, _ = go(AlarmState(), 5, replace(tail_score(0.0), crowded=True))
+    _, turns = go(after, 60, tail_score(1.0))
+
+    assert turns == [("fired", 5 + POLICY.fire.crowd_for - 1 + POLICY.windows[HOUR].min_duration)]
+
+
+def test_the_shortest_windows_need_a_release_and_one_stage() -> None:
+    """A window of some minutes fires after a release, if it began after it, and if one stage moved."""
+    short = next(number for number, window in enumerate(POLICY.windows) if window.only_released)
+    quiet, _ = go(AlarmState(), POLICY.fire.before, tail_score(0.0))
+    score = tail_score(0.6, window=short, key=1.2)
+    _, turns = go(quiet, 30, score, release_at=quiet.at + 1)
+
+    assert go(quiet, 30, score)[1] == []
+    assert go(quiet, 30, tail_score(0.6, window=short, key=0.9), release_at=quiet.at + 1)[1] == []
+    assert turns == [("fired", quiet.at + 1 + POLICY.windows[short].length)]
+
+
+def test_an_alarm_state_of_another_version_is_valid() -> None:
+    """An alarm state with other windows keeps its alarm and counts its durations anew."""
+    progress, _ = go(AlarmState(at=4, runs=(9, 9), slow=(9, 9), released=(9, 9), fired_at=3), 1, tail_score(1.0))
+
+    assert (progress.fired_at, sum(progress.runs)) == (3, 1)
 
 
 def test_a_lower_score_takes_longer() -> None:

@@ -95,7 +95,7 @@ def test_peaks_of_the_load_have_a_wider_baseline() -> None:
     busiest = requests >= np.quantile(requests, 0.9)
     slower = np.repeat(rng.normal(0, 0.4, 7 * DAY // 30), 30) * busiest
     beyond = rng.poisson(requests * 0.05 * np.exp(slower)).astype(float)
-    rows = (Row("", 0.95, 0, 1.0, 0.05),)
+    rows = (Row("", 0.95, 0, 1.0, 0.05, 0.2),)
     counts = TailCounts(0, requests, requests[None], beyond[None])
     model = fit_model(rows, counts, (10,), rhythm=True)
     ends = np.arange(10, len(counts) + 1, 10)

@@ -26,7 +26,7 @@ from stagelens.core.histogram import Histogram
 
 POLICY = default_tail_policy().confounders
 CELL = WindowScore(0, 8.5, 1.4, 0.6)
-ROW = Row(END_TO_END, 0.95, -100, 1.0, 0.05)
+ROW = Row(END_TO_END, 0.95, -100, 1.0, 0.05, 0.3)
 
 
 def drawn(factor: float) -> Histogram:
