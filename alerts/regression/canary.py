@@ -120,7 +120,7 @@ class ServiceVersions:
 
     def _score_pair(self, pair: VersionPair, span: tuple[int, int]) -> None:
         policy = self.policy
-        rules = AlarmRules(policy.canary.windows, policy.fire, policy.stage_key.ease, self.strictness)
+        rules = AlarmRules.of_canary(policy, self.strictness)
         old, new = self._recent[pair.old], self._recent[pair.new]
         start = max(old.start, new.start, pair.since)
         for at in range(max(span[0], pair.progress.at) + 1, span[1] + 1):
@@ -128,5 +128,6 @@ class ServiceVersions:
             if at <= start or not all(len(side) and side.requests[-1] for side in sides):
                 pair.progress = replace(pair.progress, at=at)
                 continue
-            pair.last_score = compare_versions(policy, self.rows, sides[0], sides[1])
+            cold = max(pair.since + policy.canary.cold - sides[0].start, 0)
+            pair.last_score = compare_versions(policy, self.rows, sides[0], sides[1], cold=cold)
             pair.progress, _ = advance_alarm(rules, pair.progress, at, pair.last_score)

@@ -71,7 +71,7 @@ def to_minute_histograms(counts: MinuteCounts) -> MinuteHistograms:
 
 def longest_window(policy: TailPolicy) -> int:
     """Return the length of the policy's longest window in minutes."""
-    return max(window.length for window in (*policy.windows, *policy.stage_key.windows, *policy.canary.windows))
+    return max(window.length for window in (*policy.windows, *policy.stage_key.windows))
 
 
 def empty_minutes(rows: tuple[Row, ...], start: int, end: int) -> TailCounts:

@@ -271,12 +271,35 @@ class CanaryPolicy:
     """Parameters of the canary comparison.
 
     Args:
-        scatter: Scatter beyond counting noise between blocks of two equal versions. [log]
-        windows: Windows, shortest first.
+        error: Probability that two equal versions cause an alarm, however long they are compared. [0..1]
+        mixture: Standard deviation of the growth expected of a slower version. [log odds]
+        recent: Length of the recent period that is compared in addition to the whole. [minutes]
+        cold: Time from the first request of a version that is no evidence. [minutes]
+        sure: Minimum distance from the growth 0. [standard errors]
+        other_sure: The same for another stage that grew alike. [standard errors]
+        alike: Minimum growth of another stage, as a share of the largest. [ratio]
+        min_duration: Minimum duration above the required evidence. [minutes]
+        shared_for: Minimum duration if several stages grew alike. [minutes]
     """
 
-    scatter: float
-    windows: tuple[Window, ...]
+    error: float
+    mixture: float
+    recent: InMinutes
+    cold: InMinutes
+    sure: float
+    other_sure: float
+    alike: float
+    min_duration: InMinutes
+    shared_for: InMinutes
+
+    @property
+    def windows(self) -> tuple[Window, Window]:
+        """Durations of the two scores of `compare_versions`: one stage grew, or any."""
+        one, any_stage = self.min_duration, self.shared_for
+        return (
+            Window(1, 1, 0, (), min_duration=one, after_release=one, alone=True),
+            Window(1, 1, 0, (), min_duration=any_stage, after_release=any_stage, alone=True),
+        )
 
 
 @dataclass(frozen=True, slots=True)
