@@ -97,7 +97,8 @@ def _requests_at_usual_load(learnt: LearntBaseline, rows: tuple[Row, ...], count
     ends = np.arange(len(counted), 0, -_BLOCK)
     lengths = np.minimum(ends, _BLOCK)
     requests, n, _ = PrefixSums(counted).of(ends, lengths, asked.chosen)
-    normal = asked.weights @ model_features(asked.load, requests, lengths, counted.start + ends).T
+    features = model_features(asked.load, requests, lengths, counted.start + ends)
+    normal = asked.usual_excess(features, counted.start + ends - lengths)
     return (n * np.exp(normal)).sum(axis=1)
 
 

@@ -138,6 +138,7 @@ class ReferenceSpan:
         least: Minimum length; with less data nothing is evaluated. [minutes]
         renew: Interval between updates of the reference. [minutes]
         rhythm: Minimum length for learning the time of day. [minutes]
+        week: Minimum length for learning the weekday. [minutes]
         load: Extension of the valid load range beyond the observed loads. [log]
     """
 
@@ -145,6 +146,7 @@ class ReferenceSpan:
     least: InMinutes
     renew: InMinutes
     rhythm: InMinutes
+    week: InMinutes
     load: float
 
 

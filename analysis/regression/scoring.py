@@ -115,8 +115,14 @@ def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], tally: TailCounts
         return None
     key = policy.stage_key
     blocks = sorted({window.block for window in (*policy.windows, *key.windows)})
+    span = policy.reference
     model = fit_model(
-        rows, tally, tuple(blocks), rhythm=len(tally) >= policy.reference.rhythm, load=policy.reference.load
+        rows,
+        tally,
+        tuple(blocks),
+        rhythm=len(tally) >= span.rhythm,
+        week=len(tally) >= span.week,
+        load=span.load,
     )
     past = _ReferenceDays(policy, rows, model, tally, total)
     whole = [number for number, row in enumerate(rows) if row.stage == END_TO_END]

@@ -32,7 +32,7 @@ END_TO_END = ""
 MEAN = "mean"
 # Latencies are capped at this quantile of the reference when the mean is computed.
 MOST = 0.99
-DAY = 1440
+DAY, WEEK = 1440, 7
 # Half a request added to both counts keeps the log finite and nearly unbiased (Anscombe, Haldane).
 HALF_REQUEST = 0.5
 # Growth of latencies for which the change of each count is learned. [ratio]
@@ -40,6 +40,10 @@ SMALL_GROWTH = 0.05
 LEAST_SENSITIVITY = 1e-3
 # Fit of the time of day: block length in minutes, iterations, and the limit of outliers in spreads (Huber).
 FIT_BLOCK, FIT_ROUNDS, HUBER = 10, 3, 1.5
+# Minimum number of these blocks with requests for a day to count in the effects of weekdays: six hours.
+LEAST_BLOCKS = 36
+# Minimum ratio of the variance of weekdays to that of chance: F(6, 7) at 5 %, rounded up.
+LEAST_F = 4
 # Initial and minimum scatter.
 FIRST_SCATTER, LEAST_SCATTER = 0.2, 0.02
 # Scatter is larger near the limits of a service: the busiest tenth has its own scatter if it has enough blocks.
@@ -255,7 +259,7 @@ def growth_to_count(row: Row, histogram: Histogram, growth: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ExpectationModel:
-    """Model of the expected counts of all rows, by load and time of day.
+    """Model of the expected counts of all rows, by load, time of day and weekday.
 
     Args:
         blocks: Block lengths. [minutes]
@@ -264,6 +268,8 @@ class ExpectationModel:
         scatter: Over-dispersion of each row at each block length; shape (rows, blocks). [log]
         strained: Over-dispersion at load peaks; empty for the same as *scatter*.
         peak: Load from which a block counts as a peak. [log of requests per minute]
+        weekdays: Effect of each weekday, Monday first; shape (rows, 7); empty if it was not learned. [log]
+        night: Minute of the day at which a weekday begins, such as local midnight. [minutes, UTC]
     """
 
     blocks: tuple[int, ...]
@@ -272,6 +278,8 @@ class ExpectationModel:
     scatter: tuple[tuple[float, ...], ...]
     strained: tuple[tuple[float, ...], ...] = ()
     peak: float = math.inf
+    weekdays: tuple[tuple[float, ...], ...] = ()
+    night: int = 0
 
 
 class Expectation:
@@ -292,6 +300,18 @@ class Expectation:
         self.strained: Floats = np.array([(model.strained or model.scatter)[number] for number in chosen])
         self.peak = model.peak - model.load[1]
         self.blocks: Ints = np.array(model.blocks)
+        none = ((0.0,) * WEEK,) * len(rows)
+        self.weekdays: Floats = np.array([(model.weekdays or none)[number] for number in chosen])
+        self.night = model.night
+
+    def usual_excess(self, features: Floats, starts: Ints) -> Floats:
+        """Return the log ratio that load, time of day and weekday explain in blocks; shape (rows, blocks).
+
+        Args:
+            features: Features of the blocks, see `model_features`.
+            starts: First minutes of the blocks. [minutes since the epoch]
+        """
+        return self.weights @ features.T + self.weekdays[:, _weekdays((starts - self.night) // DAY)]
 
 
 class PrefixSums:
@@ -320,15 +340,22 @@ class PrefixSums:
 
 
 def fit_model(
-    rows: Sequence[Row], counts: TailCounts, blocks: tuple[int, ...], *, rhythm: bool, load: float = 0.0
+    rows: Sequence[Row],
+    counts: TailCounts,
+    blocks: tuple[int, ...],
+    *,
+    rhythm: bool,
+    week: bool = False,
+    load: float = 0.0,
 ) -> ExpectationModel:
-    """Fit the expectation model to the reference: the effects of load and time of day, and the scatter.
+    """Fit the expectation model to the reference: the effects of load, time of day and weekday, and the scatter.
 
     Args:
         rows: Rows of the model.
         counts: Request counts of the reference.
         blocks: Block lengths. [minutes]
         rhythm: Whether there are enough days to fit the time of day.
+        week: Whether there are enough days to fit the weekday.
         load: Extension of the valid load range beyond the observed loads. [log]
     """
     sums = PrefixSums(counts)
@@ -343,9 +370,20 @@ def fit_model(
     known = model_features(bounds, requests, lengths, counts.start + ends)
     if not rhythm:
         known[:, 3:] = 0
-    weights = np.stack([_fit_row(known[busy], n[r][busy], beyond[r][busy], row) for r, row in enumerate(rows)])
-    least = np.full((len(rows), len(blocks)), LEAST_SCATTER)
-    model = ExpectationModel(blocks, bounds, _table(weights), _table(least), peak=float(peak))
+    starts = (counts.start + ends - lengths)[busy]
+    night = _find_night(known[busy], n[0][busy], beyond[0][busy], rows[0], starts) if week else 0
+    days = (starts - night) // DAY
+    weights, weekdays = np.zeros((len(rows), known.shape[1])), np.zeros((len(rows), WEEK))
+    for r, row in enumerate(rows):
+        observed = known[busy], n[r][busy], beyond[r][busy], row
+        if week:
+            weekdays[r] = _fit_weekdays(*observed, days)
+        weights[r] = _fit_row(*observed, weekdays[r][_weekdays(days)])[0]
+    least = _table(np.full((len(rows), len(blocks)), LEAST_SCATTER))
+    week_effects = _table(weekdays) if week else ()
+    model = ExpectationModel(
+        blocks, bounds, _table(weights), least, peak=float(peak), weekdays=week_effects, night=night
+    )
     scatter, strained = np.stack([_scatter(sums, model, rows, block, len(counts)) for block in blocks], axis=-1)
     return replace(model, scatter=_table(scatter), strained=_table(strained))
 
@@ -374,7 +412,7 @@ def block_excess(sums: PrefixSums, asked: Expectation, ends: Ints, lengths: Ints
     requests, n, beyond = sums.of(ends, lengths, asked.chosen)
     expected = n * asked.share
     known = model_features(asked.load, requests, lengths, sums.start + ends)
-    normal = asked.weights @ known.T
+    normal = asked.usual_excess(known, sums.start + ends - lengths)
     difference = np.log((beyond + HALF_REQUEST) / (expected + HALF_REQUEST)) - normal
     place = np.searchsorted(asked.blocks, lengths)
     scatter = np.where(known[:, 1] >= asked.peak, asked.strained[:, place], asked.scatter[:, place])
@@ -399,9 +437,10 @@ def sliding_statistic(
     return trimmed_mean(window, values[:, back])
 
 
-def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row) -> Floats:
+def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row, usual: Floats | float = 0.0) -> tuple[Floats, ...]:
+    """Return the weights of the features *known*, and the residuals and weights of the blocks; *usual* is subtracted."""
     expected = n * row.expected
-    wanted = np.log((beyond + HALF_REQUEST) / (expected + HALF_REQUEST))
+    wanted = np.log((beyond + HALF_REQUEST) / (expected + HALF_REQUEST)) - usual
     sure = 1 / (FIRST_SCATTER**2 + 1 / (expected + HALF_REQUEST))
     weight = sure
     found: Floats = np.zeros(known.shape[1])
@@ -411,7 +450,57 @@ def _fit_row(known: Floats, n: Floats, beyond: Floats, row: Row) -> Floats:
         left = (wanted - known @ found) * np.sqrt(sure)
         spread = 1.4826 * np.median(np.abs(left)) + 1e-9
         weight = sure * np.minimum(1, HUBER * spread / np.maximum(np.abs(left), 1e-9))
-    return found
+    return found, wanted - known @ found, weight
+
+
+def _fit_weekdays(known: Floats, n: Floats, beyond: Floats, row: Row, days: Ints) -> Floats:
+    """Return the effect of each weekday, shrunk to zero by as much as days of the same weekday differ; shape (7,).
+
+    Two days of a weekday cannot tell a weekday from a slow day. So the effects are random effects: each is multiplied by its
+    share of the variance that is due to weekdays, or by zero if chance explains them.
+
+    Args:
+        known: Features of the blocks.
+        n: Requests of the blocks.
+        beyond: Requests of the blocks beyond the threshold.
+        row: The row.
+        days: Day of each block, see `_weekdays`.
+
+    Source:
+        C. N. Morris, Parametric Empirical Bayes Inference, JASA 78 (1983), 47-55.
+    """
+    found, left, weight = _fit_row(np.hstack((known, np.eye(WEEK)[_weekdays(days)])), n, beyond, row)
+    each, day, blocks = np.unique(days, return_inverse=True, return_counts=True)
+    rest = np.bincount(day, left * weight) / np.bincount(day, weight)
+    usable = blocks >= LEAST_BLOCKS
+    of_day = _weekdays(each[usable])
+    times = np.bincount(of_day, minlength=WEEK)
+    repeated = int(np.maximum(times - 1, 0).sum())
+    if repeated < WEEK // 2 or (times > 0).sum() <= WEEK // 2:
+        return np.zeros(WEEK)
+    means = np.bincount(of_day, rest[usable], WEEK) / np.maximum(times, 1)
+    within = float(((rest[usable] - means[of_day]) ** 2).sum()) / repeated / np.maximum(times, 1)
+    effects = np.where(times > 0, found[-WEEK:], 0.0)
+    effects[times > 0] -= effects[times > 0].mean()
+    whole, chance = float(np.var(effects[times > 0], ddof=1)), float(within[times > 0].mean())
+    if whole < LEAST_F * chance:
+        return np.zeros(WEEK)
+    return effects * (whole - chance) / np.maximum(whole - chance + within, 1e-12)
+
+
+def _find_night(known: Floats, n: Floats, beyond: Floats, row: Row, starts: Ints) -> int:
+    """Return the minute of the day (UTC), a full hour, from which on weekdays explain the blocks at *starts* best."""
+    error: dict[int, float] = {}
+    for night in range(0, DAY, 60):
+        of_week = np.eye(WEEK)[_weekdays((starts - night) // DAY)]
+        _, left, weight = _fit_row(np.hstack((known, of_week)), n, beyond, row)
+        error[night] = float((np.abs(left) * np.sqrt(weight)).sum())
+    return min(error, key=lambda night: error[night])
+
+
+def _weekdays(days: Ints) -> Ints:
+    """Return the weekday of each day since the epoch, a Thursday; Monday is 0."""
+    return (days + 3) % WEEK
 
 
 def _scatter(sums: PrefixSums, model: ExpectationModel, rows: Sequence[Row], block: int, minutes: int) -> Floats:
