@@ -39,6 +39,7 @@ from .delivery.outbox import LEASE_SECONDS, AlertsThread, DeliveryWorker
 from .evaluation.evaluator import LEASE, Evaluator
 from .objectives.slo_file import Definitions, LiveSloFile, unwatched_line
 from .reader import AlertsReader
+from .regression.drift import DriftRule
 from .regression.watcher import RegressionRule
 
 log = logging.getLogger(__name__)
@@ -253,7 +254,7 @@ class Alerts:
         self._delivery_lease_seconds = delivery_lease_seconds
         self.holder = lease.new_holder()
         self._lease_seconds = max(_MISSED_TICKS * config.interval.total_seconds(), _MIN_LEASE_SECONDS)
-        rules = [RegressionRule(store)]
+        rules = [RegressionRule(store), DriftRule(store)]
         self._evaluator = Evaluator(store, self.holder, lease_seconds=self._lease_seconds, rules=rules)
         self._exposition: Exposition | None = None
         self._channel_threads: dict[str, tuple[ChannelEntry, list[AlertsThread]]] = {}

@@ -56,6 +56,7 @@ class LatencyRegression:
         z: Distance from the baseline in robust standard deviations.
         mix: Traffic changes as text; empty if there are none.
         against: Version used as reference; empty if the reference is the days before.
+        weeks: Weeks over which the latency grew slowly; 0 for a sudden rise.
     """
 
     at: float | Literal["mean"]
@@ -68,6 +69,7 @@ class LatencyRegression:
     z: float
     mix: str = ""
     against: str = ""
+    weeks: int = 0
 
     @property
     def ratio(self) -> float:
@@ -175,7 +177,7 @@ class Finding:
     Exactly one of `burn`, `shift` and `absence` is set.
 
     Args:
-        name: Name of the SLO; `tail`, `canary` or `traffic` for the other rules.
+        name: Name of the SLO; `tail`, `canary`, `drift` or `traffic` for the other rules.
         service: The service.
         promise: The objective, or the baseline, as a sentence.
         kind: Kind of the SLO, such as `latency`; `tail` for a latency regression, `no_data` for missing traffic.

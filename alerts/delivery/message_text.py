@@ -40,21 +40,27 @@ def regression_subject(shift: LatencyRegression, where: Mapping[str, str] | None
     return what + (f" of {part}" if part else "") + (f" in {place}" if place else "")
 
 
-def regression_change(shift: LatencyRegression) -> str:
+def regression_change(shift: LatencyRegression, verb: str = "is") -> str:
     """Return the change of a latency regression as text: the reference, the latency before and the latency after.
 
     >>> regression_change(LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 1800.0, 9.0))
-    'slower than on previous days: 252 ms → 312 ms (+24 %)'
+    'is slower than on previous days: 252 ms → 312 ms (+24 %)'
+    >>> regression_change(LatencyRegression(0.99, 0.252, 0.312, 1.2, 1.3, 5000, 604800.0, 9.0, weeks=4))
+    'grew slowly over 4 weeks: 252 ms → 312 ms (+24 %)'
     """
     before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
-    than = f" than version {shift.against}" if shift.against else " than on previous days"
-    return f"slower{than}: {before} → {after} ({_growth(shift.ratio)})"
+    than = f"version {shift.against}" if shift.against else "on previous days"
+    how = f"grew slowly over {shift.weeks} weeks" if shift.weeks else f"{verb} slower than {than}"
+    return f"{how}: {before} → {after} ({_growth(shift.ratio)})"
 
 
 def regression_basis(shift: LatencyRegression) -> str:
     """Return text that names the two groups of requests whose stages are compared, for a latency regression."""
     if shift.against:
         return f"mean of requests, compared with version {shift.against}"
+    if shift.weeks:
+        which = f"the slowest {formatting.percent(1 - float(shift.at))} of requests" if shift.at != 0.5 else "requests"  # noqa: PLR2004
+        return f"mean of {which}, compared with {shift.weeks - 1} weeks before"
     which = "requests" if shift.at == "mean" else "the slowest 5 % of requests"
     return f"mean of {which}, compared with previous days"
 
@@ -413,16 +419,14 @@ def _subject_of(finding: Finding) -> str:
 def _present_state(finding: Finding) -> str:
     if finding.absence is not None:
         return TRAFFIC_STOPPED
-    return (
-        f"burning {formatting.times(finding.size)}" if finding.burn else f"is {regression_change(_regression(finding))}"
-    )
+    return f"burning {formatting.times(finding.size)}" if finding.burn else regression_change(_regression(finding))
 
 
 def _past_state(finding: Finding) -> str:
     if finding.absence is not None:
         return TRAFFIC_WAS_GONE
     return (
-        f"burned {formatting.times(finding.size)}" if finding.burn else f"was {regression_change(_regression(finding))}"
+        f"burned {formatting.times(finding.size)}" if finding.burn else regression_change(_regression(finding), "was")
     )
 
 

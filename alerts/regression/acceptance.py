@@ -1,7 +1,7 @@
 """Acceptance of a regression as the new baseline: its incident ends, and only a further rise is notified.
 
-Accepting a regression of a service includes regressions of its routes, models and versions. Accepting a regression of a route or
-model includes only incidents grouped with it.
+Accepting a regression of a service includes regressions of its routes, models and versions, and its drift. Accepting a regression of
+a route or model includes only incidents grouped with it.
 
 The effects of load and time of day and the scatter do not depend on the latency level, so they are retained from the days
 before. Each threshold moves to the same quantile of the accepted requests. So the accepted level does not fire again, and a
@@ -152,7 +152,10 @@ def _require_acceptable(found: IncidentRecord) -> None:
 
 
 def _related_incidents(connection: Connection, found: IncidentRecord) -> Iterator[IncidentRecord]:
-    """Yield all regressions of the service if *found* is about the whole service, else only those grouped with it."""
+    """Yield all regressions of the service if *found* is about the whole service, else those grouped with it; none for a drift."""
+    if found.finding.name == "drift":
+        # A sudden rise at the same time has another cause.
+        return
     whole = not set(found.finding.where) - {"environment"}
     for other in find_open_incidents(connection):
         if (

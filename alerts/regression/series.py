@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 import numpy as np
 from sqlalchemy import Connection, delete, func, insert, select, update
 
+from ...analysis.regression.drift import default_drift_policy
 from ...analysis.regression.policy import TailPolicy
 from ...analysis.regression.scoring import (
     AlarmRules,
@@ -25,7 +26,15 @@ from ...analysis.regression.scoring import (
     learn_reference_by_day,
 )
 from ...analysis.regression.stage_attribution import StageBaseline, learn_stage_baseline
-from ...analysis.regression.statistic import MinuteHistograms, Row, StageSeconds, TailCounts, count_beyond, join_tallies
+from ...analysis.regression.statistic import (
+    WEEK,
+    MinuteHistograms,
+    Row,
+    StageSeconds,
+    TailCounts,
+    count_beyond,
+    join_tallies,
+)
 from ...store import Group, MinuteCounts, Reader, Selection
 from ..schema import tail_accepted, tail_progress, tail_references
 
@@ -218,9 +227,9 @@ def learn_group(
     return LearntBaseline(at, reference, learn_stage_baseline(policy, known)), recent
 
 
-def stage_seconds(read: Reader, group: Group, start: int, end: int) -> StageSeconds:
+def stage_seconds(read: Reader, group: Group, start: int, end: int, step: timedelta = SPENT_STEP) -> StageSeconds:
     """Return the stage times of *group* in [start, end), in minutes since the epoch."""
-    found = read.spent(select_minutes(group, start, end), SPENT_STEP)
+    found = read.spent(select_minutes(group, start, end), step)
     return StageSeconds(found.start, found.step, found.index, found.total, found.stages, found.seconds)
 
 
@@ -321,8 +330,12 @@ def save_progress(connection: Connection, standing: Mapping[str, AlarmState], at
 
 
 def delete_stale(connection: Connection, before: int) -> None:
-    """Delete the state of series not evaluated since minute *before*."""
+    """Delete the state of series not evaluated since minute *before*, but accepted levels only after the weeks of a drift."""
     recent = select(tail_progress.c.cause).where(tail_progress.c.at >= before)
-    for table, written in ((tail_references, tail_references.c.learnt_at), (tail_accepted, tail_accepted.c.at)):
-        connection.execute(delete(table).where(written < before, table.c.cause.not_in(recent)))
+    weeks = default_drift_policy().weeks * WEEK * DAY
+    for table, written, least in (
+        (tail_references, tail_references.c.learnt_at, before),
+        (tail_accepted, tail_accepted.c.at, before - weeks),
+    ):
+        connection.execute(delete(table).where(written < least, table.c.cause.not_in(recent)))
     connection.execute(delete(tail_progress).where(tail_progress.c.at < before))

@@ -295,10 +295,10 @@ class RegressionRule:
         self, context: RegressionContext, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
     ) -> NamedEvaluations:
         for cause, watched in self._search.series.items():
-            excuse = _maintenance_reason(definitions, watched.group, now)
+            excuse = planned_maintenance(definitions, watched.group, now)
             yield cause, partial(self._say, context, watched, before.get(cause), excuse)
         for each in self._search.canaries.values():
-            excuse = _maintenance_reason(definitions, each.whole, now)
+            excuse = planned_maintenance(definitions, each.whole, now)
             yield each.cause, partial(self._say_canary, context, each, before.get(each.cause), excuse)
 
     def _say(
@@ -349,7 +349,7 @@ def _is_same_pair(finding: Finding | None, old: str, new: str) -> bool:
     return (finding.shift.against, finding.where.get("version")) == (old, new)
 
 
-def _maintenance_reason(definitions: Definitions, group: Group, now: datetime) -> str:
+def planned_maintenance(definitions: Definitions, group: Group, now: datetime) -> str:
     """Return the maintenance window in progress for the service and environment of *group* as text; "" if none."""
     slos = (slo for slo in definitions.slos if slo.service == group.service)
     here = (slo.maintenance for slo in slos if slo.environment in (None, group.environment))

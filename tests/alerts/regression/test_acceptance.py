@@ -184,6 +184,16 @@ def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower
     )
 
 
+def test_a_drift_is_accepted_alone(store: Store, slower: Finding, now: datetime) -> None:
+    """A sudden rise of the same service stays open, also if it is grouped with the drift."""
+    opened(store, "drift", replace(slower, name="drift", shift=replace(_shift(slower), weeks=4)), "drift:shop")
+    opened(store, "whole", slower, "tail:shop", muted=grouped_reason("drift"))
+    accept_regression(store, "drift", "ann", now)
+
+    assert endings(store) == {"drift": "accepted", "whole": ""}
+    assert list(accepted(store)) == ["drift:shop"]
+
+
 def _shift(finding: Finding) -> LatencyRegression:
     assert finding.shift is not None
     return finding.shift

@@ -354,7 +354,7 @@ def test_stored_state_round_trips_and_never_becomes_older(store: Store) -> None:
         )
         state_store.save_progress(connection, {"tail:shop": AlarmState(at=8)}, 8)
         state_store.save_progress(connection, {"tail:shop": AlarmState(at=10, since=4, fired_at=7)}, 10)
-        for cause, at in (("tail:shop", 8), ("tail:old", 9), ("tail:old", 8)):
+        for cause, at in (("tail:shop", 8), ("tail:old", 9), ("tail:old", 8 - 28 * 1440)):
             state_store.save_accepted(connection, cause, AcceptedLevel(at - 3, at))
     with store.transaction() as connection:
         state_store.delete_stale(connection, 10)
