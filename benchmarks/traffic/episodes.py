@@ -1,53 +1,68 @@
-"""What happens to a simulated service, and what is known to be true of it."""
+"""Simulated series: the interface of both traffic models, and the periods that a detector is evaluated in."""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
+from stagelens.analysis.attributes import AttributeCounts
 from stagelens.analysis.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
+from stagelens.analysis.replicas import ReplicaCounts, ReplicaTable
 
-from .service import (
-    DAY,
-    Conditions,
-    Service,
-    drift_of_a_replica,
-    make_conditions,
-    make_service,
-    with_blip,
-    with_cold_start,
-)
-from .simulate import Change, simulate
-
+Ints = NDArray[np.int64]
+DAY, MINUTE = 1440, 60
 REFERENCE_DAYS, EVALUATED_DAYS = 7, 7
 DAYS = REFERENCE_DAYS + EVALUATED_DAYS
+RATES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 SIZES = (0.10, 0.15, 0.20, 0.30, 0.50, 1.00)
-# How long a regression is watched, and over what its true size holds. [minutes]
+# Time in which a regression must be found, and over which its true size holds. [minutes]
 WATCHED, TRUE_FOR = 300, 120
+# Time before an episode that the detector reads. [minutes]
 BEFORE = 300
-BLIPS, RELEASES = 5, 2
 CANARY_SHARES = (0.05, 0.10, 0.25, 0.50)
 CANARY_WATCHED = 180
-# Requests that the true size is read from, and changes nobody would ship.
+# Requests from which the true size is calculated, and limit of the search for a change.
 TRUTH_REQUESTS, LARGEST = 200_000, 8.0
-KINDS = ("scale", "add", "tail")
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Counted requests of a period; what a model does not simulate is None or empty.
+
+    Args:
+        minutes: Requests by minute, latency and time in each stage.
+        spent: Time in each stage.
+        replicas: Requests by replica, in steps of one minute.
+        others: The same of each service on the same hosts.
+        inputs: Requests by size of the request and of its batch, in steps of one minute.
+    """
+
+    minutes: MinuteHistograms
+    spent: StageSeconds
+    replicas: ReplicaTable | None = None
+    others: tuple[ReplicaTable, ...] = ()
+    inputs: AttributeCounts | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One stretch of time in which something happens, or nothing that matters.
+    """Period in which the service changes, or in which something harmless happens.
 
     Args:
-        at: When it begins. [minutes]
-        minutes: The requests from then on.
-        spent: Where their time went.
-        release: Whether a release comes with it.
-        size: The true growth of p95 or p99, whichever is larger; 0 if nothing must be said. [ratio]
-        stage: Who is to blame, empty if nobody.
-        what: In words.
+        at: Its start. [minutes]
+        minutes: Requests from then on.
+        spent: Time in each stage.
+        release: Whether a release begins at its start.
+        size: True growth of p95 or p99, whichever is larger; 0 if nothing must alert. [ratio]
+        stage: Stage that changed; empty for none.
+        kind: Kind of the change or of the harmless event.
+        what: Description.
+        parts: Traffic of the days before it without the change, and its own.
     """
 
     at: int
@@ -56,138 +71,226 @@ class Episode:
     release: bool
     size: float
     stage: str
+    kind: str
     what: str
+    parts: tuple[Traffic, ...] = field(default=(), repr=False)
+
+    def replicas(self, start: int, end: int) -> ReplicaTable | None:
+        """Return the requests by replica of the minutes [start, end), from `BEFORE` its start on; None if not simulated."""
+        return replicas_between(self.parts, start, end)
+
+    def others(self, start: int, end: int) -> tuple[ReplicaTable, ...]:
+        """Return the requests by replica of each service on the same hosts."""
+        return others_between(self.parts, start, end)
+
+    def inputs(self, start: int, end: int) -> AttributeCounts | None:
+        """Return the requests by input size."""
+        return inputs_between(self.parts, start, end)
 
 
 @dataclass(frozen=True, slots=True)
 class Canary:
-    """Two versions that serve at the same time; the fields as those of `Episode`."""
+    """Two versions that serve at the same time; the fields as those of `Episode`.
+
+    Args:
+        old_replicas, new_replicas: Requests by replica of each version.
+        others: Requests by replica of each service on the same hosts.
+    """
 
     at: int
     old: tuple[MinuteHistograms, StageSeconds]
     new: tuple[MinuteHistograms, StageSeconds]
     size: float
     stage: str
+    kind: str
+    old_replicas: ReplicaTable | None = field(default=None, repr=False)
+    new_replicas: ReplicaTable | None = field(default=None, repr=False)
+    others: tuple[ReplicaTable, ...] = field(default=(), repr=False)
 
 
-class World:
-    """One simulated series over two weeks: the first to learn from, the second to be judged.
+class World(ABC):
+    """One simulated series of two weeks: the baseline is learned from the first, the second is evaluated.
 
     Args:
-        seed: All of its chance.
+        seed: Seed of all of it.
+        rate: Mean rate. [requests/s]
     """
 
-    def __init__(self, seed: int) -> None:
-        self.service: Service = make_service(seed)
-        self.conditions: Conditions = make_conditions(self.service, DAYS * DAY)
-        self.day = functools.cache(self._day)
+    model: ClassVar[str]
 
-    def _day(self, number: int) -> tuple[MinuteHistograms, StageSeconds]:
-        """Return one day without any change."""
-        start = number * DAY
-        minutes, spent = simulate(self.service, self.conditions.between(start, start + DAY), start, seed=0)
-        small = replace(minutes, total=minutes.total.astype(np.uint16), own=minutes.own.astype(np.uint16))
-        return small, spent
+    def __init__(self, seed: int, rate: float) -> None:
+        self.seed, self.rate = seed, rate
+        self._simulated: dict[int, Traffic] = {}
 
+    @abstractmethod
+    def _traffic(self, day: int) -> Traffic:
+        """Simulate one day."""
+
+    @abstractmethod
+    def event(self, start: int, end: int) -> str:
+        """Return the kind of the last noisy neighbour, crowd … in the minutes [start, end) without changes; empty for none."""
+
+    def releases(self) -> frozenset[int]:
+        """Return the starts of releases that change nothing; none in a model without them."""
+        return frozenset()
+
+    @abstractmethod
     def regressions(self, count: int) -> Iterator[Episode]:
-        """Yield stretches in which one stage gets slower, at random times of the second week; all sizes in turn."""
-        rng = np.random.default_rng((self.service.seed, 10))
-        for number in range(count):
-            size = SIZES[(number + self.service.seed) % len(SIZES)]
-            at = _moment(rng)
-            change = self._change(rng, at, size, queue=True)
-            minutes, spent = simulate(
-                self.service, self.conditions.between(at, at + WATCHED), at, seed=100 + number, change=change
-            )
-            what = f"{change.kind} {change.stage} {change.size:+.2f}"
-            yield Episode(at, minutes, spent, bool(rng.random() < 0.5), size, change.stage, what)
+        """Yield episodes in which a stage is slower or capacity is lost, at random times of the second week."""
 
+    @abstractmethod
     def harmless(self) -> Iterator[Episode]:
-        """Yield stretches that must not alert: blips of 3 to 10 minutes, and releases that only start cold."""
-        rng = np.random.default_rng((self.service.seed, 11))
-        for number in range(BLIPS):
-            at, length, times = _moment(rng), int(rng.integers(3, 11)), float(rng.uniform(1.5, 6))
-            conditions = with_blip(self.conditions, at, length, times)
-            yield self._harmless(conditions, at, 200 + number, f"{length} min at {times:.1f}x", release=False)
-        for number in range(RELEASES):
-            at, length, share = _moment(rng), int(rng.integers(2, 6)), float(rng.uniform(0.05, 0.3))
-            conditions = with_cold_start(self.conditions, at, length, share)
-            yield self._harmless(
-                conditions, at, 300 + number, f"release, {length} min with {share:.0%} cold", release=True
-            )
+        """Yield episodes that must not alert."""
 
+    @abstractmethod
     def canaries(self, count: int) -> Iterator[Canary]:
-        """Yield pairs of versions; every fourth canary is as good as the old version."""
-        rng = np.random.default_rng((self.service.seed, 12))
-        for number in range(count):
-            at = _moment(rng)
-            harmless = number % 4 == 3
-            size = 0.0 if harmless else SIZES[(number + self.service.seed) % len(SIZES)]
-            change = None if harmless else self._change(rng, at, size, queue=False)
-            share = float(rng.choice(CANARY_SHARES))
-            conditions = self.conditions.between(at, at + CANARY_WATCHED)
-            old = simulate(self.service, conditions, at, seed=400 + number, share=1 - share)
-            own = self._of_a_replica(conditions, rng)
-            new = simulate(self.service, own, at, seed=500 + number, change=change, share=share)
-            yield Canary(at, old, new, size, change.stage if change else "")
+        """Yield pairs of versions; every second canary is as fast as the old version."""
 
-    def _harmless(self, conditions: Conditions, at: int, seed: int, what: str, *, release: bool) -> Episode:
-        minutes, spent = simulate(self.service, conditions.between(at, at + WATCHED), at, seed=seed)
-        return Episode(at, minutes, spent, release, 0.0, "", what)
+    def series(self, regressions: int, canaries: int) -> Series:
+        """Return what is evaluated."""
+        return Series(self, self.regressions(regressions), self.harmless(), self.canaries(canaries))
 
-    def _of_a_replica(self, conditions: Conditions, rng: np.random.Generator) -> Conditions:
-        """Return *conditions* as the few replicas of a canary see it: cold at first, with neighbours of their own."""
-        cold = conditions.cold.copy()
-        cold[:3] = 0.2
-        share = (conditions.share > 0) * float(rng.random() < 1 / self.service.replicas)
-        return replace(conditions, cold=cold, share=share, drift=conditions.drift + drift_of_a_replica(rng, len(share)))
+    def traffic(self, day: int) -> Traffic:
+        """Return the traffic of one day in which the service does not change."""
+        if day not in self._simulated:
+            self._simulated[day] = self._traffic(day)
+        return self._simulated[day]
 
-    def _change(self, rng: np.random.Generator, at: int, size: float, *, queue: bool) -> Change:
-        """Return a change of some stage that makes p95 or p99 truly grow by *size* in the hours after *at*."""
-        stages = [*(stage for stage in self.service.shapes if stage != "overhead"), *(["queue"] if queue else [])]
-        conditions = self.conditions.between(at, at + TRUE_FOR)
-        while True:
-            stage = stages[int(rng.integers(len(stages)))]
-            kind = "scale" if stage == "queue" else KINDS[int(rng.integers(len(KINDS)))]
-            change = _search(self.service, conditions, Change(stage, kind, 0.0), size)
-            if change is not None:
-                return change
+    def day(self, number: int) -> tuple[MinuteHistograms, StageSeconds]:
+        """Return the latency and the time in each stage of one day without changes."""
+        found = self.traffic(number)
+        return found.minutes, found.spent
+
+    def replicas(self, start: int, end: int) -> ReplicaTable | None:
+        """Return the requests by replica of the minutes [start, end) without changes; None if not simulated."""
+        return replicas_between(self._days(start, end), start, end)
+
+    def others(self, start: int, end: int) -> tuple[ReplicaTable, ...]:
+        """Return the requests by replica of each service on the same hosts."""
+        return others_between(self._days(start, end), start, end)
+
+    def inputs(self, start: int, end: int) -> AttributeCounts | None:
+        """Return the requests by input size."""
+        return inputs_between(self._days(start, end), start, end)
+
+    def _days(self, start: int, end: int) -> list[Traffic]:
+        return [self.traffic(day) for day in range(start // DAY, -(-end // DAY))]
 
 
-def _search(service: Service, conditions: Conditions, change: Change, size: float) -> Change | None:
-    before = _tail(service, conditions, None)
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Everything that a detector is evaluated on in one world; episodes may be simulated as they are read."""
+
+    world: World
+    regressions: Iterable[Episode]
+    harmless: Iterable[Episode]
+    canaries: Iterable[Canary]
+
+    def simulated(self) -> Series:
+        """Return it as a value that can be stored."""
+        for day in range(DAYS):
+            self.world.traffic(day)
+        return Series(self.world, list(self.regressions), list(self.harmless), list(self.canaries))
+
+
+def replicas_between(parts: Sequence[Traffic], start: int, end: int) -> ReplicaTable | None:
+    """Return the requests by replica of the minutes [start, end) of consecutive *parts*; None if not simulated."""
+    tables = [part.replicas for part in parts if part.replicas is not None]
+    return _between(tables, start, end) if tables else None
+
+
+def others_between(parts: Sequence[Traffic], start: int, end: int) -> tuple[ReplicaTable, ...]:
+    """Return the requests by replica of each service on the same hosts."""
+    return tuple(_between(tables, start, end) for tables in zip(*(part.others for part in parts), strict=True))
+
+
+def inputs_between(parts: Sequence[Traffic], start: int, end: int) -> AttributeCounts | None:
+    """Return the requests by input size."""
+    counts = [part.inputs for part in parts if part.inputs is not None]
+    if not counts:
+        return None
+    rows = _rows([each.starts for each in counts], start, end)
+    joined = {
+        name: {value: _joined([each.requests[name][value] for each in counts], rows) for value in values}
+        for name, values in counts[0].requests.items()
+    }
+    return replace(counts[0], starts=_joined([each.starts for each in counts], rows), requests=joined)
+
+
+def _between(tables: Sequence[ReplicaTable], start: int, end: int) -> ReplicaTable:
+    """Return the steps in the minutes [start, end) of *tables* with the same buckets and replicas."""
+    rows = _rows([table.starts for table in tables], start, end)
+    replicas = [
+        ReplicaCounts(
+            parts[0].place,
+            _joined([part.requests for part in parts], rows),
+            {name: _joined([part.stages[name] for part in parts], rows) for name in parts[0].stages},
+        )
+        for parts in zip(*(table.replicas for table in tables), strict=True)
+    ]
+    starts = _joined([table.starts for table in tables], rows)
+    return replace(tables[0], starts=starts, replicas=[each for each in replicas if each.requests.any()])
+
+
+def _rows(starts: Sequence[Ints], start: int, end: int) -> list[slice]:
+    """Return the steps of each part in the minutes [start, end); a part ends where the next one starts."""
+    ends = [*(int(each[0]) for each in starts[1:]), end * MINUTE]
+    return [
+        slice(*np.searchsorted(each, (start * MINUTE, min(last, end * MINUTE))).tolist())
+        for each, last in zip(starts, ends, strict=True)
+    ]
+
+
+def _joined(parts: Sequence[NDArray[Any]], rows: Sequence[slice]) -> Ints:
+    return np.concatenate([part[each] for part, each in zip(parts, rows, strict=True)]).astype(np.int64)
+
+
+def rate_of(seed: int) -> float:
+    """Return the requests per second of the series of *seed*; eight consecutive seeds have all rates."""
+    return RATES[seed % len(RATES)]
+
+
+def size_of(number: int, seed: int) -> float:
+    """Return the true growth of a regression: each size once in `len(SIZES)` consecutive ones."""
+    return SIZES[(number + seed) % len(SIZES)]
+
+
+def moment(rng: np.random.Generator) -> int:
+    """Return a random minute of the second week at which an episode may begin."""
+    return int(rng.integers(REFERENCE_DAYS * DAY + BEFORE, DAYS * DAY - WATCHED))
+
+
+def search(tail: Callable[[float], tuple[float, float]], size: float) -> float | None:
+    """Return the change at which p95 or p99 grows by *size*; None if there is none up to `LARGEST`.
+
+    Args:
+        tail: p95 and p99 by change.
+        size: Growth of one of them. [ratio]
+    """
+    before = tail(0.0)
+
+    def growth(change: float) -> float:
+        return max(b / a - 1 for a, b in zip(before, tail(change), strict=True))
+
     low, high = 0.0, 0.25
-    while _growth(before, _tail(service, conditions, replace(change, size=high))) < size:
+    while growth(high) < size:
         low, high = high, high * 2
         if low > LARGEST:
             return None
     for _ in range(6):
         middle = (low + high) / 2
-        enough = _growth(before, _tail(service, conditions, replace(change, size=middle))) >= size
-        low, high = (low, middle) if enough else (middle, high)
-    return replace(change, size=(low + high) / 2)
+        low, high = (low, middle) if growth(middle) >= size else (middle, high)
+    return (low + high) / 2
 
 
-def _growth(before: tuple[float, float], after: tuple[float, float]) -> float:
-    """Return the ratio by which p95 or p99 grew, whichever is more."""
-    return max(b / a - 1 for a, b in zip(before, after, strict=True))
-
-
-def _tail(service: Service, conditions: Conditions, change: Change | None) -> tuple[float, float]:
-    """Return the true p95 and p99 in seconds, read from very many requests."""
-    share = TRUTH_REQUESTS / float((conditions.rate * 60).sum())
-    minutes, _ = simulate(service, conditions, 0, seed=1, change=change, share=share)
-    return quantile(minutes, 0.95), quantile(minutes, 0.99)
-
-
-def quantile(minutes: MinuteHistograms, q: float) -> float:
-    """Return a quantile of all requests in seconds, interpolated within its bucket."""
+def tail_of(minutes: MinuteHistograms) -> tuple[float, float]:
+    """Return p95 and p99 of all requests in seconds, interpolated within their buckets."""
     sums = minutes.total.sum(axis=0, dtype=np.int64).cumsum()
+    return _quantile(sums, minutes, 0.95), _quantile(sums, minutes, 0.99)
+
+
+def _quantile(sums: np.ndarray, minutes: MinuteHistograms, q: float) -> float:
     rank = q * sums[-1]
     place = int(np.searchsorted(sums, rank))
     below = sums[place - 1] if place else 0
     return 2 ** ((minutes.index[place] + (rank - below) / (sums[place] - below)) / BUCKETS_A_DOUBLING)
-
-
-def _moment(rng: np.random.Generator) -> int:
-    return int(rng.integers(REFERENCE_DAYS * DAY + BEFORE, DAYS * DAY - WATCHED))

@@ -1,4 +1,4 @@
-"""Algorithm TR over a simulated series, as the alerts run it: learnt anew each day, evaluated each minute."""
+"""Regression search of Stagelens over a simulated series: the baseline is learned each day, and each minute is evaluated."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from stagelens.analysis.regression.statistic import (
     join_tallies,
 )
 
-from .episodes import BEFORE, DAYS, REFERENCE_DAYS, Canary, Episode, World
-from .service import DAY
+from .episodes import BEFORE, DAY, DAYS, REFERENCE_DAYS, Canary, Episode, World
 
-# What is looked at to name the stage, at most. [minutes]
+# Maximum time of the requests used for stage attribution. [minutes]
 BLAMED = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """How many minutes after the beginning it fired, and whom it blamed, the first first."""
+    """Minutes from the start to the alarm, and the blamed stages, most suspect first."""
 
     after: int
     stages: tuple[str, ...]
@@ -37,8 +36,8 @@ class Ours:
     """The alerts of one simulated series.
 
     Args:
-        policy: The tail policy.
-        world: The series.
+        policy: Policy of the statistics.
+        world: Series to evaluate.
     """
 
     def __init__(self, policy: TailPolicy, world: World) -> None:
@@ -48,8 +47,8 @@ class Ours:
         self._rules = scoring.AlarmRules(policy.windows, policy.fire, policy.stage_key.ease)
 
     def quiet_week(self) -> list[int]:
-        """Return the minutes at which it fires in the second week, in which nothing happens."""
-        fired: list[int] = []
+        """Return the minutes of alarms in the second week without changes."""
+        fired, releases = list[int](), self.world.releases()
         progress = scoring.AlarmState()
         for day in range(REFERENCE_DAYS, DAYS):
             reference, _ = self._learnt(day)
@@ -59,12 +58,12 @@ class Ours:
             )
             for at in range(day * DAY + 1, (day + 1) * DAY + 1):
                 score = scorer.score(until(counted, at))
-                progress, turn = scoring.advance_alarm(self._rules, progress, at, score)
+                progress, turn = scoring.advance_alarm(self._rules, progress, at, score, release=at - 1 in releases)
                 fired += [at] if turn == "fired" else []
         return fired
 
     def evaluate(self, episode: Episode) -> Alarm | None:
-        """Return when it fires in *episode* and whom it blames; None when it does not."""
+        """Return the first alarm in *episode*; None without one."""
         reference, known = self._learnt(episode.at // DAY)
         counted = join_tallies(self._before(episode.at, reference), count_beyond(reference.rows, episode.minutes))
         scorer = TailScorer(self.policy, reference)
@@ -78,7 +77,7 @@ class Ours:
         return None
 
     def evaluate_canary(self, pair: Canary) -> Alarm | None:
-        """Return when it fires in a canary."""
+        """Return the first alarm in a canary; None without one."""
         reference, known = self._learnt(pair.at // DAY)
         old, new = (count_beyond(reference.rows, minutes) for minutes, _ in (pair.old, pair.new))
         progress = scoring.AlarmState()
@@ -93,7 +92,7 @@ class Ours:
         return None
 
     def cost(self, minutes: int) -> tuple[float, float, int]:
-        """Return processor seconds to learn a reference, those to count and evaluate one minute, and bytes of the state."""
+        """Return the CPU seconds to learn a reference and to evaluate one of *minutes*, and the bytes of the reference."""
         began = time.process_time()
         reference, _ = self._learn(REFERENCE_DAYS)
         learnt = time.process_time()
@@ -106,8 +105,8 @@ class Ours:
             recent = join_tallies(recent, count_beyond(reference.rows, minute)).last(BEFORE)
             score = scorer.score(recent)
             progress, _ = scoring.advance_alarm(self._rules, progress, recent.end, score)
-        judging = (time.process_time() - started) / minutes
-        return learnt - began, judging, len(reference.to_json())
+        evaluating = (time.process_time() - started) / minutes
+        return learnt - began, evaluating, len(reference.to_json())
 
     def _blame(
         self, known: stage_attribution.StageBaseline, spent: StageSeconds, at: int, score: TailScore
@@ -119,12 +118,12 @@ class Ours:
         past = [self.world.day(number) for number in range(day - REFERENCE_DAYS, day)]
         reference = learning.learn_reference_by_day(self.policy, lambda: (minutes for minutes, _ in past))
         if reference is None:
-            msg = f"nothing could be learnt of series {self.world.service.seed}"
+            msg = f"nothing could be learnt of series {self.world.seed}"
             raise RuntimeError(msg)
         return reference, stage_attribution.learn_stage_baseline(self.policy, [spent for _, spent in past])
 
     def _before(self, at: int, reference: Reference) -> TailCounts:
-        """Return the minutes before *at*, as nothing had happened."""
+        """Return the counts of the minutes before *at*."""
         days = [self.world.day(number)[0] for number in sorted({(at - BEFORE) // DAY, (at - 1) // DAY})]
         return _joined(
             [count_beyond(reference.rows, part(day, at - BEFORE - day.start, at - day.start)) for day in days]
@@ -132,7 +131,7 @@ class Ours:
 
 
 def until(counted: TailCounts, at: int) -> TailCounts:
-    """Return the hours of *counted* that a judgement at minute *at* looks at."""
+    """Return the hours of *counted* that are evaluated at minute *at*."""
     last = at - counted.start
     first = max(last - BEFORE, 0)
     return TailCounts(
@@ -141,7 +140,7 @@ def until(counted: TailCounts, at: int) -> TailCounts:
 
 
 def part(day: MinuteHistograms, first: int, last: int) -> MinuteHistograms:
-    """Return the minutes of [first, last) of *day*, counted from its own first."""
+    """Return the minutes [first, last) of *day*, relative to its start."""
     chosen = slice(max(first, 0), max(last, 0))
     return MinuteHistograms(day.start + max(first, 0), day.index, day.total[chosen], day.stages, day.own[:, chosen])
 

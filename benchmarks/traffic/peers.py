@@ -1,4 +1,4 @@
-"""Two others on the same data: apache-otava's change points, and "p99 is 20 % above the day before"."""
+"""Other detectors on the same data: the change points of apache-otava, and "p99 is 20 % above the day before"."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from numpy.typing import NDArray
 
 from stagelens.analysis.regression.statistic import MinuteHistograms, bucket_middles
 
-from .service import DAY
+from .episodes import DAY
 
 Floats = NDArray[np.float64]
-# Both read p99 in steps. [minutes]
+# Step of p99. [minutes]
 STEP = 5
-# The threshold: p99 of half an hour, against the same half hour a day ago.
+# Threshold: median p99 of half an hour, relative to the same half hour a day before. [steps, ratio]
 HALF_HOUR, GROWTH = 30 // STEP, 1.2
-# apache-otava: its defaults, a day of points, asked every quarter of an hour; less than ten percent is nothing.
+# apache-otava with its defaults on a day of points, every quarter of an hour; smaller changes do not count. [steps, ratio]
 POINTS, EVERY, MAGNITUDE = DAY // STEP, 15 // STEP, 0.10
-# A change point is news when it is as young as this; the same one is not told twice within it.
-YOUNG = 240 // STEP
-# Alarms nearer than this are one. [minutes]
+# Maximum age of a new change point; change points within this time are the same. [steps]
+RECENT = 240 // STEP
+# Maximum distance of alarms that count as one. [minutes]
 ONE_ALARM = 60
 
-# p99 in steps (from the first on), which steps to judge; the steps that alarm.
+# From p99 by step, and the steps to evaluate, to the steps that alarm.
 Detector = Callable[[Floats, range], list[int]]
 
 
@@ -37,7 +37,7 @@ def p99(minutes: MinuteHistograms) -> Floats:
 
 
 def threshold(series: Floats, steps: range) -> list[int]:
-    """Return the steps at which the last half hour was a fifth slower than the same one a day ago."""
+    """Return the steps at which the last half hour is 20 % above the same one a day before."""
     day = DAY // STEP
     found: list[int] = []
     for step in steps:
@@ -48,7 +48,7 @@ def threshold(series: Floats, steps: range) -> list[int]:
 
 
 def otava(series: Floats, steps: range) -> list[int]:
-    """Return the steps at which apache-otava sees a young change point upwards that it had not seen before."""
+    """Return the steps at which apache-otava finds a recent increase that it did not find before."""
     from otava.analysis import compute_change_points  # noqa: PLC0415  # pyright: ignore - optional
 
     found: list[int] = []
@@ -58,16 +58,16 @@ def otava(series: Floats, steps: range) -> list[int]:
         news = [
             step - POINTS + int(point.index)
             for point in points
-            if point.stats.forward_rel_change() > 0 and point.index > POINTS - YOUNG
+            if point.stats.forward_rel_change() > 0 and point.index > POINTS - RECENT
         ]
-        if any(all(abs(place - other) > YOUNG for other in reported) for place in news):
+        if any(all(abs(place - other) > RECENT for other in reported) for place in news):
             found.append(step)
         reported += news
     return found
 
 
 def peers() -> dict[str, Detector]:
-    """Return those that can run here."""
+    """Return the detectors that are installed."""
     found: dict[str, Detector] = {"+20 % over the day before": threshold}
     if find_spec("otava") is not None:
         found["apache-otava"] = otava
@@ -75,6 +75,6 @@ def peers() -> dict[str, Detector]:
 
 
 def alarms(steps: list[int]) -> int:
-    """Return how many alarms the alarming *steps* are."""
+    """Return the number of alarms at *steps*."""
     gaps = np.diff(np.array(steps)) * STEP
     return int((gaps > ONE_ALARM).sum()) + 1 if steps else 0

@@ -1,56 +1,34 @@
-"""Requests of a simulated service, drawn one by one and counted as the collector would count them."""
+"""Requests of the drawn model."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stagelens.analysis.regression.statistic import BUCKETS_A_DOUBLING, MinuteHistograms, StageSeconds
+from stagelens.analysis.regression.statistic import MinuteHistograms, StageSeconds
 
+from ..counting import CHUNK, HIGH, LOW, STEP, Change, Ints, Singles, add_up, count, trimmed
 from .service import ON_CPU, Conditions, Service
 
-LOW, HIGH = -450, 180  # 58 µs to 49 s
-STEP = 10  # minutes
-CHUNK = 1_000_000
 GARBAGE_SHARE, GARBAGE_SECONDS = 0.004, 0.02
 COLD_SECONDS = 0.4
 QUEUE_FLOOR_SECONDS = 0.0002
-Singles = NDArray[np.float32]
-Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """What gets slower.
-
-    Args:
-        stage: Which stage; `queue` loses capacity.
-        kind: `scale`: all requests take (1 + size) as long in it. `add`: size times its median more. `tail`: one request
-            in twelve takes (1 + 4 size) as long.
-        size: How much. [ratio, >= 0]
-    """
-
-    stage: str
-    kind: Literal["scale", "add", "tail"]
-    size: float
 
 
 def simulate(
     service: Service, conditions: Conditions, start: int, *, seed: int, change: Change | None = None, share: float = 1.0
 ) -> tuple[MinuteHistograms, StageSeconds]:
-    """Return the minutes that *conditions* has, from minute *start* on, and where their time went.
+    """Return the requests of the minutes of *conditions*, and their time in each stage.
 
     Args:
-        service: Whose.
-        conditions: What happens in them.
-        start: The first minute.
-        seed: Of the requests.
-        change: What is slower, in all of them.
-        share: Of the traffic that is drawn. [0..1]
+        service: The service.
+        conditions: What happens in these minutes.
+        start: First minute.
+        seed: Seed of the requests.
+        change: Change of all requests.
+        share: Share of the traffic that is drawn. [ratio]
     """
     rng = np.random.default_rng((service.seed, 3, start, seed))
     counts = rng.poisson(conditions.rate * 60 * share)
@@ -67,17 +45,10 @@ def simulate(
         minute = np.repeat(np.arange(len(counts[part])), counts[part])
         waits = [wait[part] for wait in waiting]
         taken = _draw(service, conditions.between(first, last), minute, rng, change=change, waits=waits)
-        _count(taken, minute, total[part], own[:, part])
-        _add_up(taken, (minute + first) // STEP, spent)
+        count(taken, minute, total[part], own[:, part])
+        add_up(taken, (minute + first) // STEP, spent)
         first = last
-    used = np.flatnonzero(total.any(axis=0) | own.any(axis=(0, 1)))
-    low, high = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 1)
-    index = np.arange(LOW + low, LOW + high)
-    by_step = np.add.reduceat(total, np.arange(0, n_minutes, STEP))[:, low:high]
-    return (
-        MinuteHistograms(start, index, total[:, low:high], service.stages, own[:, :, low:high]),
-        StageSeconds(start, STEP, index, by_step, service.stages, spent[:, :, low:high]),
-    )
+    return trimmed(start, total, own, spent, service.stages)
 
 
 def _draw(
@@ -89,7 +60,7 @@ def _draw(
     change: Change | None,
     waits: list[NDArray[np.float64]],
 ) -> list[Singles]:
-    """Return the seconds each request takes in each stage; requests by minute."""
+    """Return the time of each request in each stage; requests are ordered by minute."""
     n = len(minute)
     size = rng.standard_normal(n, np.float32)
     touched = rng.random(n, np.float32) < conditions.share[minute]
@@ -135,7 +106,7 @@ def _changed(stage: str, median: float, seconds: Singles, rng: np.random.Generat
 
 
 def _waiting(service: Service, conditions: Conditions, change: Change | None) -> list[NDArray[np.float64]]:
-    """Return how many requests wait and how long in the mean, minute by minute: an approximation of M/G/c."""
+    """Return the share of requests that wait and their mean waiting time by minute: an approximation of M/G/c."""
     work = np.zeros(len(conditions.rate))
     at_rest = 0.0
     for number, (stage, (median, spread, _, held)) in enumerate(service.shapes.items()):
@@ -150,28 +121,5 @@ def _waiting(service: Service, conditions: Conditions, change: Change | None) ->
 
 
 def _growth(change: Change) -> float:
-    """Return how many times more the stage takes in the mean."""
+    """Return the growth of the mean time in the changed stage."""
     return change.size / 3 if change.kind == "tail" else change.size
-
-
-def _count(taken: list[Singles], minute: Ints, total: NDArray[np.int32], own: NDArray[np.int32]) -> None:
-    """Count the requests into their minutes: *total* of shape (minutes, k), *own* of shape (stages, minutes, k)."""
-    place = minute * total.shape[1]
-    total += np.bincount(place + _bucket(np.sum(taken, axis=0)), minlength=total.size).reshape(total.shape)
-    for number, seconds in enumerate(taken):
-        had = slice(None) if seconds.all() else seconds > 0
-        its = place[had] + _bucket(seconds[had])
-        own[number] += np.bincount(its, minlength=total.size).reshape(total.shape)
-
-
-def _add_up(taken: list[Singles], step: Ints, spent: NDArray[np.float64]) -> None:
-    """Add the seconds of each stage to *spent*, of shape (stages, steps, k), by end-to-end latency."""
-    place = step * spent.shape[2] + _bucket(np.sum(taken, axis=0))
-    size = spent.shape[1] * spent.shape[2]
-    for number, seconds in enumerate(taken):
-        spent[number] += np.bincount(place, seconds, size).reshape(spent.shape[1:])
-
-
-def _bucket(seconds: Singles) -> Ints:
-    index = np.ceil(np.log2(seconds) * np.float32(BUCKETS_A_DOUBLING)).astype(np.int64) - 1
-    return np.clip(index, LOW, HIGH - 1) - LOW

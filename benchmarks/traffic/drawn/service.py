@@ -1,4 +1,4 @@
-"""What a simulated service is made of: its stages, its rate, and all that moves by itself."""
+"""Services of the drawn model: their stages and rate, and what changes by itself."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ..episodes import DAY, RATES, rate_of
+
 Floats = NDArray[np.float64]
-DAY = 1440
 
 # Median milliseconds, spread of log, share of requests with a long tail, how much of a worker's time it takes.
 Shape = tuple[float, float, float, float]
@@ -41,22 +42,21 @@ PROFILES: tuple[dict[str, Shape], ...] = (
 ON_CPU = ("preprocess", "tokenize", "postprocess", "serialize", "forward", "overhead")
 # How busy the workers are when the day is busiest. [ratio]
 BUSIEST = (0.2, 0.65)
-RATES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One series.
+    """One service.
 
     Args:
-        seed: All of its chance.
-        rate: Mean requests a second.
-        shapes: Its stages, `queue` aside.
-        workers: Requests it runs at once.
-        replicas: How many processes share the traffic.
-        busy: The share of its workers that are at work at the mean load. [0..1]
-        swing: How far the day swings around the mean rate. [0..1]
-        batching: How much the forward pass grows with the load. [power]
+        seed: Seed of all of it.
+        rate: Mean rate. [requests/s]
+        shapes: Its stages, without `queue` and `load`.
+        workers: Number of requests that run at the same time.
+        replicas: Number of processes that share the traffic.
+        busy: Utilisation of the workers at the mean load. [ratio]
+        swing: Amplitude of the time of day. [ratio]
+        batching: Growth of the forward pass with the load. [power]
     """
 
     seed: int
@@ -70,22 +70,22 @@ class Service:
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """All stages, `queue` and `load` included."""
+        """All stages."""
         return (*self.shapes, "queue", "load")
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """What moves by itself, minute by minute.
+    """What changes from minute to minute.
 
     Args:
-        rate: Requests a second; shape (m,).
-        drift: Log of each stage's factor; shape (stages, m).
-        share: Of the requests that an episode touches; shape (m,). [0..1]
-        factor: Log of what it does to stages on the processor; shape (m,).
-        cold: Share of the requests that meet a cold replica; shape (m,). [0..1]
-        blip: Log of what a blip does to all; shape (m,).
-        neighbours: Minutes within an episode of a noisy neighbour; shape (m,).
+        rate: Arrivals; shape (m,). [requests/s]
+        drift: Logarithm of the factor on each stage; shape (stages, m).
+        share: Share of requests that a noisy neighbour slows; shape (m,). [ratio]
+        factor: Logarithm of its factor on CPU stages; shape (m,).
+        cold: Share of requests at a cold replica; shape (m,). [ratio]
+        blip: Logarithm of the factor of a spike on all stages; shape (m,).
+        neighbours: Whether there is a noisy neighbour; shape (m,).
     """
 
     rate: Floats
@@ -97,7 +97,7 @@ class Conditions:
     neighbours: NDArray[np.bool_]
 
     def between(self, start: int, end: int) -> Conditions:
-        """Return the minutes of [start, end)."""
+        """Return the minutes [start, end)."""
         part = slice(start, end)
         return Conditions(
             self.rate[part],
@@ -110,13 +110,8 @@ class Conditions:
         )
 
 
-def rate_of(seed: int) -> float:
-    """Return the mean requests a second of the service of *seed*; every eight consecutive ones have all rates."""
-    return RATES[seed % len(RATES)]
-
-
 def make_service(seed: int) -> Service:
-    """Return a service."""
+    """Return a random service."""
     rng = np.random.default_rng((seed, 1))
     swing = rng.uniform(0.2, 0.6)
     return Service(
@@ -132,7 +127,7 @@ def make_service(seed: int) -> Service:
 
 
 def make_conditions(service: Service, minutes: int) -> Conditions:
-    """Return what happens to *service* in so many minutes from midnight on."""
+    """Return what happens to *service* in *minutes* minutes from midnight on."""
     rng = np.random.default_rng((service.seed, 2))
     drift = np.stack([_drift(rng, minutes) for _ in service.shapes]) + _drift(rng, minutes) * 0.7
     share, factor = np.zeros(minutes), np.zeros(minutes)
@@ -149,14 +144,14 @@ def make_conditions(service: Service, minutes: int) -> Conditions:
 
 
 def with_blip(conditions: Conditions, start: int, length: int, times: float) -> Conditions:
-    """Return *conditions* with everything *times* as slow for so many minutes."""
+    """Return *conditions* with all stages *times* as slow for *length* minutes."""
     blip = conditions.blip.copy()
     blip[start : start + length] = math.log(times)
     return replace(conditions, blip=blip)
 
 
 def with_cold_start(conditions: Conditions, start: int, length: int, share: float) -> Conditions:
-    """Return *conditions* with cold replicas, as a release brings them."""
+    """Return *conditions* with the cold replicas of a release."""
     cold = conditions.cold.copy()
     cold[start : start + length] = share
     return replace(conditions, cold=cold)
@@ -171,14 +166,14 @@ def _rate(service: Service, rng: np.random.Generator, minutes: int) -> Floats:
 
 
 def _drift(rng: np.random.Generator, minutes: int) -> Floats:
-    """Return slow, middle and fast noise of one stage, as log of its factor."""
+    """Return slow, medium and fast noise of one stage, as logarithm of its factor."""
     size = rng.uniform(0.5, 1.3)
     slow, middle = _walk(rng, minutes, 600, 0.020 * size), _walk(rng, minutes, 45, 0.018 * size)
     return slow + middle + rng.normal(0, 0.02 * size, minutes)
 
 
 def _walk(rng: np.random.Generator, minutes: int, memory: float, spread: float) -> Floats:
-    """Return an Ornstein-Uhlenbeck process that forgets in *memory* minutes."""
+    """Return an Ornstein-Uhlenbeck process with a correlation time of *memory* minutes."""
     keep = math.exp(-1 / memory)
     steps = rng.normal(0, spread * math.sqrt(1 - keep * keep), minutes)
     steps[0] = rng.normal(0, spread)
@@ -196,5 +191,5 @@ def _moments(rng: np.random.Generator, minutes: int, per_day: float) -> list[int
 
 
 def drift_of_a_replica(rng: np.random.Generator, minutes: int) -> Floats:
-    """Return what one replica does by itself, as log of the factor of all its stages; shape (minutes,)."""
+    """Return the noise of one replica, as logarithm of the factor of all its stages; shape (minutes,)."""
     return _walk(rng, minutes, 60, 0.015) + rng.normal(0, 0.015, minutes)
