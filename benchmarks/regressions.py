@@ -1,25 +1,29 @@
 """Measure the detector of latency regressions on simulated services: false alarms, recall, delay, and the blamed stage.
 
-    python benchmarks/regressions.py [--model drawn] [--seeds tuning|evaluation] [--series N] [--first N]
+    python benchmarks/regressions.py [--model drawn|queueing] [--seeds tuning|evaluation] [--series N] [--first N]
         [--regressions N] [--canaries N] [--fastest R] [--processes N] [--cache DIR] [--list] [--gate]
 
-Services of 1 to 200 requests a second are simulated for two weeks: the time in each stage has a log-normal distribution with
-correlated noise; waiting is a formula.
+Two independent models simulate services of 1 to 200 requests a second for two weeks:
+
+- `drawn`: the time in each stage has a log-normal distribution with correlated noise; waiting is a formula.
+- `queueing`: a discrete-event simulation. Requests of different sizes arrive at replicas on hosts, wait for workers, and meet
+  collections of garbage, cold starts, noisy neighbours, crowds, slow dependencies, deployments and changes of the inputs. Other
+  services on the same hosts are simulated, too.
 
 Stagelens learns its baseline from the first week. In the second
 
 - nothing changes: each alarm is false;
 - a stage gets slower at a random time (all its requests by a factor or by a constant, or one in twelve), or workers lose
   capacity, so that p95 or p99 grows by 10 to 100 %, half of the time with a release;
-- harmless events must not alert: spikes and releases;
+- harmless events must not alert: spikes, releases, and in the queueing model crowds, neighbours and changes of the inputs;
 - two versions serve at the same time, half of the time equally fast.
 
 A regression must be found within five hours (three for a canary). Delays count from its start; medians include missed ones. Other
 detectors on the same data: the change points of apache-otava on p99 with its defaults, if it is installed, and p99 of half an hour
 at 20 % above the same half hour of the day before.
 
-The policy was tuned on the tuning seeds (1000 and more). Results are reported on the evaluation
-seeds (2000 and more). `--cache` stores the simulated series, so that another policy is measured without them.
+The policy was tuned on the tuning seeds (drawn: 1000 and more, queueing: 11000 and more). Results are reported on the evaluation
+seeds (2000 and more, 12000 and more). `--cache` stores the simulated series, so that another policy is measured without them.
 """
 
 from __future__ import annotations
@@ -37,12 +41,13 @@ from pathlib import Path
 from traffic.drawn.world import DrawnWorld
 from traffic.episodes import Series, rate_of
 from traffic.evaluation import Outcome, evaluate
+from traffic.queueing.world import QueueingWorld
 from traffic.report import report
 
 from stagelens.analysis.regression.policy import default_tail_policy
 
-MODELS: Mapping[str, type[DrawnWorld]] = {DrawnWorld.model: DrawnWorld}
-FIRST_SEEDS = {"tuning": {"drawn": 1000}, "evaluation": {"drawn": 2000}}
+MODELS: Mapping[str, type[DrawnWorld | QueueingWorld]] = {each.model: each for each in (DrawnWorld, QueueingWorld)}
+FIRST_SEEDS = {"tuning": {"drawn": 1000, "queueing": 11000}, "evaluation": {"drawn": 2000, "queueing": 12000}}
 SERIES, REGRESSIONS, CANARIES = 24, 8, 8
 
 
