@@ -8,20 +8,26 @@ from functools import cache
 
 from stagelens.analysis.regression import canary, scoring, stage_attribution
 from stagelens.analysis.regression import scoring as learning
-from stagelens.analysis.regression.policy import TailPolicy
+from stagelens.analysis.regression.policy import TailPolicy, default_watch_policy
 from stagelens.analysis.regression.scoring import Reference, TailScore, TailScorer
 from stagelens.analysis.regression.statistic import (
+    MEAN,
     MinuteHistograms,
     StageSeconds,
     TailCounts,
     count_beyond,
     join_tallies,
 )
+from stagelens.analysis.regression.verdict import (
+    regression_onset,
+    share_explained_by_traffic,
+    strongest_window,
+)
 
 from .episodes import BEFORE, DAY, DAYS, REFERENCE_DAYS, Canary, Episode, World
 
-# Maximum time of the requests used for stage attribution. [minutes]
-BLAMED = 60
+# Maximum time of the requests used for stage attribution, and highest quantile at which the traffic is compared. [minutes]
+BLAMED, TRAFFIC_AT = 60, 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +49,9 @@ class Ours:
     def __init__(self, policy: TailPolicy, world: World) -> None:
         self.policy = policy
         self.world = world
+        self._watching = default_watch_policy()
         self._learnt = cache(self._learn)
-        self._rules = scoring.AlarmRules(policy.windows, policy.fire, policy.stage_key.ease)
+        self._rules = scoring.AlarmRules.of_series(policy)
 
     def quiet_week(self) -> list[int]:
         """Return the minutes of alarms in the second week without changes."""
@@ -57,8 +64,11 @@ class Ours:
                 self._before(day * DAY, reference), count_beyond(reference.rows, self.world.day(day)[0])
             )
             for at in range(day * DAY + 1, (day + 1) * DAY + 1):
-                score = scorer.score(until(counted, at))
+                recent = until(counted, at, progress.since)
+                score = scorer.score(recent)
                 progress, turn = scoring.advance_alarm(self._rules, progress, at, score, release=at - 1 in releases)
+                if turn == "fired" and self._is_traffic(reference, recent, score, at, self.world):
+                    progress, turn = scoring.AlarmState(at=at, since=at), ""
                 fired += [at] if turn == "fired" else []
         return fired
 
@@ -69,9 +79,13 @@ class Ours:
         scorer = TailScorer(self.policy, reference)
         progress = scoring.AlarmState(quiet=self.policy.fire.before)
         for at in range(episode.at + 1, counted.end + 1):
-            score = scorer.score(until(counted, at))
+            recent = until(counted, at, progress.since)
+            score = scorer.score(recent)
             release = episode.release and at == episode.at + 1
             progress, turn = scoring.advance_alarm(self._rules, progress, at, score, release=release)
+            if turn == "fired" and self._is_traffic(reference, recent, score, at, episode):
+                # As in the alerts: only the minutes from now on count.
+                progress, turn = scoring.AlarmState(at=at, since=at), ""
             if turn == "fired":
                 return Alarm(at - episode.at, self._blame(known, episode.spent, at, score))
         return None
@@ -81,12 +95,12 @@ class Ours:
         reference, known = self._learnt(pair.at // DAY)
         old, new = (count_beyond(reference.rows, minutes) for minutes, _ in (pair.old, pair.new))
         progress = scoring.AlarmState()
-        rules = scoring.AlarmRules(self.policy.canary.windows, self.policy.fire, self.policy.stage_key.ease)
+        rules, cold = scoring.AlarmRules.of_canary(self.policy), self.policy.canary.cold
         for at in range(pair.at + 1, old.end + 1):
-            score = canary.compare_versions(self.policy, reference.rows, until(old, at), until(new, at))
+            score = canary.compare_versions(self.policy, reference.rows, until(old, at), until(new, at), cold=cold)
             progress, turn = scoring.advance_alarm(rules, progress, at, score)
             if turn == "fired":
-                a, b = (spent.between(pair.at, at) for _, spent in (pair.old, pair.new))
+                a, b = (spent.between(pair.at, _step_end(spent, at)) for _, spent in (pair.old, pair.new))
                 blamed = canary.rank_canary_suspects(self.policy, known, a, b, score.moved)
                 return Alarm(at - pair.at, tuple(one.stage for one in blamed))
         return None
@@ -111,8 +125,24 @@ class Ours:
     def _blame(
         self, known: stage_attribution.StageBaseline, spent: StageSeconds, at: int, score: TailScore
     ) -> tuple[str, ...]:
-        window = spent.between(at - BLAMED, at)
+        window = spent.between(at - BLAMED, _step_end(spent, at))
         return tuple(one.stage for one in stage_attribution.rank_suspects(self.policy, known, window, score.moved))
+
+    def _is_traffic(
+        self, reference: Reference, recent: TailCounts, score: TailScore, at: int, now: World | Episode
+    ) -> bool:
+        """Return whether different traffic explains the growth of a firing series."""
+        strongest = strongest_window(score, reference.rows)
+        if strongest is None:
+            return True
+        number, cell, row = strongest
+        began = regression_onset(reference, recent, self.policy.windows[number], cell)
+        start = max(began, at - BLAMED)
+        days = [day for day in range(1, REFERENCE_DAYS + 1) if start >= day * DAY]
+        before = [self.world.inputs(start - day * DAY, at - day * DAY) for day in days]
+        after, known = now.inputs(start, at), [each for each in before if each is not None]
+        quantile = min(float(row.at), TRAFFIC_AT) if row.at != MEAN else TRAFFIC_AT
+        return after is not None and share_explained_by_traffic(known, after, quantile)[0] >= self._watching.by_traffic
 
     def _learn(self, day: int) -> tuple[Reference, stage_attribution.StageBaseline]:
         past = [self.world.day(number) for number in range(day - REFERENCE_DAYS, day)]
@@ -130,10 +160,15 @@ class Ours:
         )
 
 
-def until(counted: TailCounts, at: int) -> TailCounts:
+def _step_end(spent: StageSeconds, at: int) -> int:
+    """Return the end of the step of minute *at*: the alerts read the part of it that has passed."""
+    return spent.start - (spent.start - at) // spent.step * spent.step
+
+
+def until(counted: TailCounts, at: int, since: int = 0) -> TailCounts:
     """Return the hours of *counted* that are evaluated at minute *at*."""
     last = at - counted.start
-    first = max(last - BEFORE, 0)
+    first = max(last - BEFORE, since - counted.start, 0)
     return TailCounts(
         counted.start + first, counted.requests[first:last], counted.n[:, first:last], counted.beyond[:, first:last]
     )
