@@ -120,8 +120,7 @@ class WatchedSeries:
         progress: Alarm state.
         recent: Counts of the last hours.
         last_score: Last score.
-        described_at: Time of the last finding, or of the last comparison of the traffic. [minutes since the epoch]
-        is_traffic: Whether different traffic explained the growth when it was last compared.
+        described_at: Time of the last finding. [minutes since the epoch]
         normal_from: First minute of the current baseline; earlier minutes precede an accepted level.
         strictness: Factor on the required scores. [ratio, >= 1]
     """
@@ -133,7 +132,6 @@ class WatchedSeries:
     recent: TailCounts | None = None
     last_score: TailScore | None = None
     described_at: int = 0
-    is_traffic: bool = False
     normal_from: int = 0
     strictness: float = 1.0
     scorer: TailScorer = field(init=False)

@@ -221,8 +221,7 @@ class RegressionSearch:
             learnt_at = known.learnt.at if known else 0
             due = last - max(learnt_at, self._tried.get(group, 0)) >= span.renew
             enough = last - self._known_from(group) >= span.least
-            fires = known is not None and known.progress.fired_at is not None and not known.is_traffic
-            fires = fires or (known is not None and cause in firing)
+            fires = known is not None and (cause in firing or known.progress.fired_at is not None)
             if due and enough and not fires and group.dimension != "version":
                 waiting[group] = learnt_at
         return min(
@@ -260,6 +259,9 @@ class RegressionRule:
         store: The store with requests and learnt baselines.
         policy: Policy of the statistics.
         watching: Policy of the watcher.
+
+    Attributes:
+        search: State of the search.
     """
 
     def __init__(
@@ -272,13 +274,13 @@ class RegressionRule:
         self._read = store.read
         self._policy = policy or default_tail_policy()
         self._watching = watching or default_watch_policy()
-        self._search = RegressionSearch(store, self._policy, self._watching)
+        self.search = RegressionSearch(store, self._policy, self._watching)
 
     def __call__(self, definitions: Definitions, now: datetime, before: Mapping[str, Finding]) -> NamedEvaluations:
         """Yield the steps of the search, then the evaluation of each series and each version pair."""
         if definitions.regressions is None:
             return
-        search, last = self._search, int((now - self._watching.delay).timestamp()) // 60
+        search, last = self.search, int((now - self._watching.delay).timestamp()) // 60
         yield SEARCH_CAUSE, partial(search.advance, definitions.regressions, last, now)
         ready = search.read_until == last
         if ready:
@@ -294,10 +296,10 @@ class RegressionRule:
     def _verdicts(
         self, context: RegressionContext, definitions: Definitions, now: datetime, before: Mapping[str, Finding]
     ) -> NamedEvaluations:
-        for cause, watched in self._search.series.items():
+        for cause, watched in self.search.series.items():
             excuse = planned_maintenance(definitions, watched.group, now)
             yield cause, partial(self._say, context, watched, before.get(cause), excuse)
-        for each in self._search.canaries.values():
+        for each in self.search.canaries.values():
             excuse = planned_maintenance(definitions, each.whole, now)
             yield each.cause, partial(self._say_canary, context, each, before.get(each.cause), excuse)
 
@@ -307,35 +309,33 @@ class RegressionRule:
         has_requests = watched.requests(_minutes(self._watching.silence)) > 0
         if watched.progress.fired_at is None or not has_requests:
             return Verdict(watched.cause, None, has_data=has_requests)
-        if self._search.is_unsettled(watched):
+        if self.search.is_unsettled(watched):
             return Verdict(watched.cause, None)
         whole, at = whole_service(watched.group), watched.progress.at
         if before is not None and self._is_gone(whole, before.version):
             watched.restart(at - _minutes(self._watching.together))
             return Verdict(watched.cause, None)
         score = watched.last_score.score if watched.last_score else 0.0
-        due = at - watched.described_at >= _minutes(self._watching.refresh)
-        if before is None:
-            if due or not watched.is_traffic:
-                watched.is_traffic, watched.described_at = is_explained_by_traffic(context, watched), at
-            if watched.is_traffic:
-                return Verdict(watched.cause, None)
-        if before is None or (score >= 1 and due):
+        if before is None and is_explained_by_traffic(context, watched):
+            # Only a growth that lasts beyond the other traffic, or exceeds it, fires again.
+            watched.restart(at)
+            return Verdict(watched.cause, None)
+        if before is None or (score >= 1 and at - watched.described_at >= _minutes(self._watching.refresh)):
             watched.described_at = at
-            before = describe_regression(context, watched, self._search.versions().get(whole, {}), before)
+            before = describe_regression(context, watched, self.search.versions().get(whole, {}), before)
         return None if before is None else Verdict(watched.cause, before, excuse=excuse)
 
     def _is_gone(self, whole: Group, version: str) -> bool:
         """Return whether the suspected *version* no longer serves while another does."""
-        canaries = self._search.canaries.get(whole)
+        canaries = self.search.canaries.get(whole)
         serving = canaries.serving() if canaries else set[str]()
         return bool(version and serving) and version not in serving
 
     def _say_canary(
         self, context: RegressionContext, each: ServiceVersions, before: Finding | None, excuse: str
     ) -> Verdict | None:
-        pair, whole = each.pair, self._search.series.get(cause_of_group(each.whole))
-        if pair is None or pair.progress.fired_at is None or self._search.is_accepted(pair):
+        pair, whole = each.pair, self.search.series.get(cause_of_group(each.whole))
+        if pair is None or pair.progress.fired_at is None or self.search.is_accepted(pair):
             return Verdict(each.cause, None)
         if whole is not None and not _is_same_pair(before, pair.old, pair.new):
             before = describe_canary(context, pair, each.rows, whole.learnt.habits)

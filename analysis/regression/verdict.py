@@ -20,9 +20,9 @@ from .policy import At, Confounders, WatchPolicy, Window
 from .scoring import Reference, TailScore, WindowScore
 from .statistic import MEAN, Expectation, Floats, PrefixSums, Row, TailCounts, block_excess, bucket_middles
 
-# Attributes that describe what is asked of the service, and minimum number of requests of a value. The batch size is not one of
-# them, because it grows with the queue when the service is slower.
-_TRAFFIC = ("route", "model", "caller", "request_size", "input_tokens", "output_tokens")
+# Attributes that describe what is asked of the service, and minimum number of requests of a value.
+_BATCH = "batch_size"
+_TRAFFIC = ("route", "model", "caller", "request_size", "input_tokens", "output_tokens", _BATCH)
 _MIN_OF_VALUE = 50
 # Requests by dimension (route, model, status, device, batch, cold …) and value, as returned by `Reader.dimensions`.
 Traffic = Mapping[str, Mapping[str, float]]
@@ -167,26 +167,31 @@ def share_explained_by_traffic(
         quantile: Quantile that is compared. [0..1]
 
     Returns:
-        Expected growth as a share of the growth, both as logarithms, and the attribute; (0, "") without growth or attributes.
+        Expected growth as a share of the growth, both as logarithms, and the attribute; (0, "") without growth or attributes. The
+        batch size adds its share to that of the others, which depend on each other.
     """
-    found = (0.0, "")
-    for key in _TRAFFIC:
-        usual, now = _requests_by_value(before, key), _requests_by_value([after], key)
-        if not usual or not now:
-            continue
-        everything = sum(usual.values(), Counter[int]())
-        known = {value: counts if counts.total() >= _MIN_OF_VALUE else everything for value, counts in usual.items()}
-        expected: dict[int, float] = {}
-        for value, counts in now.items():
-            like = known.get(value, everything)
-            for bucket, count in like.items():
-                expected[bucket] = expected.get(bucket, 0.0) + count * counts.total() / like.total()
-        places = [
-            _bucket_of_quantile(each, quantile) for each in (everything, expected, sum(now.values(), Counter[int]()))
-        ]
-        if places[2] > places[0]:
-            found = max(found, ((places[1] - places[0]) / (places[2] - places[0]), key))
-    return found
+    found = {key: _share_explained_by(key, before, after, quantile) for key in _TRAFFIC}
+    batch = found.pop(_BATCH)
+    key = max(found, key=lambda each: found[each])
+    share = max(found[key], 0.0) + max(batch, 0.0)
+    return (share, key if found[key] >= batch else _BATCH) if share else (0.0, "")
+
+
+def _share_explained_by(key: str, before: Sequence[AttributeCounts], after: AttributeCounts, quantile: float) -> float:
+    """Return the share that the attribute *key* explains; 0 without growth or requests with the attribute."""
+    usual, now = _requests_by_value(before, key), _requests_by_value([after], key)
+    if not usual or not now:
+        return 0.0
+    everything = sum(usual.values(), Counter[int]())
+    expected: dict[int, float] = {}
+    for value, counts in now.items():
+        like = usual.get(value, everything)
+        like = like if like.total() >= _MIN_OF_VALUE else everything
+        for bucket, count in like.items():
+            expected[bucket] = expected.get(bucket, 0.0) + count * counts.total() / like.total()
+    reached = sum(now.values(), Counter[int]())
+    first, middle, last = (_bucket_of_quantile(each, quantile) for each in (everything, expected, reached))
+    return (middle - first) / (last - first) if last > first else 0.0
 
 
 def _requests_by_value(tables: Sequence[AttributeCounts], key: str) -> dict[str, Counter[int]]:

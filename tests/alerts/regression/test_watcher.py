@@ -158,7 +158,7 @@ def test_different_traffic_is_no_regression(world: Simulation) -> None:
 
 def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
     """A regression during a change of the mix is notified with the change on the common mix."""
-    much: Slower = (Slow("preprocess", 6.0),)
+    much: Slower = (Slow("preprocess", 20.0),)
     mixed(world, much)
     world.run(100, much)
     with world.store.transaction() as connection:
@@ -217,7 +217,7 @@ def test_messages_state_the_record_and_a_wrong_alert_makes_the_search_stricter(w
     world.evaluator = Evaluator(world.store, "me", lease_seconds=30, rules=[rule])
     world.evaluate(12)
     world.run(30, SLOW)
-    before = rule._search.series["tail:shop"].strictness
+    before = rule.search.series["tail:shop"].strictness
     silenced = {"service": "shop", "slo": "tail"}
     with world.store.transaction() as connection:
         create_silence(connection, silenced, starts_at=world.at, ends_at=world.at + DAY, author="ann")
@@ -226,7 +226,7 @@ def test_messages_state_the_record_and_a_wrong_alert_makes_the_search_stricter(w
     assert impact_text(messages(world.store)[0].finding).endswith(
         "5 of the last 5 such alerts of this service were right."
     )
-    assert (before, rule._search.series["tail:shop"].strictness) == (1.0, pytest.approx(1.25, rel=0.01))
+    assert (before, rule.search.series["tail:shop"].strictness) == (1.0, pytest.approx(1.25, rel=0.01))
 
 
 def test_a_process_killed_while_firing_notifies_once(world: Simulation) -> None:

@@ -1,6 +1,7 @@
 """Verdict on a latency regression: size, onset, release, traffic changes, and latency on a common mix."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagelens.analysis.attributes import AttributeCounts
 from stagelens.analysis.regression.policy import Window, default_tail_policy, default_watch_policy
 from stagelens.analysis.regression.scoring import Reference, TailScore, WindowScore
 from stagelens.analysis.regression.statistic import END_TO_END, MEAN, Row, count_beyond, join_tallies
@@ -19,6 +21,7 @@ from stagelens.analysis.regression.verdict import (
     on_common_mix,
     regression_onset,
     release_at_onset,
+    share_explained_by_traffic,
     strongest_window,
     traffic_shifts,
 )
@@ -194,3 +197,44 @@ def test_without_a_common_route_there_is_no_comparison() -> None:
 def test_requests_below_a_nanosecond_count() -> None:
     """Requests below a nanosecond, counted as zero, are part of the quantile."""
     assert on_common_mix({"a": histogram_of((0.0, 60), (1.0, 40))}, {"a": histogram_of((0.0, 3))}, 0.5) == (0.0, 0.0)
+
+
+def by_size(shares: Mapping[str, float], buckets: Mapping[str, float], slower: float = 0.0) -> AttributeCounts:
+    """Return 10,000 requests with a share and a median bucket for each size, all *slower* buckets later."""
+    rng, index = np.random.default_rng(3), np.arange(-60, 0)
+    counts = {
+        value: np.histogram(rng.normal(buckets[value] + slower, 2.0, round(10_000 * share)), bins=[*index.tolist(), 0])[
+            0
+        ][None]
+        for value, share in shares.items()
+    }
+    return AttributeCounts(2, index, np.array([0]), {"request_size": counts})
+
+
+BUCKETS = {"small": -30.0, "large": -20.0}
+USUAL, LARGER = {"small": 0.94, "large": 0.06}, {"small": 0.7, "large": 0.3}
+
+
+def test_different_traffic_explains_a_growth_that_no_value_has() -> None:
+    """More large requests explain the growth if large and small requests are as fast as before."""
+    share, key = share_explained_by_traffic([by_size(USUAL, BUCKETS)] * 2, by_size(LARGER, BUCKETS), 0.95)
+
+    assert share == pytest.approx(1.0, abs=0.1)
+    assert key == "request_size"
+
+
+def test_the_same_traffic_explains_nothing() -> None:
+    """A growth of all values is not explained, nor is a growth of requests without attributes, nor a decrease."""
+    before = by_size(USUAL, BUCKETS)
+    without = AttributeCounts(2, np.arange(-60, 0), np.array([0]), {})
+
+    assert share_explained_by_traffic([before], by_size(USUAL, BUCKETS, slower=3), 0.95)[0] == pytest.approx(0, abs=0.1)
+    assert share_explained_by_traffic([without], without, 0.95) == (0.0, "")
+    assert share_explained_by_traffic([before], by_size(LARGER, BUCKETS, slower=-30), 0.95) == (0.0, "")
+
+
+def test_unknown_values_are_expected_to_be_as_slow_as_all() -> None:
+    """A value without requests before explains no growth."""
+    after = by_size({"small": 0.5, "new": 0.5}, {"small": -30.0, "new": -15.0})
+
+    assert share_explained_by_traffic([by_size(USUAL, BUCKETS)], after, 0.95)[0] < 0.2
