@@ -109,8 +109,11 @@ def _comparable(item: Any) -> object:  # noqa: PLR0911 - a line for each type
     if isinstance(item, Histogram):
         return item.scale, item.zero, dict(sorted(item.buckets.items()))
     if isinstance(item, np.ndarray):
-        # Most of the values are integers in large arrays.
-        return item.tolist() if item.dtype.kind in "iu" else _comparable(item.tolist())
+        if item.dtype.kind in "iu":
+            # Most of the values are zeros in large arrays of integers: a list of all of them costs more than the queries.
+            places = item.nonzero()
+            return item.shape, [each.tolist() for each in places], item[places].tolist()
+        return _comparable(item.tolist())
     if isinstance(item, float):
         return "nan" if item != item else float(f"{item:.{SIGNIFICANT_DIGITS}g}")  # noqa: PLR0124 - only NaN differs from itself
     if isinstance(item, dict):
