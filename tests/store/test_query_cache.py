@@ -15,8 +15,8 @@ SERIES = Series("shop", "1")
 
 
 def fill(one: Site) -> Site:
-    """Write a request in each of many hours up to two in the morning, and roll up."""
-    for hours in range(-20 * 24, 15, 6):
+    """Write a request on each of many days up to two in the morning, and roll up."""
+    for hours in range(-20 * 24, 15, 24):
         one.clock.now = NOON + 3600 * hours
         at = int(one.clock.now) - 60
         one.write([Request({"forward": 1_000_000}, at, SERIES), Request({"queue": 5_000_000}, at, Series("bank"))])
