@@ -25,6 +25,14 @@ from clickhouse_connect.driver.exceptions import ClickHouseError
 _databases = itertools.count()
 _held: list[Client] = []
 
+# To start threads and to compile expressions takes longer than most queries over the few rows of a test.
+_FOR_FEW_ROWS = (
+    "max_threads = 1",
+    "compile_expressions = 0",
+    "compile_aggregate_expressions = 0",
+    "compile_sort_description = 0",
+)
+
 # Parameters for the HTTP response, which are not settings of the engine.
 _TRANSPORT = {
     "query",
@@ -153,6 +161,8 @@ def clickhouse_server() -> Generator[str]:
 def main() -> None:
     """Serve the engine over the given directory and print the port."""
     _Handler.client = clickhouse_connect.get_client(interface="chdb", path=str(Path(sys.argv[1]) / "data"))
+    for setting in _FOR_FEW_ROWS:
+        _Handler.client.command(f"SET {setting}")
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     print(server.server_address[1], flush=True)
     server.serve_forever()
