@@ -76,10 +76,11 @@ def test_requests_are_counted_by_value_step_and_bucket(site: Callable[..., Site]
 def test_attributes_are_in_every_tier_and_replicas_for_two_weeks(site: Callable[..., Site], age: int) -> None:
     """Attributes survive rollup and deletion like requests; the coarsest tier has no replicas."""
     one = site()
-    for number in range(30):
-        at = NOON - 60 * number - 30
-        write(one, [attribute(f"tenant={number % 3}", at), attribute(f"replica=web-{number % 2}:7", at)])
-        write(one, [stage(f"forward;web-{number % 2}:7", at, 0.1, 100_000), *requests(1, FAST, at)])
+    times = [(number, NOON - 60 * number - 30) for number in range(30)]
+    write(one, [attribute(f"tenant={number % 3}", at) for number, at in times])
+    write(one, [attribute(f"replica=web-{number % 2}:7", at) for number, at in times])
+    write(one, [stage(f"forward;web-{number % 2}:7", at, 0.1, 100_000) for number, at in times])
+    write(one, [point for _, at in times for point in requests(1, FAST, at)])
     one.clock.now = NOON + age
     write(one, [*requests(1, FAST, NOON + age)])
     one.store.maintain()
