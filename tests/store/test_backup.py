@@ -162,8 +162,11 @@ def other_rows(store: Store) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize(("site", "target_site"), PAIRS, indirect=True)
-def test_every_query_result_is_equal_after_a_copy(source: Site, target_site: Callable[..., Site]) -> None:
-    """Every query and every table is equal after a copy from any engine and to any engine."""
+def test_a_copy_equals_its_source_and_continues(source: Site, target_site: Callable[..., Site]) -> None:
+    """Every query and every table is equal after a copy from any engine and to any engine.
+
+    Then repeated batches are detected, new series get new ids, revisions grow and rollups continue.
+    """
     target = target_site()
     moved = backup.copy_store(source.store, target.store, no_progress)
 
@@ -172,6 +175,18 @@ def test_every_query_result_is_equal_after_a_copy(source: Site, target_site: Cal
     assert other_rows(target.store) == other_rows(source.store)
     assert len(other_rows(target.store)["outbox"]) == 1
     assert not backup.is_copy_unfinished(target.store.engine)
+
+    revision = target.store.read.revision()
+    again = target.store.write([Batch("known", PointAggregator().points([Request({"forward": 1_000_000})]))])
+    target.write([Request({"forward": 1_000_000}, series=Series("new", "1")), Request({"forward": 5_000_000})])
+    target.clock.now += 2 * HOUR
+    target.store.maintain()
+    around = target.around()
+
+    assert again == [False]
+    assert target.store.read.revision() > revision
+    assert target.store.read.latency(around).count == source.store.read.latency(around).count + 2
+    assert target.store.read.latency(Selection(around.start, around.end, service="new")).count == 1
 
 
 @pytest.mark.stacks
@@ -211,24 +226,6 @@ def test_there_is_one_row_per_key(file_source: Site, database_points_site: Calla
     stored = dict.fromkeys(schema.TIERS, 0) | {schema.tier_width(code): count for code, count in rows}
     assert {tier.seconds: tier.rows for tier in target.store.read.storage().tiers} == stored
     assert stored[schema.FINEST] < file_source.store.read.storage().tiers[0].rows
-
-
-@pytest.mark.parametrize(("site", "target_site"), PAIRS, indirect=True)
-def test_the_copy_continues_after_the_source(source: Site, target_site: Callable[..., Site]) -> None:
-    """In the copy, repeated batches are detected, new series get new ids, revisions grow and rollups continue."""
-    target = target_site()
-    backup.copy_store(source.store, target.store, no_progress)
-    revision = target.store.read.revision()
-    again = target.store.write([Batch("known", PointAggregator().points([Request({"forward": 1_000_000})]))])
-    target.write([Request({"forward": 1_000_000}, series=Series("new", "1")), Request({"forward": 5_000_000})])
-    target.clock.now += 2 * HOUR
-    target.store.maintain()
-    around = target.around()
-
-    assert again == [False]
-    assert target.store.read.revision() > revision
-    assert target.store.read.latency(around).count == source.store.read.latency(around).count + 2
-    assert target.store.read.latency(Selection(around.start, around.end, service="new")).count == 1
 
 
 def test_a_target_with_data_is_refused(file_source: Site, target_site: Callable[..., Site]) -> None:
