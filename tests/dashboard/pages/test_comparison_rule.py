@@ -63,7 +63,7 @@ def test_page_api_alert_and_cli_give_the_same_verdict(  # noqa: PLR0917 - a case
     api = client.get("/api/v1/query/compare", query_string={"service": "shop", "p": "99"}).get_json()
     command = compare_sides(source.read, Side("A", pair.a), Side("B", pair.b), 0.99, [])
     sides = merged_latency(source.read, [pair.a]), merged_latency(source.read, [pair.b])
-    alert = make_verdict(Row(END_TO_END, 0.99, 0, 1.0, 0.01), WindowScore(0, 9.0, 1.0, 0.5), *sides)
+    alert = make_verdict(Row(END_TO_END, 0.99, 0, 1.0, 0.01, 0.4), WindowScore(0, 9.0, 1.0, 0.5), *sides)
 
     assert (page.kind, api["verdict"]["kind"], command.at.kind) == (kind, kind, kind)
     assert verdict(command).startswith(sentence)

@@ -359,7 +359,7 @@ def test_the_page_shows_the_record_of_regression_alerts(tmp_path: Path) -> None:
                     f"sl-{number}", f"tail:{number}", found, began, last, began, None, last, "recovered", heard="over"
                 ),
             )
-    tables: list[list[list[str]]] = []
+    tables: list[list[list[list[str]]]] = []
     for text in ("", "regressions: on\n"):
         path = tmp_path / "slo.yaml"
         path.write_text(SLO + text, encoding="utf-8")
