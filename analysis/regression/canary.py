@@ -6,8 +6,9 @@ variance (those of a noncentral hypergeometric distribution). The null hypothesi
 `SMALL_GROWTH`, because replicas of equal versions differ a little.
 
 The evidence is the likelihood ratio of a mixture of growths to no growth, a test martingale: two equal versions reach 1 / `error` with
-at most the probability `error`, however often they are compared. So looking each minute causes no false alarms, and a clear growth
-is found within minutes.
+at most the probability `error`, however often they are compared from a fixed start on. So looking each minute causes no false alarms, and a
+clear growth is found within minutes. For versions that run together for longer than the counts are retained, the start moves, and the
+probability is approximate.
 
 Sources: J. Cornfield, A statistical problem arising from retrospective studies, Proc. 3rd Berkeley Symposium (1956), 135-148 (mean
 and variance); H. Robbins, Statistical methods related to the law of the iterated logarithm, Ann. Math. Stat. 41 (1970), 1397-1409

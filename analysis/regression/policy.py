@@ -273,7 +273,7 @@ class CanaryPolicy:
     """Parameters of the canary comparison.
 
     Args:
-        error: Probability that two equal versions cause an alarm, however long they are compared. [0..1]
+        error: Approximate probability that two equal versions cause an alarm in the time that is compared. [0..1]
         mixture: Standard deviation of the growth expected of a slower version. [log odds]
         recent: Length of the recent period that is compared in addition to the whole. [minutes]
         cold: Time from the first request of a version that is no evidence. [minutes]
