@@ -56,7 +56,9 @@ def compare_versions(
     if (old.start, len(old)) != (new.start, len(new)):
         msg = f"both versions must be counted in the same minutes, got {len(old)} from {old.start}, {len(new)} from {new.start}"
         raise ValueError(msg)
-    tested = [number for number, row in enumerate(rows) if row.at != MEAN]
+    # Waiting of a canary depends on its share of the traffic.
+    waits = policy.stage_key.waits.stages
+    tested = [number for number, row in enumerate(rows) if row.at != MEAN and row.stage not in waits]
     difference = _Difference(policy.canary, rows, tested, old, new)
     starts = sorted({cold, max(len(old) - policy.canary.recent, cold)}) if len(old) > cold else []
     required = math.log(2 * max(len(tested), 1) / policy.canary.error)
@@ -192,7 +194,7 @@ def rank_canary_suspects(
         return ()
     grown = dict(zip(stages, (after - before).tolist(), strict=True))
     # A stage without a score, because it is too rare, such as a cold start, gets the score 0.
-    changes = dict.fromkeys(set(stages) - set(policy.stage_key.left_out), 0.0) | dict(moved)
+    changes = dict.fromkeys(set(stages) - policy.stage_key.followers, 0.0) | dict(moved)
     return rank_growth(policy, habits, grown, changes)
 
 

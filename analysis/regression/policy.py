@@ -202,12 +202,28 @@ class AlikePolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsPolicy:
+    """Stages in which requests wait: they follow others, so their scores count only if no other stage moved.
+
+    Args:
+        stages: The stages.
+        at: Quantiles.
+        part: Share of their scores that counts, because waiting varies most. [ratio]
+    """
+
+    stages: tuple[str, ...]
+    at: tuple[At, ...]
+    part: float
+
+
+@dataclass(frozen=True, slots=True)
 class StageKey:
     """Policy of the statistics on stage times.
 
     Args:
         at: Quantiles.
-        left_out: Stages that follow others, such as queues; they are not scored.
+        left_out: Stages that come with each release, such as loading a model; they are not scored.
+        waits: Stages in which requests wait.
         ease: Reduction of the required score when a stage moved.
         windows: Evaluation windows.
         alike: When several stages count as slower for the same reason.
@@ -215,9 +231,19 @@ class StageKey:
 
     at: tuple[At, ...]
     left_out: tuple[str, ...]
+    waits: WaitsPolicy
     ease: StageEase
     windows: tuple[Window, ...]
     alike: AlikePolicy
+
+    @property
+    def followers(self) -> frozenset[str]:
+        """Stages whose growth has its cause in another stage, if there is one."""
+        return frozenset((*self.left_out, *self.waits.stages))
+
+    def quantiles(self, stage: str) -> tuple[At, ...]:
+        """Return the quantiles for *stage*."""
+        return self.waits.at if stage in self.waits.stages else self.at
 
 
 @dataclass(frozen=True, slots=True)

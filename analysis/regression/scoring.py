@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...core.histogram import Histogram
-from .policy import AlarmPolicy, At, StageEase, TailPolicy, Window
+from .policy import AlarmPolicy, StageEase, TailPolicy, Window
 from .statistic import (
     END_TO_END,
     Expectation,
@@ -35,7 +35,7 @@ from .statistic import (
 )
 
 # Format of stored references; raised when rows or windows change.
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,8 +131,8 @@ def learn_reference(policy: TailPolicy, rows: tuple[Row, ...], tally: TailCounts
         until=tally.end,
         rows=rows,
         model=model,
-        windows=tuple(past.limits(window, policy.at, whole) for window in policy.windows),
-        key=tuple(past.limits(window, key.at, stages) for window in key.windows),
+        windows=tuple(past.limits(window, whole) for window in policy.windows),
+        key=tuple(past.limits(window, stages) for window in key.windows),
     )
 
 
@@ -146,17 +146,21 @@ class _ReferenceDays:
     kept: TailCounts
     total: Histogram
 
-    def limits(self, window: Window, at: tuple[At, ...], chosen: list[int]) -> WindowLimits:
+    def limits(self, window: Window, chosen: list[int]) -> WindowLimits:
         """Return the limits of *window* for the *chosen* rows, from its statistic over all reference days."""
         if not chosen:
             return WindowLimits((), (), (), (), ())
         values = sliding_statistic(window, self.model, self.rows, self.kept, chosen)
         median, spread = np.median(values, axis=1), robust_spread(values)
         rare = np.quantile(values, self.policy.calibration.rare, axis=1)
-        required = np.array([window.required[at.index(self.rows[number].at)] for number in chosen])
+        required = np.array([self._required(window, self.rows[number]) for number in chosen])
         reach = np.maximum(required * spread, self.policy.calibration.margin * (rare - median))
         floor = [growth_to_count(self.rows[number], self.total, window.floor) for number in chosen]
         return WindowLimits(tuple(chosen), _plain(median), _plain(reach), _plain(spread), _plain(np.array(floor)))
+
+    def _required(self, window: Window, row: Row) -> float:
+        at = self.policy.stage_key.quantiles(row.stage) if row.stage else self.policy.at
+        return window.required[at.index(row.at)]
 
 
 def robust_spread(values: Floats) -> Floats:
@@ -295,7 +299,7 @@ class TailScorer:
     def __init__(self, policy: TailPolicy, reference: Reference) -> None:
         key = policy.stage_key
         self._rows = reference.rows
-        self._alike = key.alike
+        self._alike, self._waits = key.alike, key.waits
         self._peak = math.exp(reference.model.load[2])
         self._whole = _WindowBatch(policy, policy.windows, reference, reference.windows)
         self._stages = _WindowBatch(policy, key.windows, reference, reference.key)
@@ -320,7 +324,11 @@ class TailScorer:
             for cell in cells:
                 stage = self._rows[cell.row].stage
                 found[stage] = max(found.get(stage, cell), cell, key=lambda each: each.score)
-        return {stage: max(cell.score, 0.0) for stage, cell in found.items()}, self._is_shared(list(found.values()))
+        waits = {stage: found.pop(stage) for stage in self._waits.stages if stage in found}
+        moved = {stage: max(cell.score, 0.0) for stage, cell in found.items()}
+        if max(moved.values(), default=0.0) < self._alike.least:
+            return moved | {stage: max(self._waits.part * cell.score, 0.0) for stage, cell in waits.items()}, False
+        return moved, self._is_shared(list(found.values()))
 
     def _is_shared(self, cells: Sequence[WindowScore]) -> bool:
         first = max(cells, key=lambda each: each.score, default=None)

@@ -144,7 +144,7 @@ def _blame_seconds(policy: TailPolicy, found: Sequence[Suspect], moved: Mapping[
     stage moved.
     """
     guilt = {one.stage: one.seconds * _confidence(policy, one, moved) for one in found}
-    followers = set(policy.stage_key.left_out) & set(guilt)
+    followers = policy.stage_key.followers & set(guilt)
     leader = max(sorted(set(guilt) - followers), key=lambda stage: guilt[stage], default="")
     credit = min(max(moved.get(leader, 0.0), 0.0), 1.0) ** 4
     for stage in sorted(followers) if leader else ():

@@ -168,7 +168,9 @@ def rows_of(policy: TailPolicy, total: Histogram, own: dict[str, Histogram]) -> 
     """Return the rows for the histograms of the reference, end-to-end latency first."""
     rows = [_row(END_TO_END, at, total) for at in policy.at]
     key = policy.stage_key
-    rows += [_row(stage, at, own[stage]) for stage in sorted(own) if stage not in key.left_out for at in key.at]
+    for stage in sorted(own):
+        if stage not in key.left_out:
+            rows += [_row(stage, at, own[stage]) for at in key.quantiles(stage)]
     return tuple(row for row in rows if row is not None)
 
 

@@ -204,3 +204,15 @@ def test_the_stage_key_is_the_changed_stage(service: Any, reference: Reference) 
     assert moved["forward"] >= 1
     assert moved["preprocess"] < 0.7
     assert "queue" not in moved
+
+
+def test_waiting_is_evidence_if_no_other_stage_moved(service: Any, reference: Reference) -> None:
+    """A longer queue alone is a loss of capacity; beside a slower stage it follows that."""
+    alone, beside = (
+        TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved
+        for slower in ({"queue": 12.0}, {"queue": 12.0, "forward": 1.3})
+    )
+
+    assert max(alone, key=lambda stage: alone[stage]) == "queue"
+    assert alone["queue"] >= 1
+    assert "queue" not in beside

@@ -132,15 +132,19 @@ def test_a_missing_stage_of_a_minute_counts_zero(
     assert without.requests.sum() == minutes.total.sum()
 
 
-def test_dependent_stages_are_not_statistics(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
-    """The queue proves nothing of its own."""
+def test_stages_have_statistics_by_kind(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
+    """Of waiting only the slower requests count; a load comes with each release and counts never."""
     _, minutes = drawn
     total, own = total_histograms([minutes])
 
-    assert {row.stage for row in rows_of(POLICY, total, {"queue": own["forward"], "h2d": own["forward"]})} == {
-        END_TO_END,
-        "h2d",
-    }
+    rows = rows_of(POLICY, total, dict.fromkeys(("h2d", "load", "queue"), own["forward"]))
+
+    assert [(row.stage, row.at) for row in rows if row.stage != END_TO_END] == [
+        ("h2d", 0.5),
+        ("h2d", 0.99),
+        ("queue", 0.9),
+        ("queue", 0.99),
+    ]
 
 
 def test_growth_is_expressed_in_counts(drawn: tuple[NDArray[np.float64], MinuteHistograms]) -> None:
