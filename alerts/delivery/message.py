@@ -57,6 +57,7 @@ class LatencyRegression:
         mix: Traffic changes as text; empty if there are none.
         against: Version used as reference; empty if the reference is the days before.
         weeks: Weeks over which the latency grew slowly; 0 for a sudden rise.
+        slow_hosts: Whether other services on the same hosts got slower like it.
     """
 
     at: float | Literal["mean"]
@@ -70,6 +71,7 @@ class LatencyRegression:
     mix: str = ""
     against: str = ""
     weeks: int = 0
+    slow_hosts: bool = False
 
     @property
     def ratio(self) -> float:

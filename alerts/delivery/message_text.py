@@ -69,7 +69,9 @@ def regression_impact(shift: LatencyRegression) -> str:
     """Return the error bounds of a latency regression and its number of requests as text."""
     span = formatting.duration(timedelta(seconds=shift.window_seconds))
     sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, based on {formatting.count(shift.requests)} requests in {span}."
-    return f"{sure} The traffic also changed: {shift.mix}." if shift.mix else sure
+    mix = f" The traffic also changed: {shift.mix}." if shift.mix else ""
+    hosts = " Other services on the same hosts got slower like it." if shift.slow_hosts else ""
+    return sure + mix + hosts
 
 
 def regression_facts(shift: LatencyRegression) -> list[tuple[str, str]]:

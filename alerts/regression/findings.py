@@ -8,6 +8,7 @@ from datetime import timedelta
 
 from ...analysis.comparison import StageGrowth
 from ...analysis.regression.canary import rank_canary_suspects
+from ...analysis.regression.hosts import share_explained_by_hosts
 from ...analysis.regression.policy import TailPolicy, WatchPolicy
 from ...analysis.regression.scoring import WindowScore
 from ...analysis.regression.stage_attribution import StageBaseline, Suspect, rank_growth, rank_suspects
@@ -46,6 +47,8 @@ _SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
 _SHOWN_AT = 0.99
 # Steps of the requests by attribute, and the highest quantile at which the traffic is compared: beyond it are too few requests.
 _TRAFFIC_STEPS, _TRAFFIC_AT = 60, 0.95
+# Maximum number of steps of the requests by host.
+_HOST_STEPS = 240
 
 
 def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
@@ -169,6 +172,7 @@ class RegressionContext:
         watching: Policy of the watcher.
         dashboard_url: Base URL of the dashboard; empty for no links.
         record: Record of past alerts.
+        services: All services with requests.
     """
 
     read: Reader
@@ -176,6 +180,7 @@ class RegressionContext:
     watching: WatchPolicy
     dashboard_url: str
     record: AlertRecord
+    services: tuple[Group, ...] = ()
 
 
 def describe_regression(
@@ -205,7 +210,7 @@ def describe_regression(
     now = select_minutes(watched.group, start, at)
     suspects = _suspects(context, watched, row, then, now)
     verdict = _verdict(context, watched, (row, cell), (then, now))
-    return _finding(
+    found = _finding(
         context,
         watched.group,
         verdict,
@@ -215,22 +220,49 @@ def describe_regression(
         version=release_at_onset(context.watching, releases, between),
         between=between,
     )
+    if found is None or found.shift is None or not (watched.has_lasted and is_explained_by_hosts(context, watched)):
+        return found
+    return replace(found, shift=replace(found.shift, slow_hosts=True))
 
 
 def is_explained_by_traffic(context: RegressionContext, watched: WatchedSeries) -> bool:
     """Return whether different traffic explains the growth of a firing series, compared with the reference hours."""
-    strongest, recent = strongest_window(watched.last_score, watched.learnt.reference.rows), watched.lately
-    if strongest is None or recent is None:
+    found = _growth(context, watched)
+    if found is None:
         return False
-    number, cell, row = strongest
-    at = watched.progress.at
-    began = regression_onset(watched.learnt.reference, recent, context.policy.windows[number], cell)
-    start = max(began, at - _minutes(context.watching.blamed))
+    row, (began, start, at) = found
     then = _reference_hours(context, watched, (began, start, at))
     before = [context.read.attributes(each, _TRAFFIC_STEPS) for each in then]
     now = context.read.attributes(select_minutes(watched.group, start, at), _TRAFFIC_STEPS)
     quantile = _TRAFFIC_AT if row.at == MEAN else min(float(row.at), _TRAFFIC_AT)
     return share_explained_by_traffic(before, now, quantile)[0] >= context.watching.by_traffic
+
+
+def is_explained_by_hosts(context: RegressionContext, watched: WatchedSeries) -> bool:
+    """Return whether other services on the same hosts got slower like a firing series, see `analysis.regression.hosts`."""
+    found = _growth(context, watched)
+    if found is None:
+        return False
+    _, (began, _, at) = found
+    first = began - _minutes(context.watching.blamed)
+    own = context.read.replica_counts(select_minutes(watched.group, first, at), _HOST_STEPS)
+    others = [
+        context.read.replica_counts(select_minutes(each, first, at), _HOST_STEPS)
+        for each in (context.services if own.replicas else ())
+        if each.service != watched.group.service
+    ]
+    return share_explained_by_hosts(own, others, 60 * began) >= context.watching.by_hosts
+
+
+def _growth(context: RegressionContext, watched: WatchedSeries) -> tuple[Row, tuple[int, int, int]] | None:
+    """Return the row that grew most, and the times: its onset, the start of the measured window, and now; None without scores."""
+    strongest, recent = strongest_window(watched.last_score, watched.learnt.reference.rows), watched.lately
+    if strongest is None or recent is None:
+        return None
+    number, cell, row = strongest
+    at = watched.progress.at
+    began = regression_onset(watched.learnt.reference, recent, context.policy.windows[number], cell)
+    return row, (began, max(began, at - _minutes(context.watching.blamed)), at)
 
 
 def describe_canary(

@@ -181,6 +181,15 @@ class WatchedSeries:
         """Reset the alarm state, so that only minutes from *since* on count."""
         self.last_score, self.progress = None, AlarmState(at=self.progress.at, since=since)
 
+    @property
+    def has_lasted(self) -> bool:
+        """Whether the growth has lasted so long that it counts even if a host is slow."""
+        return self.progress.shared >= self.policy.fire.shared_for
+
+    def hold(self) -> None:
+        """Take back the alarm, because a host is slow: for some time, only a growth that lasts counts."""
+        self.progress = self.progress.hold(self.policy.fire.held_for)
+
     def requests(self, minutes: int) -> float:
         """Return the number of requests in the last *minutes*."""
         return 0.0 if self.recent is None else float(self.recent.requests[-minutes:].sum())

@@ -20,7 +20,13 @@ from ..objectives.slo_file import ALL_SERVICES, Definitions, RegressionSettings
 from . import series
 from .acceptance import rebase_on_accepted
 from .canary import ServiceVersions, VersionPair
-from .findings import RegressionContext, describe_canary, describe_regression, is_explained_by_traffic
+from .findings import (
+    RegressionContext,
+    describe_canary,
+    describe_regression,
+    is_explained_by_hosts,
+    is_explained_by_traffic,
+)
 from .record import AlertRecord, read_record
 from .series import (
     DAY,
@@ -148,6 +154,10 @@ class RegressionSearch:
             if group.dimension == "version":
                 found.setdefault(whole_service(group), {})[group.value] = first
         return found
+
+    def services(self) -> tuple[Group, ...]:
+        """Return the services with requests, by environment."""
+        return tuple(dict.fromkeys(whole_service(group) for group in self._groups))
 
     def _load(self, last: int) -> None:
         """Load the stored state, which another process may have written."""
@@ -286,7 +296,9 @@ class RegressionRule:
         if ready:
             yield from ((SEARCH_CAUSE, partial(search.settle, each, last)) for each in search.unsettled())
             yield SEARCH_CAUSE, partial(search.learn, last, before)
-        context = RegressionContext(self._read, self._policy, self._watching, definitions.dashboard_url, search.record)
+        context = RegressionContext(
+            self._read, self._policy, self._watching, definitions.dashboard_url, search.record, search.services()
+        )
         for cause, verdict in self._verdicts(context, definitions, now, before):
             yield cause, verdict if ready else no_verdict
         if not ready:
@@ -319,6 +331,9 @@ class RegressionRule:
         if before is None and is_explained_by_traffic(context, watched):
             # Only a growth that lasts beyond the other traffic, or exceeds it, fires again.
             watched.restart(at)
+            return Verdict(watched.cause, None)
+        if before is None and not watched.has_lasted and is_explained_by_hosts(context, watched):
+            watched.hold()
             return Verdict(watched.cause, None)
         if before is None or (score >= 1 and at - watched.described_at >= _minutes(self._watching.refresh)):
             watched.described_at = at

@@ -66,6 +66,7 @@ class WatchPolicy:
         accepted_over: Maximum time range used to determine an accepted level.
         accepted_beyond: Minimum number of accepted requests beyond a threshold. [count]
         by_traffic: Share of a growth that different traffic must explain, so that it opens no incident. [ratio]
+        by_hosts: Share of a growth that other services on the same hosts must explain, so that it must last. [ratio]
         record: Record of past alerts.
     """
 
@@ -84,6 +85,7 @@ class WatchPolicy:
     accepted_over: timedelta
     accepted_beyond: float
     by_traffic: float
+    by_hosts: float
     record: RecordPolicy
 
 
@@ -262,7 +264,7 @@ class AlarmPolicy:
         calm: Score below which the alarm ends.
         calm_for: Minimum duration below *calm*. [minutes]
         shared_for: Minimum duration if several stages moved alike, or if the load is above that of the reference. [minutes]
-        crowd_for: Duration for which a load above that of the reference has effects. [minutes]
+        held_for: Duration for which a load above that of the reference, or a slow host, has effects. [minutes]
     """
 
     slow: float
@@ -276,7 +278,7 @@ class AlarmPolicy:
     calm: float
     calm_for: InMinutes
     shared_for: InMinutes
-    crowd_for: InMinutes
+    held_for: InMinutes
 
 
 @dataclass(frozen=True, slots=True)

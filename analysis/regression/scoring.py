@@ -416,7 +416,7 @@ class AlarmState:
         calm: Consecutive time below the score that ends the alarm. [minutes]
         quiet: Consecutive time below the maximum score before a release. [minutes]
         shared: Consecutive time of any window above its required score, even if several stages moved alike. [minutes]
-        crowd: Remaining time for which a load above that of the reference has effects. [minutes]
+        held: Remaining time for which a load above that of the reference, or a slow host, has effects. [minutes]
         released_at: Last release that lowers the required score; None without one. [minutes since the epoch]
         fired_at: Start of the alarm; None if no alarm is active. [minutes since the epoch]
 
@@ -432,9 +432,13 @@ class AlarmState:
     calm: int = 0
     quiet: int = 0
     shared: int = 0
-    crowd: int = 0
+    held: int = 0
     released_at: int | None = None
     fired_at: int | None = None
+
+    def hold(self, minutes: int) -> AlarmState:
+        """Return the state without an alarm: for so many *minutes* only a growth that lasts counts, because a host is slow."""
+        return replace(self, runs=(), slow=(), released=(), held=minutes, fired_at=None)
 
     def to_json(self) -> str:
         """Return the alarm state as JSON."""
@@ -496,8 +500,8 @@ def advance_alarm(
     released_at = at if release and progress.quiet >= fire.before else progress.released_at
     age = math.inf if released_at is None else at - released_at
     fresh = age if fire.begin <= age <= fire.end else 0
-    crowd = fire.crowd_for if tail_score.crowded else max(progress.crowd - 1, 0)
-    is_shared = tail_score.shared or crowd > 0
+    held = fire.held_for if tail_score.crowded else max(progress.held - 1, 0)
+    is_shared = tail_score.shared or held > 0
     over, slowly, soon = (
         _windows_above(rules, tail_score, part, fresh, is_shared=is_shared) for part in (1.0, fire.slow, fire.released)
     )
@@ -514,7 +518,7 @@ def advance_alarm(
         calm=progress.calm + 1 if tail_score.score < fire.calm else 0,
         quiet=progress.quiet + 1 if tail_score.score < fire.quiet else 0,
         shared=progress.shared + 1 if any(over) else 0,
-        crowd=crowd,
+        held=held,
         released_at=released_at,
     )
     return _next_state(rules, went_on)

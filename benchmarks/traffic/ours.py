@@ -8,11 +8,13 @@ from functools import cache
 
 from stagelens.analysis.regression import canary, scoring, stage_attribution
 from stagelens.analysis.regression import scoring as learning
+from stagelens.analysis.regression.hosts import share_explained_by_hosts
 from stagelens.analysis.regression.policy import TailPolicy, default_watch_policy
-from stagelens.analysis.regression.scoring import Reference, TailScore, TailScorer
+from stagelens.analysis.regression.scoring import AlarmChange, AlarmState, Reference, TailScore, TailScorer
 from stagelens.analysis.regression.statistic import (
     MEAN,
     MinuteHistograms,
+    Row,
     StageSeconds,
     TailCounts,
     count_beyond,
@@ -24,7 +26,7 @@ from stagelens.analysis.regression.verdict import (
     strongest_window,
 )
 
-from .episodes import BEFORE, DAY, DAYS, REFERENCE_DAYS, Canary, Episode, World
+from .episodes import BEFORE, DAY, DAYS, MINUTE, REFERENCE_DAYS, Canary, Episode, World
 
 # Maximum time of the requests used for stage attribution, and highest quantile at which the traffic is compared. [minutes]
 BLAMED, TRAFFIC_AT = 60, 0.95
@@ -67,8 +69,8 @@ class Ours:
                 recent = until(counted, at, progress.since)
                 score = scorer.score(recent)
                 progress, turn = scoring.advance_alarm(self._rules, progress, at, score, release=at - 1 in releases)
-                if turn == "fired" and self._is_traffic(reference, recent, score, at, self.world):
-                    progress, turn = scoring.AlarmState(at=at, since=at), ""
+                if turn == "fired":
+                    progress, turn = self._ask(reference, recent, score, progress, self.world)
                 fired += [at] if turn == "fired" else []
         return fired
 
@@ -83,9 +85,8 @@ class Ours:
             score = scorer.score(recent)
             release = episode.release and at == episode.at + 1
             progress, turn = scoring.advance_alarm(self._rules, progress, at, score, release=release)
-            if turn == "fired" and self._is_traffic(reference, recent, score, at, episode):
-                # As in the alerts: only the minutes from now on count.
-                progress, turn = scoring.AlarmState(at=at, since=at), ""
+            if turn == "fired":
+                progress, turn = self._ask(reference, recent, score, progress, episode)
             if turn == "fired":
                 return Alarm(at - episode.at, self._blame(known, episode.spent, at, score))
         return None
@@ -128,16 +129,29 @@ class Ours:
         window = spent.between(at - BLAMED, _step_end(spent, at))
         return tuple(one.stage for one in stage_attribution.rank_suspects(self.policy, known, window, score.moved))
 
-    def _is_traffic(
-        self, reference: Reference, recent: TailCounts, score: TailScore, at: int, now: World | Episode
-    ) -> bool:
-        """Return whether different traffic explains the growth of a firing series."""
-        strongest = strongest_window(score, reference.rows)
+    def _ask(
+        self, reference: Reference, recent: TailCounts, score: TailScore, progress: AlarmState, now: World | Episode
+    ) -> tuple[AlarmState, AlarmChange]:
+        """Return the state of a firing series after the questions of the alerts: is it the traffic, or the host?"""
+        strongest, at = strongest_window(score, reference.rows), progress.at
         if strongest is None:
-            return True
+            return progress, "fired"
         number, cell, row = strongest
         began = regression_onset(reference, recent, self.policy.windows[number], cell)
-        start = max(began, at - BLAMED)
+        if self._is_traffic(row, max(began, at - BLAMED), at, now):
+            # Only the minutes from now on count.
+            return AlarmState(at=at, since=at), ""
+        if progress.shared < self.policy.fire.shared_for and self._is_host(began, at, now):
+            return progress.hold(self.policy.fire.held_for), ""
+        return progress, "fired"
+
+    def _is_host(self, began: int, at: int, now: World | Episode) -> bool:
+        """Return whether other services on the same hosts explain the growth."""
+        own, others = now.replicas(began - BLAMED, at), now.others(began - BLAMED, at)
+        return own is not None and share_explained_by_hosts(own, others, began * MINUTE) >= self._watching.by_hosts
+
+    def _is_traffic(self, row: Row, start: int, at: int, now: World | Episode) -> bool:
+        """Return whether different traffic explains the growth since *start*."""
         days = [day for day in range(1, REFERENCE_DAYS + 1) if start >= day * DAY]
         before = [self.world.inputs(start - day * DAY, at - day * DAY) for day in days]
         after, known = now.inputs(start, at), [each for each in before if each is not None]

@@ -23,8 +23,16 @@ from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.alerts.objectives.slo_file import Definitions
 from stagelens.alerts.regression.watcher import RegressionRule
 from stagelens.alerts.schema import outbox, transitions
+from stagelens.core.attributes import ATTRIBUTE_SCALE, REPLICA, attribute_key, replica_stage_key
 from stagelens.core.histogram import Histogram
-from stagelens.core.names import PROFILE_TIME, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
+from stagelens.core.names import (
+    PROFILE_TIME,
+    REPLICA_STAGE_TIME,
+    REQUEST_BY_ATTRIBUTE,
+    REQUEST_DURATION,
+    STAGE_DURATION,
+    STAGE_TIME,
+)
 from stagelens.store import Batch, Point, Series, Store
 
 NOW = datetime(2026, 11, 20, 3, 4, tzinfo=UTC)
@@ -76,6 +84,7 @@ class Service:
     """Writes the requests of a service with a daily load pattern, one point per minute.
 
     With *profiled*, each request is sampled: a slowdown of `preprocess` is in its function `resize`, the rest in `decode`.
+    With *host*, requests are also counted by replica: one on that host.
     """
 
     name: str = "shop"
@@ -85,6 +94,7 @@ class Service:
     model: str = ""
     environment: str = ""
     profiled: bool = False
+    host: str = ""
     rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
     def points(self, at: datetime, slower: Slower = (), *, version: str = "") -> Iterator[Point]:
@@ -95,10 +105,17 @@ class Service:
         whole, own, seconds = shape(slower)
         total = self.rng.multinomial(n, whole)
         yield Point(series, REQUEST_DURATION, "forward", when, histogram(total))
+        if self.host:
+            counted = Histogram(ATTRIBUTE_SCALE, {0: int(total.sum())})
+            yield Point(series, REQUEST_BY_ATTRIBUTE, attribute_key(REPLICA.key, f"{self.host}:1"), when, counted)
         for number, stage in enumerate(STAGES):
             yield Point(series, STAGE_DURATION, stage, when, histogram(self.rng.multinomial(n, own[number])))
             spent = np.rint(1e6 * seconds[number] * total).astype(int)
             yield Point(series, STAGE_TIME, stage, when, histogram(spent))
+            if self.host:
+                key = replica_stage_key(stage, f"{self.host}:1")
+                time = Histogram(ATTRIBUTE_SCALE, {0: int(spent.sum())})
+                yield Point(series, REPLICA_STAGE_TIME, key, when, time)
             if self.profiled and stage == "preprocess":
                 added = spent - np.rint(spent / math.prod(each.factor for each in slower)).astype(int)
                 yield Point(series, PROFILE_TIME, "preprocess;serve:decode@serve.py:28", when, histogram(spent - added))

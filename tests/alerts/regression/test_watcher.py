@@ -156,6 +156,21 @@ def test_different_traffic_is_no_regression(world: Simulation) -> None:
     assert world.events == []
 
 
+def test_a_slow_host_must_last(world: Simulation) -> None:
+    """While another service on the host is slower, too, a regression is notified only once it has lasted, and says so."""
+    world.service.host = "node-1"
+    world.beside.append((Service("search", host="node-1"), ()))
+    world.run(60)
+    world.beside[0] = world.beside[0][0], (*SLOW, Slow("forward", 1.4))
+    world.run(70, SLOW)
+    before = list(world.events)
+    world.run(30, SLOW)
+
+    assert (before, world.events) == ([], ["opened"])
+    text = impact_text(messages(world.store)[0].finding)
+    assert text.endswith(" Other services on the same hosts got slower like it.")
+
+
 def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
     """A regression during a change of the mix is notified with the change on the common mix."""
     much: Slower = (Slow("preprocess", 20.0),)

@@ -89,7 +89,18 @@ def test_the_effects_of_a_crowd_pass_after_it() -> None:
     after, _ = go(AlarmState(), 5, replace(tail_score(0.0), crowded=True))
     _, turns = go(after, 60, tail_score(1.0))
 
-    assert turns == [("fired", 5 + POLICY.fire.crowd_for - 1 + POLICY.windows[HOUR].min_duration)]
+    assert turns == [("fired", 5 + POLICY.fire.held_for - 1 + POLICY.windows[HOUR].min_duration)]
+
+
+def test_a_held_alarm_must_last() -> None:
+    """An alarm that is held, again and again, is on only once the growth has lasted."""
+    progress, held = AlarmState(), 0
+    while progress.fired_at is None:
+        progress, turns = go(progress, 1, tail_score(1.0, key=2.5))
+        if turns and progress.shared < POLICY.fire.shared_for:
+            progress, held = progress.hold(POLICY.fire.held_for), held + 1
+
+    assert (progress.fired_at, held) == (POLICY.fire.shared_for, 2)
 
 
 def test_the_shortest_windows_need_a_release_and_one_stage() -> None:
