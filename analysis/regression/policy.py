@@ -205,7 +205,7 @@ class AlikePolicy:
 
 @dataclass(frozen=True, slots=True)
 class WaitsPolicy:
-    """Stages in which requests wait: they follow others, so their scores count only if no other stage moved.
+    """Stages in which requests wait: they follow others and crowds, so their scores count only without them.
 
     Args:
         stages: The stages.

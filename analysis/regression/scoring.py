@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ...core.histogram import Histogram
 from .policy import AlarmPolicy, StageEase, TailPolicy, Window
@@ -301,6 +302,7 @@ class TailScorer:
         self._rows = reference.rows
         self._alike, self._waits = key.alike, key.waits
         self._peak = math.exp(reference.model.load[2])
+        self._longest = max(window.length for window in key.windows)
         self._whole = _WindowBatch(policy, policy.windows, reference, reference.windows)
         self._stages = _WindowBatch(policy, key.windows, reference, reference.key)
         # Below this score of the latency no window can fire, whatever the scores of the stages.
@@ -313,11 +315,17 @@ class TailScorer:
             max(found, key=lambda cell: cell.score, default=None) for found in self._whole.cells(sums, best=True)
         )
         asked = max((cell.score for cell in cells if cell), default=0.0) >= self._asks_stages
-        moved, shared = self._moved(sums) if asked else ({}, False)
-        load = float(recent.requests[-LOAD_MINUTES:].mean()) if len(recent) else 0.0
-        return TailScore(cells, moved, shared, load > self._peak)
+        crowded = self._crowded(recent.requests)
+        moved, shared = self._moved(sums, was_crowded=bool(crowded.any())) if asked else ({}, False)
+        return TailScore(cells, moved, shared, bool(crowded[-1:].any()))
 
-    def _moved(self, sums: PrefixSums) -> tuple[dict[str, float], bool]:
+    def _crowded(self, requests: Floats) -> NDArray[np.bool_]:
+        """Return whether the load was above that of the reference, by minute of the longest window of the stages."""
+        if len(requests) < LOAD_MINUTES:
+            return np.zeros(0, bool)
+        return np.convolve(requests[-self._longest :], np.ones(LOAD_MINUTES), "valid") / LOAD_MINUTES > self._peak
+
+    def _moved(self, sums: PrefixSums, *, was_crowded: bool) -> tuple[dict[str, float], bool]:
         """Return the score of each stage, and whether several stages moved alike."""
         found: dict[str, WindowScore] = {}
         for cells in self._stages.cells(sums, best=False):
@@ -326,8 +334,9 @@ class TailScorer:
                 found[stage] = max(found.get(stage, cell), cell, key=lambda each: each.score)
         waits = {stage: found.pop(stage) for stage in self._waits.stages if stage in found}
         moved = {stage: max(cell.score, 0.0) for stage, cell in found.items()}
-        if max(moved.values(), default=0.0) < self._alike.least:
-            return moved | {stage: max(self._waits.part * cell.score, 0.0) for stage, cell in waits.items()}, False
+        # Requests of a crowd wait for each other.
+        if not was_crowded and max(moved.values(), default=0.0) < self._alike.least:
+            moved |= {stage: max(self._waits.part * cell.score, 0.0) for stage, cell in waits.items()}
         return moved, self._is_shared(list(found.values()))
 
     def _is_shared(self, cells: Sequence[WindowScore]) -> bool:

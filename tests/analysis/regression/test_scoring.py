@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -207,12 +208,26 @@ def test_the_stage_key_is_the_changed_stage(service: Any, reference: Reference) 
 
 
 def test_waiting_is_evidence_if_no_other_stage_moved(service: Any, reference: Reference) -> None:
-    """A longer queue alone is a loss of capacity; beside a slower stage it follows that."""
-    alone, beside = (
-        TailScorer(POLICY, reference).score(count_beyond(reference.rows, service.minutes(NOW, 245, slower))).moved
-        for slower in ({"queue": 12.0}, {"queue": 12.0, "forward": 1.3})
+    """A longer queue alone is a loss of capacity; beside a slower stage it follows that, and after a crowd it follows the crowd."""
+    slower = {"queue": 12.0}
+    crowd = (
+        service.minutes(NOW, 200, slower),
+        service.minutes(NOW + 200, 10, share=4),
+        service.minutes(NOW + 210, 35, slower),
+    )
+    parts = (
+        (service.minutes(NOW, 245, slower),),
+        (service.minutes(NOW, 245, slower | {"forward": 1.3}),),
+        crowd,
+    )
+    alone, beside, after = (
+        TailScorer(POLICY, reference)
+        .score(reduce(join_tallies, [count_beyond(reference.rows, part) for part in each]))
+        .moved
+        for each in parts
     )
 
     assert max(alone, key=lambda stage: alone[stage]) == "queue"
     assert alone["queue"] >= 1
     assert "queue" not in beside
+    assert "queue" not in after
