@@ -62,7 +62,7 @@ def _on_host(table: ReplicaTable, host: str) -> tuple[Floats, dict[str, Floats]]
             requests += each.requests.sum(axis=1)
             for stage, spent in each.stages.items():
                 if _is_work(stage):
-                    stages[stage] = stages.get(stage, 0.0) + spent
+                    stages[stage] = stages.get(stage, np.zeros(len(spent))) + spent
     return requests, stages
 
 

@@ -16,7 +16,7 @@ MINUTE, BEFORE, AFTER = 60, 60, 20
 ONSET = float(BEFORE * MINUTE)
 USUAL = {"forward": 30.0, "preprocess": 10.0, "postprocess": 5.0, "queue": 20.0, "dependency": 8.0}
 NODES = ("node-0", "node-1")
-CPU = dict.fromkeys(("preprocess", "postprocess"), 1.2)
+CPU: Mapping[str, float] = dict.fromkeys(("preprocess", "postprocess"), 1.2)
 
 
 def on_all(factors: Mapping[str, float]) -> dict[str, Mapping[str, float]]:
