@@ -46,9 +46,8 @@ from .series import (
     LearntBaseline,
     WatchedSeries,
     longest_window,
-    select_minutes,
+    read_pooled,
     stage_seconds,
-    to_minute_histograms,
 )
 
 # Length of a block in which load and time of day are nearly constant. [minutes]
@@ -69,12 +68,11 @@ def rebase_on_accepted(
         accepted: The accepted level.
     """
     group, learnt, at = watched.group, watched.learnt, watched.progress.at
-    shown = to_minute_histograms(read.minutes(select_minutes(group, accepted.since, accepted.at)))
+    strata = learnt.reference.strata
+    shown = read_pooled(read, group, strata, accepted.since, accepted.at)
     reference = replace(learnt.reference, rows=_moved_thresholds(policy, least, learnt, shown))
     habits = _shifted_baseline(policy, learnt.habits, stage_seconds(read, group, accepted.since, accepted.at))
-    recent = count_beyond(
-        reference.rows, to_minute_histograms(read.minutes(select_minutes(group, at - longest_window(policy), at)))
-    )
+    recent = count_beyond(reference.rows, read_pooled(read, group, strata, at - longest_window(policy), at))
     return LearntBaseline(accepted.at, reference, habits), recent
 
 

@@ -13,7 +13,7 @@ from ...analysis.regression.policy import TailPolicy, WatchPolicy
 from ...analysis.regression.scoring import AlarmRules, AlarmState, TailScore, advance_alarm
 from ...analysis.regression.statistic import Row, TailCounts
 from ...store import Group, MinuteCounts
-from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before
+from .series import append_minutes, count_minutes, longest_window, make_cause, minutes_before, to_minute_histograms
 
 
 def canary_cause(whole: Group, *versions: str) -> str:
@@ -114,7 +114,8 @@ class ServiceVersions:
             before = self._recent.get(version)
             if counts is None and before is None:
                 continue
-            counted = count_minutes(self.rows, counts, *span)
+            minutes = None if counts is None else to_minute_histograms(counts)
+            counted = count_minutes(self.rows, minutes, *span)
             self._recent[version] = append_minutes(before, counted, longest_window(self.policy))
         self._recent = {version: each for version, each in self._recent.items() if each.requests.any()}
 

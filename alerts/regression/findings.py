@@ -235,7 +235,9 @@ def is_explained_by_traffic(context: RegressionContext, watched: WatchedSeries) 
     before = [context.read.attributes(each, _TRAFFIC_STEPS) for each in then]
     now = context.read.attributes(select_minutes(watched.group, start, at), _TRAFFIC_STEPS)
     quantile = _TRAFFIC_AT if row.at == MEAN else min(float(row.at), _TRAFFIC_AT)
-    return share_explained_by_traffic(before, now, quantile)[0] >= context.watching.by_traffic
+    strata = watched.learnt.reference.strata
+    share, _ = share_explained_by_traffic(before, now, quantile, strata.dimension if strata else "")
+    return share >= context.watching.by_traffic
 
 
 def is_explained_by_hosts(context: RegressionContext, watched: WatchedSeries) -> bool:

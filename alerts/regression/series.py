@@ -6,7 +6,7 @@ The tables store the learnt baselines, the alarm states and the accepted latency
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -24,6 +24,7 @@ from ...analysis.regression.scoring import (
     TailScorer,
     advance_alarm,
     learn_reference_by_day,
+    total_histograms,
 )
 from ...analysis.regression.stage_attribution import StageBaseline, learn_stage_baseline
 from ...analysis.regression.statistic import (
@@ -34,7 +35,9 @@ from ...analysis.regression.statistic import (
     TailCounts,
     count_beyond,
     join_tallies,
+    rows_of,
 )
+from ...analysis.regression.strata import DIMENSIONS, MAX_STRATA, Dimension, Strata, learn_strata, pool
 from ...store import Group, MinuteCounts, Reader, Selection
 from ..schema import tail_accepted, tail_progress, tail_references
 
@@ -90,9 +93,9 @@ def empty_minutes(rows: tuple[Row, ...], start: int, end: int) -> TailCounts:
     )
 
 
-def count_minutes(rows: tuple[Row, ...], counts: MinuteCounts | None, start: int, end: int) -> TailCounts:
+def count_minutes(rows: tuple[Row, ...], counts: MinuteHistograms | None, start: int, end: int) -> TailCounts:
     """Count the requests of [start, end) beyond the threshold of each row; *counts* of None means no requests."""
-    return empty_minutes(rows, start, end) if counts is None else count_beyond(rows, to_minute_histograms(counts))
+    return empty_minutes(rows, start, end) if counts is None else count_beyond(rows, counts)
 
 
 def minutes_before(counted: TailCounts, at: int, length: int) -> TailCounts:
@@ -155,17 +158,19 @@ class WatchedSeries:
         self.learnt, self.recent = learnt, recent
         self.scorer = TailScorer(self.policy, learnt.reference)
 
-    def advance(self, counts: MinuteCounts | None, start: int, end: int, released: frozenset[int]) -> None:
+    def advance(self, found: Mapping[Group, MinuteCounts], start: int, end: int, released: frozenset[int]) -> None:
         """Evaluate the minutes of [start, end) that were not evaluated before.
 
         Args:
-            counts: Requests of these minutes; None without requests.
+            found: Requests of these minutes by group; groups without requests are missing.
             start: First minute. [minutes since the epoch]
             end: Minute after the last one. [minutes since the epoch]
             released: Minutes in which a version started to serve. [minutes since the epoch]
         """
         length = longest_window(self.policy)
-        recent = append_minutes(self.recent, count_minutes(self.learnt.reference.rows, counts, start, end), length)
+        reference, own = self.learnt.reference, found.get(self.group)
+        counts = None if own is None else pooled(self.group, reference.strata, own, found.get)
+        recent = append_minutes(self.recent, count_minutes(reference.rows, counts, start, end), length)
         rules = AlarmRules.of_series(self.policy, self.strictness)
         for at in range(max(start, self.progress.at) + 1, end + 1):
             if not recent.requests[at - 1 - recent.start]:
@@ -203,6 +208,27 @@ def select_minutes(group: Group, start: int, end: int) -> Selection:
     )
 
 
+def pooled(
+    group: Group, strata: Strata | None, own: MinuteCounts, part: Callable[[Group], MinuteCounts | None]
+) -> MinuteHistograms:
+    """Return the requests *own* of *group*, pooled over *strata*; *part* returns the requests of a route or model."""
+    minutes = to_minute_histograms(own)
+    if strata is None:
+        return minutes
+    groups = {value: replace(group, dimension=strata.dimension, value=value) for value in strata.shifts}
+    parts = {value: counts for value, each in groups.items() if (counts := part(each)) is not None}
+    return pool(strata, minutes, {value: to_minute_histograms(counts) for value, counts in parts.items()})
+
+
+def read_pooled(read: Reader, group: Group, strata: Strata | None, start: int, end: int) -> MinuteHistograms:
+    """Return the requests of *group* in [start, end), in minutes since the epoch, pooled over *strata*."""
+
+    def minutes(each: Group) -> MinuteCounts:
+        return read.minutes(select_minutes(each, start, end))
+
+    return pooled(group, strata, minutes(group), minutes)
+
+
 def learn_group(
     read: Reader, policy: TailPolicy, busy: timedelta, group: Group, span: tuple[int, int]
 ) -> tuple[LearntBaseline, TailCounts] | None:
@@ -223,15 +249,33 @@ def learn_group(
     if at - start < policy.reference.least:
         return None
     served: dict[int, int] = {}
-    sums = to_minute_histograms(read.sums(select_minutes(group, start, at)))
-    reference = learn_reference_by_day(policy, lambda: _days(read, group, (start, at), served), sums)
+    strata, raw, sums = _sums(read, policy, group, start, at)
+    reference = learn_reference_by_day(policy, lambda: _days(read, group, strata, (start, at), served), sums)
     if reference is None or sum(served.values()) < busy / timedelta(minutes=1):
         return None
+    if strata is not None:
+        reference = replace(reference, strata=strata, version_rows=rows_of(policy, *total_histograms([raw])))
     known = list(_spent(read, group, start, at))
-    recent = count_beyond(
-        reference.rows, to_minute_histograms(read.minutes(select_minutes(group, at - longest_window(policy), at)))
-    )
+    recent = count_beyond(reference.rows, read_pooled(read, group, strata, at - longest_window(policy), at))
     return LearntBaseline(at, reference, learn_stage_baseline(policy, known)), recent
+
+
+def _sums(
+    read: Reader, policy: TailPolicy, group: Group, start: int, end: int
+) -> tuple[Strata | None, MinuteHistograms, MinuteHistograms]:
+    """Return the strata of *group*, and its requests in [start, end) as one minute, as they are and pooled."""
+    whole = select_minutes(group, start, end)
+    sums = to_minute_histograms(read.sums(whole))
+    values = {} if group.dimension else read.dimensions(whole)
+    dimension: Dimension | None = next((each for each in DIMENSIONS if len(values.get(each, {})) > 1), None)
+    if dimension is None:
+        return None, sums, sums
+    requests = values[dimension]
+    largest = sorted(requests, key=lambda value: (-requests[value], value))[:MAX_STRATA]
+    groups = {value: replace(group, dimension=dimension, value=value) for value in largest}
+    parts = {value: to_minute_histograms(read.sums(select_minutes(each, start, end))) for value, each in groups.items()}
+    strata = learn_strata(dimension, sums, parts, policy.stage_key.followers)
+    return strata, sums, sums if strata is None else pool(strata, sums, parts)
 
 
 def stage_seconds(read: Reader, group: Group, start: int, end: int, step: timedelta = SPENT_STEP) -> StageSeconds:
@@ -240,10 +284,12 @@ def stage_seconds(read: Reader, group: Group, start: int, end: int, step: timede
     return StageSeconds(found.start, found.step, found.index, found.total, found.stages, found.seconds)
 
 
-def _days(read: Reader, group: Group, span: tuple[int, int], served: dict[int, int]) -> Iterator[MinuteHistograms]:
+def _days(
+    read: Reader, group: Group, strata: Strata | None, span: tuple[int, int], served: dict[int, int]
+) -> Iterator[MinuteHistograms]:
     """Yield the histograms of each day of *span*, and store the number of minutes with requests in *served*."""
     for low in range(*span, DAY):
-        day = to_minute_histograms(read.minutes(select_minutes(group, low, min(low + DAY, span[1]))))
+        day = read_pooled(read, group, strata, low, min(low + DAY, span[1]))
         served[low] = int(day.total.any(axis=1).sum())
         yield day
 

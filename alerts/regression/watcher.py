@@ -199,7 +199,7 @@ class RegressionSearch:
             seen = versions.get(whole_service(each.group), {})
             each.strictness = self.record.strictness(each.group.service, each.group.environment)
             try:
-                each.advance(found.get(each.group), start, end, frozenset(sorted(seen.values())[1:]))
+                each.advance(found, start, end, frozenset(sorted(seen.values())[1:]))
                 if seen and not each.group.dimension:
                     self._canaries_of(each).advance(found, seen, (start, end), self._standing)
             except Exception as error:  # noqa: BLE001 - raised after all other series are evaluated
@@ -207,7 +207,9 @@ class RegressionSearch:
         return broken
 
     def _canaries_of(self, whole: WatchedSeries) -> ServiceVersions:
-        made = ServiceVersions(whole.group, whole.learnt.reference.rows, self._policy, self._watching)
+        reference = whole.learnt.reference
+        rows = reference.version_rows or reference.rows
+        made = ServiceVersions(whole.group, rows, self._policy, self._watching)
         found = self.canaries.setdefault(whole.group, made)
         found.strictness = whole.strictness
         return found

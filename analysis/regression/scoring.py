@@ -34,6 +34,7 @@ from .statistic import (
     rows_of,
     sliding_statistic,
 )
+from .strata import Strata
 
 # Format of stored references; raised when rows or windows change.
 FORMAT = 3
@@ -68,6 +69,8 @@ class Reference:
         model: Expectation model of the rows.
         windows: Limits of the windows of the policy.
         key: Limits of the windows for stages.
+        strata: Routes or models whose requests are pooled; None to count the requests as they are.
+        version_rows: Rows for requests as they are, by which versions are compared; empty for *rows*.
     """
 
     until: int
@@ -75,6 +78,8 @@ class Reference:
     model: ExpectationModel
     windows: tuple[WindowLimits, ...]
     key: tuple[WindowLimits, ...]
+    strata: Strata | None = None
+    version_rows: tuple[Row, ...] = ()
 
     def to_json(self) -> str:
         """Return the reference as JSON."""
@@ -97,6 +102,8 @@ class Reference:
             model=ExpectationModel(**{name: _tuples(value) for name, value in raw["model"].items()}),
             windows=tuple(_limits(limits) for limits in raw["windows"]),
             key=tuple(_limits(limits) for limits in raw["key"]),
+            strata=raw["strata"] and Strata(**raw["strata"]),
+            version_rows=tuple(Row(**row) for row in raw["version_rows"]),
         )
 
 

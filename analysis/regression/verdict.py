@@ -154,7 +154,7 @@ def traffic_shifts(policy: Confounders, before: Traffic, after: Traffic) -> tupl
 
 
 def share_explained_by_traffic(
-    before: Sequence[AttributeCounts], after: AttributeCounts, quantile: float
+    before: Sequence[AttributeCounts], after: AttributeCounts, quantile: float, pooled: str = ""
 ) -> tuple[float, str]:
     """Return how much of a growth different traffic explains, and the attribute that explains most.
 
@@ -165,12 +165,13 @@ def share_explained_by_traffic(
         before: Requests of the reference hours by attribute.
         after: Requests of the window.
         quantile: Quantile that is compared. [0..1]
+        pooled: Attribute over which the requests are pooled, see `strata`: it explains nothing.
 
     Returns:
         Expected growth as a share of the growth, both as logarithms, and the attribute; (0, "") without growth or attributes. The
         batch size adds its share to that of the others, which depend on each other.
     """
-    found = {key: _share_explained_by(key, before, after, quantile) for key in _TRAFFIC}
+    found = {key: _share_explained_by(key, before, after, quantile) for key in _TRAFFIC if key != pooled}
     batch = found.pop(_BATCH)
     key = max(found, key=lambda each: found[each])
     share = max(found[key], 0.0) + max(batch, 0.0)

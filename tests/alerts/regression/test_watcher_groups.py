@@ -10,11 +10,13 @@ import pytest
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.message_text import comparison_basis, headline, worst_impact
 from stagelens.alerts.incidents import journal
+from stagelens.alerts.regression.series import load_learnt
 from tests.alerts.simulated_services import SLOW, Service, Simulation, Slow, Slower, messages, recorded, watched
 
 # The rare route has a different model, and staging is always slower than production.
 RARE = Service(route="/rare", model="large", rate=120)
 STAGED: Slower = (Slow("forward", 2.0),)
+LARGE = Slow("forward", 3.0)
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +93,31 @@ def test_environments_are_evaluated_separately(tmp_path: Path) -> None:
     assert "&env=prod&" in finding.link
     assert finding.shift is not None
     assert finding.shift.mix == ""
+
+
+def test_routes_are_pooled_by_their_usual_latency(tmp_path: Path) -> None:
+    """With a slow and a fast route, another mix is no regression, and a slower stage of both is one of the service."""
+    path, slow = tmp_path / "history.db", Service(route="/slow", rate=200)
+    recorded(path, [(Service(rate=400), ()), (slow, (LARGE,))])
+    with watched(path, tmp_path / "stagelens.db", looks=4) as world:
+        world.service, slow.rate = Service(rate=200), 400
+        world.beside = [(slow, (LARGE,))]
+        world.run(60)
+        with world.store.engine.connect() as connection:
+            learnt = load_learnt(connection)
+        reference = learnt["tail:shop"].reference
+        quiet = of_whole(world)
+        world.restart()
+        slow.version = world.service.version = "2"
+        world.beside = [(slow, (LARGE, *SLOW))]
+        world.run(25, SLOW)
+
+    assert reference.strata is not None
+    assert reference.strata.dimension == "route"
+    assert set(reference.strata.shifts) == {"/fast", "/slow"}
+    assert len(reference.version_rows) == len(reference.rows)
+    assert learnt["tail:shop/route//slow"].reference.strata is None
+    assert (quiet, of_whole(world)) == ([], ["opened"])
 
 
 def of_whole(world: Simulation) -> list[str]:

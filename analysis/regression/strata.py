@@ -1,0 +1,113 @@
+"""Pooling over the routes or models of a service: each latency is taken relative to those of its own route or model.
+
+A change that slows all routes is hard to see in their mixture: its slowest requests are those of one route, and another mix looks
+like slower code. So the latencies of each route are shifted on the logarithmic scale to those of the whole service before they are
+counted beyond thresholds (stratification). The series then has the requests of all routes, and a regression of a route is still one
+of its own series.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .statistic import END_TO_END, Ints, MinuteHistograms
+
+# Dimensions over which a service is pooled: the first with several values.
+Dimension: TypeAlias = Literal["route", "model"]
+DIMENSIONS: tuple[Dimension, ...] = ("route", "model")
+# Quantile of the latency that is the same for all strata: between the median and the tail, which are both evaluated.
+_COMMON = 0.75
+# Minimum share of the requests of a stratum, and minimum distance for which pooling is worth its cost. [buckets, 20 %]
+_MIN_SHARE, _MIN_SHIFT = 0.02, 8
+# Maximum number of strata, the largest ones; other requests are counted as they are.
+MAX_STRATA = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Strata:
+    """Distances of the latencies of the routes or models of a service from those of the whole service.
+
+    Args:
+        dimension: What the values are.
+        shifts: Distance by value and stage, with `END_TO_END` for the end-to-end latency. [buckets]
+    """
+
+    dimension: Dimension
+    shifts: Mapping[str, Mapping[str, int]]
+
+
+def learn_strata(
+    dimension: Dimension, whole: MinuteHistograms, parts: Mapping[str, MinuteHistograms], left_out: Collection[str]
+) -> Strata | None:
+    """Learn the strata from the sums over the reference; None if fewer than two differ.
+
+    Args:
+        dimension: What the keys of *parts* are.
+        whole: Requests of the service.
+        parts: Requests by route or model.
+        left_out: Stages whose times are no property of a route, such as queues.
+    """
+    requests = int(whole.total.sum())
+    large = {value: part for value, part in parts.items() if part.total.sum() >= max(_MIN_SHARE * requests, 1)}
+    usual = _quantiles(whole, left_out)
+    shifts = {
+        value: {stage: at - usual[stage] for stage, at in _quantiles(part, left_out).items() if stage in usual}
+        for value, part in large.items()
+    }
+    whole_shifts = [each.get(END_TO_END, 0) for each in shifts.values()]
+    if len(shifts) < 2 or max(whole_shifts) - min(whole_shifts) < _MIN_SHIFT:  # noqa: PLR2004 - one is the whole
+        return None
+    return Strata(dimension, shifts)
+
+
+def pool(strata: Strata, whole: MinuteHistograms, parts: Mapping[str, MinuteHistograms]) -> MinuteHistograms:
+    """Return the requests of *whole* with those of each stratum shifted.
+
+    Args:
+        strata: The strata.
+        whole: Requests of the service.
+        parts: Those of the strata in the same minutes; a missing one has no requests.
+    """
+    moved = {value: (part, strata.shifts[value]) for value, part in parts.items() if value in strata.shifts}
+    index = np.unique(
+        np.concatenate(
+            [whole.index, *(part.index - by for part, shift in moved.values() for by in {0, *shift.values()})]
+        )
+    )
+    total = _placed(whole.total, whole.index, index)
+    own = _placed(whole.own, whole.index, index)
+    for part, shift in moved.values():
+        total += _difference(part.total, part.index, shift.get(END_TO_END, 0), index)
+        for stage, counts in zip(part.stages, part.own, strict=True):
+            if stage in whole.stages and shift.get(stage, 0):
+                own[whole.stages.index(stage)] += _difference(counts, part.index, shift[stage], index)
+    return MinuteHistograms(whole.start, index, np.maximum(total, 0), whole.stages, np.maximum(own, 0))
+
+
+def _difference(counts: NDArray[np.int64], at: Ints, shift: int, index: Ints) -> Ints:
+    return _placed(counts, at - shift, index) - _placed(counts, at, index)
+
+
+def _placed(counts: NDArray[np.int64], at: Ints, index: Ints) -> Ints:
+    """Return *counts* of the buckets *at* on the buckets *index*, which include them."""
+    found = np.zeros((*counts.shape[:-1], len(index)), np.int64)
+    found[..., np.searchsorted(index, at)] = counts
+    return found
+
+
+def _quantiles(minutes: MinuteHistograms, left_out: Collection[str]) -> dict[str, int]:
+    """Return the bucket of the common quantile by stage; stages without requests are missing."""
+    by_stage = {END_TO_END: minutes.total} | {
+        stage: counts for stage, counts in zip(minutes.stages, minutes.own, strict=True) if stage not in left_out
+    }
+    found: dict[str, int] = {}
+    for stage, counts in by_stage.items():
+        sums = counts.sum(axis=0, dtype=np.int64).cumsum()
+        if len(sums) and sums[-1]:
+            found[stage] = int(minutes.index[np.searchsorted(sums, _COMMON * sums[-1])])
+    return found
