@@ -49,18 +49,31 @@ class RegressionSettings(Section):
 
     ignore: Texts = Field(examples=["[checkout]"])
 
+
+@dataclass(frozen=True, slots=True)
+class WatchedServices:
+    """Services that the regression search includes.
+
+    Args:
+        ignored: Services excluded from the search.
+        only: Services to which the search is limited; None for all services.
+    """
+
+    ignored: frozenset[str] = frozenset()
+    only: frozenset[str] | None = None
+
     def watches(self, service: str) -> bool:
         """Return whether the search includes *service*."""
-        return service not in self.ignore
+        return service not in self.ignored and (self.only is None or service in self.only)
 
 
-ALL_SERVICES = RegressionSettings(ignore=())
+ALL_SERVICES = WatchedServices()
 
 
 def _regressions(value: object) -> object:
     # YAML reads on and off as booleans.
     if isinstance(value, bool):
-        return ALL_SERVICES if value else None
+        return RegressionSettings(ignore=()) if value else None
     if not isinstance(value, dict | RegressionSettings):
         reject_value("write on, off, or `ignore: [checkout]` below it")
     return value
@@ -90,7 +103,7 @@ class Definitions:
         dashboard_url: Base URL of links to the dashboard; empty if not defined.
         warnings: Warnings about ignored or doubtful settings, with file and line.
         included: Other files that were read, including files of secrets.
-        regressions: Settings of the regression search; None disables it.
+        regressions: Services of the regression search; None disables it.
         labels: Labels of each service, such as its team, by which the overview groups services.
     """
 
@@ -99,7 +112,7 @@ class Definitions:
     dashboard_url: str = ""
     warnings: tuple[str, ...] = ()
     included: tuple[Path, ...] = ()
-    regressions: RegressionSettings | None = ALL_SERVICES
+    regressions: WatchedServices | None = ALL_SERVICES
     labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
 
     @property
@@ -220,13 +233,21 @@ def _definitions(
     _check_unique_names(
         [_NamedEntry(own, place, each.name) for place, each in zip(channel_places, entries, strict=True) if each]
     )
+    watched = tuple(_with_calendar(slo, entry.name, planned) for _, entry in slos for slo in entry.slos)
     return Definitions(
-        slos=tuple(_with_calendar(slo, entry.name, planned) for _, entry in slos for slo in entry.slos),
+        slos=watched,
         channels=tuple(each for each in entries if each),
         dashboard_url=top.dashboard_url.rstrip("/") if top else "",
-        regressions=top.regressions if top else None,
+        regressions=_watched_services(top, watched),
         labels=top.labels if top else {},
     )
+
+
+def _watched_services(top: _SloFile | None, slos: Sequence[Slo]) -> WatchedServices | None:
+    """Return the services of the regression search: without a setting, those with an SLO."""
+    if top is None or "regressions" not in top.model_fields_set:
+        return WatchedServices(only=frozenset(slo.service for slo in slos))
+    return None if top.regressions is None else WatchedServices(ignored=frozenset(top.regressions.ignore))
 
 
 def _slo_entry(document: Document, place: Place, item: Any) -> SloEntry:

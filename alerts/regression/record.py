@@ -17,7 +17,7 @@ from ...store import Reader, Store
 from ..incidents.lifecycle import IncidentRecord, find_incidents_of
 from ..incidents.notification_rules import group_lead
 from ..incidents.silences import ANY, Silence, list_silences
-from ..objectives.slo_file import RegressionSettings
+from ..objectives.slo_file import WatchedServices
 from .series import DAY, whole_service
 
 REGRESSION_KINDS = ("tail:", "canary:", "drift:")
@@ -161,7 +161,7 @@ def _leaked(level: float, weekly: float, seconds: float) -> float:
     return max(0.0, level - weekly * seconds / _WEEK.total_seconds())
 
 
-def read_record(store: Store, policy: RecordPolicy, settings: RegressionSettings, now: datetime) -> AlertRecord:
+def read_record(store: Store, policy: RecordPolicy, settings: WatchedServices, now: datetime) -> AlertRecord:
     """Return the record of the regression alerts at *now*.
 
     Args:

@@ -16,7 +16,7 @@ from ...analysis.regression.scoring import AlarmState
 from ...store import Group, Store
 from ..delivery.message import Finding
 from ..evaluation.alert_rules import Verdict, maintenance_reason, no_verdict
-from ..objectives.slo_file import ALL_SERVICES, Definitions, RegressionSettings
+from ..objectives.slo_file import ALL_SERVICES, Definitions, WatchedServices
 from . import series
 from .acceptance import rebase_on_accepted
 from .canary import ServiceVersions, VersionPair
@@ -77,7 +77,7 @@ class RegressionSearch:
         # Last minute for which this process wrote the state.
         self._written: int | None = None
 
-    def advance(self, regressions: RegressionSettings, last: int, now: datetime) -> None:
+    def advance(self, regressions: WatchedServices, last: int, now: datetime) -> None:
         """Read and evaluate the next stretch of minutes, at most up to *last*, unless the collector's data are stale."""
         self._regressions = regressions
         with self._store.transaction() as connection:

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.alerts.objectives.slo_file import read_slo_file
+from stagelens.alerts.objectives.slo_file import WatchedServices, read_slo_file
 from stagelens.core.errors import ConfigError
 from stagelens.store.selection import Indicator
 
@@ -78,11 +78,11 @@ def test_unsupported_openslo_fields_are_reported_with_their_line() -> None:
     ]
 
 
-def test_a_file_of_openslo_documents_leaves_the_regression_search_off(slo_yaml: Path) -> None:
-    """It is off by default, and only the SLO file switches it on."""
+def test_regressions_are_searched_in_services_of_openslo_documents(slo_yaml: Path) -> None:
+    """As in those of SLOs of Stagelens' own format."""
     slo_yaml.write_text(LATENCY)
 
-    assert read_slo_file(slo_yaml, {}).regressions is None
+    assert read_slo_file(slo_yaml, {}).regressions == WatchedServices(only=frozenset({"checkout"}))
 
 
 def test_a_threshold_without_a_kind_is_the_latency_of_requests(slo_yaml: Path) -> None:

@@ -308,9 +308,29 @@ def test_a_service_younger_than_a_day_has_no_findings(tmp_path: Path) -> None:
     assert (world.events, learnt) == ([], [])
 
 
+@pytest.mark.parametrize(
+    ("text", "services"),
+    [
+        ("", {"checkout"}),
+        ("regressions: on", {"checkout", "shop"}),
+        ("regressions: off", set[str]()),
+        ("regressions:\n  ignore: [shop]", {"checkout"}),
+    ],
+)
+def test_services_with_an_slo_are_watched_unless_the_file_says_else(
+    tmp_path: Path, text: str, services: set[str]
+) -> None:
+    """All services with `on`, none with `off`."""
+    path = tmp_path / "slo.yaml"
+    path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
+    found = slo_file.read_slo_file(path, {}).regressions
+
+    assert {name for name in ("checkout", "shop") if found is not None and found.watches(name)} == services
+
+
 @pytest.mark.parametrize("text", ["", "regressions: off", "regressions:\n  ignore: [shop, other]"])
 def test_an_ignored_service_is_not_monitored(world: Simulation, tmp_path: Path, text: str) -> None:
-    """An ignored service has no baseline and no findings, and no service has if the setting is off."""
+    """An ignored service or one without an SLO has no baseline and no findings, and no service has if the setting is off."""
     path = tmp_path / "slo.yaml"
     path.write_text(f"{EXAMPLE}{text}\n", encoding="utf-8")
     found = slo_file.read_slo_file(path, {})

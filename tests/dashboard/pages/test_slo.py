@@ -360,7 +360,7 @@ def test_the_page_shows_the_record_of_regression_alerts(tmp_path: Path) -> None:
                 ),
             )
     tables: list[list[list[list[str]]]] = []
-    for text in ("", "regressions: on\n"):
+    for text in ("regressions: off\n", ""):
         path = tmp_path / "slo.yaml"
         path.write_text(SLO + text, encoding="utf-8")
         source = Source(store, AlertsReader(store, LiveSloFile(path, ENV)), NOW.timestamp)
