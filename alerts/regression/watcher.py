@@ -59,6 +59,7 @@ class RegressionSearch:
         canaries: Versions of each service, by service.
         read_until: Minute up to which data were read; None before the first read. [minutes since the epoch]
         record: Record of past alerts, which sets the strictness of the search.
+        services: All services with requests by environment, also those that are not searched.
     """
 
     def __init__(self, store: Store, policy: TailPolicy, watching: WatchPolicy) -> None:
@@ -70,6 +71,7 @@ class RegressionSearch:
         self.canaries: dict[Group, ServiceVersions] = {}
         self.read_until: int | None = None
         self.record = AlertRecord(watching.record)
+        self.services: tuple[Group, ...] = ()
         self._groups: dict[Group, int] = {}
         self._tried: dict[Group, int] = {}
         self._standing: dict[str, AlarmState] = {}
@@ -155,10 +157,6 @@ class RegressionSearch:
                 found.setdefault(whole_service(group), {})[group.value] = first
         return found
 
-    def services(self) -> tuple[Group, ...]:
-        """Return the services with requests, by environment."""
-        return tuple(dict.fromkeys(whole_service(group) for group in self._groups))
-
     def _load(self, last: int) -> None:
         """Load the stored state, which another process may have written."""
         with self._store.transaction() as connection:
@@ -181,6 +179,7 @@ class RegressionSearch:
 
     def _known(self, last: int) -> dict[Group, int]:
         found = self._store.read.groups(minute_start(last - _KNOWN_MINUTES))
+        self.services = tuple(dict.fromkeys(whole_service(group) for group in found))
         return {
             group: int(first.timestamp()) // 60
             for group, first in found.items()
@@ -299,7 +298,7 @@ class RegressionRule:
             yield from ((SEARCH_CAUSE, partial(search.settle, each, last)) for each in search.unsettled())
             yield SEARCH_CAUSE, partial(search.learn, last, before)
         context = RegressionContext(
-            self._read, self._policy, self._watching, definitions.dashboard_url, search.record, search.services()
+            self._read, self._policy, self._watching, definitions.dashboard_url, search.record, search.services
         )
         for cause, verdict in self._verdicts(context, definitions, now, before):
             yield cause, verdict if ready else no_verdict

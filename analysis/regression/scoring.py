@@ -462,8 +462,8 @@ class AlarmState:
 
     @classmethod
     def from_json(cls, text: str) -> AlarmState:
-        """Parse an alarm state from the JSON of `to_json`."""
-        raw: dict[str, Any] = json.loads(text)
+        """Parse an alarm state from the JSON of `to_json`, also of another version of Stagelens."""
+        raw: dict[str, Any] = {name: value for name, value in json.loads(text).items() if name in cls.__slots__}
         raw.update({name: tuple(raw[name]) for name in ("runs", "slow", "released")})
         return cls(**raw)
 

@@ -1,5 +1,6 @@
 """Firing and resolving, minute by minute."""
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -120,6 +121,16 @@ def test_an_alarm_state_of_another_version_is_valid() -> None:
     progress, _ = go(AlarmState(at=4, runs=(9, 9), slow=(9, 9), released=(9, 9), fired_at=3), 1, tail_score(1.0))
 
     assert (progress.fired_at, sum(progress.runs)) == (3, 1)
+
+
+def test_a_stored_alarm_state_of_another_version_is_valid() -> None:
+    """Values that another version stored are ignored, and those that it did not store have their defaults."""
+    state = AlarmState(at=4, runs=(9, 9), held=7, fired_at=3)
+    raw = json.loads(state.to_json())
+    del raw["held"]
+
+    assert AlarmState.from_json(state.to_json()) == state
+    assert AlarmState.from_json(json.dumps(raw | {"crowd": 5})) == replace(state, held=0)
 
 
 def test_a_lower_score_takes_longer() -> None:
