@@ -57,7 +57,7 @@ class LatencyRegression:
         mix: Traffic changes as text; empty if there are none.
         against: Version used as reference; empty if the reference is the days before.
         weeks: Weeks over which the latency grew slowly; 0 for a sudden rise.
-        slow_hosts: Whether other services on the same hosts got slower like it.
+        slow_hosts: Whether other services on the same hosts became slower, too.
     """
 
     at: float | Literal["mean"]

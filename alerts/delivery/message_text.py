@@ -70,7 +70,7 @@ def regression_impact(shift: LatencyRegression) -> str:
     span = formatting.duration(timedelta(seconds=shift.window_seconds))
     sure = f"{_growth(shift.low)} to {_growth(shift.high)} is likely, based on {formatting.count(shift.requests)} requests in {span}."
     mix = f" The traffic also changed: {shift.mix}." if shift.mix else ""
-    hosts = " Other services on the same hosts got slower like it." if shift.slow_hosts else ""
+    hosts = " Other services on the same hosts became slower, too." if shift.slow_hosts else ""
     return sure + mix + hosts
 
 

@@ -173,7 +173,7 @@ def test_a_slow_host_must_last(world: Simulation, monkeypatch: pytest.MonkeyPatc
 
     assert (before, world.events) == ([], ["opened"])
     text = impact_text(messages(world.store)[0].finding)
-    assert text.endswith(" Other services on the same hosts got slower like it.")
+    assert text.endswith(" Other services on the same hosts became slower, too.")
 
 
 def test_a_changed_mix_is_named_and_corrected(world: Simulation) -> None:
