@@ -73,31 +73,29 @@ def pool(strata: Strata, whole: MinuteHistograms, parts: Mapping[str, MinuteHist
         whole: Requests of the service.
         parts: Those of the strata in the same minutes; a missing one has no requests.
     """
-    moved = {value: (part, strata.shifts[value]) for value, part in parts.items() if value in strata.shifts}
-    index = np.unique(
-        np.concatenate(
-            [whole.index, *(part.index - by for part, shift in moved.values() for by in {0, *shift.values()})]
-        )
-    )
-    total = _placed(whole.total, whole.index, index)
-    own = _placed(whole.own, whole.index, index)
-    for part, shift in moved.values():
-        total += _difference(part.total, part.index, shift.get(END_TO_END, 0), index)
+    moved = [
+        (part, strata.shifts[value]) for value, part in parts.items() if value in strata.shifts and len(part.index)
+    ]
+    if not moved:
+        return whole
+    reached = [part.index[[0, -1]] - by for part, shift in moved for by in (0, *shift.values())]
+    ends = np.concatenate([whole.index[[0, -1]], *reached])
+    first, last = int(ends.min()), int(ends.max())
+    total, own = (np.zeros((*counts.shape[:-1], last - first + 1), np.int64) for counts in (whole.total, whole.own))
+    total[..., whole.index - first], own[..., whole.index - first] = whole.total, whole.own
+    for part, shift in moved:
+        _move(total, part.total, part.index - first, shift.get(END_TO_END, 0))
         for stage, counts in zip(part.stages, part.own, strict=True):
-            if stage in whole.stages and shift.get(stage, 0):
-                own[whole.stages.index(stage)] += _difference(counts, part.index, shift[stage], index)
+            if stage in whole.stages and stage in shift:
+                _move(own[whole.stages.index(stage)], counts, part.index - first, shift[stage])
+    index = np.arange(first, last + 1)
     return MinuteHistograms(whole.start, index, np.maximum(total, 0), whole.stages, np.maximum(own, 0))
 
 
-def _difference(counts: NDArray[np.int64], at: Ints, shift: int, index: Ints) -> Ints:
-    return _placed(counts, at - shift, index) - _placed(counts, at, index)
-
-
-def _placed(counts: NDArray[np.int64], at: Ints, index: Ints) -> Ints:
-    """Return *counts* of the buckets *at* on the buckets *index*, which include them."""
-    found = np.zeros((*counts.shape[:-1], len(index)), np.int64)
-    found[..., np.searchsorted(index, at)] = counts
-    return found
+def _move(found: Ints, counts: NDArray[np.int64], place: Ints, shift: int) -> None:
+    """Move *counts* at *place* in *found* by *shift* buckets."""
+    found[..., place] -= counts
+    found[..., place - shift] += counts
 
 
 def _quantiles(minutes: MinuteHistograms, left_out: Collection[str]) -> dict[str, int]:

@@ -96,6 +96,16 @@ def test_a_change_of_all_routes_is_a_change_of_the_pooled_requests(
     assert now - usual == pytest.approx(8, abs=1)
 
 
+def test_minutes_without_requests_stay_without(parts: dict[str, MinuteHistograms]) -> None:
+    """Of the service, or of all strata."""
+    strata = learn_strata("route", together(parts), parts, {"queue"})
+    none = MinuteHistograms(9, np.zeros(0, np.int64), np.zeros((2, 0), int), STAGES, np.zeros((2, 2, 0), int))
+    assert strata is not None
+
+    assert pool(strata, none, {"/fast": none}) is none
+    assert pool(strata, parts["/fast"], {"/fast": none, "/gone": parts["/slow"]}) is parts["/fast"]
+
+
 @given(shifts=st.dictionaries(st.sampled_from(["/fast", "/slow", "/gone"]), st.integers(-300, 300)))
 def test_no_request_is_lost(shifts: dict[str, int]) -> None:
     """Whatever the shifts, each minute has its requests in each stage; a stratum without requests changes nothing."""
