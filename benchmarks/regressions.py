@@ -1,7 +1,8 @@
 """Measure the detector of latency regressions on simulated services: false alarms, recall, delay, and the blamed stage.
 
-    python benchmarks/regressions.py [--model drawn|queueing] [--seeds tuning|evaluation] [--series N] [--first N]
+    python benchmarks/regressions.py [--model drawn|queueing|routes] [--seeds tuning|evaluation] [--series N] [--first N]
         [--regressions N] [--canaries N] [--fastest R] [--processes N] [--cache DIR] [--list] [--gate]
+        [--no-pooling]
 
 Two independent models simulate services of 1 to 200 requests a second for two weeks:
 
@@ -9,6 +10,7 @@ Two independent models simulate services of 1 to 200 requests a second for two w
 - `queueing`: a discrete-event simulation. Requests of different sizes arrive at replicas on hosts, wait for workers, and meet
   collections of garbage, cold starts, noisy neighbours, crowds, slow dependencies, deployments and changes of the inputs. Other
   services on the same hosts are simulated, too.
+- `routes` (not by default): the drawn model with four routes whose latencies differ; a change slows all of them.
 
 Stagelens learns its baseline from the first week. In the second
 
@@ -23,7 +25,7 @@ detectors on the same data: the change points of apache-otava on p99 with its de
 at 20 % above the same half hour of the day before.
 
 The policy was tuned on the tuning seeds (drawn: 1000 and more, queueing: 11000 and more). Results are reported on the evaluation
-seeds (2000 and more, 12000 and more). `--cache` stores the simulated series, so that another policy is measured without them.
+seeds (2000 and more, 12000 and more; routes: 21000 and 22000). `--cache` stores the simulated series, so that another policy is measured without them.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from traffic.drawn.routes import RoutedWorld
 from traffic.drawn.world import DrawnWorld
 from traffic.episodes import Series, rate_of
 from traffic.evaluation import Outcome, evaluate
@@ -46,8 +49,13 @@ from traffic.report import report
 
 from stagelens.analysis.regression.policy import default_tail_policy
 
-MODELS: Mapping[str, type[DrawnWorld | QueueingWorld]] = {each.model: each for each in (DrawnWorld, QueueingWorld)}
-FIRST_SEEDS = {"tuning": {"drawn": 1000, "queueing": 11000}, "evaluation": {"drawn": 2000, "queueing": 12000}}
+WORLDS = (DrawnWorld, QueueingWorld, RoutedWorld)
+MODELS: Mapping[str, type[DrawnWorld | QueueingWorld]] = {each.model: each for each in WORLDS}
+DEFAULT_MODELS = ("drawn", "queueing")
+FIRST_SEEDS = {
+    "tuning": {"drawn": 1000, "queueing": 11000, "routes": 21000},
+    "evaluation": {"drawn": 2000, "queueing": 12000, "routes": 22000},
+}
 SERIES, REGRESSIONS, CANARIES = 24, 8, 8
 
 
@@ -61,6 +69,7 @@ class Run:
         regressions: Number of regressions.
         canaries: Number of canaries.
         cache: Directory of simulated series.
+        pools: Whether the requests of all routes are pooled.
     """
 
     model: str
@@ -68,10 +77,11 @@ class Run:
     regressions: int
     canaries: int
     cache: Path | None
+    pools: bool
 
     def measure(self) -> Outcome:
         """Simulate and evaluate the series."""
-        return evaluate(default_tail_policy(), self._series())
+        return evaluate(default_tail_policy(), self._series(), pools=self.pools)
 
     def _series(self) -> Series:
         series = MODELS[self.model](self.seed).series(self.regressions, self.canaries)
@@ -92,14 +102,18 @@ class Run:
 def source_digest(model: str) -> str:
     """Return a digest of the source of *model*, so that series of older source are not read from the cache."""
     folder = Path(__file__).parent / "traffic"
-    sources = [folder / "episodes.py", folder / "counting.py", *sorted((folder / model).glob("*.py"))]
+    sources = [
+        folder / "episodes.py",
+        folder / "counting.py",
+        *sorted((folder / MODELS[model].__module__.split(".")[1]).glob("*.py")),
+    ]
     return hashlib.sha256(b"".join(path.read_bytes() for path in sources)).hexdigest()[:8]
 
 
 def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", choices=list(MODELS), help="traffic model (default: both)")
+    parser.add_argument("--model", choices=list(MODELS), help="traffic model (default: drawn and queueing)")
     parser.add_argument(
         "--seeds", choices=list(FIRST_SEEDS), default="evaluation", help="set of seeds (default: evaluation)"
     )
@@ -113,6 +127,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, help="processes that simulate (default: 1)")
     parser.add_argument("--cache", type=Path, help="directory of simulated series")
     parser.add_argument("--list", action="store_true", help="list each false alarm, missed regression and wrong stage")
+    parser.add_argument("--no-pooling", action="store_true", help="count the requests of all routes as they are")
     parser.add_argument("--gate", action="store_true", help="exit with 1 if a goal is missed")
     return parser.parse_args()
 
@@ -123,10 +138,13 @@ def main() -> int:
     if options.cache:
         options.cache.mkdir(parents=True, exist_ok=True)
     runs: list[Run] = []
-    for model in [options.model] if options.model else MODELS:
+    for model in [options.model] if options.model else DEFAULT_MODELS:
         first = FIRST_SEEDS[options.seeds][model] + options.first
         seeds = [seed for seed in range(first, first + options.series) if rate_of(seed) <= (options.fastest or 1e9)]
-        runs += [Run(model, seed, options.regressions, options.canaries, options.cache) for seed in seeds]
+        runs += [
+            Run(model, seed, options.regressions, options.canaries, options.cache, not options.no_pooling)
+            for seed in seeds
+        ]
     if not runs:
         sys.exit(f"none of these series has at most {options.fastest:g} requests a second: take more --series")
     outcomes: list[Outcome] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -40,6 +40,7 @@ class Traffic:
         replicas: Requests by replica, in steps of one minute.
         others: The same of each service on the same hosts.
         inputs: Requests by size of the request and of its batch, in steps of one minute.
+        routes: Requests by route; empty for a single route.
     """
 
     minutes: MinuteHistograms
@@ -47,6 +48,7 @@ class Traffic:
     replicas: ReplicaTable | None = None
     others: tuple[ReplicaTable, ...] = ()
     inputs: AttributeCounts | None = None
+    routes: Mapping[str, MinuteHistograms] = field(default_factory=dict[str, MinuteHistograms])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,7 @@ class Episode:
         stage: Stage that changed; empty for none.
         kind: Kind of the change or of the harmless event.
         what: Description.
+        routes: Requests by route; empty for a single route.
         parts: Traffic of the days before it without the change, and its own.
     """
 
@@ -73,6 +76,7 @@ class Episode:
     stage: str
     kind: str
     what: str
+    routes: Mapping[str, MinuteHistograms] = field(default_factory=dict[str, MinuteHistograms], repr=False)
     parts: tuple[Traffic, ...] = field(default=(), repr=False)
 
     def replicas(self, start: int, end: int) -> ReplicaTable | None:

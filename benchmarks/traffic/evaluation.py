@@ -73,10 +73,10 @@ class Outcome:
     state: int = 0
 
 
-def evaluate(policy: TailPolicy, series: Series) -> Outcome:
-    """Evaluate all that happens in *series*."""
+def evaluate(policy: TailPolicy, series: Series, *, pools: bool = True) -> Outcome:
+    """Evaluate all that happens in *series*; its routes are pooled if *pools* is true."""
     world = series.world
-    ours, rate = Ours(policy, world), world.rate
+    ours, rate = Ours(policy, world, pools=pools), world.rate
     outcome = Outcome(world.seed, rate, world.model)
     quiet = np.concatenate([peers.p99(world.day(number)[0]) for number in range(DAYS)])
     _quiet_week(ours, world, quiet, outcome)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 
+import numpy as np
+
 from stagelens.analysis.regression import canary, scoring, stage_attribution
-from stagelens.analysis.regression import scoring as learning
 from stagelens.analysis.regression.hosts import share_explained_by_hosts
 from stagelens.analysis.regression.policy import TailPolicy, default_watch_policy
 from stagelens.analysis.regression.scoring import AlarmChange, AlarmState, Reference, TailScore, TailScorer
@@ -19,12 +21,15 @@ from stagelens.analysis.regression.statistic import (
     TailCounts,
     count_beyond,
     join_tallies,
+    rows_of,
 )
+from stagelens.analysis.regression.strata import Strata, learn_strata, pool
 from stagelens.analysis.regression.verdict import (
     regression_onset,
     share_explained_by_traffic,
     strongest_window,
 )
+from stagelens.core.histogram import Histogram
 
 from .episodes import BEFORE, DAY, DAYS, MINUTE, REFERENCE_DAYS, Canary, Episode, World
 
@@ -46,11 +51,11 @@ class Ours:
     Args:
         policy: Policy of the statistics.
         world: Series to evaluate.
+        pools: Whether the requests of its routes are pooled.
     """
 
-    def __init__(self, policy: TailPolicy, world: World) -> None:
-        self.policy = policy
-        self.world = world
+    def __init__(self, policy: TailPolicy, world: World, *, pools: bool = True) -> None:
+        self.policy, self.world, self._pools = policy, world, pools
         self._watching = default_watch_policy()
         self._learnt = cache(self._learn)
         self._rules = scoring.AlarmRules.of_series(policy)
@@ -63,7 +68,7 @@ class Ours:
             reference, _ = self._learnt(day)
             scorer = TailScorer(self.policy, reference)
             counted = join_tallies(
-                self._before(day * DAY, reference), count_beyond(reference.rows, self.world.day(day)[0])
+                self._before(day * DAY, reference), count_beyond(reference.rows, self._day(day, reference.strata))
             )
             for at in range(day * DAY + 1, (day + 1) * DAY + 1):
                 recent = until(counted, at, progress.since)
@@ -77,7 +82,8 @@ class Ours:
     def evaluate(self, episode: Episode) -> Alarm | None:
         """Return the first alarm in *episode*; None without one."""
         reference, known = self._learnt(episode.at // DAY)
-        counted = join_tallies(self._before(episode.at, reference), count_beyond(reference.rows, episode.minutes))
+        minutes = _pooled(reference.strata, episode.minutes, episode.routes)
+        counted = join_tallies(self._before(episode.at, reference), count_beyond(reference.rows, minutes))
         scorer = TailScorer(self.policy, reference)
         progress = scoring.AlarmState(quiet=self.policy.fire.before)
         for at in range(episode.at + 1, counted.end + 1):
@@ -94,11 +100,12 @@ class Ours:
     def evaluate_canary(self, pair: Canary) -> Alarm | None:
         """Return the first alarm in a canary; None without one."""
         reference, known = self._learnt(pair.at // DAY)
-        old, new = (count_beyond(reference.rows, minutes) for minutes, _ in (pair.old, pair.new))
+        rows = reference.version_rows or reference.rows
+        old, new = (count_beyond(rows, minutes) for minutes, _ in (pair.old, pair.new))
         progress = scoring.AlarmState()
         rules, cold = scoring.AlarmRules.of_canary(self.policy), self.policy.canary.cold
         for at in range(pair.at + 1, old.end + 1):
-            score = canary.compare_versions(self.policy, reference.rows, until(old, at), until(new, at), cold=cold)
+            score = canary.compare_versions(self.policy, rows, until(old, at), until(new, at), cold=cold)
             progress, turn = scoring.advance_alarm(rules, progress, at, score)
             if turn == "fired":
                 a, b = (spent.between(pair.at, _step_end(spent, at)) for _, spent in (pair.old, pair.new))
@@ -111,13 +118,20 @@ class Ours:
         began = time.process_time()
         reference, _ = self._learn(REFERENCE_DAYS)
         learnt = time.process_time()
-        day = self.world.day(REFERENCE_DAYS)[0]
+        day = self.world.traffic(REFERENCE_DAYS)
         recent = self._before(REFERENCE_DAYS * DAY, reference)
         scorer, progress = TailScorer(self.policy, reference), scoring.AlarmState()
-        parts = [part(day, minute, minute + 1) for minute in range(minutes)]
+        parts = [
+            (
+                part(day.minutes, minute, minute + 1),
+                {name: part(each, minute, minute + 1) for name, each in day.routes.items()},
+            )
+            for minute in range(minutes)
+        ]
         started = time.process_time()
-        for minute in parts:
-            recent = join_tallies(recent, count_beyond(reference.rows, minute)).last(BEFORE)
+        for minute, routes in parts:
+            counted = count_beyond(reference.rows, _pooled(reference.strata, minute, routes))
+            recent = join_tallies(recent, counted).last(BEFORE)
             score = scorer.score(recent)
             progress, _ = scoring.advance_alarm(self._rules, progress, recent.end, score)
         evaluating = (time.process_time() - started) / minutes
@@ -159,19 +173,58 @@ class Ours:
         return after is not None and share_explained_by_traffic(known, after, quantile)[0] >= self._watching.by_traffic
 
     def _learn(self, day: int) -> tuple[Reference, stage_attribution.StageBaseline]:
-        past = [self.world.day(number) for number in range(day - REFERENCE_DAYS, day)]
-        reference = learning.learn_reference_by_day(self.policy, lambda: (minutes for minutes, _ in past))
+        days = range(day - REFERENCE_DAYS, day)
+        past = [self.world.day(number) for number in days]
+        strata = self._strata(days)
+        reference = scoring.learn_reference_by_day(self.policy, lambda: (self._day(each, strata) for each in days))
         if reference is None:
             msg = f"nothing could be learnt of series {self.world.seed}"
             raise RuntimeError(msg)
+        if strata is not None:
+            total = scoring.total_histograms(minutes for minutes, _ in past)
+            reference = replace(reference, strata=strata, version_rows=rows_of(self.policy, *total))
         return reference, stage_attribution.learn_stage_baseline(self.policy, [spent for _, spent in past])
+
+    def _strata(self, days: range) -> Strata | None:
+        """Return the strata of the routes in *days*."""
+        past = [self.world.traffic(number) for number in days]
+        if not self._pools or not past[0].routes:
+            return None
+        names = past[0].routes
+        routes = {name: _summed([each.routes[name] for each in past]) for name in names}
+        whole = _summed([each.minutes for each in past])
+        return learn_strata("route", whole, routes, self.policy.stage_key.followers)
+
+    def _day(self, number: int, strata: Strata | None) -> MinuteHistograms:
+        found = self.world.traffic(number)
+        return _pooled(strata, found.minutes, found.routes)
 
     def _before(self, at: int, reference: Reference) -> TailCounts:
         """Return the counts of the minutes before *at*."""
-        days = [self.world.day(number)[0] for number in sorted({(at - BEFORE) // DAY, (at - 1) // DAY})]
+        numbers = sorted({(at - BEFORE) // DAY, (at - 1) // DAY})
+        days = [self._day(number, reference.strata) for number in numbers]
         return _joined(
             [count_beyond(reference.rows, part(day, at - BEFORE - day.start, at - day.start)) for day in days]
         )
+
+
+def _pooled(
+    strata: Strata | None, minutes: MinuteHistograms, routes: Mapping[str, MinuteHistograms]
+) -> MinuteHistograms:
+    return minutes if strata is None else pool(strata, minutes, routes)
+
+
+def _summed(days: list[MinuteHistograms]) -> MinuteHistograms:
+    """Return the sums of the requests of *days*, as one minute."""
+    total, own = scoring.total_histograms(days)
+    index = np.unique([*total.buckets, *(bucket for each in own.values() for bucket in each.buckets)])
+
+    def counts(histogram: Histogram) -> list[int]:
+        return [histogram.buckets.get(bucket, 0) for bucket in index.tolist()]
+
+    return MinuteHistograms(
+        0, index, np.array([counts(total)]), tuple(own), np.array([[counts(each)] for each in own.values()])
+    )
 
 
 def _step_end(spent: StageSeconds, at: int) -> int:

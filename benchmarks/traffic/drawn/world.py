@@ -56,9 +56,16 @@ class DrawnWorld(World):
 
     def _traffic(self, day: int) -> Traffic:
         start = day * DAY
-        minutes, spent = simulate(self.service, self.conditions.between(start, start + DAY), start, seed=0)
+        found = self.simulate(self.conditions.between(start, start + DAY), start, 0)
+        minutes = found.minutes
         small = replace(minutes, total=minutes.total.astype(np.uint16), own=minutes.own.astype(np.uint16))
-        return Traffic(small, spent)
+        return replace(found, minutes=small)
+
+    def simulate(
+        self, conditions: Conditions, at: int, seed: int, change: Change | None = None, share: float = 1.0
+    ) -> Traffic:
+        """Return the requests of the minutes of *conditions*; arguments as in `simulate.simulate`."""
+        return Traffic(*simulate(self.service, conditions, at, seed=seed, change=change, share=share))
 
     def event(self, start: int, end: int) -> str:
         """Return "neighbour" if there was a noisy neighbour."""
@@ -71,9 +78,8 @@ class DrawnWorld(World):
             size, at = size_of(number, self.seed), moment(rng)
             change = self._change(rng, at, size, queue=True)
             conditions = self.conditions.between(at, at + WATCHED)
-            minutes, spent = simulate(self.service, conditions, at, seed=100 + number, change=change)
-            what = f"{change.kind} {change.stage} {change.size:+.2f}"
-            yield Episode(at, minutes, spent, bool(rng.random() < 0.5), size, change.stage, _kind(change), what)
+            found, release = self.simulate(conditions, at, 100 + number, change), bool(rng.random() < 0.5)
+            yield self._episode(found, at, release, size, change)
 
     def harmless(self) -> Iterator[Episode]:
         """Yield spikes of 3 to 10 minutes, and releases that only start cold."""
@@ -96,14 +102,19 @@ class DrawnWorld(World):
             change = self._change(rng, at, size, queue=False) if size else None
             share = float(rng.choice(CANARY_SHARES))
             conditions = self.conditions.between(at, at + CANARY_WATCHED)
-            old = simulate(self.service, conditions, at, seed=400 + number, share=1 - share)
+            old = self.simulate(conditions, at, 400 + number, share=1 - share)
             own = self._of_a_replica(conditions, rng)
-            new = simulate(self.service, own, at, seed=500 + number, change=change, share=share)
-            yield Canary(at, old, new, size, change.stage if change else "", _kind(change) if change else "")
+            new = self.simulate(own, at, 500 + number, change, share)
+            stage, kind = (change.stage, _kind(change)) if change else ("", "")
+            yield Canary(at, (old.minutes, old.spent), (new.minutes, new.spent), size, stage, kind)
 
     def _harmless(self, conditions: Conditions, at: int, seed: int, kind: str, what: str) -> Episode:
-        minutes, spent = simulate(self.service, conditions.between(at, at + WATCHED), at, seed=seed)
-        return Episode(at, minutes, spent, kind == "deploy", 0.0, "", kind, what)
+        found = self.simulate(conditions.between(at, at + WATCHED), at, seed)
+        return Episode(at, found.minutes, found.spent, kind == "deploy", 0.0, "", kind, what, found.routes)
+
+    def _episode(self, found: Traffic, at: int, release: bool, size: float, change: Change) -> Episode:
+        what = f"{change.kind} {change.stage} {change.size:+.2f}"
+        return Episode(at, found.minutes, found.spent, release, size, change.stage, _kind(change), what, found.routes)
 
     def _of_a_replica(self, conditions: Conditions, rng: np.random.Generator) -> Conditions:
         """Return *conditions* of the replicas of a canary: cold at first, with their own neighbours."""
@@ -123,7 +134,7 @@ class DrawnWorld(World):
 
             def tail(change: float, stage: str = stage, kind: str = kind) -> tuple[float, float]:
                 one = Change(stage, kind, change)
-                return tail_of(simulate(self.service, conditions, 0, seed=1, change=one, share=share)[0])
+                return tail_of(self.simulate(conditions, 0, 1, one, share).minutes)
 
             found = search(tail, size)
             if found is not None:

@@ -212,7 +212,7 @@ class QueueingWorld(World):
         stage = change.stage if change else ""
         release = release or kind == "deploy"
         return Episode(
-            at, own.minutes, own.spent, release, size, stage, kind, what, (*self._days(at - BEFORE, at), own)
+            at, own.minutes, own.spent, release, size, stage, kind, what, parts=(*self._days(at - BEFORE, at), own)
         )
 
     def _others(self, host: Floats, start: int) -> tuple[ReplicaTable, ...]:
