@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from ...analysis.attributes import AttributeCounts
 from ...analysis.comparison import StageGrowth
 from ...analysis.regression.canary import rank_canary_suspects
 from ...analysis.regression.hosts import share_explained_by_hosts
@@ -13,6 +14,7 @@ from ...analysis.regression.policy import TailPolicy, WatchPolicy
 from ...analysis.regression.scoring import WindowScore
 from ...analysis.regression.stage_attribution import StageBaseline, Suspect, rank_growth, rank_suspects
 from ...analysis.regression.statistic import MEAN, Row
+from ...analysis.regression.strata import Strata
 from ...analysis.regression.verdict import (
     TailVerdict,
     Traffic,
@@ -235,9 +237,17 @@ def is_explained_by_traffic(context: RegressionContext, watched: WatchedSeries) 
     before = [context.read.attributes(each, _TRAFFIC_STEPS) for each in then]
     now = context.read.attributes(select_minutes(watched.group, start, at), _TRAFFIC_STEPS)
     quantile = _TRAFFIC_AT if row.at == MEAN else min(float(row.at), _TRAFFIC_AT)
-    strata = watched.learnt.reference.strata
-    share, _ = share_explained_by_traffic(before, now, quantile, strata.dimension if strata else "")
-    return share >= context.watching.by_traffic
+    pooled = pooled_attribute(watched.learnt.reference.strata, now, context.policy.confounders.share)
+    return share_explained_by_traffic(before, now, quantile, pooled)[0] >= context.watching.by_traffic
+
+
+def pooled_attribute(strata: Strata | None, now: AttributeCounts, share: float) -> str:
+    """Return the attribute over which the requests are pooled; "" if more than *share* of them have a value without stratum."""
+    if strata is None:
+        return ""
+    requests = {value: int(counts.sum()) for value, counts in now.requests.get(strata.dimension, {}).items()}
+    others = sum(number for value, number in requests.items() if value not in strata.shifts)
+    return "" if others > share * sum(requests.values()) else strata.dimension
 
 
 def is_explained_by_hosts(context: RegressionContext, watched: WatchedSeries) -> bool:

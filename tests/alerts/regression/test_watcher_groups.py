@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from stagelens.alerts.delivery.message import Message
 from stagelens.alerts.delivery.message_text import comparison_basis, headline, worst_impact
 from stagelens.alerts.incidents import journal
+from stagelens.alerts.regression.findings import pooled_attribute
 from stagelens.alerts.regression.series import load_learnt
+from stagelens.analysis.attributes import AttributeCounts
+from stagelens.analysis.regression.strata import Strata
 from tests.alerts.simulated_services import SLOW, Service, Simulation, Slow, Slower, messages, recorded, watched
 
 # The rare route has a different model, and staging is always slower than production.
@@ -118,6 +122,17 @@ def test_routes_are_pooled_by_their_usual_latency(tmp_path: Path) -> None:
     assert len(reference.version_rows) == len(reference.rows)
     assert learnt["tail:shop/route//slow"].reference.strata is None
     assert (quiet, of_whole(world)) == ([], ["opened"])
+
+
+@pytest.mark.parametrize(("rare", "expected"), [(4, "route"), (40, "")])
+def test_a_pooled_attribute_explains_only_requests_without_stratum(rare: int, expected: str) -> None:
+    """Routes that were too rare for a stratum may explain a growth once they have more requests."""
+    requests = {"route": {"/fast": np.array([[60]]), "/slow": np.array([[36]]), "/rare": np.array([[rare]])}}
+    now = AttributeCounts(2, np.array([0]), np.array([0]), requests)
+    strata = Strata("route", {"/fast": {}, "/slow": {}})
+
+    assert pooled_attribute(strata, now, 0.05) == expected
+    assert pooled_attribute(None, now, 0.05) == ""
 
 
 def of_whole(world: Simulation) -> list[str]:
