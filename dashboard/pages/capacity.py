@@ -42,7 +42,7 @@ def render(context: Context) -> Page:
 
 def _body(context: Context) -> list[Node]:
     loads = loads_of(context)
-    now = _serving(context)
+    now = request_rates(context)
     cards = [
         panel("Throughput against latency", lambda: _load_card(context, loads), "c8"),
         panel("Batch size", lambda: batch_card(context, "c4"), "c4"),
@@ -50,14 +50,14 @@ def _body(context: Context) -> list[Node]:
         panel("Cost by stage", lambda: cost_card(context, "c12"), "c12"),
     ]
     return [
-        _capacity_sentences(loads, now),
+        _verdict_banner(*capacity_text(loads, now)),
         _scope_note(context),
         _tiles(context, loads, now),
         html.Div(cards, className="grid"),
     ]
 
 
-def _serving(context: Context) -> list[float]:
+def request_rates(context: Context) -> list[float]:
     """Return the request rate [requests/s] over time; the last value is the current rate."""
     series = context.source.cached(
         context.source.read.quantiles_over_time, context.selection, (0.5, 0.99), context.axis.step
@@ -66,8 +66,13 @@ def _serving(context: Context) -> list[float]:
     return [*rates, 0.0] if rates and context.silence else rates
 
 
-def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
-    """Return one or two sentences about the remaining capacity, or the reason why it is unknown."""
+def capacity_text(loads: Loads, rates: list[float]) -> tuple[str, str]:
+    """Return a sentence about the capacity, or why it is unknown, and further sentences.
+
+    Args:
+        loads: Observed load.
+        rates: Result of `request_rates`.
+    """
     now, capacity = loads.now, loads.now.capacity
     if capacity is not None and loads.threshold_seconds is not None:
         inside = f"{now.version} keeps {loads.name} within {axis_duration(loads.threshold_seconds)}"
@@ -75,15 +80,15 @@ def _capacity_sentences(loads: Loads, rates: list[float]) -> Component:
             first = f"{now.version} has a {loads.name} above {axis_duration(loads.threshold_seconds)} at any load."
         else:
             first = f"{inside} up to about {count(capacity.rate)}/s ({count(capacity.low)} to {count(capacity.high)}/s at 95 %)."
-        return _verdict_banner(first, " ".join(_capacity_details(now, rates)))
+        return first, " ".join(_capacity_details(now, rates))
     if isinstance(now.curve, Curve):
-        return _verdict_banner(
+        return (
             "The capacity within an objective is unknown: this service has no latency objective.",
             f"The curve has its knee at {count(now.curve.knee)}/s: above it, latency grows faster than throughput."
             if now.curve.knee_is_sure
             else "The knee of the curve is unknown: the measured load was not near it.",
         )
-    return _verdict_banner("Not enough data to estimate capacity.", f"No curve: {why_none(now, loads.quantile)}")
+    return "Not enough data to estimate capacity.", f"No curve: {why_none(now, loads.quantile)}"
 
 
 def _scope_note(context: Context) -> Component | None:

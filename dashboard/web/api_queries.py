@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, fields
+from datetime import datetime
 from typing import Any
 
 import pandas as pd
 
 from ...alerts.evaluation.replica_evidence import outlier_sentence
 from ...alerts.formatting import moment_of
+from ...alerts.reader import Incident
+from ...analysis.advice import RANKS
 from ...analysis.attributes import SlowRequests, find_causes
+from ...analysis.breakdown import share_of
+from ...analysis.capacity import Curve
 from ...analysis.profile import CodeNode, flame_graph, functions
 from ...analysis.replicas import ReplicaOutlier, latencies
 from ...core.histogram import Histogram, has_enough_samples
+from ...core.stages import UNEXPLAINED
 from ...store.audit import AuditEntry
 from ...store.selection import moment
-from ..pages import audit
+from ..pages import audit, collectors
+from ..pages.advice import advice_for_fleet, advice_for_service, finding_text
+from ..pages.capacity import capacity_text, loads_of, request_rates
+from ..pages.collectors import CollectorProblem, collector_status
 from ..pages.comparison import chosen_pair, compared, grown_at, newest_pair
-from ..pages.measures import urgent_first
+from ..pages.measures import ServiceRow, urgent_first
 from ..pages.overview import has_labels
 from ..pages.page import Context
 from ..pages.replicas import replica_table, slow_replica_of
@@ -29,6 +38,7 @@ from ..pages.slo_spent import stage_budget_use
 from ..pages.traces import find_traces
 from ..pages.waste import waste_of
 from .api_formats import NOT_FOUND, BadRequestError, percentiles, required, table_json
+from .shell import last_data
 
 Arguments = dict[str, str]
 _WINDOW = ("from", "to", "env")
@@ -62,6 +72,32 @@ _EDGES = [
     *("caller", "called", "requests_per_second", "counted", "p50_seconds", "p99_seconds", "error_ratio"),
     *("share_of_slow_requests", "retained"),
 ]
+_FLEET = [
+    *("service", "kind", "model", "state", "reason", "requests", "requests_per_second", "error_ratio", "p50_seconds"),
+    *(
+        "p99_seconds",
+        "p99_change",
+        "slowest_stage",
+        "stage_share",
+        "unexplained_share",
+        "slo",
+        "budget_left",
+        "burn_1h",
+    ),
+]
+_INCIDENTS = [
+    *("id", "service", "environment", "state", "severity", "kind", "name", "headline", "stage", "version", "since"),
+    *("opened_at", "resolved_at", "acked_by", "muted", "link"),
+]
+_INCIDENT_STATES = ("open", "resolved", "all")
+# Number of known names in an error.
+_MAX_NAMED = 5
+_STEPS = {"n": "requests", "rate": "requests_per_second", "latency": "value_seconds"}
+_ADVICE = [
+    *("service", "stage", "title", "reason", "before_seconds", "after_seconds", "gain", "largest_gain", "options"),
+    "mark",
+]
+_COLLECTORS = ["collector", "version", "state", "problem", "fix", "since"]
 _WASTE = [
     *("service", "idle_cost", "idle_share", "queue_seconds"),
     *("failed_calls", "failed_seconds", "load_seconds", "load_cost"),
@@ -298,6 +334,118 @@ def _waste(context: Context, _given: Arguments) -> dict[str, Any]:
     }
 
 
+def _fleet(context: Context, _given: Arguments) -> dict[str, Any]:
+    shown = [row for row in urgent_first(context) if has_labels(context, row.service)]
+    return table_json(pd.DataFrame([_fleet_row(row) for row in shown], columns=_FLEET))
+
+
+def _fleet_row(row: ServiceRow) -> tuple[Any, ...]:
+    now, slo, spent = row.now, row.slo, row.now.tail_stages
+    slowest = max(spent, key=lambda stage: spent[stage], default=None)
+    return (
+        *(row.service, row.seen.kind, row.seen.model, row.state, row.status.note),
+        *(now.requests, now.requests / row.seconds, now.error_ratio, now.p50, now.p99, row.p99_change),
+        *(
+            slowest,
+            share_of(spent, slowest) if slowest else None,
+            sum(share_of(spent, stage) for stage in UNEXPLAINED) if spent else None,
+        ),
+        *((slo.slo.name, slo.budget_left, slo.burn_1h) if slo else (None, None, None)),
+    )
+
+
+def _incidents(context: Context, given: Arguments) -> dict[str, Any]:
+    known = context.source.incident_actions.incidents()
+    if given.get("id"):
+        found = context.source.incident_actions.incident(given["id"])
+        if found is None:
+            fix = ", ".join(each.id for each in known[:_MAX_NAMED]) or "there are no incidents"
+            msg = f"there is no incident {given['id'][:60]}"
+            raise BadRequestError(msg, key="id", fix=fix, status=NOT_FOUND)
+        return {"incident": found, **table_json(_incident_table([found]))}
+    state = given.get("state", "all")
+    if state not in _INCIDENT_STATES:
+        msg = f"state is {state[:60]!r}"
+        raise BadRequestError(msg, key="state", fix=", ".join(_INCIDENT_STATES))
+    rows = [each for each in known if state in ("all", each.state) and given.get("service") in (None, each.service)]
+    return table_json(_incident_table(rows))
+
+
+def _incident_table(found: Sequence[Incident]) -> pd.DataFrame:
+    rows = [
+        (
+            *(
+                each.id,
+                each.service,
+                each.where.get("environment", ""),
+                each.state,
+                each.severity,
+                each.kind,
+                each.name,
+            ),
+            *(each.headline, each.stages[0].stage if each.stages else None, each.version, each.since, each.opened_at),
+            *(each.resolved_at, each.acked_by, each.muted, each.link),
+        )
+        for each in found
+    ]
+    return pd.DataFrame(rows, columns=_INCIDENTS)
+
+
+def _capacity(context: Context, _given: Arguments) -> dict[str, Any]:
+    loads, rates = loads_of(context), request_rates(context)
+    curve, capacity = loads.now.curve, loads.now.capacity
+    first, rest = capacity_text(loads, rates)
+    return {
+        "version": loads.now.version,
+        "percentile": loads.quantile,
+        "threshold_seconds": loads.threshold_seconds,
+        "summary": f"{first} {rest}".strip(),
+        "requests_per_second": rates[-1] if rates else None,
+        "capacity": capacity,
+        "knee": curve.knee if isinstance(curve, Curve) and curve.knee_is_sure else None,
+        "saturation": curve.saturation if isinstance(curve, Curve) else None,
+        **table_json(loads.now.steps.rename(columns=_STEPS)),
+    }
+
+
+def _advice(context: Context, given: Arguments) -> dict[str, Any]:
+    rank = given.get("rank", RANKS[0])
+    if rank not in RANKS:
+        msg = f"rank is {rank[:60]!r}"
+        raise BadRequestError(msg, key="rank", fix=", ".join(RANKS))
+    found = advice_for_service(context, rank) if context.service else advice_for_fleet(context, rank)[0]
+    rows = [
+        (
+            *(each.finding.facts.service, each.finding.stage, *finding_text(each.finding)),
+            *((each.reach.before, each.reach.after) if each.reach else (None, None)),
+            *(each.gain(rank), each.ceiling(rank), [option.name for option in each.finding.family.options]),
+            each.mark.state if each.mark and each.is_hidden(context.view.now) else None,
+        )
+        for each in found
+    ]
+    return {"rank": rank, **table_json(pd.DataFrame(rows, columns=_ADVICE))}
+
+
+def _collectors(context: Context, _given: Arguments) -> dict[str, Any]:
+    source = context.source
+    source.access.require_admin()
+    found = [collector_status(report, source.now()) for report in source.read.collectors()]
+    rows = [
+        (each.report.name, each.report.version, each.state, problem.text if problem else None, *_fix_since(problem))
+        for each in found
+        for problem in each.troubles or (None,)
+    ]
+    return {
+        "last_received": last_data(context, source.state()),
+        "slo_file_problems": source.slo_problems(),
+        **table_json(pd.DataFrame(rows, columns=_COLLECTORS)),
+    }
+
+
+def _fix_since(problem: CollectorProblem | None) -> tuple[str | None, datetime | None]:
+    return (problem.fix, problem.since) if problem else (None, None)
+
+
 def _slo(context: Context, given: Arguments) -> dict[str, Any]:
     found = [
         each
@@ -364,5 +512,12 @@ QUERIES: dict[str, ApiQuery] = {
     "waste": ApiQuery(("at", *_WINDOW), _waste, about_one=False),
     "slo": ApiQuery(("service", "name"), _slo, about_one=False),
     "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
+    "fleet": ApiQuery(("at", *_WINDOW), _fleet, about_one=False),
+    "incidents": ApiQuery(
+        ("service", "state", "id"), _incidents, about_one=False, about_window=False, path="/incidents"
+    ),
+    "capacity": ApiQuery(("service", "version", *_PART, *_WINDOW), _capacity),
+    "advice": ApiQuery(("service", "version", *_PART, "rank", *_WINDOW), _advice, about_one=False),
+    "collectors": ApiQuery((), _collectors, about_one=False, about_window=False, path=collectors.PLACE),
     "audit": ApiQuery(("from", "to"), _audit, about_one=False, path=audit.PLACE),
 }

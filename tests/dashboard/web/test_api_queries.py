@@ -1,0 +1,130 @@
+"""Queries of the API about the fleet: services, incidents, capacity, advice and collectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from flask.testing import FlaskClient
+
+from stagelens.alerts.objectives.slo_file import LiveSloFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.store import Store
+from stagelens.store.collectors import Report, Vitals, write_report
+from tests.dashboard import capacity_store
+from tests.dashboard.burning_slos import ENV
+from tests.dashboard.served_versions import NOW
+
+
+def client_of(store: Store, slos: Path, env: Mapping[str, str]) -> FlaskClient:
+    """Return a client of the dashboard of *store*."""
+    alerts = AlertsReader(store, LiveSloFile(slos, env))
+    return Dashboard(DashboardConfig(), store, alerts, clock=NOW.timestamp).server.test_client()
+
+
+@pytest.fixture(scope="module")
+def burning(burning_store: Store, burning_folder: Path) -> FlaskClient:
+    """A client of the dashboard with incidents."""
+    return client_of(burning_store, burning_folder / "slo.yaml", ENV)
+
+
+@pytest.fixture(scope="module")
+def loaded(traffic: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlaskClient]:
+    """A client of the dashboard of a service whose latency grows with its load."""
+    folder = tmp_path_factory.mktemp("loaded")
+    (folder / "slo.yaml").write_text(capacity_store.SLO, encoding="utf-8")
+    store = capacity_store.fill(traffic, folder / "loaded.db", NOW)
+    yield client_of(store, folder / "slo.yaml", {})
+    store.close()
+
+
+def ask(client: FlaskClient, question: str, status: int = 200) -> dict[str, Any]:
+    """Return the result of a query; its table also as `records`."""
+    response = client.get(f"/api/v1/query/{question}")
+    assert response.status_code == status, response.text
+    found: dict[str, Any] = response.json or {}
+    names = [each["name"] for each in found.get("columns", [])]
+    return found | {"records": [dict(zip(names, row, strict=True)) for row in found.get("rows", [])]}
+
+
+def test_the_fleet_has_the_stage_and_the_state_of_each_service(burning: FlaskClient) -> None:
+    """Its p99 is that of the service, and the share of its slowest stage is that of the breakdown."""
+    [first, *_] = ask(burning, "fleet?from=now-1h")["records"]
+    own = ask(burning, f"breakdown?service={first['service']}&p=99&from=now-1h")["records"][0]
+
+    assert first["state"] in ("burning", "at_risk")
+    assert first["requests"] > 0
+    assert first["p99_seconds"] == pytest.approx(own["value_seconds"])
+    assert first["stage_share"] == pytest.approx(own[first["slowest_stage"]] / own["value_seconds"], abs=0.05)
+
+
+def test_incidents_are_listed_and_one_is_complete(burning: FlaskClient) -> None:
+    """Filters by state and service; one incident has its stages and transitions."""
+    every = ask(burning, "incidents")["records"]
+    open_ones = ask(burning, f"incidents?state=open&service={every[0]['service']}")["records"]
+    one = ask(burning, f"incidents?id={every[0]['id']}")
+
+    assert open_ones == [each for each in every if each["state"] == "open" and each["service"] == every[0]["service"]]
+    assert one["records"] == every[:1]
+    assert one["incident"]["headline"] == every[0]["headline"]
+    assert one["incident"]["transitions"]
+
+
+@pytest.mark.parametrize(("query", "status", "key"), [("state=closed", 400, "state"), ("id=inc-none", 404, "id")])
+def test_an_invalid_filter_of_incidents_is_named(burning: FlaskClient, query: str, status: int, key: str) -> None:
+    """The error lists the known states, or the newest incidents."""
+    refused = ask(burning, f"incidents?{query}", status)
+
+    assert refused["key"] == key
+    assert refused["cure"]
+
+
+def test_capacity_has_the_numbers_of_its_page(loaded: FlaskClient) -> None:
+    """The capacity is above the rates that met the objective, within its bounds."""
+    found = ask(loaded, "capacity?service=ocr-api&from=now-80m")
+
+    assert found["version"] == "1.15.0"
+    assert found["capacity"]["low"] <= found["capacity"]["rate"] <= found["capacity"]["high"]
+    assert found["summary"].startswith("1.15.0 keeps p99 within 250")
+    assert len(found["records"]) >= 20
+
+
+def test_capacity_without_a_curve_says_why(burning: FlaskClient) -> None:
+    """A short window has too few steps."""
+    service = ask(burning, "fleet?from=now-1h")["records"][0]["service"]
+    found = ask(burning, f"capacity?service={service}&from=now-5m")
+
+    assert found["capacity"] is None
+    assert "A longer window has more steps" in found["summary"]
+
+
+def test_advice_is_that_of_the_service_or_the_largest_of_each(burning: FlaskClient) -> None:
+    """The first piece of advice of a service is that of the fleet; an unknown rank is refused."""
+    fleet = ask(burning, "advice?from=now-1h")["records"]
+    own = ask(burning, f"advice?service={fleet[0]['service']}&from=now-1h")["records"]
+
+    assert fleet[0] in own
+    assert fleet[0]["options"]
+    assert ask(burning, "advice?rank=p75", 400)["key"] == "rank"
+
+
+def test_collectors_have_a_row_for_each_problem(tmp_path: Path) -> None:
+    """A collector without a problem has one row without one."""
+    store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
+    at = NOW.timestamp()
+    refusing = Vitals(refused_per_second={"401": 2.0})
+    with store.transaction() as connection:
+        write_report(connection, Report("a", "pod-a", "1.2.3", at - 60, at - 3))
+        write_report(connection, Report("b", "pod-b", "1.2.3", at - 60, at - 3, refusing))
+    found = ask(Dashboard(DashboardConfig(), store, clock=NOW.timestamp).server.test_client(), "collectors")
+    store.close()
+
+    assert [(each["collector"], each["state"]) for each in found["records"]] == [("pod-a", "ok"), ("pod-b", "look")]
+    assert found["records"][0]["problem"] is None
+    assert "401" in found["records"][1]["problem"]
+    assert found["last_received"] is None
