@@ -29,6 +29,8 @@ _LOOK_SECONDS = 0.5
 _TRIM_SECONDS = 60.0
 # Modules of the server extra that are required to collect and report a run.
 _OF_THE_SERVER = ("alembic", "dash", "numpy", "pandas", "pydantic", "rich", "sqlalchemy", "starlette", "uvicorn")
+# Extras of the commands that need another one than the server extra.
+_EXTRAS = {"mcp": "mcp"}
 
 
 class Part(Protocol):
@@ -55,7 +57,7 @@ def main(given: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if given is None else given)
     own = _own_reader(words)
     if own is not None:
-        return _explained(lambda: own(words[1:]))
+        return _explained(lambda: own(words[1:]), extra=_EXTRAS.get(words[0], "server"))
     options = arguments.parser(__version__).parse_args(words)
     if options.command == "event":
         return _explained(lambda: _event(options))
@@ -75,7 +77,7 @@ def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
         return _alerts
     # The words after `run` are another command line, which argparse must not parse.
     readers = {"run": _run, "check": _check, "import": _import, "compare": _compare, "export": _export}
-    readers |= {"doctor": _doctor, "bench": _bench}
+    readers |= {"doctor": _doctor, "bench": _bench, "mcp": _mcp}
     return readers.get(words[0]) if words else None
 
 
@@ -90,8 +92,11 @@ def _environment(options: argparse.Namespace) -> dict[str, str]:
     return environment
 
 
-def _explained(command: Callable[[], int]) -> int:
-    """Run *command* and return its exit code; errors meant for the user are printed without a traceback."""
+def _explained(command: Callable[[], int], extra: str = "server") -> int:
+    """Run *command*, which needs the *extra* of the package, and return its exit code.
+
+    Errors meant for the user are printed without a traceback.
+    """
     try:
         code = command()
         sys.stdout.flush()
@@ -103,9 +108,9 @@ def _explained(command: Callable[[], int]) -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "stagelens"):
             raise
-        fix = 'pip install "stagelens[server]"'
+        fix = f'pip install "stagelens[{extra}]"'
         print(
-            f"stagelens: this command needs the server extra ({error.name} is not installed).\n    {fix}",
+            f"stagelens: this command needs the {extra} extra ({error.name} is not installed).\n    {fix}",
             file=sys.stderr,
         )
     else:
@@ -162,6 +167,12 @@ def _compare(words: list[str]) -> int:
     from .cli import compare  # noqa: PLC0415
 
     return compare.main(words, os.environ)
+
+
+def _mcp(words: list[str]) -> int:
+    from .cli import mcp_server  # noqa: PLC0415
+
+    return mcp_server.main(words)
 
 
 def _check_collector(environment: Mapping[str, str]) -> int:

@@ -75,6 +75,7 @@ def parser(version: str) -> argparse.ArgumentParser:
     )
     commands.add_parser("compare", help="compare two saved runs, versions or windows, stage by stage")
     commands.add_parser("export", help="write Prometheus rules for your SLOs or for Stagelens, or a Grafana dashboard")
+    commands.add_parser("mcp", help="serve assistants over the Model Context Protocol")
     _add_event(commands)
     for name, (meaning, options) in SERVERS.items():
         command = _add_command(commands, name, meaning, (*options, *LOGS))

@@ -1,0 +1,308 @@
+"""The MCP server against dashboards, through the client of the MCP SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import re
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Generator, Iterator, Mapping
+from contextlib import closing, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from mcp.client.client import Client as McpClient
+from mcp.client.stdio import StdioServerParameters
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import TextContent
+
+from stagelens.alerts.objectives.slo_file import LiveSloFile
+from stagelens.alerts.reader import AlertsReader
+from stagelens.cli.mcp_server import main, server
+from stagelens.cli.mcp_tools import MAX_CHARS, Tools, paged
+from stagelens.client import connect
+from stagelens.core.errors import StagelensError
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.web.app import Dashboard
+from stagelens.store import Store
+from tests.dashboard import slow_replica
+from tests.dashboard.burning_slos import ENV
+from tests.dashboard.conftest import ROOT
+from tests.dashboard.served_versions import NOW
+
+TOKEN = "a token of this test, long enough"  # noqa: S105
+
+
+@contextmanager
+def serving(
+    store: Store, slos: Path | None = None, *, token: str | None = None, now: float = NOW.timestamp()
+) -> Generator[str]:
+    """Serve a dashboard of *store*; yield its address."""
+    alerts = AlertsReader(store, LiveSloFile(slos, ENV)) if slos else None
+    served = Dashboard(DashboardConfig(port=0, token=token), store, alerts, clock=lambda: now)
+    served.start()
+    yield "http://{}:{}".format(*served.address)
+    served.stop()
+
+
+@pytest.fixture(scope="module")
+def burning(burning_store: Store, burning_folder: Path) -> Iterator[str]:
+    """Address of a dashboard with incidents and objectives."""
+    with serving(burning_store, burning_folder / "slo.yaml") as url:
+        yield url
+
+
+class Calls:
+    """Calls of tools in one session, with their number."""
+
+    def __init__(self, session: McpClient) -> None:
+        self._session = session
+        self.number = 0
+
+    async def __call__(self, tool: str, **given: Any) -> str:
+        """Return the answer of *tool*."""
+        self.number += 1
+        result: Any = await self._session.call_tool(tool, given)
+        text = "".join(each.text for each in result.content if isinstance(each, TextContent))
+        assert not result.is_error, text
+        return text
+
+    async def refused(self, tool: str, **given: Any) -> str:
+        """Return the error of *tool*."""
+        result: Any = await self._session.call_tool(tool, given)
+        assert result.is_error
+        return "".join(each.text for each in result.content if isinstance(each, TextContent))
+
+
+def session(
+    url: str, use: Callable[[Calls], Awaitable[None]], *, write: bool = False, token: str | None = None
+) -> None:
+    """Run *use* in a session with a server in this process that asks the dashboard at *url*."""
+
+    async def run() -> None:
+        with connect(url, token) as asked:
+            async with McpClient(server(Tools(lambda _headers: nullcontext(asked)), write=write)) as opened:
+                await use(Calls(opened))
+
+    asyncio.run(run())
+
+
+def table(text: str, first: str) -> list[dict[str, str]]:
+    """Return the CSV table in *text* whose first column is *first*."""
+    lines = text.splitlines()
+    start = next(place for place, line in enumerate(lines) if line.startswith(f"{first},"))
+    end = next((place for place in range(start, len(lines)) if not lines[place]), len(lines))
+    return list(csv.DictReader(lines[start:end]))
+
+
+def test_an_assistant_finds_a_slow_function_from_a_cold_start(base: str) -> None:
+    """Over stdio, knowing no name: service, stage, release, function with its line, and a request that proves it."""
+
+    async def run() -> None:
+        command = StdioServerParameters(command=sys.executable, args=["-m", "stagelens", "mcp", "--url", base])
+        async with McpClient(command) as opened:
+            ask = Calls(opened)
+            slow = table(await ask("list_services"), "service")[0]
+            why = await ask("why_slow", service=slow["service"])
+            stage = table(why, "stage")[0]["stage"]
+            found = table(await ask("slow_requests", service=slow["service"], stage=stage), "trace_id")[0]
+            proof = await ask("trace", trace_id=found["trace_id"])
+
+        assert (slow["service"], stage, found["version"]) == ("vision-api", "Preprocess", "2.0.0")
+        assert "resize,serve.py:41" in why
+        assert "2.0.0 (" in why
+        assert "regression at p99" in why
+        assert "resize (serve.py:41)" in proof
+        assert ask.number <= 6
+
+    asyncio.run(run())
+
+
+def test_an_assistant_finds_a_slow_replica(tmp_path: Path) -> None:
+    """The answer names the replica of twelve that is slow."""
+    store = slow_replica.store_of(tmp_path, slow_replica.traffic())
+
+    async def use(ask: Calls) -> None:
+        slow = table(await ask("list_services"), "service")[0]
+        assert f"({slow_replica.SLOW})" in await ask("why_slow", service=slow["service"])
+        assert ask.number <= 6
+
+    with closing(store), serving(store, now=slow_replica.NOW.timestamp()) as url:
+        session(url, use)
+
+
+def test_the_stages_of_an_answer_add_up(base: str) -> None:
+    """To the percentiles in the sentence above them."""
+
+    async def use(ask: Calls) -> None:
+        text = await ask("why_slow", service="vision-api", percentile=95)
+        head = text.partition(" ms. The stages add up")[0]
+        p50, p95 = (float(head.split(f"{name} ")[-1].split(" ")[0]) for name in ("p50", "p95"))
+        rows = table(text, "stage")
+        assert sum(float(row["p50_ms"]) for row in rows) == pytest.approx(p50, rel=0.002)
+        assert sum(float(row["p95_ms"]) for row in rows) == pytest.approx(p95, rel=0.002)
+
+    session(base, use)
+
+
+def test_every_tool_answers(burning: str) -> None:
+    """About incidents, objectives, capacity, advice, two windows, and the measurement itself."""
+
+    async def use(ask: Calls) -> None:
+        service = table(await ask("list_services"), "service")[0]["service"]
+        incident = table(await ask("incidents", state="all"), "id")[0]
+        one = await ask("incidents", incident_id=incident["id"])
+        assert incident["headline"] in one
+        assert "opened" in one
+        assert table(await ask("slo_status"), "name")[0]["state"] == "burning"
+        assert "capacity" in await ask("capacity", service=service)
+        assert table(await ask("advice", window="1h"), "service")
+        windows = await ask("compare", service=service, a="2026-11-20T11:20/10m", b="2026-11-20T11:40/10m")
+        assert "against 2026-11-20T11:20/10m" in windows
+        assert "The last data arrived at" in await ask("doctor")
+
+    session(burning, use)
+
+
+def test_the_documentation_lists_every_tool() -> None:
+    """In its order, the changing ones in the text."""
+    text = (ROOT / "docs" / "mcp.md").read_text(encoding="utf-8")
+    tools = Tools(lambda _headers: nullcontext(connect()))
+
+    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == [each.__name__ for each in tools.reading()]
+    assert all(f"`{each.__name__}`" in text for each in tools.writing())
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "helps"),
+    [
+        ("why_slow", {"service": "vision"}, "Call list_services"),
+        ("why_slow", {"service": "vision-api", "window": "soon"}, "such as 15m, 6h or 7d"),
+        ("why_slow", {"service": "vision-api", "window": "yesterday/1h"}, "2026-11-21T12:00/6h"),
+        ("compare", {"service": "chat-llm"}, "set a and b"),
+        ("trace", {"trace_id": "0af7"}, "slow_requests"),
+        ("trace", {"trace_id": "../../names"}, "slow_requests"),
+        ("incidents", {"incident_id": "inc-9"}, "incidents(state='all')"),
+        ("incidents", {"state": "closed"}, "open, resolved, all"),
+        ("advice", {"rank": "p75"}, "p99, p50, cost"),
+        ("list_services", {"page": 9}, "page=1"),
+    ],
+)
+def test_an_error_names_the_next_call(base: str, tool: str, given: dict[str, Any], helps: str) -> None:
+    """An assistant that made a mistake can correct it without a person."""
+
+    async def use(ask: Calls) -> None:
+        assert helps in await ask.refused(tool, **given)
+
+    session(base, use)
+
+
+def test_a_dashboard_that_does_not_answer_is_named() -> None:
+    """With the command that starts one."""
+
+    async def use(ask: Calls) -> None:
+        assert "stagelens up" in await ask.refused("list_services")
+
+    session("http://127.0.0.1:9", use)
+
+
+@pytest.mark.usefixtures("burning_store")
+def test_tools_change_incidents_only_with_the_flag(burning_folder: Path, tmp_path: Path) -> None:
+    """Without it they do not exist; without a token the dashboard refuses them."""
+    with (
+        closing(sqlite3.connect(tmp_path / "own.db")) as copy,
+        closing(sqlite3.connect(burning_folder / "burning.db")) as of,
+    ):
+        of.backup(copy)
+    store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp)
+
+    async def reading(ask: Calls) -> None:
+        assert "Unknown tool" in await ask.refused("acknowledge", incident_id="any")
+
+    async def writing(ask: Calls) -> None:
+        incident = table(await ask("incidents"), "id")[0]
+        await ask("acknowledge", incident_id=incident["id"])
+        assert "acknowledged" in await ask("incidents", incident_id=incident["id"])
+        silenced = await ask("silence", service=incident["service"], duration="1h", comment="known")
+        assert f"mutes {incident['service']} for 1h" in silenced
+
+    async def without_token(ask: Calls) -> None:
+        assert "only with a token" in await ask.refused("silence", service="hot", duration="1h", comment="x")
+
+    with closing(store):
+        with serving(store, burning_folder / "slo.yaml", token=TOKEN) as url:
+            session(url, reading, token=TOKEN)
+            session(url, writing, token=TOKEN, write=True)
+        with serving(store) as url:
+            session(url, without_token, write=True)
+
+
+@pytest.fixture
+def over_http(filled: Store) -> Iterator[str]:
+    """Address of an MCP server over HTTP, whose dashboard has a token."""
+    with serving(filled, token=TOKEN) as url:
+        command = [sys.executable, "-m", "stagelens", "mcp", "--url", url, "--http", "127.0.0.1:0"]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+            assert running.stderr is not None
+            yield running.stderr.readline().split()[2]
+            running.terminate()
+
+
+def test_over_http_the_token_of_the_caller_counts(over_http: str) -> None:
+    """The server has no token of its own to lend."""
+
+    async def call(headers: Mapping[str, str]) -> tuple[bool, str]:
+        async with (
+            httpx2.AsyncClient(headers=headers) as http,
+            McpClient(streamable_http_client(over_http, http_client=http)) as opened,
+        ):
+            result: Any = await opened.call_tool("list_services", {})
+            return result.is_error, result.content[0].text
+
+    async def use() -> None:
+        assert (await call({"Authorization": f"Bearer {TOKEN}"}))[0] is False
+        for headers in ({"Authorization": "Bearer wrong"}, {}):
+            failed, text = await call(headers)
+            assert failed
+            assert "did not accept the token" in text
+
+    asyncio.run(use())
+
+
+def test_an_open_dashboard_is_not_served_to_the_network(base: str) -> None:
+    """Everyone could read it through the MCP server."""
+    with pytest.raises(StagelensError, match="responds without a token"):
+        main(["--url", base, "--http", "0.0.0.0:0"])
+
+
+def test_an_address_without_a_port_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    """With an example."""
+    with pytest.raises(SystemExit):
+        main(["--http", "localhost"])
+    assert "such as 127.0.0.1:8700" in capsys.readouterr().err
+
+
+@given(lines=st.lists(st.text("ab,", max_size=MAX_CHARS // 3), min_size=1, max_size=40))
+def test_pages_have_every_row_once_and_fit(lines: list[str]) -> None:
+    """Each page repeats the names of the columns and says how to get the next one."""
+    shown: list[str] = []
+    page = 1
+    while True:
+        found = paged("head", ["names", *lines], page).split("\n")
+        more = found[-1].startswith("Page ")
+        assert found[:2] == ["head", "names"]
+        assert sum(len(line) + 1 for line in found) < MAX_CHARS + 200
+        shown += found[2:-1] if more else found[2:]
+        if not more:
+            break
+        page += 1
+    assert shown == lines
+    with pytest.raises(ToolError, match=f"page={page}"):
+        paged("head", ["names", *lines], page + 1)
