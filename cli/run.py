@@ -20,6 +20,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from ..instrumentors.config import DEFAULT_ENDPOINT
+from ..instrumentors.config_file import apply_config_file
 from ..instrumentors.run import PID_VARIABLE, RunOutputs, become
 from .files import check_writable
 
@@ -215,7 +216,7 @@ def main(command: list[str], env: dict[str, str], outputs: RunOutputs) -> int:
             f"no collector at {DEFAULT_ENDPOINT}: the run is summarized at its end, and also sent if a collector starts meanwhile"
         )
     _open_closed_streams()
-    child = Child(lambda endpoint: become(command, _child_environment(endpoint, env)))
+    child = Child(lambda endpoint: become(command, child_environment(endpoint, env)))
     with ExitStack() as stack:
         here = _start_collector(stack, child, outputs)
         code, made = _run_child(child, command, here, outputs)
@@ -261,13 +262,13 @@ def _run_child(
         child.release()
 
 
-def _child_environment(endpoint: str, env: Mapping[str, str]) -> dict[str, str]:
+def child_environment(endpoint: str, env: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of the child: *env* with all telemetry sent to *endpoint*."""
     own = {**env, PID_VARIABLE: str(os.getpid())}
     if not endpoint:
         return own
     here = {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
-    return {name: value for name, value in own.items() if name not in _OVERRIDDEN_VARIABLES} | here
+    return {name: value for name, value in apply_config_file(own).items() if name not in _OVERRIDDEN_VARIABLES} | here
 
 
 def _open_closed_streams() -> None:

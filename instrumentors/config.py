@@ -19,6 +19,7 @@ from ..core import names
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration, parse_size
 from ..core.text import printable
+from .config_file import apply_config_file
 
 if TYPE_CHECKING:
     import ssl
@@ -189,8 +190,8 @@ class AgentConfig:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AgentConfig:
-        """Read the settings from *env*; an invalid value is logged and replaced by its default."""
-        read = _Reader(env)
+        """Read the settings from *env* and its file `OTEL_CONFIG_FILE`; an invalid value is logged and replaced by its default."""
+        read = _Reader(apply_config_file(env))
         base = read("OTEL_EXPORTER_OTLP_ENDPOINT", _url, DEFAULT_ENDPOINT).rstrip("/")
         limits = SamplingLimits()
         return cls(
@@ -259,7 +260,7 @@ def _resource(read: _Reader) -> dict[str, str]:
 
 def service_name(env: Mapping[str, str]) -> str:
     """Return the name of the service of this process."""
-    return _resource(_Reader(env))[names.SERVICE_NAME]
+    return _resource(_Reader(apply_config_file(env)))[names.SERVICE_NAME]
 
 
 def script_name(argv: list[str]) -> str:

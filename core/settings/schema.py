@@ -57,6 +57,12 @@ AGENT = (
         "",
         "files with the client certificate and its key (mTLS); the agent reloads them after a failed export",
     ),
+    Setting(
+        "OTEL_CONFIG_FILE",
+        "",
+        "[declarative configuration](https://opentelemetry.io/docs/specs/otel/configuration/) of OpenTelemetry; as in the SDK, "
+        "its endpoint, headers, TLS files and resource replace all `OTEL_*` variables; needs `opentelemetry-configuration`",
+    ),
     Setting("OTEL_EXPORTER_OTLP_TIMEOUT", "10000", "timeout of one export, in milliseconds"),
     Setting("OTEL_SERVICE_NAME", "name of the script", "name of the service on every page"),
     Setting(

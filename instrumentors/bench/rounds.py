@@ -28,6 +28,7 @@ from urllib.parse import SplitResult, urlsplit
 from ...core.errors import StagelensError
 from ...core.histogram import has_enough_samples, ranks
 from .. import run
+from ..config_file import apply_config_file
 from ..session import Session, pause
 
 # Measured values of one turn, by name of the measure.
@@ -127,7 +128,9 @@ def environments(
     Raises:
         ConfigError: One of *stages* is invalid.
     """
-    here = {name: value for name, value in current.items() if not name.startswith("OTEL_EXPORTER_OTLP_")}
+    here = {
+        name: value for name, value in apply_config_file(current).items() if not name.startswith("OTEL_EXPORTER_OTLP_")
+    }
     here |= {"OTEL_EXPORTER_OTLP_ENDPOINT": endpoint, "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf"}
     theirs = [entry for entry in current.get("PYTHONPATH", "").split(os.pathsep) if entry != str(run.AUTOLOAD)]
     without = {name: value for name, value in here.items() if name not in ("PYTHONPATH", run.PID_VARIABLE)}

@@ -24,6 +24,7 @@ from ...core.settings.values import format_size
 from .. import run
 from ..agent.profile import SLOW_SHARE
 from ..config import AgentConfig
+from ..config_file import apply_config_file
 from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
 from ..export.http_post import HttpResponse, post
 from .inspection import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, DoctorFinding, Inspection, Interpreter
@@ -207,8 +208,9 @@ def check_settings(inspection: Inspection) -> Iterator[DoctorFinding]:
     yield from (DoctorFinding(line.removeprefix("stagelens: ")) for line in lines)
     if not config.enabled:
         yield DoctorFinding("OTEL_SDK_DISABLED is true: nothing is recorded.", "unset OTEL_SDK_DISABLED")
-    named = "service.name=" in inspection.environment.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    if inspection.interpreter and not inspection.environment.get("OTEL_SERVICE_NAME") and not named:
+    env = apply_config_file(inspection.environment)
+    named = "service.name=" in env.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    if inspection.interpreter and not env.get("OTEL_SERVICE_NAME") and not named:
         yield DoctorFinding(
             f"OTEL_SERVICE_NAME is not set; the service will have the name {inspection.target.name!r}.",
             "OTEL_SERVICE_NAME=checkout",
