@@ -109,12 +109,15 @@ class ApiError(Exception):
         self.error, self.url, self.status, self.key, self.cure = error, url, status, key, cure
 
 
-def connect(url: str | None = None, token: str | None = None, *, timeout: float = 30.0) -> Client:
+def connect(
+    url: str | None = None, token: str | None = None, *, user: tuple[str, str] | None = None, timeout: float = 30.0
+) -> Client:
     """Return a client of the dashboard at *url*; nothing is sent until the first question.
 
     Args:
         url: Address of the dashboard; by default STAGELENS_DASHBOARD_URL, else `http://127.0.0.1:8600`.
         token: Token of the dashboard; by default STAGELENS_DASHBOARD_TOKEN, else none is sent.
+        user: Name and password, for a dashboard with users; sent instead of the token.
         timeout: Maximum time for a response. [seconds]
 
     Raises:
@@ -124,22 +127,23 @@ def connect(url: str | None = None, token: str | None = None, *, timeout: float 
     if urlsplit(base).scheme not in ("http", "https"):
         msg = "this is no address of a dashboard"
         raise ApiError(msg, url=base, key="url", cure=f"use an address such as {DEFAULT_URL}")
-    return Client(base, token or os.environ.get("STAGELENS_DASHBOARD_TOKEN"), timeout)
+    return Client(base, token or os.environ.get("STAGELENS_DASHBOARD_TOKEN"), timeout, user)
 
 
 class Client:
     """Connection to one dashboard; a context manager. Thread-safe.
 
     Args:
-        url: Address of the dashboard.
+        url: Address of the dashboard, without a slash at the end.
         token: Token of the dashboard; None sends none.
         timeout: Maximum time for a response. [seconds]
+        user: Name and password; sent instead of the token.
     """
 
-    def __init__(self, url: str, token: str | None, timeout: float) -> None:
+    def __init__(self, url: str, token: str | None, timeout: float, user: tuple[str, str] | None = None) -> None:
         self.url, self._timeout = url, timeout
-        headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(headers=headers, timeout=timeout)
+        headers = {"Authorization": f"Bearer {token}"} if token else None
+        self._http = httpx.Client(headers=headers, auth=user, timeout=timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -452,7 +456,7 @@ def _refusal(url: str, response: httpx.Response, answer: Any) -> ApiError:
     if isinstance(answer, dict) and "error" in answer:
         cure = answer.get("cure", "")
         if status == _UNAUTHORIZED:
-            cure = "give connect() the token of the dashboard, or set STAGELENS_DASHBOARD_TOKEN"
+            cure = "give connect() the token of the dashboard (STAGELENS_DASHBOARD_TOKEN), or user=(name, password)"
         return ApiError(answer["error"], url=url, status=status, key=answer.get("key", ""), cure=cure)
     if response.has_redirect_location:
         msg = f"redirected to {response.headers['Location']}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +21,7 @@ from stagelens.client import ApiError, Client, connect
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.api_queries import QUERIES
 from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.users import add_user
 from stagelens.store import Store
 from tests.dashboard.conftest import ROOT, SLOS
 from tests.dashboard.served_versions import NOW
@@ -223,6 +225,31 @@ def test_settings_come_from_the_environment(url: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("STAGELENS_DASHBOARD_TOKEN", TOKEN)
     with connect() as client:
         assert len(client.names()) == 3
+
+
+def test_a_name_and_a_password_sign_in(filled: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a dashboard with users; a token of the environment is not sent."""
+    monkeypatch.setenv("STAGELENS_DASHBOARD_TOKEN", TOKEN)
+    add_user(tmp_path / "users", "ada", "a password of ada")
+    served = Dashboard(DashboardConfig(port=0, users=tmp_path / "users"), filled, clock=NOW.timestamp)
+    served.start()
+    with (
+        connect(address_of(served), user=("ada", "a password of ada")) as client,
+        connect(address_of(served)) as stranger,
+    ):
+        assert len(client.names()) == 3
+        assert refusal(stranger, "names").status == 401
+    served.stop()
+
+
+def test_a_slow_response_is_given_up() -> None:
+    """A server that accepts connections and sends nothing; the error has the timeout and what to change."""
+    silent = socket.create_server(("127.0.0.1", 0))
+    with silent, connect(f"http://127.0.0.1:{silent.getsockname()[1]}", timeout=0.05) as client:
+        late = refusal(client, "names")
+
+    assert late.error == "no response within 0.05 s"
+    assert "timeout=" in late.cure
 
 
 def test_the_documented_example_runs(
