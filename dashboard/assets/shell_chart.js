@@ -1,8 +1,11 @@
-// The menu of a card: its numbers as a table or CSV, its charts as pictures, a link to it.
+// The menu of a card: its numbers as a table or CSV, its charts as pictures, a link to it, code that reads it.
 (function (app) {
   "use strict";
 
-  const ITEMS = [["table", "View as table"], ["png", "PNG"], ["svg", "SVG"], ["csv", "CSV"], ["link", "Copy link"]];
+  const ITEMS = [
+    ["table", "View as table"], ["png", "PNG"], ["svg", "SVG"], ["csv", "CSV"],
+    ["link", "Copy link"], ["python", "Copy as Python"], ["curl", "Copy as curl"],
+  ];
   const SCALE = 2;
 
   let menu, card, opener;
@@ -62,17 +65,22 @@
 
   // ---- numbers: the server has them
 
-  async function asked(which) {
+  const wanted = (place) => (charts(place).length ? charts(place).map((chart) => ({ chart })) : tables(place).map((table) => ({ table })));
+
+  function question(which) {
     const query = app.query();
     Object.entries({ path: location.pathname, ...which }).forEach(([key, value]) => query.set(key, value));
-    const answer = await fetch(`/api/v1/view?${query}`);
+    return `/api/v1/view?${query}`;
+  }
+
+  async function asked(which) {
+    const answer = await fetch(question(which));
     if (answer.ok) return answer;
     throw new Error((await answer.json()).error);
   }
 
   async function csv(place) {
-    const wanted = charts(place).length ? charts(place).map((chart) => ({ chart })) : tables(place).map((table) => ({ table }));
-    for (const which of wanted) {
+    for (const which of wanted(place)) {
       const answer = await asked({ ...which, format: "csv" });
       saved(await answer.blob(), fileName(which.chart || which.table, "csv"));
     }
@@ -172,5 +180,23 @@
     app.copied(location.origin + location.pathname + location.search + (chart ? `#${chart}` : ""), `Link to "${titleOf(place)}" copied`);
   }
 
-  const EXPORTS = { table, csv, svg, png, link };
+  // A string of JSON is one of Python, too.
+  const quoted = JSON.stringify;
+
+  async function python(place) {
+    const reads = wanted(place).flatMap((which) => {
+      const [[kind, name]] = Object.entries(which);
+      return [`frame = client.view(${quoted(location.pathname + location.search)}, ${kind}=${quoted(name)})`, "print(frame)"];
+    });
+    const lines = ["from stagelens.client import connect", "", `client = connect(${quoted(location.origin)})`, ...reads, ""];
+    app.copied(lines.join("\n"), `Python code for "${titleOf(place)}" copied`);
+  }
+
+  async function curl(place) {
+    const token = "token" in document.documentElement.dataset ? `-H "Authorization: Bearer $STAGELENS_DASHBOARD_TOKEN" ` : "";
+    const lines = wanted(place).map((which) => `curl -s ${token}'${location.origin}${question(which)}'\n`);
+    app.copied(lines.join(""), `curl command for "${titleOf(place)}" copied`);
+  }
+
+  const EXPORTS = { table, csv, svg, png, link, python, curl };
 })(window.stagelens);

@@ -191,7 +191,9 @@ def _document(context: Context) -> Iterator[str]:
     """Yield the entry document of *context* in the order in which its parts become known."""
     start, end = as_html(frame(context.view, _HERE)).split(_HERE)
     files = {name: assets.url(file) for name, file in _FILES.items()}
-    yield _HEAD.format(token=guard.csrf_token(), zone=escape(browser_zone()), **files) + start
+    # For the commands that `assets/shell_chart.js` copies.
+    auth = " data-token" if context.source.config and context.source.config.token else ""
+    yield _HEAD.format(token=guard.csrf_token(), zone=escape(browser_zone()), auth=auth, **files) + start
     yield from _page(context, {}, end)
     yield "</body></html>"
 
@@ -242,7 +244,7 @@ _FILES = {
     "style": "app.css",
 }
 _HEAD = """<!doctype html>
-<html lang="en" data-zone="{zone}">
+<html lang="en" data-zone="{zone}"{auth}>
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">

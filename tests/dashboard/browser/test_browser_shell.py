@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +15,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, expect
 
+from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
@@ -231,6 +236,38 @@ def test_a_chart_exports_as_picture_and_numbers(visit: Visit, tmp_path: Path) ->
     assert len(exported["PNG"]) > 20_000
     assert b"vision-api \xc2\xb7 Where the time goes, by percentile" in exported["SVG"]
     assert exported["CSV"].startswith(b"percentile,")
+
+
+@pytest.mark.parametrize("token", [None, "a token of this test, long enough"])
+def test_copied_code_reads_the_numbers_of_the_card(
+    browser: Browser, filled: Store, alerts: AlertsReader, token: str | None
+) -> None:
+    """The Python code and the curl command of a chart and of a table run, with the token of the dashboard if it has one."""
+    served = Dashboard(DashboardConfig(port=0, token=token), filled, alerts, clock=NOW.timestamp)
+    served.start()
+    base = f"http://127.0.0.1:{served.address[1]}"
+    context = browser.new_context(viewport=DESKTOP, permissions=["clipboard-read", "clipboard-write"])
+    visit = Visit(context.new_page(), base)
+    page = visit.go("/s/vision-api?from=now-1h" + (f"&token={token}" if token else ""))
+    printed: dict[str, str] = {}
+    for card in ("Breakdown over time", "Slow exemplars"):
+        for kind, command in (("Python", [sys.executable, "-c"]), ("curl", ["sh", "-c"])):
+            page.get_by_role("button", name=f"Export {card}").press("Enter")
+            page.get_by_role("button", name=f"Copy as {kind}").press("Enter")
+            expect(page.locator("#said")).to_have_text(re.compile(f'^{kind} .*"{card}" copied$'))
+            copied = str(page.evaluate("navigator.clipboard.readText()"))
+            assert ("Bearer $STAGELENS_DASHBOARD_TOKEN" in copied) == (token is not None and kind == "curl")
+            environment = os.environ | {"STAGELENS_DASHBOARD_TOKEN": token or ""}
+            ran = subprocess.run([*command, copied], env=environment, capture_output=True, text=True, check=True)
+            printed[f"{card} {kind}"] = ran.stdout
+    context.close()
+    served.stop()
+
+    over, slow = (json.loads(printed[f"{card} curl"]) for card in ("Breakdown over time", "Slow exemplars"))
+    assert over["from"] == slow["from"] == "2026-11-20T11:00:00Z"
+    assert f"[{len(over['rows'])} rows x {len(over['columns'])} columns]" in printed["Breakdown over time Python"]
+    assert slow["rows"][0][0] in printed["Slow exemplars Python"]
+    assert visit.trouble == []
 
 
 def test_menus_and_dialogs_are_readable_in_both_themes(visit: Visit) -> None:
