@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,6 +27,7 @@ from stagelens.dashboard.web.users import add_user
 from stagelens.store import Store
 from tests.dashboard.conftest import ROOT, SLOS
 from tests.dashboard.served_versions import NOW
+from tests.support.certificate_authority import Authorities, Pem
 
 TOKEN = "a token of this test, long enough"  # noqa: S105
 UTC_TIME = "datetime64[us, UTC]"
@@ -264,7 +267,7 @@ def test_the_documented_example_runs(
 
 
 def test_no_dashboard_at_the_address() -> None:
-    """Nothing listens; no address at all; a server that speaks no TLS."""
+    """Nothing listens, or the address has no scheme."""
     with connect("http://127.0.0.1:1") as client:
         unreachable = refusal(client, "names")
     with pytest.raises(ApiError, match=r"http://127\.0\.0\.1:8600"):
@@ -272,15 +275,6 @@ def test_no_dashboard_at_the_address() -> None:
 
     assert unreachable.status is None
     assert "stagelens up" in unreachable.cure
-
-
-def test_tls_errors_name_their_fix(url: str) -> None:
-    """A server without TLS at an https address."""
-    with connect(url.replace("http:", "https:")) as client:
-        refused = refusal(client, "names")
-
-    assert refused.status is None
-    assert "http://" in refused.cure
 
 
 class SignInPage(BaseHTTPRequestHandler):
@@ -302,19 +296,48 @@ class SignInPage(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-def test_a_sign_in_page_is_no_response() -> None:
-    """Neither a redirect to it nor the page itself."""
+@contextmanager
+def sign_in_page(certificate: Pem | None = None) -> Generator[str]:
+    """Serve `SignInPage`, over TLS with a certificate; yields the address."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), SignInPage)
-    threading.Thread(target=server.serve_forever).start()
-    with connect(f"http://127.0.0.1:{server.server_address[1]}") as client:
-        redirected, page = refusal(client, "names"), refusal(client, "services")
+    if certificate:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate.certificate, certificate.key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"{'https' if certificate else 'http'}://127.0.0.1:{server.server_address[1]}"
     server.shutdown()
     server.server_close()
+    thread.join()
+
+
+def test_a_sign_in_page_is_no_response() -> None:
+    """Neither a redirect to it nor the page itself."""
+    with sign_in_page() as address, connect(address) as client:
+        redirected, page = refusal(client, "names"), refusal(client, "services")
 
     assert (redirected.status, page.status) == (302, 200)
     assert "sso.example.com" in redirected.error
     assert "text/html" in page.error
     assert "sign-in" in page.cure
+
+
+def test_tls_errors_name_their_fix(url: str, authority: Authorities, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server without TLS at an https address, and a certificate of an authority that has to be added."""
+    with connect(url.replace("http:", "https:")) as client:
+        plain = refusal(client, "names")
+    private = authority("private CA")
+    with sign_in_page(private.sign("dashboard")) as address:
+        with connect(address) as client:
+            untrusted = refusal(client, "names")
+        monkeypatch.setenv("SSL_CERT_FILE", str(private.file))
+        with connect(address) as client:
+            trusted = refusal(client, "names")
+
+    assert (plain.status, untrusted.status, trusted.status) == (None, None, 302)
+    assert plain.cure == f"try {url}"
+    assert "SSL_CERT_FILE" in untrusted.cure
 
 
 @pytest.mark.parametrize("missing", ["httpx", "pandas"])
