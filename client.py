@@ -428,10 +428,12 @@ class Client:
         url = f"{self.url}/api/v1/{path}"
         try:
             response = self._http.request(method, url, **content)
-        except (httpx.TransportError, httpx.InvalidURL) as error:
+        except (httpx.RequestError, httpx.InvalidURL) as error:
             raise self._unreachable(url, error) from error
-        is_json = response.headers.get("Content-Type", "").startswith("application/json")
-        answer = response.json() if is_json else None
+        try:
+            answer = response.json()
+        except ValueError:
+            answer = None
         if response.is_success and isinstance(answer, dict):
             return answer
         raise _refusal(url, response, answer)
