@@ -108,6 +108,9 @@ def _explained(command: Callable[[], int], extra: str = "server") -> int:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] in ("", "stagelens"):
             raise
+        from .cli.rerun import rerun_with  # noqa: PLC0415
+
+        rerun_with(extra, sys.argv[1:])
         fix = f'pip install "stagelens[{extra}]"'
         print(
             f"stagelens: this command needs the {extra} extra ({error.name} is not installed).\n    {fix}",

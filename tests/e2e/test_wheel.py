@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import subprocess
 import sys
 import sysconfig
+import urllib.request
 import venv
 import zipfile
 from pathlib import Path
 
 import pytest
 
+from tests.support.process_output import Printing
+
 pytestmark = pytest.mark.stacks
 
 ROOT = Path(__file__).parent.parent.parent
+MAX_BYTES = 2_000_000
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +51,34 @@ def test_the_wheel_contains_only_the_package(wheel: Path) -> None:
     assert {f"stagelens/{path.relative_to(ROOT)}" for path in data} <= set(names)
     hooks = {f"stagelens/{path.relative_to(ROOT)}" for path in ROOT.glob("instrumentors/**/sitecustomize.py")}
     assert {"stagelens/py.typed", *hooks} <= set(names)
+
+
+def test_the_wheel_is_small(wheel: Path) -> None:
+    """It is part of the images of services."""
+    assert wheel.stat().st_size < MAX_BYTES
+
+
+@pytest.mark.parametrize(
+    "command", [["uv", "tool", "run", "--from"], ["pipx", "run", "--no-cache", "--spec"]], ids=["uvx", "pipx"]
+)
+def test_a_fresh_machine_runs_the_wheel_without_installing_it(wheel: Path, tmp_path: Path, command: list[str]) -> None:
+    """`uvx stagelens up` and `pipx run stagelens up` bring what the server needs."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("STAGELENS_", "PYTHON"))}
+    environment |= {"PATH": os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])}
+    environment |= {"PIPX_HOME": str(tmp_path / "pipx"), "STAGELENS_DATABASE": f"sqlite:///{tmp_path / 'own.db'}"}
+    environment |= {
+        "STAGELENS_COLLECTOR_PORT": "0",
+        "STAGELENS_COLLECTOR_GRPC_PORT": "0",
+        "STAGELENS_DASHBOARD_PORT": "0",
+    }
+    up = Printing([*command, wheel, "stagelens", "up"], env=environment, cwd=tmp_path, start_new_session=True)
+    try:
+        address = up.wait_for(r"dashboard +(http://\S+)", seconds=240)[1]
+        with urllib.request.urlopen(f"{address}/api/v1/names") as response:
+            assert json.load(response) == {"services": []}
+    finally:
+        os.killpg(up.process.pid, signal.SIGKILL)
+        up.process.wait()
 
 
 def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
