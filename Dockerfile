@@ -42,7 +42,9 @@ RUN python -m venv --without-pip /opt/stagelens \
     && pip --python /opt/stagelens/bin/python install --no-cache-dir --constraint /src/constraints.txt \
        "$(ls /wheels/stagelens-*.whl)[server,postgres,clickhouse]" \
     && find /opt/stagelens/lib/python3*/site-packages/numpy /opt/stagelens/lib/python3*/site-packages/pandas \
-       -type d -name tests -prune -exec rm -r {} +
+       -type d -name tests -prune -exec rm -r {} + \
+    && find /opt/stagelens/lib/python3*/site-packages/dash /opt/stagelens/lib/python3*/site-packages/plotly \
+       -type f \( -name '*.js' -o -name '*.map' \) -delete
 # Bill of materials: docker run --rm --entrypoint cat stagelens /opt/stagelens/sbom.cdx.json
 ARG CYCLONEDX_VERSION=7.5.0
 RUN python -m venv /opt/sbom \

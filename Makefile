@@ -135,6 +135,12 @@ build: $(VENV)/dev-$(INSTALL) ## sdist and wheel into dist/
 	rm -rf build dist
 	$(BIN)/python -m build --outdir dist .
 
+CYCLONEDX := 7.5.0
+.PHONY: sbom
+sbom: $(VENV)/bin/python ## write what the server image holds as a bill of materials (CycloneDX) into build/sbom.cdx.json
+	@mkdir -p build && $(BIN)/python -m venv $(VENV)/cyclonedx && $(VENV)/cyclonedx/bin/pip install --quiet cyclonedx-bom==$(CYCLONEDX)
+	$(VENV)/cyclonedx/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-file build/sbom.cdx.json docker/constraints.txt
+
 clean: ## remove what these commands made
 	rm -rf $(VENV) build dist artifacts stagelens.egg-info .pytest_cache .ruff_cache .hypothesis
 

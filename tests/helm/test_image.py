@@ -64,12 +64,17 @@ def run_stage(stage: str, root: Path) -> None:
     """Do what a build of *stage* does, with *root* for its file system, and this Python."""
 
     def here(text: str) -> str:
-        return re.sub(r"(?<![\w.])/(src|wheels|autoinstrumentation)\b", rf"{root}/\1", text)
+        return re.sub(r"(?<![\w.])/(src|wheels|autoinstrumentation|opt)\b", rf"{root}/\1", text)
 
+    pip = f"{shlex.quote(sys.executable)} -m pip --quiet "
+    arguments: dict[str, str] = {}
     for word, rest in steps(stage):
         if word == "RUN":
-            command = here(rest).replace("pip ", f"{shlex.quote(sys.executable)} -m pip --quiet ", 1)
-            subprocess.run(["bash", "-euc", command], cwd=root / "src", check=True)
+            command = re.sub(r"(?<![\w/-])pip ", pip, here(rest), count=1)
+            subprocess.run(["bash", "-euc", command], cwd=root / "src", env=os.environ | arguments, check=True)
+        elif word == "ARG":
+            name, _, value = rest.partition("=")
+            arguments[name] = value
         elif word == "COPY" and not rest.startswith("--from"):
             *sources, target = rest.split()
             for name in CONTEXT if sources == ["."] else sources:
