@@ -107,7 +107,10 @@ def available_cpus() -> float:
     """Return the number of CPUs this process may use, from its affinity and the quota of its container."""
     affinity = getattr(os, "sched_getaffinity", None)
     mine = len(affinity(0)) if affinity is not None else os.cpu_count() or 1
-    quota, _, period = _read_cgroup("cpu.max").partition(" ")
+    quota, _, period = _read_cpu_group("cpu.max").partition(" ")
+    if not quota:
+        quota, period = _read_cpu_group("cpu.cfs_quota_us").strip(), _read_cpu_group("cpu.cfs_period_us")
+    # Without a limit the quota is `max`, or -1 in version 1.
     if not quota.isdigit():
         return mine
     return min(mine, int(quota) / int(period))
@@ -126,7 +129,7 @@ def _host_times() -> tuple[int, int]:
 
 def _throttled_periods() -> tuple[int, int]:
     """Return the number of scheduler periods in which the container was throttled, and the number of all periods."""
-    values = dict(line.split(" ", 1) for line in _read_cgroup("cpu.stat").splitlines())
+    values = dict(line.split(" ", 1) for line in _read_cpu_group("cpu.stat").splitlines())
     return int(values.get("nr_throttled", 0)), int(values.get("nr_periods", 0))
 
 
@@ -138,11 +141,23 @@ def _process_size() -> Iterator[Reading]:
         yield Reading(THREADS, int(words[_THREADS]))
 
 
-def _read_cgroup(name: str) -> str:
-    """Return the content of file *name* of the process's control group; "" without one (version 2 only)."""
-    own = next((line[3:] for line in _read_file("/proc/self/cgroup").splitlines() if line.startswith("0::")), "/")
-    # Even in a container that sees the cgroup names of its host, its own group is mounted at the top.
-    return _read_file(f"{_CGROUPS}{own}/{name}") or _read_file(f"{_CGROUPS}/{name}")
+def _read_cpu_group(name: str) -> str:
+    """Return the content of file *name* of the control group that limits the CPU time of this process; "" without one."""
+    return next(filter(None, (_read_file(f"{folder}/{name}") for folder in _cpu_groups())), "")
+
+
+def _cpu_groups() -> Iterator[str]:
+    """Yield the folders in which the group may be, in version 2 and in version 1 (https://docs.kernel.org/admin-guide/cgroup-v1/).
+
+    Even in a container that sees the group names of its host, its own group is mounted at the top.
+    """
+    for line in _read_file("/proc/self/cgroup").splitlines():
+        _, controllers, own = [*line.split(":", 2), "", ""][:3]
+        if not controllers:
+            yield f"{_CGROUPS}{own}"
+        elif "cpu" in controllers.split(","):
+            yield from (f"{_CGROUPS}/{controllers}{own}", f"{_CGROUPS}/cpu{own}")
+    yield from (_CGROUPS, f"{_CGROUPS}/cpu")
 
 
 def _read_file(path: str) -> str:

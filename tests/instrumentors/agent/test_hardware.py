@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
+import subprocess
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -118,6 +122,66 @@ def test_a_container_reports_its_cpu_limit_and_throttling(files: dict[str, str])
     assert found[HOST_CPU] == 0.8
     assert found[THREADS] == 20
     assert available_cpus() == min(1.5, available_cpus())
+
+
+@pytest.mark.parametrize("folder", ["/sys/fs/cgroup/cpu,cpuacct/pod", "/sys/fs/cgroup/cpu/pod", "/sys/fs/cgroup/cpu"])
+def test_a_container_of_cgroup_version_1_reports_them_too(files: dict[str, str], folder: str) -> None:
+    """In the folder of the controller, under its own name or that of the host's mount, or at the top."""
+    files.clear()
+    files["/proc/self/cgroup"] = "4:memory:/pod\n1:cpu,cpuacct:/pod\n0::/\n"
+    files[f"{folder}/cpu.cfs_quota_us"], files[f"{folder}/cpu.cfs_period_us"] = "50000\n", "100000\n"
+    files[f"{folder}/cpu.stat"] = "nr_periods 100\nnr_throttled 10\nthrottled_time 5\n"
+    source = ProcessMetrics()
+    files[f"{folder}/cpu.stat"] = "nr_periods 120\nnr_throttled 15\nthrottled_time 9\n"
+
+    assert readings_of(source)[THROTTLED] == 0.25
+    assert available_cpus() == 0.5
+    files[f"{folder}/cpu.cfs_quota_us"] = "-1\n"
+    assert available_cpus() >= 1
+
+
+@pytest.fixture
+def limited_group() -> Iterator[Path]:
+    """A control group of the kernel whose processes get a fifth of a CPU."""
+    name = f"stagelens-test-{os.getpid()}"
+    version_1 = Path("/sys/fs/cgroup/cpu")
+    group = (version_1 if version_1.is_dir() else Path("/sys/fs/cgroup")) / name
+    try:
+        group.mkdir()
+        if version_1.is_dir():
+            (group / "cpu.cfs_period_us").write_text("50000")
+            (group / "cpu.cfs_quota_us").write_text("10000")
+        else:
+            (group / "cpu.max").write_text("10000 50000")
+    except OSError as error:
+        if group.is_dir():
+            group.rmdir()
+        pytest.skip(f"control groups cannot be created: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_the_kernel_throttles_a_container_and_its_agent_says_so(limited_group: Path) -> None:
+    """A process that wants a whole CPU and may use a fifth."""
+    program = """
+from stagelens.instrumentors.agent.hardware import ProcessMetrics, available_cpus
+import time
+open(GROUP + "/cgroup.procs", "w").write("0")
+source, end = ProcessMetrics(), time.process_time() + 0.3
+while time.process_time() < end:
+    pass
+print({each.measure.key: each.value for each in source.take()} | {"cpus": available_cpus()})
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program.replace("GROUP", repr(str(limited_group)))],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = ast.literal_eval(ran.stdout)
+
+    assert found["cpus"] == pytest.approx(0.2)
+    assert found[THROTTLED.key] > 0
 
 
 def test_machine_utilization_is_at_most_one(files: dict[str, str]) -> None:
