@@ -1,7 +1,6 @@
 """Chart of an incident as PNG with trend, onset and alert threshold, and the signed URL of the chart.
 
-Pillow draws the chart with its built-in font, so the server needs no browser and no fonts; the font covers little beyond ASCII.
-Equal findings give equal images.
+Pillow draws the chart, see `drawing`, so the server needs no browser and no fonts. Equal findings give equal images.
 
 The URL ends with a signature of the incident's id under a key in the database. The sender creates the URL, and every dashboard
 on the same database verifies it. The signature gives access to the current chart of that incident only.
@@ -11,23 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import io
 import logging
 import math
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
 from urllib.parse import quote, urlsplit
 
-from PIL import Image, ImageColor, ImageDraw, ImageFont
-from PIL.Image import Dither, Quantize, Resampling
+from PIL import Image, ImageColor, ImageDraw
+from PIL.Image import Resampling
 from sqlalchemy import Connection, insert, select
 
 from .. import formatting
 from ..formatting import line
 from ..schema import keys
+from .drawing import GRID, INK, MUTED, SHARP, SURFACE, draw_text, encode_png, text_width
 from .message import Finding, Message, Trend
 from .message_text import regression_subject
 
@@ -39,19 +37,15 @@ _MOST_LEVELS, _MOST_MOMENTS = 4, 7
 # Steps of the time axis below a day; longer steps are whole days. [minutes]
 _CLOCK_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 180, 360, 720)
 log = logging.getLogger(__name__)
-# Size as displayed. The image has twice as many pixels for high-density screens; lines are drawn at a higher resolution and
-# scaled down, because Pillow does not antialias them.
+# Size as displayed. Lines are drawn at a higher resolution and scaled down, because Pillow does not antialias them.
 WIDTH, HEIGHT = 600, 212
-_SHARP, _FINE = 2, 4
+_FINE = 4
 _BOX = (66.0, 66.0, 496.0, 178.0)
 _MARGIN, _ROW = 14.0, 18.0
-# Number of colours of an 8-bit PNG, which has a third of the size of a true-colour one. [count]
-_COLOURS = 256
-# Colours of the dashboard's light theme (assets/tokens.css).
-_SURFACE, _GRID, _INK, _MUTED, _CALM = "#ffffff", "#ecedf0", "#16181d", "#59606c", "#8b919d"
+_CALM = "#8b919d"
 # Font sizes: Slack and phones show the chart at about half its width. [units]
 _LARGE, _USUAL = 19, 15
-_SMALL = (_USUAL, _MUTED)
+_SMALL = (_USUAL, MUTED)
 _TROUBLE = {"page": "#c9252d", "ticket": "#a85b00"}
 _MAX_VERSION_CHARS = 24
 
@@ -182,7 +176,7 @@ def draw_chart(finding: Finding) -> bytes | None:
     if trend is None or trend.highest is None:
         return None
     try:
-        return _png(_draw_image(finding, trend, trend.highest))
+        return encode_png(_draw_image(finding, trend, trend.highest))
     except Exception:  # the page is sent without a chart
         log.exception("alerts: %s: the chart cannot be drawn; messages are sent without it", finding.name)
         return None
@@ -198,7 +192,7 @@ def _draw_image(finding: Finding, trend: Trend, highest: float) -> Image.Image:
     _draw_onset(
         ImageDraw.Draw(shapes), scale, finding.since, (last_at, last), colour if last_at >= finding.since else _CALM
     )
-    image = shapes.resize((WIDTH * _SHARP, HEIGHT * _SHARP), Resampling.BOX)
+    image = shapes.resize((WIDTH * SHARP, HEIGHT * SHARP), Resampling.BOX)
     _write_axes(ImageDraw.Draw(image), scale, finding)
     _write_limit_and_last(ImageDraw.Draw(image), scale, finding, limit, (last_at, last))
     return image
@@ -213,7 +207,7 @@ def _reference_line(finding: Finding) -> _ReferenceLine:
 
 def _draw_shapes(trend: Trend, scale: ChartScale, limit: _ReferenceLine, colour: str) -> Image.Image:
     """Draw trend, grid and reference line in *colour*, without text."""
-    image = Image.new("RGB", (WIDTH * _FINE, HEIGHT * _FINE), _SURFACE)
+    image = Image.new("RGB", (WIDTH * _FINE, HEIGHT * _FINE), SURFACE)
     pen = ImageDraw.Draw(image)
     left, _, right, bottom = _BOX
     runs = [[(scale.x(at), scale.y(value)) for at, value in run] for run in _runs(trend)]
@@ -221,10 +215,10 @@ def _draw_shapes(trend: Trend, scale: ChartScale, limit: _ReferenceLine, colour:
         pen.polygon(_to_fine([(run[0][0], bottom), *run, (run[-1][0], bottom)]), fill=_tint(colour))
     for level in scale.levels():
         y = scale.y(level)
-        pen.line(_to_fine([(left, y), (right, y)]), fill=_GRID if level else _CALM, width=_FINE)
+        pen.line(_to_fine([(left, y), (right, y)]), fill=GRID if level else _CALM, width=_FINE)
     y = scale.y(limit.value)
     for dash in range(int(left), int(right), 8):
-        pen.line(_to_fine([(dash, y), (min(dash + 5.0, right), y)]), fill=_MUTED, width=_FINE)
+        pen.line(_to_fine([(dash, y), (min(dash + 5.0, right), y)]), fill=MUTED, width=_FINE)
     for run in runs:
         pen.line(_to_fine(run), fill=colour, width=5 * _FINE // 2, joint="curve")
         for end in (run[0], run[-1]):
@@ -236,27 +230,27 @@ def _draw_onset(pen: ImageDraw.ImageDraw, scale: ChartScale, since: float, last:
     """Draw a vertical line at the onset and a dot at the current value."""
     if scale.start <= since:
         x = scale.x(since)
-        pen.line(_to_fine([(x, _BOX[1] - 8), (x, _BOX[3])]), fill=_INK, width=_FINE)
+        pen.line(_to_fine([(x, _BOX[1] - 8), (x, _BOX[3])]), fill=INK, width=_FINE)
     end = (scale.x(last[0]), scale.y(last[1]))
-    _draw_dot(pen, end, 6.0, _SURFACE)
+    _draw_dot(pen, end, 6.0, SURFACE)
     _draw_dot(pen, end, 4.5, colour)
 
 
 def _write_axes(pen: ImageDraw.ImageDraw, scale: ChartScale, finding: Finding) -> None:
     left, top, right, bottom = _BOX
     name, unit = _chart_title(finding)
-    _draw_text(pen, (_MARGIN, 23), name, (_LARGE, _INK))
-    _draw_text(pen, (_MARGIN + _font(_LARGE).getlength(name) / _SHARP + 10, 24), unit, _SMALL)
+    draw_text(pen, (_MARGIN, 23), name, (_LARGE, INK), "lm")
+    draw_text(pen, (_MARGIN + text_width(name, _LARGE) + 10, 24), unit, _SMALL, "lm")
     for level in scale.levels():
-        _draw_text(pen, (left - 8, scale.y(level)), _level_label(level, scale, finding), _SMALL, "rm")
+        draw_text(pen, (left - 8, scale.y(level)), _level_label(level, scale, finding), _SMALL, "rm")
     for at, label in scale.moments():
-        _draw_text(pen, (scale.x(at), bottom + _ROW), label, _SMALL, "mm")
-    _draw_text(pen, (WIDTH - _MARGIN, bottom + _ROW), "UTC", _SMALL, "rm")
+        draw_text(pen, (scale.x(at), bottom + _ROW), label, _SMALL, "mm")
+    draw_text(pen, (WIDTH - _MARGIN, bottom + _ROW), "UTC", _SMALL, "rm")
     if scale.start <= finding.since:
         label = _onset_label(finding, scale)
-        half = _font(_USUAL).getlength(label) / _SHARP / 2
+        half = text_width(label, _USUAL) / 2
         x = min(max(scale.x(finding.since), left + half), right - half)
-        _draw_text(pen, (x, top - _ROW), label, (_USUAL, _INK), "mm")
+        draw_text(pen, (x, top - _ROW), label, (_USUAL, INK), "mm")
 
 
 def _write_limit_and_last(
@@ -267,11 +261,11 @@ def _write_limit_and_last(
     is_over = last[1] >= limit.value
     first = min(scale.y(limit.value), bottom - _ROW) if is_over else scale.y(limit.value) - _ROW
     for number, text in enumerate(limit.name):
-        _draw_text(pen, (x, first + _ROW * number), text, _SMALL)
+        draw_text(pen, (x, first + _ROW * number), text, _SMALL, "lm")
     y = min(scale.y(last[1]), first - _ROW - 2) if is_over else max(scale.y(last[1]), first + 2 * _ROW + 2)
-    colour = _TROUBLE[finding.severity] if last[0] >= finding.since else _MUTED
-    _draw_text(
-        pen, (x, y), formatting.times(last[1]) if finding.burn else formatting.latency(last[1]), (_LARGE, colour)
+    colour = _TROUBLE[finding.severity] if last[0] >= finding.since else MUTED
+    draw_text(
+        pen, (x, y), formatting.times(last[1]) if finding.burn else formatting.latency(last[1]), (_LARGE, colour), "lm"
     )
 
 
@@ -316,27 +310,9 @@ def _draw_dot(pen: ImageDraw.ImageDraw, at: _Point, radius: float, colour: str) 
     pen.ellipse((x - size, y - size, x + size, y + size), fill=colour)
 
 
-def _draw_text(pen: ImageDraw.ImageDraw, at: _Point, text: str, style: tuple[int, str], anchor: str = "lm") -> None:
-    """Write *text* with font size and colour *style* at *at*, aligned by Pillow's *anchor*."""
-    plain = text.translate({ord(formatting.TIMES): "x", ord("µ"): "u"})
-    size, colour = style
-    pen.text((at[0] * _SHARP, at[1] * _SHARP), plain, fill=colour, font=_font(size), anchor=anchor)
-
-
-@cache
-def _font(size: int) -> ImageFont.FreeTypeFont | ImageFont.ImageFont:
-    return ImageFont.load_default(size * _SHARP)
-
-
 def _to_fine(points: list[_Point]) -> list[_Point]:
     return [(x * _FINE, y * _FINE) for x, y in points]
 
 
 def _tint(colour: str) -> tuple[int, ...]:
     return tuple(round(255 - 0.12 * (255 - part)) for part in ImageColor.getrgb(colour)[:3])
-
-
-def _png(image: Image.Image) -> bytes:
-    file = io.BytesIO()
-    image.quantize(_COLOURS, Quantize.MEDIANCUT, dither=Dither.NONE).save(file, "PNG", optimize=True)
-    return file.getvalue()
