@@ -10,7 +10,6 @@ from datetime import datetime, timedelta
 from typing import NoReturn
 
 from ..alerts.delivery import chart
-from ..alerts.delivery import chart as chart_address
 from ..alerts.incidents import lifecycle, silences
 from ..alerts.incidents.journal import IncidentError, acknowledge
 from ..alerts.incidents.notification_rules import group_lead
@@ -71,11 +70,17 @@ class IncidentActions:
         """Return earlier incidents like *about*, see `AlertsReader.similar`."""
         return self._reader.similar(about)
 
-    def chart(self, name: str, signature: str) -> bytes | None:
+    def signed_chart(self, name: str, signature: str) -> bytes | None:
         """Return the chart of the incident *name* as PNG; None for an invalid signature or without data."""
         with self._store.engine.connect() as connection:
-            if not chart_address.is_chart_signature(connection, name, signature):
-                return None
+            is_valid = chart.is_chart_signature(connection, name, signature)
+        return self.chart(name) if is_valid else None
+
+    def chart(self, name: str) -> bytes | None:
+        """Return the chart of the incident *name* as PNG; None for an unknown incident or without data."""
+        if self.incident(name) is None:
+            return None
+        with self._store.engine.connect() as connection:
             found = lifecycle.get_incident(connection, name)
         return None if found is None else chart.draw_chart(found.finding)
 

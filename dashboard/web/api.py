@@ -40,6 +40,7 @@ from .api_formats import (
     with_json_errors,
 )
 from .api_queries import QUERIES, Arguments
+from .preview_image import preview_of, preview_png
 from .routing import context_of, page_of, page_state
 
 _SERVER, _INTERNAL = 2, 1
@@ -148,9 +149,11 @@ def _tag(context: Context) -> str:
 
 def _exported(context: Context, given: Arguments) -> Response:
     form = given.get("format", "json")
-    if form not in ("json", "csv"):
+    if form not in ("json", "csv", "png"):
         msg = f"format is {form!r}"
-        raise BadRequestError(msg, key="format", fix="json or csv")
+        raise BadRequestError(msg, key="format", fix="json, csv or png")
+    if form == "png":
+        return _image(context, given)
     page = page_of(context)
     if page is None:
         msg = f"{context.view.path} is not a page"
@@ -164,6 +167,17 @@ def _exported(context: Context, given: Arguments) -> Response:
         msg = "CSV needs one table, and this view has several"
         raise BadRequestError(msg, key="chart", fix=f"add chart= or table=: {_available_exports(found)}")
     return json_response(_view_json(context, page, found))
+
+
+def _image(context: Context, given: Arguments) -> Response:
+    if given.get("chart") or given.get("table"):
+        msg = "format is png, which is an image of the page"
+        raise BadRequestError(msg, key="format", fix="omit chart and table, or use json or csv")
+    found = preview_of(context)
+    if found is None:
+        msg = f"there is no image of {context.view.path}"
+        raise BadRequestError(msg, key="path", fix="the path of a page, such as /s/vision-api", status=NOT_FOUND)
+    return Response(preview_png(found), mimetype="image/png")
 
 
 def _view_json(context: Context, page: Page, found: PageData) -> dict[str, Any]:

@@ -57,7 +57,7 @@ PAGES: dict[str, Callable[[Context], Page]] = {
     "traces": traces.render,
 }
 # Pages about the whole installation.
-_OF_ADMINS = ("audit", "collectors", "settings")
+OF_ADMINS = ("audit", "collectors", "settings")
 SERVICE_PAGES: dict[str, Callable[[Context], Page]] = {
     "": service.render,
     "advice": advice.render,
@@ -168,7 +168,7 @@ def page_status(context: Context) -> int:
 
 
 def _renderer(context: Context) -> Callable[[Context], Page] | None:
-    if context.view.parts[:1] and context.view.parts[0] in _OF_ADMINS:
+    if context.view.parts[:1] and context.view.parts[0] in OF_ADMINS:
         context.source.access.require_admin()
     match context.view.parts:
         case ("slo", name):

@@ -152,7 +152,7 @@ def add_chart_route(server: Flask, actions: IncidentActions) -> None:
     """Add the incident chart to *server*; the response is 404 for an invalid signature or without data."""
 
     def chart(incident: str, signature: str) -> Response:
-        png = actions.chart(incident, signature)
+        png = actions.signed_chart(incident, signature)
         if png is None:
             return Response("not found", 404, mimetype="text/plain", headers={"Cache-Control": "no-store"})
         headers = {
