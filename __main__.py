@@ -77,7 +77,7 @@ def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
         return _alerts
     # The words after `run` are another command line, which argparse must not parse.
     readers = {"run": _run, "check": _check, "import": _import, "compare": _compare, "export": _export}
-    readers |= {"doctor": _doctor, "bench": _bench, "mcp": _mcp}
+    readers |= {"doctor": _doctor, "bench": _bench, "mcp": _mcp, "snapshot": _snapshot}
     return readers.get(words[0]) if words else None
 
 
@@ -176,6 +176,12 @@ def _mcp(words: list[str]) -> int:
     from .cli import mcp_server  # noqa: PLC0415
 
     return mcp_server.main(words)
+
+
+def _snapshot(words: list[str]) -> int:
+    from .cli import snapshot  # noqa: PLC0415
+
+    return snapshot.main(words, os.environ)
 
 
 def _check_collector(environment: Mapping[str, str]) -> int:
