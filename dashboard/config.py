@@ -51,6 +51,7 @@ class DashboardConfig(Settings):
         access: Access file, see `access.AccessRules`; None gives every reader all rights.
         prices: Price file, see `costs.Costs`; None without one.
         tracer: Address of a trace in another tracing backend, with the placeholder `{trace_id}`.
+        url: Base URL of the dashboard for link previews; "" if not set.
     """
 
     host: str = Field(default="127.0.0.1", validation_alias="STAGELENS_DASHBOARD_HOST")
@@ -75,6 +76,7 @@ class DashboardConfig(Settings):
     tracer: Annotated[str, AfterValidator(_trace_address)] | None = Field(
         default=None, validation_alias="STAGELENS_TRACER_URL", examples=["https://jaeger.example/trace/{trace_id}"]
     )
+    url: str = Field(default="", validation_alias="STAGELENS_DASHBOARD_URL")
 
     @model_validator(mode="after")
     def _check_access(self) -> Self:

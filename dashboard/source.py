@@ -16,7 +16,7 @@ import pandas as pd
 
 from ..alerts.evaluation.slo_status import SloStatus
 from ..alerts.objectives.slo import Slo
-from ..alerts.objectives.slo_file import LiveSloFile
+from ..alerts.objectives.slo_file import Definitions, LiveSloFile
 from ..alerts.reader import Incident
 from ..alerts.regression.record import AlertRecord, read_record
 from ..analysis.costs import Costs
@@ -268,18 +268,22 @@ class Source:
 
     def signing_secrets(self, kind: str) -> list[str]:
         """Return the signing secrets of the channels of *kind*, such as `slack`, from the SLO file."""
-        file = self.slo_file
-        if file is not None:
-            file.refresh(self.now())
-        known = file.current.channels if file is not None and file.current is not None else ()
+        found = self.definitions()
+        known = found.channels if found else ()
         return [each.signing_secret for each in known if each.kind == kind and each.signing_secret]
 
     def labels(self) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of each service, such as its team, from the SLO file."""
+        found = self.definitions()
+        return found.labels if found else {}
+
+    def definitions(self) -> Definitions | None:
+        """Return the current content of the SLO file; None without a valid one."""
         file = self.slo_file
-        if file is not None:
-            file.refresh(self.now())
-        return file.current.labels if file is not None and file.current is not None else {}
+        if file is None:
+            return None
+        file.refresh(self.now())
+        return file.current
 
     @property
     def slo_file(self) -> LiveSloFile | None:

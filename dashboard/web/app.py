@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from html import escape
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import quote
 
@@ -31,6 +32,7 @@ from . import api, assets, guard, report, signed_endpoints, write_api, wsgi_fron
 from .audit_log import AuditLog
 from .auth import RevokedSessions
 from .compression import compress_responses
+from .previews import PreviewLinks
 from .routing import (
     add_figure_routes,
     browser_zone,
@@ -129,13 +131,14 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     wsgi_front.add_health_routes(server, source)
     assets.add_asset_route(server)
     api.add_api_routes(server, own)
-    add_page_routes(server, own)
+    links = PreviewLinks(source, guard.dashboard_url)
+    add_page_routes(server, own, links)
     add_figure_routes(server, own)
     report.add_report_route(server, own)
     write_api.add_event_routes(server, own)
     write_api.add_incident_routes(server, own)
     signed_endpoints.add_hook_routes(server, source, access, audit_log)
-    signed_endpoints.add_chart_route(server, source.incident_actions)
+    signed_endpoints.add_image_routes(server, source.incident_actions, links)
     api.add_trace_route(server, own)
     compress_responses(server)
     audit_log.add_to(server)
@@ -143,12 +146,14 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     return server
 
 
-def add_page_routes(server: Flask, source: Source) -> None:
+def add_page_routes(server: Flask, source: Source, links: PreviewLinks) -> None:
     """Add the pages to *server*: their documents, and their parts: `GET /parts?path=/s/x&<its query>`."""
 
     def document(path: str = "") -> Response:  # noqa: ARG001 - the undecoded path counts
         context = context_of(view_of(source, _path(), request.query_string.decode(errors="replace")), source)
-        return _streamed(_document(context), page_status(context))
+        status = page_status(context)
+        tags = links.tags(context) if status == HTTPStatus.OK else ""
+        return _streamed(_document(context, tags), status)
 
     def parts() -> Response:
         view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
@@ -187,13 +192,13 @@ def _seen() -> dict[str, Any]:
 _HERE = "\0"
 
 
-def _document(context: Context) -> Iterator[str]:
-    """Yield the entry document of *context* in the order in which its parts become known."""
+def _document(context: Context, tags: str) -> Iterator[str]:
+    """Yield the entry document of *context*, with *tags* in its head, in the order in which its parts become known."""
     start, end = as_html(frame(context.view, _HERE)).split(_HERE)
     files = {name: assets.url(file) for name, file in _FILES.items()}
     # For the commands that `assets/shell_chart.js` copies.
     auth = " data-token" if context.source.config and context.source.config.token else ""
-    yield _HEAD.format(token=guard.csrf_token(), zone=escape(browser_zone()), auth=auth, **files) + start
+    yield _HEAD.format(token=guard.csrf_token(), zone=escape(browser_zone()), auth=auth, tags=tags, **files) + start
     yield from _page(context, {}, end)
     yield "</body></html>"
 
@@ -250,6 +255,7 @@ _HEAD = """<!doctype html>
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="stagelens-proof" content="{token}">
 <title>Stagelens</title>
+{tags}
 <link rel="stylesheet" href="{style}">
 <link rel="preload" href="{font}" as="font" type="font/woff2" crossorigin>
 <script src="{boot}"></script>

@@ -1,7 +1,8 @@
-"""Endpoints with signed requests instead of sign-in: Slack and PagerDuty buttons, and incident charts.
+"""Endpoints with signed requests instead of sign-in: Slack and PagerDuty buttons, incident charts and preview images.
 
     POST /hooks/slack, /hooks/pagerduty           signed with the secret in the SLO file
     GET  /charts/<incident>/<signature>.png       signed by this dashboard (`alerts.delivery.chart`)
+    GET  /previews/<signature>.png                signed by this dashboard (`previews`)
 
 Clients of these endpoints have no account in the dashboard.
 """
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from threading import Thread
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from flask import Flask, Response, request
 
@@ -36,8 +37,12 @@ from ..incident_actions import IncidentActions
 from ..source import Source
 from .audit_log import AuditLog
 
-CHART_ENDPOINT = "chart of an incident"
-# Cache time of a chart; short, because an open incident changes. [seconds]
+if TYPE_CHECKING:
+    from .previews import PreviewLinks
+
+PREVIEW_PATH = "/previews"
+IMAGE_ENDPOINTS = CHART_ENDPOINT, PREVIEW_ENDPOINT = "chart of an incident", "preview of a view"
+# Cache time of an image; short, because an open incident changes. [seconds]
 _CACHE_SECONDS = 60
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 # Maximum body size; a Slack payload includes the message of the button.
@@ -148,11 +153,17 @@ def _text_response(text: str, status: int) -> Response:
     return Response(text, status, mimetype="text/plain")
 
 
-def add_chart_route(server: Flask, actions: IncidentActions) -> None:
-    """Add the incident chart to *server*; the response is 404 for an invalid signature or without data."""
+def add_image_routes(server: Flask, actions: IncidentActions, links: PreviewLinks) -> None:
+    """Add incident charts and preview images to *server*; the response is 404 for an invalid signature or without data."""
 
     def chart(incident: str, signature: str) -> Response:
-        png = actions.signed_chart(incident, signature)
+        return image(actions.signed_chart(incident, signature))
+
+    def preview(signature: str) -> Response:
+        given = request.args
+        return image(links.image(signature, given.get("path", ""), given.get("until", ""), given.getlist("env")))
+
+    def image(png: bytes | None) -> Response:
         if png is None:
             return Response("not found", 404, mimetype="text/plain", headers={"Cache-Control": "no-store"})
         headers = {
@@ -162,3 +173,4 @@ def add_chart_route(server: Flask, actions: IncidentActions) -> None:
         return Response(png, mimetype="image/png", headers=headers)
 
     server.add_url_rule(f"{CHART_PATH}/<incident>/<signature>.png", CHART_ENDPOINT, chart)
+    server.add_url_rule(f"{PREVIEW_PATH}/<signature>.png", PREVIEW_ENDPOINT, preview)

@@ -55,7 +55,7 @@ WALKED = {
 # Routes without data of an environment: files, probes, sign-in, refusals, and actions, which have tests of their own.
 WITHOUT_DATA = re.compile(
     r"/(assets|livez|readyz|healthz|signin|signout"
-    r"|hooks/|charts/|api/<path|api/v1/(events|incidents|silences))"
+    r"|hooks/|charts/|previews/|api/<path|api/v1/(events|incidents|silences))"
 )
 
 

@@ -1,0 +1,140 @@
+"""Link previews: tags in the head of a page, and signed URLs of preview images.
+
+    GET /previews/<signature>.png?path=<address with a fixed window>&until=<Unix seconds>[&env=<environment>...]
+
+The signature is an HMAC of the parameters with a key in the database, so every dashboard on the database accepts it. It gives
+access to the image of one view until it expires, with the environments that the signer may see. URLs exist only on https.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from html import escape
+from threading import Lock
+from urllib.parse import urlencode
+
+from sqlalchemy import insert, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from ...alerts.schema import keys
+from ...core.errors import StoreError
+from ..access import Grant, ReaderAccess
+from ..pages.page import Context
+from ..source import Source
+from ..view import View, parse
+from .preview_image import HEIGHT, WIDTH, preview_of, preview_png, view_title, view_window
+from .routing import OF_ADMINS, context_of
+from .signed_endpoints import PREVIEW_PATH
+
+_KEY_NAME = "previews"
+_DAY = 86_400
+# Validity of a URL; rounded up to whole days, so that equal views have equal URLs. [days]
+_VALID_DAYS = 7
+_HTTPS = "https://"
+
+
+class PreviewLinks:
+    """Signed URLs of preview images. Thread-safe.
+
+    Args:
+        source: Data of the dashboard, without limits for a reader.
+        requested_url: Function that returns the base URL of the current request.
+    """
+
+    def __init__(self, source: Source, requested_url: Callable[[], str]) -> None:
+        self._source, self._requested_url = source, requested_url
+        self._lock = Lock()
+        self._key: str | None = None
+
+    def base_urls(self) -> list[str]:
+        """Return the base URLs of the dashboard: the configured ones, then that of the current request."""
+        definitions, config = self._source.definitions(), self._source.config
+        named = (definitions.dashboard_url if definitions else "", config.url if config else "")
+        return [each.rstrip("/") for each in (*named, self._requested_url()) if each]
+
+    def image_url(self, view: View, access: ReaderAccess, bases: Sequence[str]) -> str:
+        """Return the URL of the image of *view* for a reader with *access*; "" without https or without a key.
+
+        Args:
+            view: The view, whose window becomes fixed.
+            access: Rights of the reader, of which the image shows no more.
+            bases: Base URLs of the dashboard, of which the first one with https is used.
+        """
+        base = next((each for each in bases if each.startswith(_HTTPS)), "")
+        is_shown = base and "".join(view.parts[:1]) not in OF_ADMINS and access.environments != frozenset()
+        key = self._signing_key() if is_shown else ""
+        if not key:
+            return ""
+        until = str((int(self._source.clock()) // _DAY + _VALID_DAYS + 1) * _DAY)
+        path, environments = view.with_window(view.start, view.end), sorted(access.environments or ())
+        query = [("path", path), ("until", until), *(("env", name) for name in environments)]
+        return f"{base}{PREVIEW_PATH}/{_signature(key, path, until, environments)}.png?{urlencode(query)}"
+
+    def image(self, signature: str, path: str, until: str, environments: Sequence[str]) -> bytes | None:
+        """Return the image of a URL; None for an invalid or expired signature, or if the view does not exist any more."""
+        key = self._key or self._stored_key()
+        valid = _signature(key, path, until, environments) if key else ""
+        if (
+            not (valid and hmac.compare_digest(signature.encode(), valid.encode()))
+            or int(until) <= self._source.clock()
+        ):
+            return None
+        access = ReaderAccess(frozenset({Grant("viewer", frozenset(environments) if environments else None)}))
+        found = preview_of(_context(self._source.of_reader(access), path))
+        return None if found is None else preview_png(found)
+
+    def tags(self, context: Context) -> str:
+        """Return the tags of a link preview for the head of the page; computed without the data of the page."""
+        view = context.view
+        title, about = view_title(view), f"Where requests spend their time, {view_window(view)}"
+        image = self.image_url(view, context.source.access, self.base_urls())
+        tags = [
+            ("property", "og:site_name", "Stagelens"),
+            ("property", "og:type", "website"),
+            ("property", "og:title", title),
+            ("property", "og:description", about),
+            ("name", "twitter:card", "summary_large_image" if image else "summary"),
+        ]
+        if image:
+            size = (("width", WIDTH), ("height", HEIGHT))
+            tags += [("property", "og:image", image), ("property", "og:image:alt", f"{title}, {view_window(view)}")]
+            tags += [("property", f"og:image:{name}", str(value)) for name, value in size]
+        return "\n".join(f'<meta {kind}="{name}" content="{escape(value)}">' for kind, name, value in tags)
+
+    def _signing_key(self) -> str:
+        """Return the key in the database, created by the first call; "" without a key in a read-only database."""
+        with self._lock:
+            if self._key is None:
+                try:
+                    self._key = self._stored_key() or self._new_key()
+                except (StoreError, SQLAlchemyError):
+                    # The page itself reports that the store does not respond.
+                    return ""
+            return self._key
+
+    def _stored_key(self) -> str:
+        with self._source.store.engine.connect() as connection:
+            return connection.execute(select(keys.c.value).where(keys.c.name == _KEY_NAME)).scalar() or ""
+
+    def _new_key(self) -> str:
+        try:
+            with self._source.store.transaction() as connection:
+                connection.execute(insert(keys).values(name=_KEY_NAME, value=secrets.token_hex(32)))
+        except (StoreError, SQLAlchemyError):
+            # The database is read-only, or another dashboard was first.
+            pass
+        return self._stored_key()
+
+
+def _context(source: Source, address: str) -> Context:
+    path, _, query = address.partition("?")
+    return context_of(source.whole(parse(path, query, source.now())), source)
+
+
+def _signature(key: str, path: str, until: str, environments: Sequence[str]) -> str:
+    signed = json.dumps([path, until, list(environments)]).encode()
+    return hmac.new(bytes.fromhex(key), signed, hashlib.sha256).hexdigest()
