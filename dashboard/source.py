@@ -14,6 +14,7 @@ from typing import ParamSpec, Protocol, TypeVar
 
 import pandas as pd
 
+from ..alerts.delivery.channels import ChannelEntry
 from ..alerts.evaluation.slo_status import SloStatus
 from ..alerts.objectives.slo import Slo
 from ..alerts.objectives.slo_file import Definitions, LiveSloFile
@@ -266,11 +267,10 @@ class Source:
         now = datetime.fromtimestamp(self.clock() // 60 * 60, UTC)
         return self._whole.cached(read_record, self.store, default_watch_policy().record, settings, now)
 
-    def signing_secrets(self, kind: str) -> list[str]:
-        """Return the signing secrets of the channels of *kind*, such as `slack`, from the SLO file."""
+    def signing_channels(self, kind: str) -> list[ChannelEntry]:
+        """Return the channels of *kind*, such as `slack`, that have a signing secret."""
         found = self.definitions()
-        known = found.channels if found else ()
-        return [each.signing_secret for each in known if each.kind == kind and each.signing_secret]
+        return [each for each in (found.channels if found else ()) if each.kind == kind and each.signing_secret]
 
     def labels(self) -> Mapping[str, Mapping[str, str]]:
         """Return the labels of each service, such as its team, from the SLO file."""

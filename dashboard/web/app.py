@@ -137,7 +137,7 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     report.add_report_route(server, own)
     write_api.add_event_routes(server, own)
     write_api.add_incident_routes(server, own)
-    signed_endpoints.add_hook_routes(server, source, access, audit_log)
+    signed_endpoints.add_hook_routes(server, source, access, audit_log, links)
     signed_endpoints.add_image_routes(server, source.incident_actions, links)
     api.add_trace_route(server, own)
     compress_responses(server)

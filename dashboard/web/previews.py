@@ -1,4 +1,4 @@
-"""Link previews: tags in the head of a page, and signed URLs of preview images.
+"""Link previews: tags in the head of a page, signed URLs of preview images, and blocks for Slack.
 
     GET /previews/<signature>.png?path=<address with a fixed window>&until=<Unix seconds>[&env=<environment>...]
 
@@ -13,20 +13,23 @@ import hmac
 import json
 import secrets
 from collections.abc import Callable, Sequence
-from html import escape
+from html import escape, unescape
 from threading import Lock
-from urllib.parse import urlencode
+from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 from sqlalchemy import insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from ...alerts.delivery.channels.slack.blocks import MAX_ALT_CHARS, MAX_URL_CHARS, escape_entities, escape_mrkdwn
+from ...alerts.formatting import line
 from ...alerts.schema import keys
 from ...core.errors import StoreError
 from ..access import Grant, ReaderAccess
 from ..pages.page import Context
 from ..source import Source
 from ..view import View, parse
-from .preview_image import HEIGHT, WIDTH, preview_of, preview_png, view_title, view_window
+from .preview_image import HEIGHT, WIDTH, ViewPreview, preview_of, preview_png, view_title, view_window
 from .routing import OF_ADMINS, context_of
 from .signed_endpoints import PREVIEW_PATH
 
@@ -35,6 +38,8 @@ _DAY = 86_400
 # Validity of a URL; rounded up to whole days, so that equal views have equal URLs. [days]
 _VALID_DAYS = 7
 _HTTPS = "https://"
+# https://docs.slack.dev/reference/events/link_shared: number of links of one message that are answered.
+_MOST_LINKS = 5
 
 
 class PreviewLinks:
@@ -105,6 +110,27 @@ class PreviewLinks:
             tags += [("property", f"og:image:{name}", str(value)) for name, value in size]
         return "\n".join(f'<meta {kind}="{name}" content="{escape(value)}">' for kind, name, value in tags)
 
+    def unfurls(self, source: Source, urls: Sequence[str], bases: Sequence[str]) -> dict[str, Any]:
+        """Return the argument `unfurls` of Slack's `chat.unfurl`, for links to views of this dashboard that have data.
+
+        Args:
+            source: Data that the member of Slack may see.
+            urls: Links in the message. Slack escapes `&` in them, and expects them unchanged.
+            bases: Base URLs of the dashboard.
+        """
+        hosts, made = {urlsplit(each).netloc for each in bases}, dict[str, Any]()
+        for url in urls[:_MOST_LINKS]:
+            plain = unescape(url)
+            address = urlsplit(plain)
+            if address.netloc not in hosts:
+                continue
+            context = _context(source, f"{address.path}?{address.query}")
+            found = preview_of(context)
+            if found is not None and found.headline:
+                image = self.image_url(context.view, source.access, bases)
+                made[url] = {"blocks": _blocks(found, plain, image)}
+        return made
+
     def _signing_key(self) -> str:
         """Return the key in the database, created by the first call; "" without a key in a read-only database."""
         with self._lock:
@@ -138,3 +164,24 @@ def _context(source: Source, address: str) -> Context:
 def _signature(key: str, path: str, until: str, environments: Sequence[str]) -> str:
     signed = json.dumps([path, until, list(environments)]).encode()
     return hmac.new(bytes.fromhex(key), signed, hashlib.sha256).hexdigest()
+
+
+def _blocks(found: ViewPreview, url: str, image: str) -> list[dict[str, Any]]:
+    link = f"<{escape_entities(url)}|{escape_mrkdwn(found.title)}>"
+    about = " · ".join(filter(None, (found.window, found.state[0])))
+    made = [
+        _block("headline", "section", text=_mrkdwn(f"*{link}*\n{escape_mrkdwn(found.headline)}")),
+        _block("about", "context", elements=[_mrkdwn(escape_mrkdwn(about))]),
+    ]
+    if image and len(image) <= MAX_URL_CHARS:
+        alt = line(f"{found.title}: {found.headline}", MAX_ALT_CHARS)
+        made.append(_block("image", "image", image_url=image, alt_text=alt))
+    return made
+
+
+def _block(name: str, kind: str, **content: Any) -> dict[str, Any]:
+    return {"type": kind, "block_id": name, **content}
+
+
+def _mrkdwn(text: str) -> dict[str, str]:
+    return {"type": "mrkdwn", "text": text}

@@ -1,4 +1,4 @@
-"""Endpoints with signed requests instead of sign-in: Slack and PagerDuty buttons, incident charts and preview images.
+"""Endpoints with signed requests instead of sign-in: Slack, PagerDuty buttons, incident charts and preview images.
 
     POST /hooks/slack, /hooks/pagerduty           signed with the secret in the SLO file
     GET  /charts/<incident>/<signature>.png       signed by this dashboard (`alerts.delivery.chart`)
@@ -11,22 +11,27 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import timedelta
-from threading import Thread
+from threading import BoundedSemaphore, Thread
 from typing import TYPE_CHECKING, Literal
 
-from flask import Flask, Response, request
+from flask import Flask, Response, abort, request
 
 from ...alerts.delivery.actions import (
     Action,
+    SharedLinks,
     is_from_pagerduty,
     is_from_slack,
     parse_pagerduty_action,
     parse_slack_action,
+    parse_slack_event,
 )
-from ...alerts.delivery.channel import post_json
+from ...alerts.delivery.channel import find_hint, post_json
+from ...alerts.delivery.channels import ChannelEntry
+from ...alerts.delivery.channels.slack import SlackBot
+from ...alerts.delivery.channels.slack.api import HINTS
 from ...alerts.delivery.channels.slack.blocks import escape_mrkdwn
 from ...alerts.delivery.chart import CHART_PATH
 from ...alerts.incidents.journal import IncidentError
@@ -47,60 +52,96 @@ _CACHE_SECONDS = 60
 HOOK_PATHS = SLACK, PAGERDUTY = "/hooks/slack", "/hooks/pagerduty"
 # Maximum body size; a Slack payload includes the message of the button.
 _MAX_BODY_BYTES = 512 * 1024
+# Number of messages whose previews are prepared at the same time; those of further messages are left out. [count]
+_MOST_UNFURLS = 4
 _ACTIONS = {"acknowledge": "acknowledge", "accept": "accept as baseline", "silence": "silence"}
 _log = logging.getLogger(__name__)
 
 
-def add_hook_routes(server: Flask, source: Source, access: LiveAccess, audit_log: AuditLog) -> None:
+def add_hook_routes(
+    server: Flask, source: Source, access: LiveAccess, audit_log: AuditLog, links: PreviewLinks
+) -> None:
     """Add the Slack and PagerDuty webhooks to *server*.
 
     Users of Slack need the rights that *access* gives them. In PagerDuty, its own permissions apply.
     """
+    unfurler = _Unfurler(source, access, links)
 
     def slack() -> Response:
         timestamp, signature = (
             request.headers.get(f"X-Slack-{name}", "") for name in ("Request-Timestamp", "Signature")
         )
-        now = source.now().timestamp()
+        now, body = source.now().timestamp(), _body()
+        channels = _signing_channels(
+            source, "slack", lambda secret: is_from_slack(secret, timestamp, signature, body, now)
+        )
+        # Buttons send forms; the Events API sends JSON.
+        if request.is_json:
+            return _text_response(unfurler.respond(parse_slack_event(body), channels), 200)
         return _respond(
-            source,
-            audit_log,
-            "slack",
-            lambda secret, body: is_from_slack(secret, timestamp, signature, body, now),
-            parse_slack_action,
-            access_of=lambda action: access.of_slack(action.member),
+            source, audit_log, "slack", parse_slack_action(body), lambda action: access.of_slack(action.member)
         )
 
     def pagerduty() -> Response:
-        signatures = request.headers.get("X-PagerDuty-Signature", "")
-        return _respond(
-            source,
-            audit_log,
-            "pagerduty",
-            lambda secret, body: is_from_pagerduty(secret, signatures, body),
-            parse_pagerduty_action,
-            access_of=lambda _action: EVERYTHING,
-        )
+        signatures, body = request.headers.get("X-PagerDuty-Signature", ""), _body()
+        _signing_channels(source, "pagerduty", lambda secret: is_from_pagerduty(secret, signatures, body))
+        return _respond(source, audit_log, "pagerduty", parse_pagerduty_action(body), lambda _action: EVERYTHING)
 
     server.add_url_rule(SLACK, "hook of slack", slack, methods=["POST"])
     server.add_url_rule(PAGERDUTY, "hook of pagerduty", pagerduty, methods=["POST"])
+
+
+class _Unfurler:
+    """Adds previews to links to the dashboard in Slack, limited by the rights of the member who shared the link."""
+
+    def __init__(self, source: Source, access: LiveAccess, links: PreviewLinks) -> None:
+        self._source, self._access, self._links = source, access, links
+        self._free = BoundedSemaphore(_MOST_UNFURLS)
+
+    def respond(self, event: str | SharedLinks | None, channels: Sequence[ChannelEntry]) -> str:
+        """Start to add the previews, and return the text of the response; Slack waits three seconds for it."""
+        if event is None or isinstance(event, str):
+            return event or ""
+        bots = [each.channel for each in channels if isinstance(each.channel, SlackBot) and each.channel.unfurls]
+        reader = self._source.of_reader(self._access.of_slack(event.member))
+        if bots and reader.access.grants and self._free.acquire(blocking=False):
+            Thread(target=self._unfurl, args=(bots[0], reader, event, self._links.base_urls()), daemon=True).start()
+        return ""
+
+    def _unfurl(self, bot: SlackBot, reader: Source, event: SharedLinks, bases: Sequence[str]) -> None:
+        try:
+            found = self._links.unfurls(reader, event.urls, bases)
+            if found:
+                bot.unfurl(event.place, found)
+        except ChannelError as error:
+            _log.warning("dashboard: slack: a link has no preview: %s. %s", error, find_hint(str(error), HINTS))
+        except Exception:  # noqa: BLE001 - the message has no preview
+            _log.exception("dashboard: slack: a link has no preview")
+        finally:
+            self._free.release()
+
+
+def _body() -> bytes:
+    if (request.content_length or 0) > _MAX_BODY_BYTES:
+        abort(_text_response("too long", 413))
+    return request.get_data()
+
+
+def _signing_channels(source: Source, kind: str, is_genuine: Callable[[str], bool]) -> list[ChannelEntry]:
+    """Return the channels of *kind* whose secret signed the request; the response is 401 without any."""
+    found = [each for each in source.signing_channels(kind) if is_genuine(each.signing_secret)]
+    if not found:
+        abort(_text_response(f"no channel of kind {kind} has the secret of this signature", 401))
+    return found
 
 
 def _respond(
     source: Source,
     audit_log: AuditLog,
     kind: Literal["slack", "pagerduty"],
-    is_genuine: Callable[[str, bytes], bool],
-    read: Callable[[bytes], Action | None],
-    *,
+    action: Action | None,
     access_of: Callable[[Action], ReaderAccess],
 ) -> Response:
-    if (request.content_length or 0) > _MAX_BODY_BYTES:
-        return _text_response("too long", 413)
-    body = request.get_data()
-    if not any(is_genuine(secret, body) for secret in source.signing_secrets(kind)):
-        return _text_response(f"no channel of kind {kind} has the secret of this signature", 401)
-    action = read(body)
     if action is not None:
         found = source.incident_actions.incident(action.incident)
         about = (found.service, found.where.get("environment", "")) if found else ("", "")

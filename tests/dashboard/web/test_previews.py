@@ -1,12 +1,18 @@
-"""Link previews: tags of a page, and signed images."""
+"""Link previews: tags of a page, signed images, and links in Slack."""
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import io
+import json
+import logging
 from collections.abc import Iterator
 from datetime import timedelta
 from html.parser import HTMLParser
+from logging.handlers import QueueHandler
 from pathlib import Path
+from queue import Queue
 from types import ModuleType
 from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -16,17 +22,20 @@ from flask.testing import FlaskClient
 from PIL import Image
 from sqlalchemy import event
 
-from stagelens.alerts.objectives.slo_file import LiveSloFile
+from stagelens.alerts.objectives.slo_file import LiveSloFile, read_slo_file
 from stagelens.alerts.reader import AlertsReader
+from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.web.app import build
 from stagelens.dashboard.web.preview_image import ViewPreview, preview_png
 from stagelens.store import Store
+from tests.alerts.receiver import Moods
+from tests.alerts.slack_workspace import CHANNEL, TOKEN, SlackWorkspace
 from tests.dashboard import notified_store
 from tests.dashboard.served_versions import NOW, Served, write
 
-READER_TOKEN = "correct horse battery staple, again"  # noqa: S105 - of this test
+SECRET, READER_TOKEN = "s3cret", "correct horse battery staple, again"
 HOST = "lens.example.com"
 BASE = f"https://{HOST}"
 
@@ -42,11 +51,22 @@ def store(tmp_path_factory: pytest.TempPathFactory, traffic: ModuleType) -> Iter
 
 
 @pytest.fixture
-def slo_file(tmp_path: Path) -> Path:
-    """SLO file with an objective."""
+def slack() -> Iterator[SlackWorkspace]:
+    """Slack, whose rules were kept."""
+    workspace = SlackWorkspace(Moods(failing=0), frozenset({"chat:write", "links:read", "links:write"}))
+    yield workspace
+    workspace.close()
+    assert workspace.violations == []
+
+
+@pytest.fixture
+def slo_file(tmp_path: Path, slack: SlackWorkspace) -> Path:
+    """SLO file with an objective and a channel that unfurls."""
     path = tmp_path / "slo.yaml"
     path.write_text(
         "slos:\n  - {name: checkout-latency, service: checkout, objective: 0.99, threshold: 15ms, window: 30d}\n"
+        f"channels:\n  - {{kind: slack, token: {TOKEN}, channel: {CHANNEL}, signing_secret: {SECRET}, unfurl: true,"
+        f' base_url: "{slack.url}/api"}}\n'
     )
     return path
 
@@ -255,3 +275,107 @@ def test_a_read_only_database_without_a_key_has_no_image(tmp_path: Path) -> None
     assert tags["twitter:card"] == "summary"
     assert status(client_of(fresh, None), image_of(client_of(fresh, None), "/")) == 200
     fresh.close()
+
+
+def event_of(slack: SlackWorkspace, *links: str, member: str = "U0ANN", composing: bool = False) -> bytes:
+    """Return the body of an event about *links* in a message, which Slack knows."""
+    urls = [each.replace("&", "&amp;") for each in links]
+    event: dict[str, object] = {"type": "link_shared", "user": member, "links": [{"url": url} for url in urls]}
+    place = {"channel": "COMPOSER", "message_ts": "d0f1", "unfurl_id": "u-1", "source": "composer"}
+    if not composing:
+        place = {"channel": CHANNEL, "message_ts": "1795143840.000100"}
+    slack.shared |= {("u-1", "composer"): urls, (CHANNEL, "1795143840.000100"): urls}
+    return json.dumps({"type": "event_callback", "event": event | place}).encode()
+
+
+def send(client: FlaskClient, body: bytes, secret: str = SECRET) -> tuple[int, str]:
+    """Send *body* as Slack does, and return the response."""
+    at = str(int(NOW.timestamp()))
+    mark = hmac.new(secret.encode(), b"v0:" + at.encode() + b":" + body, hashlib.sha256).hexdigest()
+    headers = {"X-Slack-Request-Timestamp": at, "X-Slack-Signature": f"v0={mark}"}
+    response = client.post("/hooks/slack", data=body, headers=headers, content_type="application/json")
+    return response.status_code, response.text
+
+
+def test_slack_verifies_the_address(store: Store, slo_file: Path) -> None:
+    """The challenge is returned if Slack signed it."""
+    client, body = client_of(store, slo_file), b'{"type": "url_verification", "challenge": "3eZbrw1a"}'
+
+    assert send(client, body) == (200, "3eZbrw1a")
+    assert send(client, body, "another secret")[0] == 401
+    assert send(client, b'{"type": "event_callback", "event": {"type": "app_mention"}}') == (200, "")
+    assert send(client, b"[not JSON") == (200, "")
+
+
+@pytest.mark.parametrize("composing", [False, True])
+def test_a_link_in_slack_gets_numbers_and_image(
+    store: Store, slack: SlackWorkspace, slo_file: Path, *, composing: bool
+) -> None:
+    """Links to views of the dashboard get blocks; other links and views without data get none."""
+    client, link = client_of(store, slo_file), f"{BASE}/s/checkout?env=demo&from=now-1h"
+    others = ["https://elsewhere.example/s/checkout", f"{BASE}/s/nobody", f"{BASE}/settings", f"{BASE}/nowhere"]
+    code, _ = send(client, event_of(slack, *others, link, composing=composing))
+    ((url, unfurled),) = slack.unfurled.get(timeout=30).items()
+    headline, about, image = unfurled["blocks"]
+    address = urlsplit(image["image_url"])
+
+    assert (code, url) == (200, link.replace("&", "&amp;"))
+    assert "|checkout>*\np50 13.0" in headline["text"]["text"]
+    assert "most in Forward" in headline["text"]["text"]
+    assert about["elements"][0]["text"].startswith("20 Nov 11:00 to 12:00 UTC · demo · SLO")
+    assert status(client, f"{address.path}?{address.query}") == 200
+
+
+def test_a_preview_without_a_loadable_image_has_its_numbers(
+    store: Store, slack: SlackWorkspace, slo_file: Path
+) -> None:
+    """Slack refuses blocks with an image that it cannot load."""
+    slack.refuse_once = ["invalid_blocks"]
+    send(client_of(store, slo_file), event_of(slack, f"{BASE}/s/checkout"))
+    ((_, unfurled),) = slack.unfurled.get(timeout=30).items()
+
+    assert [each["type"] for each in unfurled["blocks"]] == ["section", "context"]
+
+
+def test_a_member_without_rights_gets_no_preview(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
+    """Members of a group get one, as far as the group sees the environment."""
+    access = (
+        "default: {role: none}\ngroups:\n  - {name: sre, role: admin, users: [ada], slack: [U0ADA]}\n"
+        "  - {name: qa, role: viewer, environments: [staging], slack: [U0BOB]}\n"
+    )
+    client = client_of(store, slo_file, access=access)
+    for member in ("U0ANN", "U0BOB", "U0ADA"):
+        assert send(client, event_of(slack, f"{BASE}/s/checkout?n={member}", member=member))[0] == 200
+    found = slack.unfurled.get(timeout=30)
+
+    assert list(found) == [f"{BASE}/s/checkout?n=U0ADA"]
+
+
+def test_unfurling_is_off_by_default(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
+    """A channel without `unfurl` calls Slack for no link."""
+    slo_file.write_text(slo_file.read_text().replace("unfurl: true", "unfurl: false"))
+    client = client_of(store, slo_file)
+
+    assert send(client, event_of(slack, f"{BASE}/s/checkout")) == (200, "")
+    assert slack.requests == 0
+
+
+def test_unfurling_needs_a_signing_secret(slo_file: Path) -> None:
+    """The error names the key."""
+    slo_file.write_text(slo_file.read_text().replace(f"signing_secret: {SECRET},", ""))
+
+    with pytest.raises(ConfigError, match="unfurl needs the key signing_secret_env"):
+        read_slo_file(slo_file, {})
+
+
+def test_a_refused_preview_is_logged_with_its_fix(store: Store, slack: SlackWorkspace, slo_file: Path) -> None:
+    """The app lacks a scope."""
+    slack.scopes = frozenset({"chat:write"})
+    logged: Queue[logging.LogRecord] = Queue()
+    handler, logger = QueueHandler(logged), logging.getLogger("stagelens.dashboard.web.signed_endpoints")
+    logger.addHandler(handler)
+    send(client_of(store, slo_file), event_of(slack, f"{BASE}/s/checkout"))
+    text = logged.get(timeout=30).getMessage()
+    logger.removeHandler(handler)
+
+    assert "Slack responded missing_scope to chat.unfurl (needs links:write). The app lacks a scope" in text
