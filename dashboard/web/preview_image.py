@@ -174,7 +174,8 @@ def _overview(context: Context) -> ViewPreview:
     slowest = f", highest p99 {duration(bars[0].seconds)} in {bars[0].name}" if bars else ""
     risks = "".join(f", {each}" for each in state_counts(states))
     headline = f"{several(len(found), 'service')}, {several(total, 'request')}{slowest}{risks}"
-    return ViewPreview(view_title(context.view), view_window(context.view), headline, facts=tuple(facts), bars=bars)
+    window = f"{view_window(context.view)} · p99 of each service" if bars else view_window(context.view)
+    return ViewPreview(view_title(context.view), window, headline, facts=tuple(facts), bars=bars)
 
 
 def _objectives(context: Context) -> ViewPreview:
