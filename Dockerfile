@@ -23,7 +23,7 @@ RUN pip install --no-cache-dir --no-compile --constraint /src/constraints.txt --
     && install -D -m 0644 /src/sitecustomize.py /autoinstrumentation/opentelemetry/instrumentation/auto_instrumentation/sitecustomize.py
 
 FROM ${BUSYBOX_IMAGE} AS instrumentation
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="stagelens-instrumentation" \
       org.opencontainers.image.description="Times the requests of a Python workload; an init container copies it there." \
@@ -52,7 +52,7 @@ RUN python -m venv /opt/sbom \
     && /opt/sbom/bin/cyclonedx-py environment --output-format JSON --output-file /opt/stagelens/sbom.cdx.json /opt/stagelens/bin/python
 
 FROM ${PYTHON_IMAGE} AS server
-ARG VERSION=0.1.0
+ARG VERSION=0.2.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="stagelens" \
       org.opencontainers.image.description="Where the time of inference requests goes, and why p99 is not p50." \

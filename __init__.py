@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .instrumentors import attribute, batch, instrument, request, stage, ticket
 
 __all__ = ["attribute", "batch", "instrument", "request", "stage", "ticket"]
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Held during imports of our modules while the host is running, and by a forking thread: the child of an unfinished import
 # would wait for a thread that does not exist there. A forking thread takes this lock first and the lock of `logging`, which our

@@ -1,6 +1,6 @@
 """Saved runs: one file of plain OTLP/JSON that any store can import and any OpenTelemetry backend can read.
 
-    {"stagelens": {"format": 1, "version": "0.1.0", "run": {"command": […], "start": "…", "end": "…", "exitCode": 0}},
+    {"stagelens": {"format": 1, "version": "0.2.0", "run": {"command": […], "start": "…", "end": "…", "exitCode": 0}},
      "resourceMetrics": […],
      "resourceSpans": […]}
 

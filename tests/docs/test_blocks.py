@@ -95,7 +95,7 @@ def test_the_required_words_of_a_command_exclude_values(command: str, words: set
 def test_the_output_of_commands_is_the_text_after_them(page: Path) -> None:
     """A file that the page shows is no output; numbers are not compared."""
     page.write_text(
-        "```sh\nstagelens up\n```\n\n```text\nstagelens 0.1.0\n  alerts  …\n```\n\n"
+        "```sh\nstagelens up\n```\n\n```text\nstagelens 0.2.0\n  alerts  …\n```\n\n"
         "```sh\ncat a.txt\n```\n<!-- file: a.txt -->\n```text\nno output\n```\n"
     )
     found = list(blocks.blocks(page))
@@ -114,6 +114,6 @@ def test_the_output_of_commands_is_the_text_after_them(page: Path) -> None:
 )
 def test_a_printed_line_matches_whatever_its_numbers(printed: str, is_expected: bool) -> None:
     """White space does not count, and `…` is any text."""
-    expected = [blocks.normalized(line) for line in ("stagelens 0.1.0", "alerts …")]
+    expected = [blocks.normalized(line) for line in ("stagelens 0.2.0", "alerts …")]
 
     assert any(blocks.matches(line, blocks.normalized(printed)) for line in expected) == is_expected

@@ -67,5 +67,5 @@ def test_workloads_use_the_chart_image_and_token(manifests: Manifests) -> None:
     }
     python = one(manifests(values), "Instrumentation")["python"]
 
-    assert python["image"] == "registry.example.com/stagelens-instrumentation:0.1.0"
+    assert python["image"] == "registry.example.com/stagelens-instrumentation:0.2.0"
     assert python["env"][0]["valueFrom"]["secretKeyRef"] == {"name": "theirs", "key": "collector-token"}
