@@ -184,7 +184,7 @@ class QueryCache:
 
 
 def _estimated_bytes(found: Any) -> int:
-    if isinstance(found, Columns):
+    if hasattr(found, "nbytes"):
         return _SMALL_BYTES + found.nbytes
     if hasattr(found, "memory_usage"):
         return _SMALL_BYTES + int(found.memory_usage().sum())

@@ -28,6 +28,7 @@ from .queries.streaming import StreamingQueries
 from .queries.time_series import TimeSeriesQueries
 from .queries.trace_search import TraceSearchQueries
 from .queries.traces import TraceQueries
+from .queries.windows import WindowQueries
 from .schema import Segment
 from .storage import Columns, PointQuery, SeriesSeen, Steps, StoredPoints, WrappedPoints
 
@@ -39,6 +40,7 @@ class Reader(
     LatencyQueries,
     ProfileQueries,
     TimeSeriesQueries,
+    WindowQueries,
     ComparisonQueries,
     MinuteQueries,
     StreamingQueries,

@@ -332,13 +332,13 @@ def _step_width(snapshot: StoreSnapshot, question: PointQuery, wanted: int) -> i
     known = snapshot.tiers
     width = max(wanted, schema.finest_retained(known, start))
     widest = schema.widest_dividing(width)
-    while widest != schema.COARSEST and width < end - start and _estimated_rows(snapshot, question, widest) > MAX_ROWS:
+    while widest != schema.COARSEST and width < end - start and estimated_rows(snapshot, question, widest) > MAX_ROWS:
         widest = schema.TIERS[schema.TIERS.index(widest) + 1]
         width = schema.ceil_to(width, widest)
     return width if width < end - start else None
 
 
-def _estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> int:
+def estimated_rows(snapshot: StoreSnapshot, question: PointQuery, tier: int) -> int:
     """Return the approximate number of rows that *question* reads from *tier*, estimated from the rows of a coarser tier."""
     start, end = question.selection.seconds
     known = snapshot.tiers

@@ -50,14 +50,23 @@ class StepMixtures:
 
     def rows(self, quantile: float | None) -> Iterator[dict[str, object]]:
         """Yield a row for each step: start, number of requests, and latency at *quantile* (None: mean) in total and by stage."""
-        value, spent = self._mean() if quantile is None else self._at(quantile)
-        seconds = spent / np.maximum(spent.sum(axis=1), 1)[:, None] * value[:, None]
+        value, seconds = self.breakdown(quantile)
         totals = zip(self.latency.starts.tolist(), self.latency.total.tolist(), value.tolist(), strict=True)
-        for (at, n, whole), some, by_stage in zip(totals, spent.tolist(), seconds.tolist(), strict=True):
-            named = zip(self.stages, some, by_stage, strict=True)
-            # Requests without stage times, as from a client without stages, are overhead.
-            known = {stage: each for stage, any_of_it, each in named if any_of_it} or {OVERHEAD: whole}
-            yield {"at": at, "n": n, "value_seconds": whole, **known}
+        for (at, n, whole), by_stage in zip(totals, seconds.tolist(), strict=True):
+            named = zip((*self.stages, OVERHEAD), by_stage, strict=True)
+            # One of the two columns of overhead is zero.
+            known = {stage: each for stage, each in named if each}
+            yield {"at": at, "n": n, "value_seconds": whole, **(known or {OVERHEAD: whole})}
+
+    def breakdown(self, quantile: float | None) -> tuple[Floats, Floats]:
+        """Return the latency of each step at *quantile* (None: mean), and its parts by stage, in seconds; shape (n, stages + 1).
+
+        The last column is overhead: the latency of requests without stage times, as from a client without stages.
+        """
+        value, spent = self._mean() if quantile is None else self._at(quantile)
+        total = spent.sum(axis=1)
+        seconds = spent / np.maximum(total, 1)[:, None] * value[:, None]
+        return value, np.column_stack((seconds, np.where(total > 0, 0.0, value)))
 
     def _mean(self) -> tuple[Floats, Ints]:
         return self.latency.sum.sum(axis=1) / self.latency.total, self.times.by_stage

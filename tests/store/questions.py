@@ -13,6 +13,7 @@ from stagelens.core import names
 from stagelens.core.histogram import Histogram
 from stagelens.store import Indicator, Selection, Store
 from stagelens.store.queries.trace_search import TraceFilter
+from stagelens.store.queries.windows import WindowQuery
 
 PERCENTILES = (0.5, 0.9, 0.99)
 STEP = timedelta(minutes=10)
@@ -93,8 +94,19 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "versions": read.versions(shop),
         "whatif": read.whatif(shop, "forward", PERCENTILES),
         "whole": read.whole(start, end),
+        "windows": [read.windows(shop, each) for each in _window_queries(start, end)],
     }
     return {question: _comparable(result) for question, result in asked.items()}
+
+
+def _window_queries(start: datetime, end: datetime) -> list[WindowQuery]:
+    first, last = int(start.timestamp()), int(end.timestamp())
+    by = ("service", "version", "environment")
+    return [
+        WindowQuery(range(first, last, 600), 900, 10, by, "requests"),
+        WindowQuery(range(first, last, 600), 600, 60, by, "latency", PERCENTILES),
+        WindowQuery((last,), last - first, 10, (*by, "route"), "stages", PERCENTILES),
+    ]
 
 
 def _state(store: Store) -> tuple[object, ...]:

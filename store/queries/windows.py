@@ -1,0 +1,277 @@
+"""Queries of requests in windows that end at given times and may overlap, by service and other dimensions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import select
+
+from ...core.errors import StoreError
+from ...core.histogram import MAX_SCALE, has_enough_samples
+from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
+from ...core.stages import OVERHEAD
+from .. import schema
+from ..points import Floats, Ints
+from ..selection import Selection, moment
+from ..storage import BREAKDOWN_METRICS, Columns, PointQuery, Steps, StoreSnapshot
+from .fetch import QueryGroup, StepCounts, count_at, estimated_rows, fetch_segments
+from .time_series import StepMixtures
+
+Measure: TypeAlias = Literal["requests", "latency", "stages"]
+# A query that reads or returns so many takes about 10 s. [rows, or values]
+MAX_VALUES = 1_000_000
+# Windows of one table, unless more of them overlap, and cells of a table: 160 MB.
+_WINDOWS_AT_ONCE, _MAX_CELLS = 128, 20_000_000
+
+
+class TooManyValuesError(StoreError):
+    """Windows with more data than one query may read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowQuery:
+    """Windows of equal length, and what to return for each.
+
+    Args:
+        ends: End of each window, ascending. [Unix seconds]
+        seconds: Length of a window. [seconds]
+        unit: Width of the buckets of which windows consist: ends are rounded down, and lengths up, to whole buckets. Where only
+            wider buckets are retained, windows consist of these. [seconds]
+        by: Dimensions that separate groups of requests, of `schema.DIMENSIONS`.
+        measure: What to return.
+        quantiles: Quantiles of the latency; none for `requests`. [0..1]
+    """
+
+    ends: range | tuple[int, ...]
+    seconds: int
+    unit: int
+    by: tuple[str, ...]
+    measure: Measure
+    quantiles: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WindowTable:
+    """Values of groups of requests in windows.
+
+    Args:
+        groups: Values by part of each group, by the values of its dimensions; parts that are zero or NaN everywhere are left out.
+            `requests` has the parts rate [1/s] and errors [ratio], of shape (1, windows). `latency` has the part latency, and
+            `stages` one part for each stage, which add up to the latency, of shape (quantiles, windows) [seconds]. A quantile with
+            too few requests beyond it is NaN, and so is everything in a window without requests.
+    """
+
+    groups: Mapping[tuple[str, ...], Mapping[str, Floats]]
+
+    @property
+    def nbytes(self) -> int:
+        """Size in memory, in bytes."""
+        return sum(values.nbytes for parts in self.groups.values() for values in parts.values())
+
+
+class WindowQueries(QueryGroup):
+    """Queries of requests in windows."""
+
+    def windows(self, selection: Selection, query: WindowQuery) -> WindowTable:
+        """Return values of the requests of *selection*, whose times are not used, in each window of *query*.
+
+        Raises:
+            TooManyValuesError: The query would take too long.
+        """
+        with self._snapshot() as snapshot:
+            return _windows(snapshot, selection, query)
+
+
+@dataclass(frozen=True, slots=True)
+class _Spans:
+    """Windows as stretches of the intervals into which their time is divided.
+
+    Args:
+        first: First interval of each window; shape (windows,).
+        last: First interval after each window; shape (windows,).
+    """
+
+    first: Ints
+    last: Ints
+
+    def sums(self, table: NDArray[Any]) -> NDArray[Any]:
+        """Return the sum of the rows of *table*, one for each interval, in each window."""
+        held = np.concatenate((np.zeros_like(table[:1]), np.cumsum(table, axis=0)))
+        return held[self.last] - held[self.first]
+
+    def counts(self, columns: Columns, scale: int) -> StepCounts:
+        """Return the counts of *columns*, whose times are numbers of intervals, in each window."""
+        fine = columns.where((columns.scale >= scale) & (columns.times < self.last[-1]))
+        found = count_at(fine, fine.times, np.arange(int(self.last[-1])), scale)
+        tables = (self.sums(table) for table in (found.amount, found.zero, found.sum))
+        return StepCounts(np.arange(len(self.first)), scale, found.index, *tables)
+
+    def scales(self, columns: Columns) -> Ints:
+        """Return the coarsest scale of *columns* in each window."""
+        found = np.full(len(self.first), MAX_SCALE)
+        for scale in np.unique(columns.scale)[::-1].tolist():
+            points = np.bincount(columns.times[columns.scale == scale], minlength=int(self.last[-1]))
+            found[self.sums(points) > 0] = scale
+        return found
+
+
+def _windows(snapshot: StoreSnapshot, selection: Selection, query: WindowQuery) -> WindowTable:
+    ends, place, seconds = _whole_windows(snapshot.tiers, query)
+    start = int(ends[0]) - seconds
+    about = replace(selection, start=moment(start), end=moment(int(ends[-1])))
+    question = PointQuery(
+        about,
+        BREAKDOWN_METRICS if query.measure == "stages" else (REQUEST_DURATION,),
+        by="total" if {*query.by} <= {*schema.TOTAL_DIMENSIONS} else "series",
+        counts_only=query.measure == "requests",
+    )
+    width = seconds if len(ends) == 1 else int(np.gcd.reduce(np.append(ends, seconds)))
+    columns = _fetch(snapshot, question, width)
+    if not len(columns):
+        return WindowTable({})
+    names, group, failed = _groups(snapshot, about, query.by, columns)
+    last = (ends - start) // width
+    spans = _Spans(last - seconds // width, last)
+    if query.measure == "requests":
+        found = _rates(spans, columns, group, failed, seconds)
+    else:
+        order = np.lexsort((columns.times, group))
+        edges = np.searchsorted(group[order], np.arange(len(names) + 1)).tolist()
+        sorted_columns = columns.take(order)
+        most = MAX_VALUES // (len(names) * len(query.quantiles))
+        found = [
+            _quantiles(spans, sorted_columns.between(low, high).without_unused_stages(), query, most)
+            for low, high in pairwise(edges)
+        ]
+    return WindowTable(
+        {
+            name: {part: values[:, place] for part, values in parts.items() if np.nan_to_num(values).any()}
+            for name, parts in zip(names, found, strict=True)
+        }
+    )
+
+
+def _whole_windows(tiers: Sequence[schema.Tier], query: WindowQuery) -> tuple[Ints, Ints, int]:
+    """Return the distinct ends of the windows of whole buckets, the place of each window's end among them, and their length."""
+
+    def finest_at(at: int) -> int:
+        # Nothing is retained before, so that buckets of that time do not matter.
+        return schema.finest_retained(tiers, max(at, tiers[-1].kept_from))
+
+    first, seconds = query.ends[0], query.seconds
+    # Windows over time have one length, and the start of a single one is rounded by itself.
+    unit = max(query.unit, finest_at(first if len(query.ends) == 1 else first - seconds))
+    ends, place = np.unique(np.array(query.ends, np.int64) // unit * unit, return_inverse=True)
+    if len(query.ends) == 1:
+        end = int(ends[0])
+        return ends, place, end - schema.floor_to(end - seconds, finest_at(end - seconds))
+    return ends, place, schema.ceil_to(seconds, unit)
+
+
+def _fetch(snapshot: StoreSnapshot, question: PointQuery, width: int) -> Columns:
+    """Return the points with the number of their interval of *width* seconds in place of their time."""
+    start, end = question.selection.seconds
+    if end - start == width:
+        steps, widest = Steps(start, None), schema.COARSEST
+    else:
+        steps, widest = Steps(start, width), schema.widest_dividing(width)
+        if estimated_rows(snapshot, question, widest) > MAX_VALUES:
+            _raise_too_many()
+    segments = schema.plan_segments(snapshot.tiers, start, end, widest)
+    columns = fetch_segments(snapshot, question, steps, segments)
+    return replace(columns, times=steps.number(columns.times))
+
+
+def _raise_too_many() -> None:
+    msg = f"the query reads or returns more than {MAX_VALUES:,} values; use a larger step, a shorter time, or fewer services"
+    raise TooManyValuesError(msg)
+
+
+def _groups(
+    snapshot: StoreSnapshot, about: Selection, by: Sequence[str], columns: Columns
+) -> tuple[list[tuple[str, ...]], Ints, NDArray[np.bool_]]:
+    """Return the values of the dimensions of each group, the number of each point's group, and whether its requests failed."""
+    series = schema.series.c
+    statement = select(series.id, series.total_id, series.status, *(series[name] for name in by))
+    rows = snapshot.connection.execute(statement.where(*about.conditions())).all()
+    # A total has the id of its first series, which may already be deleted.
+    known = {row.total_id: row for row in rows} | {row.id: row for row in rows}
+    ids, which = np.unique(columns.series, return_inverse=True)
+    found = [known[each] for each in ids.tolist()]
+    names = sorted({tuple(row[3:]) for row in found})
+    number = {name: place for place, name in enumerate(names)}
+    groups = np.array([number[tuple(row[3:])] for row in found], np.int64)
+    failed = np.array([row.status == STATUS_ERROR for row in found], np.bool_)
+    return names, groups[which], failed[which]
+
+
+def _rates(
+    spans: _Spans, columns: Columns, group: Ints, failed: NDArray[np.bool_], seconds: int
+) -> list[dict[str, Floats]]:
+    """Return the request rate and the error ratio of each group."""
+    shape = int(spans.last[-1]), int(group.max()) + 1
+    if math.prod(shape) > _MAX_CELLS:
+        _raise_too_many()
+    cell = columns.times * shape[1] + group
+    counted = (np.bincount(cell, columns.counts * each, math.prod(shape)) for each in (1, failed))
+    total, errors = (spans.sums(each.reshape(shape)).T[:, None] for each in counted)
+    total[total == 0] = np.nan
+    return [{"rate": own / seconds, "errors": wrong / own} for own, wrong in zip(total, errors, strict=True)]
+
+
+def _quantiles(spans: _Spans, columns: Columns, query: WindowQuery, most: int) -> dict[str, Floats]:
+    """Return the values of one group, whose points *columns* are sorted by time; at most *most* for each quantile."""
+    with_stages = query.measure == "stages"
+    stages = (*columns.stages, OVERHEAD) if with_stages else ("latency",)
+    windows = len(spans.first)
+    if windows * len(stages) > most:
+        _raise_too_many()
+    found = {stage: np.full((len(query.quantiles), windows), np.nan) for stage in stages}
+    # Each interval of long windows is read twice at most.
+    at_once = max(_WINDOWS_AT_ONCE, int(np.searchsorted(spans.first, spans.last[0])))
+    for low in range(0, windows, at_once):
+        first, last = spans.first[low : low + at_once], spans.last[low : low + at_once]
+        part = columns.between(*np.searchsorted(columns.times, (first[0], last[-1])).tolist())
+        if not len(part):
+            continue
+        part = replace(part, times=part.times - first[0])
+        index = part.buckets.index
+        width = int(index.max() - index.min()) + 1 if len(index) else 1
+        if int(last[-1] - first[0]) * len(columns.stages) * width > _MAX_CELLS:
+            _raise_too_many()
+        here = _Spans(first - first[0], last - first[0])
+        for number, requests, values in _values_of_windows(here, part, query):
+            for row, (quantile, seconds) in enumerate(zip(query.quantiles, values, strict=True)):
+                enough = [has_enough_samples(each, quantile) for each in requests.tolist()]
+                for stage, own in zip(stages, seconds.T, strict=True):
+                    # The last column is added to the stage of its name.
+                    known = np.nan_to_num(found[stage][row, low + number])
+                    found[stage][row, low + number] = np.where(enough, known + own, np.nan)
+    return found
+
+
+def _values_of_windows(
+    spans: _Spans, columns: Columns, query: WindowQuery
+) -> Iterator[tuple[Ints, Ints, list[Floats]]]:
+    """Yield numbers of windows, their numbers of requests, and for each quantile their values; shape (windows, stages or 1)."""
+    requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
+    own = spans.scales(requests)
+    # Latency at its own scale, so that all queries return the same number; stages at the scale of both metrics.
+    shared = np.minimum(own, spans.scales(times))
+    for scale, common in np.unique(np.stack((own, shared)), axis=1).T.tolist():
+        number = np.flatnonzero((own == scale) & (shared == common))
+        here = _Spans(spans.first[number], spans.last[number])
+        latency = here.counts(requests, scale)
+        if query.measure == "latency":
+            values = [latency.values_at(quantile)[:, None] for quantile in query.quantiles]
+        else:
+            coarse = latency if common == scale else here.counts(requests, common)
+            mixed = StepMixtures(columns.stages, latency, coarse, here.counts(times, common))
+            values = [mixed.breakdown(quantile)[1] for quantile in query.quantiles]
+        yield number, latency.total, values
