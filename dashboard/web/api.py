@@ -253,7 +253,9 @@ def _unknown_path(rest: str) -> Response:
         refused.headers["Allow"] = ", ".join(takes)
         return refused
     msg = f"there is no {API_PREFIX}{rest}"
-    fix = f"{_V1}/view, {_V1}/services, {_V1}/names, {_V1}/traces/<id>, {_V1}/events, {_V1}/query/<question>"
+    fix = (
+        f"{_V1}/view, {_V1}/services, {_V1}/names, {_V1}/traces/<id>, {_V1}/events, {_V1}/query/<question>, {_V1}/query"
+    )
     raise BadRequestError(msg, key="path", fix=fix, status=NOT_FOUND)
 
 

@@ -28,7 +28,7 @@ from ..config import DashboardConfig
 from ..pages.page import Context
 from ..source import AlertsSource, Source
 from ..ui.page_export import as_html, html_chunks
-from . import api, assets, guard, report, signed_endpoints, write_api, wsgi_front
+from . import api, assets, guard, prometheus_api, report, signed_endpoints, write_api, wsgi_front
 from .audit_log import AuditLog
 from .auth import RevokedSessions
 from .compression import compress_responses
@@ -131,6 +131,7 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     wsgi_front.add_health_routes(server, source)
     assets.add_asset_route(server)
     api.add_api_routes(server, own)
+    prometheus_api.add_prometheus_routes(server, own)
     links = PreviewLinks(source, guard.dashboard_url)
     add_page_routes(server, own, links)
     add_figure_routes(server, own)

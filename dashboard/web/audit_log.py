@@ -28,6 +28,8 @@ _ACTIONS = {
     "api silence": "silence",
     "api unsilence": "end silence",
 }
+# Start of the names of endpoints that read although a client may send a POST.
+READS_BY_POST = "prometheus "
 _REFUSED, _FAILED = (401, 403), 400
 _NOBODY = "a dashboard user"
 # Failed sign-ins in a minute that get an entry: anybody can cause them.
@@ -51,7 +53,8 @@ class AuditLog:
         """Write an entry after each request to *server* that changes something."""
 
         def after(response: Response) -> Response:
-            is_write = request.method not in ("GET", "HEAD", "OPTIONS")
+            is_read = (request.endpoint or "").startswith(READS_BY_POST)
+            is_write = request.method not in ("GET", "HEAD", "OPTIONS") and not is_read
             # Requests without a reader were refused, or have an entry of their own.
             if is_write and "stagelens_asker" in flask.g:
                 self._write(_entry_of(response, self._now()))

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from flask.testing import FlaskClient
@@ -27,11 +28,12 @@ from stagelens.dashboard.pages.service_charts import CHARTS
 from stagelens.dashboard.web import routing
 from stagelens.dashboard.web.api_queries import QUERIES
 from stagelens.dashboard.web.app import Dashboard
+from stagelens.dashboard.web.prometheus_api import METRICS
 from stagelens.store import Store
 from stagelens.store.audit import AuditEntry
 from tests.dashboard import notified_store
 from tests.support.environments import fill, first_trace
-from tests.support.raw_requests import Site
+from tests.support.raw_requests import NOON, Site
 
 OTHER = "zz-other"
 BOTH = ("prod", OTHER)
@@ -51,11 +53,12 @@ TOKEN = "correct horse battery staple, again"  # noqa: S105 - the secret of this
 WALKED = {
     *("/", "/<path:path>", "/report", "/figures/<name>", "/api/v1/view", "/api/v1/services", "/api/v1/names"),
     *("/api/v1/query/<question>", "/api/v1/traces/<name>", "/parts"),
+    *("/api/v1/query", "/api/v1/query_range", "/api/v1/series", "/api/v1/label/<name>/values"),
 }
 # Routes without data of an environment: files, probes, sign-in, refusals, and actions, which have tests of their own.
 WITHOUT_DATA = re.compile(
     r"/(assets|livez|readyz|healthz|signin|signout"
-    r"|hooks/|charts/|previews/|api/<path|api/v1/(events|incidents|silences))"
+    r"|hooks/|charts/|previews/|api/<path|api/v1/(events|incidents|silences|labels|metadata|status))"
 )
 
 
@@ -157,7 +160,20 @@ def addresses() -> list[str]:
         *(_query(name, environment) for name in QUERIES for environment in (None, *BOTH)),
         *(f"/parts?path={page}&{window}" for page in pages),
         *("/api/v1/services", "/api/v1/names"),
+        *_prometheus_addresses(),
     ]
+
+
+def _prometheus_addresses() -> list[str]:
+    selectors = [*METRICS, *(f'{name}{{environment=~".*",route=~".*"}}' for name in METRICS)]
+    selectors.append(f'stagelens_latency_seconds{{quantile="0.5",environment="{OTHER}"}}')
+    window = f"start={NOON - 10_800}&end={NOON}"
+    found = [f"query?lookback_delta=6h&query={quote(each)}" for each in selectors]
+    found += [f"query_range?{window}&step=30m&query={quote(each)}" for each in selectors if "_slo_" not in each]
+    found += [f"series?{window}&match[]={quote(each)}" for each in selectors]
+    names = ("service_name", "environment", "service_version", "route", "stage", "slo")
+    found += [f"label/{name}/values?{window}" for name in names]
+    return [f"/api/v1/{each}" for each in found]
 
 
 def _query(name: str, environment: str | None) -> str:

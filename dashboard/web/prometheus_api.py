@@ -1,0 +1,444 @@
+"""Read API of Prometheus for the series of Stagelens, for Grafana and `promtool query` (see docs/prometheus.md).
+
+    GET, POST /api/v1/query             one value for each series
+    GET, POST /api/v1/query_range       values over time
+    GET, POST /api/v1/labels, /api/v1/series, /api/v1/label/<name>/values
+    GET       /api/v1/metadata, /api/v1/status/buildinfo
+
+A POST reads, too: its form replaces an address that would be too long.
+
+Source: https://prometheus.io/docs/prometheus/latest/querying/api/
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any
+
+import numpy as np
+import promql_parser as promql
+from flask import Flask, Response, request
+
+from ... import __version__
+from ...core.errors import StagelensError
+from ...core.prometheus_names import LABELS
+from ...store import Selection
+from ...store.queries.windows import Measure, TooManyValuesError, WindowQuery
+from ..source import Source
+from ..view import API_PREFIX
+from .audit_log import READS_BY_POST
+from .promql import NAME, Floats, Matcher, QueryError, QueryEvaluator, Value, Vector, VectorSeries, matchers_of, parse
+
+_log = logging.getLogger(__name__)
+# Version of Prometheus whose API this is, by which clients choose what they ask for.
+_PROMETHEUS = "3.0.0"
+# https://github.com/prometheus/prometheus/blob/main/web/api/v1/api.go: the limit of query_range
+_MAX_POINTS = 11_000
+# Every selector is a query to the store.
+_MAX_SELECTORS = 30
+_INSTANT_SECONDS, _MIN_RANGE_SECONDS, _NAMES_SECONDS = 300, 60, 6 * 3600
+_MAX_SECONDS = 400 * 86_400
+_LAST_TIME = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
+# The query to the store has times of its own.
+_ANY_TIME = datetime.fromtimestamp(0, UTC)
+_STATUS = {"bad_data": 400, "execution": 422, "unavailable": 503, "internal": 500}
+_QUANTILES = ("0.5", "0.9", "0.95", "0.99")
+_SERVICE, _QUANTILE, _STAGE, _SLO = "service_name", "quantile", "stage", "slo"
+# Labels that a series has if the query names them, by dimension of the store.
+_OPTIONAL = {LABELS[name]: name for name in ("version", "environment", "model", "route")}
+_DIMENSIONS = {_SERVICE: "service", **_OPTIONAL}
+
+
+@dataclass(frozen=True, slots=True)
+class ServedMetric:
+    """Metric of the API.
+
+    Args:
+        text: Help text.
+        unit: Unit, "" for ratios and rates.
+        labels: Labels of each series, beside the optional ones.
+        measure: What the store returns for it, see `Reader.windows`; None for objectives.
+    """
+
+    text: str
+    unit: str
+    labels: tuple[str, ...]
+    measure: Measure | None
+
+
+METRICS = {
+    "stagelens_latency_seconds": ServedMetric(
+        "Latency of requests at a quantile.", "seconds", (_SERVICE, _QUANTILE), "latency"
+    ),
+    "stagelens_stage_seconds": ServedMetric(
+        "Time in a stage of the requests at a quantile of the latency; the stages add up to the latency.",
+        "seconds",
+        (_SERVICE, _STAGE, _QUANTILE),
+        "stages",
+    ),
+    "stagelens_stage_share": ServedMetric(
+        "Share of a stage in the latency of the requests at a quantile.", "", (_SERVICE, _STAGE, _QUANTILE), "stages"
+    ),
+    "stagelens_requests_per_second": ServedMetric("Request rate.", "", (_SERVICE,), "requests"),
+    "stagelens_error_ratio": ServedMetric("Share of failed requests.", "", (_SERVICE,), "requests"),
+    "stagelens_slo_burn_rate": ServedMetric(
+        "Burn rate of an objective over the last hour.", "", (_SLO, _SERVICE), None
+    ),
+    "stagelens_slo_budget_left": ServedMetric("Unspent share of an error budget.", "", (_SLO, _SERVICE), None),
+}
+# Metric whose series are searched for the values of a label if the request names none.
+_VALUES_FROM = {
+    _QUANTILE: "stagelens_latency_seconds",
+    _STAGE: "stagelens_stage_seconds",
+    _SLO: "stagelens_slo_budget_left",
+}
+
+
+def add_prometheus_routes(server: Flask, source: Source) -> None:
+    """Add the routes of the API of Prometheus to *server*."""
+    read, both = ["GET"], ["GET", "POST"]
+    routes: list[tuple[str, Callable[..., Response], list[str]]] = [
+        ("query", _query, both),
+        ("query_range", _query_range, both),
+        ("labels", _labels, both),
+        ("series", _all_series, both),
+        ("label/<name>/values", _label_values, read),
+        ("metadata", _metadata, read),
+        ("status/buildinfo", _buildinfo, read),
+    ]
+    for path, respond, methods in routes:
+        view = _with_errors(partial(respond, source))
+        server.add_url_rule(f"{API_PREFIX}v1/{path}", f"{READS_BY_POST}{path}", view, methods=methods)
+
+
+def _query(source: Source) -> Response:
+    at = _time("time", source.clock())
+    asked = _Query(source, [at], _lookback(_INSTANT_SECONDS))
+    found, seconds = asked.evaluate(_required("query")), _json_time(at)
+    if isinstance(found, np.ndarray):
+        return _success({"resultType": "scalar", "result": [seconds, _text(found[0])]})
+    result = [{"metric": each.labels, "value": [seconds, _text(each.values[0])]} for each in found]
+    return _limited(result, lambda shown: {"resultType": "vector", "result": shown}, asked.warnings)
+
+
+def _query_range(source: Source) -> Response:
+    times, step = _range()
+    asked = _Query(source, times, _lookback(max(step, _MIN_RANGE_SECONDS)), step)
+    found, seconds = asked.evaluate(_required("query")), [_json_time(each) for each in times]
+    series = [VectorSeries({}, found)] if isinstance(found, np.ndarray) else sorted(found, key=VectorSeries.key)
+    result = [{"metric": each.labels, "values": _points(seconds, each.values)} for each in series]
+    return _limited(result, lambda shown: {"resultType": "matrix", "result": shown}, asked.warnings)
+
+
+def _labels(_source: Source) -> Response:
+    metrics = {name for each in _selectors() for name in _metrics_of(matchers_of(each))}
+    return _limited([NAME, *sorted(_labels_of(*(METRICS[name] for name in metrics or METRICS)))])
+
+
+def _label_values(source: Source, name: str) -> Response:
+    asked = _selectors()
+    if name == NAME:
+        metrics = {name for each in asked for name in _metrics_of(matchers_of(each))}
+        return _limited(sorted(metrics if asked else METRICS))
+    if name not in _labels_of(*METRICS.values()):
+        return _success([])
+    asked = asked or [_parsed_selector(_VALUES_FROM.get(name, "stagelens_requests_per_second"))]
+    found = _series_within(source, asked, Matcher(name, ".*", is_regex=True))
+    return _limited(sorted({each.labels[name] for each in found if name in each.labels}))
+
+
+def _all_series(source: Source) -> Response:
+    asked = _selectors()
+    if not asked:
+        msg = "no match[] parameter provided"
+        raise QueryError(msg)
+    return _limited([each.labels for each in _series_within(source, asked)])
+
+
+def _metadata(_source: Source) -> Response:
+    named = request.values.get("metric") or None
+    found = {
+        name: [{"type": "gauge", "help": each.text, "unit": each.unit}]
+        for name, each in METRICS.items()
+        if named in (None, name)
+    }
+    return _success(found)
+
+
+def _buildinfo(_source: Source) -> Response:
+    return _success({"version": _PROMETHEUS, "revision": f"stagelens {__version__}"})
+
+
+class _Query:
+    """Query at some times.
+
+    Args:
+        source: Data of the reader.
+        times: The times, ascending. [Unix seconds]
+        lookback: Length of the window before each time. [seconds]
+        step: Distance of the times; 0 for one time. [seconds]
+
+    Attributes:
+        warnings: Warnings of the evaluation.
+    """
+
+    def __init__(self, source: Source, times: Sequence[float], lookback: float, step: float = 0.0) -> None:
+        self._source, self._times, self._step = source, times, step
+        self._lookback = math.ceil(lookback)
+        # Whole minutes and hours take few rows of the store.
+        self._unit = max(unit for unit in (10, 60, 3600) if unit <= max(step, 10))
+        self._selectors = 0
+        self.warnings: list[str] = []
+
+    def evaluate(self, query: str) -> Value:
+        """Return the value of *query*."""
+        return QueryEvaluator(self.select, len(self._times)).evaluate(parse(query))
+
+    def select(self, selector: promql.VectorSelector, *more: Matcher) -> Vector:
+        """Return the series of *selector* for which *more* conditions are true, too."""
+        self._selectors += 1
+        if self._selectors > _MAX_SELECTORS:
+            msg = f"the query has more than {_MAX_SELECTORS} selectors"
+            raise QueryError(msg)
+        if selector.at is not None:
+            msg = "@ is not supported: use offset, or the parameter time"
+            raise QueryError(msg)
+        matchers = [*matchers_of(selector), *more]
+        ends = self._ends(selector.offset.total_seconds() if selector.offset else 0.0)
+        if not 0 <= ends[0] <= ends[-1] <= _LAST_TIME:
+            msg = "the time is not within 1970 to 2199"
+            raise QueryError(msg)
+        metrics = _metrics_of(matchers)
+        if not metrics:
+            self.warnings.append(f"no metric has this name; there are {', '.join(METRICS)}")
+        every = (each for name in metrics for each in self._series(name, matchers, ends))
+        found = [each for each in every if all(own.matches(each.labels.get(own.name, "")) for own in matchers)]
+        if metrics and not found:
+            self.warnings.append(
+                f"no series matches, or {self._lookback} s have too few requests for its quantile; "
+                "the parameter lookback_delta sets this length"
+            )
+        return found
+
+    def _ends(self, offset: float) -> range | tuple[int, ...]:
+        first, count = math.floor(self._times[0] - offset), len(self._times)
+        if count == 1 or self._step == int(self._step):
+            step = max(int(self._step), 1)
+            return range(first, first + step * count, step)
+        return tuple(math.floor(each - offset) for each in self._times)
+
+    def _series(self, name: str, matchers: Sequence[Matcher], ends: range | tuple[int, ...]) -> Iterator[VectorSeries]:
+        metric = METRICS[name]
+        if metric.measure is None:
+            if len(ends) > 1:
+                msg = f"{name} has no values over time: ask for one time, with an instant query"
+                raise QueryError(msg, "execution")
+            yield from self._objectives(name, next(iter(ends)))
+            return
+        named = {each.name for each in matchers}
+        by = (_SERVICE, *(label for label in _OPTIONAL if label in named))
+        equal = {_DIMENSIONS[each.name]: each.value for each in matchers if each.is_equal and each.name in _DIMENSIONS}
+        quantiles = _quantiles(matchers) if _QUANTILE in metric.labels else {}
+        about = Selection(_ANY_TIME, _ANY_TIME, **equal)
+        dimensions = tuple(_DIMENSIONS[label] for label in by)
+        query = WindowQuery(ends, self._lookback, self._unit, dimensions, metric.measure, tuple(quantiles.values()))
+        read = self._source.read.windows
+        # Thousands of times are too large a key for the cache.
+        found = self._source.cached(read, about, query) if isinstance(ends, range) else read(about, query)
+        for group, parts in found.groups.items():
+            labels = {NAME: name, **{label: value for label, value in zip(by, group, strict=True) if value}}
+            if metric.measure == "requests" and parts:
+                part = "rate" if name == "stagelens_requests_per_second" else "errors"
+                # Groups without failed requests have no part of them.
+                yield VectorSeries(labels, parts.get(part, 0 * parts["rate"])[0])
+                continue
+            whole = sum(parts.values()) if name == "stagelens_stage_share" else np.ones(1)
+            for part, seconds in parts.items():
+                stage = {_STAGE: part} if _STAGE in metric.labels else {}
+                with np.errstate(invalid="ignore"):
+                    rows = seconds / whole
+                for text, values in zip(quantiles, rows, strict=True):
+                    yield VectorSeries({**labels, **stage, _QUANTILE: text}, values)
+
+    def _objectives(self, name: str, at: int) -> Iterator[VectorSeries]:
+        # The current state is cached for the pages.
+        is_now = abs(at - self._source.clock()) < self._unit
+        for each in self._source.slos(None if is_now else datetime.fromtimestamp(at, UTC)):
+            value = each.burn_1h if name == "stagelens_slo_burn_rate" else each.budget_left
+            # Without requests there is no budget, and no burn rate.
+            if each.budget_left is not None and value is not None:
+                yield VectorSeries(
+                    {NAME: name, _SLO: each.slo.name, _SERVICE: each.slo.service}, np.array([float(value)])
+                )
+
+
+def _labels_of(*metrics: ServedMetric) -> set[str]:
+    return {label for each in metrics for label in (*each.labels, *(_OPTIONAL if each.measure else ()))}
+
+
+def _metrics_of(matchers: Sequence[Matcher]) -> list[str]:
+    return [name for name in METRICS if all(each.matches(name) for each in matchers if each.name == NAME)]
+
+
+def _quantiles(matchers: Sequence[Matcher]) -> dict[str, float]:
+    """Return the values of the label `quantile`, and the quantiles: those in *matchers*, or the usual ones."""
+    texts = [each.value for each in matchers if each.name == _QUANTILE and each.is_equal] or _QUANTILES
+    try:
+        found = {text: float(text) for text in texts}
+    except ValueError:
+        found = {"": math.nan}
+    if not all(0 <= each < 1 for each in found.values()):
+        msg = 'quantile must be a number from 0 to below 1, such as quantile="0.999"'
+        raise QueryError(msg)
+    return found
+
+
+def _series_within(source: Source, selectors: Iterable[promql.VectorSelector], *more: Matcher) -> list[VectorSeries]:
+    """Return the series of *selectors* with requests from the parameter `start` to `end`."""
+    # promtool asks for years around the current time.
+    end = min(_time("end", _LAST_TIME), source.clock())
+    start = max(_time("start", end - _NAMES_SECONDS), end - _MAX_SECONDS)
+    if start >= end:
+        return []
+    asked = _Query(source, [end], end - start)
+    found = {each.key(): each for selector in selectors for each in asked.select(selector, *more)}
+    return [found[key] for key in sorted(found) if not np.isnan(found[key].values).all()]
+
+
+def _selectors() -> list[promql.VectorSelector]:
+    return [_parsed_selector(each) for each in request.values.getlist("match[]")]
+
+
+def _parsed_selector(text: str) -> promql.VectorSelector:
+    found = parse(text)
+    if not isinstance(found, promql.VectorSelector):
+        msg = f'invalid parameter "match[]": {text[:100]!r} is not a selector'
+        raise QueryError(msg)
+    return found
+
+
+def _required(name: str) -> str:
+    found = request.values.get(name, "")
+    if not found:
+        msg = f'invalid parameter "{name}": it is missing'
+        raise QueryError(msg)
+    return found
+
+
+def _time(name: str, default: float) -> float:
+    text = request.values.get(name, "")
+    if not text:
+        return default
+    try:
+        found = float(text)
+    except ValueError:
+        try:
+            found = datetime.fromisoformat(text).astimezone(UTC).timestamp()
+        except (ValueError, OverflowError):
+            found = math.nan
+    if not 0 <= found <= _LAST_TIME:
+        msg = f'invalid parameter "{name}": cannot parse {text[:40]!r} to a valid timestamp from 1970 to 2199'
+        raise QueryError(msg)
+    return round(found, 3)
+
+
+def _duration(name: str, text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        try:
+            found = promql.parse_duration(text).total_seconds()
+        except (ValueError, OverflowError):
+            found = math.nan
+    if not 0 < found <= _MAX_SECONDS:
+        msg = f'invalid parameter "{name}": {text[:40]!r} is not a duration above 0, at most 400 days, such as 5m'
+        raise QueryError(msg)
+    return found
+
+
+def _lookback(default: float) -> float:
+    text = request.values.get("lookback_delta", "")
+    return _duration("lookback_delta", text) if text else default
+
+
+def _range() -> tuple[list[float], float]:
+    """Return the times of a range query, and their distance; in seconds."""
+    _required("start")
+    _required("end")
+    start, end = _time("start", 0), _time("end", 0)
+    step = _duration("step", _required("step"))
+    if end < start:
+        msg = 'invalid parameter "end": end timestamp must not be before start time'
+        raise QueryError(msg)
+    if (end - start) / step >= _MAX_POINTS:
+        msg = (
+            f"exceeded maximum resolution of {_MAX_POINTS:,} points per timeseries. "
+            "Try decreasing the query resolution (?step=XX)"
+        )
+        raise QueryError(msg)
+    # The small term compensates rounding errors of floats.
+    return [round(start + number * step, 3) for number in range(int((end - start) / step + 1e-9) + 1)], step
+
+
+def _points(times: Sequence[float], values: Floats) -> list[list[Any]]:
+    return [[at, _text(each)] for at, each in zip(times, values.tolist(), strict=True) if not math.isnan(each)]
+
+
+def _json_time(at: float) -> float:
+    return int(at) if at == int(at) else at
+
+
+def _text(value: float) -> str:
+    if math.isfinite(value):
+        return repr(float(value))
+    return "NaN" if math.isnan(value) else f"{'+' if value > 0 else '-'}Inf"
+
+
+def _limited(found: list[Any], made: Callable[[list[Any]], Any] = list, warnings: Sequence[str] = ()) -> Response:
+    """Return the response *made* of what the parameter `limit` leaves of *found*."""
+    text = request.values.get("limit", "") or "0"
+    if not text.isdecimal():
+        msg = f'invalid parameter "limit": {text[:40]!r} is not a number'
+        raise QueryError(msg)
+    most = int(text) or len(found)
+    cut = ["results truncated due to limit"] if most < len(found) else []
+    return _success(made(found[:most]), [*warnings, *cut])
+
+
+def _success(data: Any, warnings: Sequence[str] = ()) -> Response:
+    return _json({"status": "success", "data": data, **({"warnings": warnings} if warnings else {})}, 200)
+
+
+def _json(document: dict[str, Any], status: int) -> Response:
+    response = Response(json.dumps(document, separators=(",", ":")), status, mimetype="application/json")
+    response.headers["Cache-Control"] = "private, no-cache"
+    return response
+
+
+def _with_errors(respond: Callable[..., Response]) -> Callable[..., Response]:
+    """Wrap the view *respond* so that errors have the form of Prometheus."""
+
+    def safely(**values: str) -> Response:
+        try:
+            return respond(**values)
+        except QueryError as error:
+            return _error(str(error), error.kind)
+        except TooManyValuesError as error:
+            return _error(str(error), "execution")
+        except StagelensError as error:
+            return _error(str(error), "unavailable")
+        except Exception as error:  # noqa: BLE001 - API clients get JSON for any error
+            _log.exception("%r failed", request.path)
+            return _error(f"{type(error).__name__}; see the log of the dashboard", "internal")
+
+    return safely
+
+
+def _error(text: str, kind: str) -> Response:
+    return _json({"status": "error", "errorType": kind, "error": text}, _STATUS[kind])
