@@ -396,6 +396,9 @@ _SEVERAL: Final = re.compile(r'"index"\s*:\s*[1-9]')
 _HEAD: Final = 1024
 # https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
 _EVENT: Final = "data:"
+# https://platform.openai.com/docs/api-reference/completions/create: the last event of a stream. Code that stops reading there leaves
+# an async generator, which the event loop closes only after the request.
+_DONE: Final = f"{_EVENT} [DONE]"
 
 
 class LineStream:
@@ -421,6 +424,8 @@ class LineStream:
         """Record a *line* that has just arrived."""
         try:
             now, head = clock(), _decode_line(line[:_HEAD])
+            if head.startswith(_DONE):
+                self.end()
             if _CONTENT_PATTERN.search(head):
                 if self._first:
                     self._gap = max(self._gap, now - self._last)

@@ -211,6 +211,24 @@ def test_the_last_line_of_a_stream_has_the_server_stages(
     assert "@suspect" not in marks
 
 
+def test_a_stream_whose_reader_stops_at_its_last_event_has_the_server_stages(
+    in_a_request: Running, streaming: Callable[[Iterable[str]], str]
+) -> None:
+    """The event loop would close the abandoned generator only after the request."""
+
+    async def go() -> set[str]:
+        async with (
+            httpx.AsyncClient(timeout=60) as client,
+            client.stream("GET", streaming(STREAMS["vllm"])) as response,
+        ):
+            async for line in response.aiter_lines():
+                if line == "data: [DONE]":
+                    break
+            return {key for key, _, _ in in_a_request.stages() if key.endswith("@reported")}
+
+    assert asyncio.run(go()) == {"queue@reported", "prefill@reported", "decode@reported"}
+
+
 def played(
     monkeypatch: pytest.MonkeyPatch, lines: Iterable[str | bytes], wait: int = 10_000_000
 ) -> dict[str, list[tuple[Any, Any]]]:
