@@ -200,6 +200,16 @@ class Client:
         """Return the latency at each percentile with its error bounds; `enough` is whether ten requests are above it."""
         return self._query("latency", service=service, percentiles=percentiles, **scope)
 
+    def tokens(
+        self, service: str, *, percentiles: Percentiles = (0.5, 0.9, 0.95, 0.99), **scope: Unpack[ScopeArguments]
+    ) -> pd.DataFrame:
+        """Return the times of streamed responses, a row per measure, definition and percentile.
+
+        The measures are `first_token`, `output_token` (mean time per output token of a response) and `gap` (longest wait for the
+        next part of a response).
+        """
+        return self._query("tokens", service=service, percentiles=percentiles, **scope)
+
     def shared(
         self, service: str, *, percentiles: float = 0.99, selection: str | None = None, **scope: Unpack[ScopeArguments]
     ) -> pd.DataFrame:

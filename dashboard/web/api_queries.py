@@ -19,6 +19,7 @@ from ...analysis.capacity import Curve
 from ...analysis.profile import CodeNode, flame_graph, functions
 from ...analysis.replicas import ReplicaOutlier, latencies
 from ...core.histogram import Histogram, has_enough_samples
+from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP
 from ...core.stages import UNEXPLAINED
 from ...store.audit import AuditEntry
 from ...store.selection import moment
@@ -65,6 +66,9 @@ _CAUSES = [
     *("p_value", "with_seconds", "without_seconds"),
 ]
 _LATENCY = ["percentile", "value_seconds", "low_seconds", "high_seconds", "enough"]
+_TOKENS = ["measure", "definition", "requests", *_LATENCY]
+# Measures of streamed responses, by the name of their metric.
+_STREAMS = {"first_token": FIRST_TOKEN, "output_token": OUTPUT_TOKEN, "gap": STREAM_GAP}
 _REPLICAS = ["replica", "place", "requests", "p50_seconds", "p99_seconds", "ratio"]
 _BUDGETS = ["stage", "budget_seconds", "seconds", "mean_seconds", "over_seconds"]
 _SHARES = ["service", "stage", "mean_seconds", "share"]
@@ -247,6 +251,17 @@ def _quantile(counted: Histogram, quantile: float) -> tuple[float, float | None,
     if found is None:
         return quantile, None, None, None, False
     return quantile, found.value, found.low, found.high, has_enough_samples(counted.count, quantile)
+
+
+def _tokens(context: Context, given: Arguments) -> dict[str, Any]:
+    wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
+    values = [
+        (measure, definition, counted.count, *_quantile(counted, each))
+        for measure, metric in _STREAMS.items()
+        for definition, counted in context.source.cached(context.source.read.streams, context.selection, metric).items()
+        for each in wanted
+    ]
+    return table_json(pd.DataFrame(values, columns=_TOKENS))
 
 
 def _compare(context: Context, given: Arguments) -> dict[str, Any]:
@@ -504,6 +519,7 @@ QUERIES: dict[str, ApiQuery] = {
     "shared": ApiQuery(("service", "version", *_PART, "p", "sel", *_WINDOW), _shared),
     "stalls": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _stalls),
     "latency": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _latency),
+    "tokens": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _tokens),
     "critical_path": ApiQuery(("service", "version", *_PART, "p", *_WINDOW), _critical_path),
     "map": ApiQuery(_WINDOW, _map, about_one=False),
     "compare": ApiQuery(("service", "a", "b", *_PART, "p", *_WINDOW), _compare, about_window=False),

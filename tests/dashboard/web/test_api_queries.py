@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from datetime import timedelta
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,9 +13,11 @@ from flask.testing import FlaskClient
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import BY_CLIENT_CONTENT, BY_ENGINE, FIRST_TOKEN, OUTPUT_TOKEN
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
-from stagelens.store import Store
+from stagelens.store import Batch, Point, Series, Store
 from stagelens.store.collectors import Report, Vitals, write_report
 from tests.dashboard import capacity_store
 from tests.dashboard.burning_slos import ENV
@@ -82,6 +85,30 @@ def test_an_invalid_filter_of_incidents_is_named(burning: FlaskClient, query: st
 
     assert refused["key"] == key
     assert refused["cure"]
+
+
+def test_tokens_have_the_percentiles_of_each_definition(tmp_path: Path) -> None:
+    """One histogram per measure and definition; measures without values have no row."""
+    store = Store.open(f"sqlite:///{tmp_path / 'streams.db'}")
+    counted = Histogram()
+    for seconds in (0.1, 0.2, 0.4):
+        counted.record(seconds, 20)
+    at = int((NOW - timedelta(minutes=5)).timestamp())
+    series = Series("chat", "1", "", "m", "1", "/", "cpu", "ok")
+    points = [
+        Point(series, FIRST_TOKEN, BY_ENGINE, at, counted),
+        Point(series, OUTPUT_TOKEN, BY_CLIENT_CONTENT, at, counted),
+    ]
+    store.write([Batch("streams", points)])
+
+    found = ask(client_of(store, tmp_path / "slo.yaml", {}), "tokens?service=chat&p=50&from=now-1h")["records"]
+    store.close()
+
+    assert [(row["measure"], row["definition"], row["requests"]) for row in found] == [
+        ("first_token", BY_ENGINE, 60),
+        ("output_token", BY_CLIENT_CONTENT, 60),
+    ]
+    assert [row["value_seconds"] for row in found] == pytest.approx([0.2, 0.2], rel=0.011)
 
 
 def test_capacity_has_the_numbers_of_its_page(loaded: FlaskClient) -> None:
