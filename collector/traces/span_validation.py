@@ -24,6 +24,8 @@ _MAX_NS = 2**62
 _MAX_TOKENS = 2**40
 
 
+# Stage after the first token.
+_AFTER = "decode"
 # Later times are invalid, as in `inbox`. [Unix nanoseconds]
 _LATEST_NS = 2**62
 
@@ -69,16 +71,21 @@ def measure_span(found: SpanMeasurements, start: int, end: int) -> MeasuredSpan:
         start = next((at for name, at in events if name == rule.start_event and 0 < at <= (end or _LATEST_NS)), start)
     if not end:
         return MeasuredSpan(start, [], None)
+    stream = _stream(rule.stream, start, end, numbers, events)
     intervals: list[SpanInterval] = []
     cursor = start
     for part in found.parts:
         for begin, stop in _where(part, start, cursor, numbers, events):
+            if part.lasts and part.stage == _AFTER and stream:
+                # The front end of an engine takes its time before the first token, too, and reports no position.
+                late = max(0, min(start + stream.first_token_ns, end - (stop - begin)) - begin)
+                begin, stop = begin + late, stop + late  # noqa: PLW2901
             # An interval is cut to its span.
             inside = SpanInterval(part.stage, max(begin, start), min(stop, end))
             if inside.start < inside.end:
                 intervals.append(inside)
                 cursor = inside.end
-    return MeasuredSpan(start, intervals, _stream(rule.stream, start, end, numbers, events))
+    return MeasuredSpan(start, intervals, stream)
 
 
 def _where(
