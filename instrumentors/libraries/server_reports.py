@@ -341,10 +341,13 @@ def is_plausible(dialect: ReportDialect, parts: Parts, wall_ns: int) -> bool:
 def divide_wait(parts: Parts, wait: Wait) -> Marks:
     """Return *parts* as marks in the middle of the *wait*, and the rest as `network`, half on each side.
 
-    For a stream only the wait for the first token counts as `network`: later waits may be caused by its reader.
+    For a stream only the wait for the first token counts as `network`: later waits may be caused by its reader. What follows the
+    first token starts with it, if it then ends within the wait.
 
     >>> divide_wait([("queue", 20), ("prefill", 40)], Wait(100, 200))
     ['network@rest', 100, 120, 'queue@reported', 120, 140, 'prefill@reported', 140, 180, 'network@rest', 180, 200]
+    >>> divide_wait([("prefill", 40), ("decode", 30)], Wait(100, 250, first=180))
+    ['network@rest', 100, 120, 'prefill@reported', 120, 160, 'network@rest', 160, 180, 'decode@reported', 180, 210]
     """
     started, ended, first, headers = wait
     total = sum(spent for _, spent in parts)
@@ -357,14 +360,21 @@ def divide_wait(parts: Parts, wait: Wait) -> Marks:
     lead = sum(spent for stage, spent in parts if stage != _AFTER) if first else total
     at = min(started + max(0, (first or ended) - started - lead) // 2, ended - total)
     marks: Marks = []
-    for stage, until in ((_REST, at), *_ends(parts, at), *(() if first else ((_REST, ended),))):
+    for stage, until in (
+        (_REST, at),
+        *_ends(parts, at, first, ended - total - at),
+        *(() if first else ((_REST, ended),)),
+    ):
         if until > started:
             marks += (stage, started, until)
             started = until
     return marks
 
 
-def _ends(parts: Parts, at: int) -> Iterator[tuple[str, int]]:
+def _ends(parts: Parts, at: int, first: int, rest: int) -> Iterator[tuple[str, int]]:
     for stage, spent in parts:
+        if stage == _AFTER and (late := min(first - at, rest)) > 0:
+            at += late
+            yield _REST, at
         at += spent
         yield f"{stage}@{REPORTED}", at
