@@ -65,7 +65,7 @@ agent: $(VENV)/dev-$(INSTALL)
 KILLS  ?= 100
 INPUTS ?= 1000000
 .PHONY: soak chaos fuzz flood outside
-soak: $(VENV)/stacks-$(INSTALL) stacks tensorflow llama router ## what takes long: TensorFlow, vLLM and llama-cpp-python, leaks, new examples for property tests, chaos, fuzz, flood, outside (over an hour; KILLS=100 INPUTS=1000000)
+soak: $(VENV)/stacks-$(INSTALL) stacks tensorflow llama router truth ## what takes long: TensorFlow, vLLM and llama-cpp-python, leaks, new examples for property tests, chaos, fuzz, flood, outside (over an hour; KILLS=100 INPUTS=1000000)
 	$(PYTEST) --tier soak
 	$(PYTEST) --tier first -m hypothesis --hypothesis-profile explore
 	$(MAKE) --no-print-directory chaos fuzz flood outside
@@ -159,10 +159,10 @@ stacks: programs triton kserve bentoml litserve mlserver models ray around upstr
 # What the tests of KServe, BentoML, LitServe, MLServer, Ray, vLLM, libraries of models, and clients such as redis-py run, and
 # those of httpx and Starlette themselves, beside what the tests have anyway; the oldest supported versions of libraries and of
 # the OpenTelemetry SDK; and what `benchmarks/accuracy.py as-found` runs. TensorFlow, of 280 MB, is only for `make soak` and
-# these; llama-cpp-python, which pip compiles in 15 minutes, and the router of vLLM only for `make soak`.
+# these; llama-cpp-python, which pip compiles in 15 minutes, the router of vLLM, and guidellm (truth) only for `make soak`.
 PINNED = $(wildcard tests/*/$@.txt tests/*/*/$@.txt tests/*/*/*/$@.txt benchmarks/*/$@.txt)
-.PHONY: kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found tensorflow llama router
-kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found tensorflow llama router: | $(VENV)/bin/python
+.PHONY: kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found tensorflow llama router truth
+kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found tensorflow llama router truth: | $(VENV)/bin/python
 	@cmp -s $(PINNED) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
 	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(PINNED) $(AFTER) \
 	&& cp $(PINNED) $(VENV)/$@/installed; } \
