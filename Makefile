@@ -150,19 +150,19 @@ chromium:
 	@tests/programs.sh chromium-headless-shell
 
 programs:
-	@tests/programs.sh chromium-headless-shell postgresql prometheus prometheus-alertmanager nodejs npm
+	@tests/programs.sh chromium-headless-shell postgresql prometheus prometheus-alertmanager nodejs npm default-jre-headless
 
 # All that the tests of stacks need beside the virtual environment.
 .PHONY: stacks
-stacks: programs triton kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found
+stacks: programs triton kserve bentoml litserve mlserver torchserve models ray around upstream vllm oldest oldest-sdk found
 
-# What the tests of KServe, BentoML, LitServe, MLServer, Ray, vLLM, libraries of models, and clients such as redis-py run, and
-# those of httpx and Starlette themselves, beside what the tests have anyway; the oldest supported versions of libraries and of
+# What the tests of KServe, BentoML, LitServe, MLServer, TorchServe, Ray, vLLM, libraries of models, and clients such as redis-py
+# run, and those of httpx and Starlette themselves, beside what the tests have anyway; the oldest supported versions of libraries and of
 # the OpenTelemetry SDK; and what `benchmarks/accuracy.py as-found` runs. TensorFlow, of 280 MB, is only for `make soak` and
 # these; llama-cpp-python, which pip compiles in 15 minutes, the router of vLLM, and guidellm (truth) only for `make soak`.
 PINNED = $(wildcard tests/*/$@.txt tests/*/*/$@.txt tests/*/*/*/$@.txt benchmarks/*/$@.txt)
-.PHONY: kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found tensorflow llama router truth
-kserve bentoml litserve mlserver models ray around upstream vllm oldest oldest-sdk found tensorflow llama router truth: | $(VENV)/bin/python
+.PHONY: kserve bentoml litserve mlserver torchserve models ray around upstream vllm oldest oldest-sdk found tensorflow llama router truth
+kserve bentoml litserve mlserver torchserve models ray around upstream vllm oldest oldest-sdk found tensorflow llama router truth: | $(VENV)/bin/python
 	@cmp -s $(PINNED) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
 	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(PINNED) $(AFTER) \
 	&& cp $(PINNED) $(VENV)/$@/installed; } \

@@ -7,6 +7,7 @@ has() {
     chromium-headless-shell) command -v chromium-headless-shell || command -v chromium || command -v google-chrome ;;
     postgresql) command -v initdb || ls /usr/lib/postgresql/*/bin/initdb ;;
     nodejs) command -v node ;;
+    default-jre-headless) command -v java ;;
     *) command -v "$1" ;;
     esac >/dev/null 2>&1
 }
