@@ -199,10 +199,10 @@ class GrpcServerInstrumentor(Instrumentor):
 
     def _sync(self, module: ModuleType) -> None:
         self.replace(module, "_find_method_handler", lambda original: _find_method_handler(original, module))
-        self.replace(module, "_reject_rpc", lambda original: _reject_rpc(original, module))
+        self.replace(module, "_reject_rpc", _reject_rpc)
         for name in ("_unary_response_in_pool", "_stream_response_in_pool"):
             self.replace(module, name, lambda original: _in_pool(original, module))
-        self.replace(module, "_abort", lambda original: _abort(original, module))
+        self.replace(module, "_abort", _abort)
         self.replace(module, "_unary_request", _unary_request)
         self.replace(module._RequestIterator, "_next", _next)  # noqa: SLF001 - there is no public name for it
         self.replace(module, "_receive_message", _receive_message)
@@ -253,7 +253,7 @@ def _note_end(state: Any, rpc_event: Any, module: Any) -> None:
         exchange.code = DEADLINE
 
 
-def _reject_rpc(original: Any, module: Any) -> Any:
+def _reject_rpc(original: Any) -> Any:
     def _reject_rpc(rpc_event: Any, rpc_state: Any, status: Any, *rest: Any, **named: Any) -> Any:
         exchange: GrpcExchange | None = vars(rpc_state).get("stagelens")
         opened = None if exchange is None else begin()
@@ -261,7 +261,7 @@ def _reject_rpc(original: Any, module: Any) -> Any:
             end(opened[1])
             try:
                 exchange.open(opened[0], rpc_event.invocation_metadata)
-                exchange.code, exchange.error = _name(module, status), _class_of(sys.exception())
+                exchange.code, exchange.error = _name(status), _class_of(sys.exception())
                 if exchange.code == "UNIMPLEMENTED":
                     # The request of a client for what does not exist is no failure of the service.
                     exchange.method, exchange.code = UNMATCHED, ""
@@ -295,7 +295,7 @@ def _in_pool(original: Any, module: Any) -> Any:
             end(token)
             try:
                 if state.client is not module._CANCELLED and not exchange.code:  # noqa: SLF001 - there is no public name for it
-                    exchange.code = _name(module, state.code)
+                    exchange.code = _name(state.code)
                 exchange.finish(ended)
             except Exception:
                 log_failure("recording a call of a gRPC server")
@@ -305,12 +305,12 @@ def _in_pool(original: Any, module: Any) -> Any:
     return run
 
 
-def _abort(original: Any, module: Any) -> Any:
+def _abort(original: Any) -> Any:
     def _abort(state: Any, call: Any, code: Any, *rest: Any, **named: Any) -> None:
         exchange = vars(state).get("stagelens")
         try:
             if exchange is not None and not exchange.code:
-                exchange.code = _name(module, code if state.code is None else state.code)
+                exchange.code = _name(code if state.code is None else state.code)
                 # Called while the exception is handled, if there is one. That of `context.abort` says nothing.
                 exchange.error = "" if state.aborted else _class_of(sys.exception()) or exchange.error
         except Exception:
@@ -324,9 +324,10 @@ def _class_of(error: BaseException | None) -> str:
     return "" if error is None else type(error).__qualname__
 
 
-def _name(module: Any, code: Any) -> str:
+def _name(code: Any) -> str:
     """Return the name of *code*, an enum of the public API, or a number of the core; "" for none."""
-    status = module._common.CYGRPC_STATUS_CODE_TO_STATUS_CODE.get(code, code)  # noqa: SLF001 - there is no public name for it
+    # Every server imports it, but a process with asyncio servers only does not import `grpc._server`.
+    status = sys.modules["grpc._common"].CYGRPC_STATUS_CODE_TO_STATUS_CODE.get(code, code)
     return getattr(status, "name", "" if status is None else "UNKNOWN")
 
 
@@ -520,7 +521,7 @@ def _outcome(context: Any, error: str) -> str:
             # No status was sent, because the client is gone.
             remaining = context.time_remaining()
             return DEADLINE if remaining is not None and remaining <= DEADLINE_TOLERANCE_SECONDS else ""
-        code = _name(sys.modules["grpc._server"], context.code())
+        code = _name(context.code())
     # Otherwise no method was called, or one without `async`, whose context does not know the status.
     return code if error in _NO_ERRORS or code not in {"", "OK"} else "UNKNOWN"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -353,6 +354,15 @@ def test_failures_of_the_service_are_errors(  # noqa: PLR0917 - parameters
 
     assert refused.value.code() is code
     assert seen()[:2] == (f"{SERVICE}/{method}", expected)
+
+
+def test_failures_of_an_asyncio_server_need_no_import_of_the_other(monkeypatch: pytest.MonkeyPatch, seen: Any) -> None:
+    """The server of KServe imports `grpc.aio` only."""
+    monkeypatch.delitem(sys.modules, "grpc._server", raising=False)
+    with aio() as server, pytest.raises(grpc.RpcError):
+        server.call("Unary", b"abort")
+
+    assert seen()[1] == "UNAVAILABLE"
 
 
 def test_a_message_that_cannot_be_read_is_an_error(server: Server, seen: Any) -> None:
