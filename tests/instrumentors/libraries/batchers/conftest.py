@@ -17,11 +17,16 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2
+from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
+# Its names are known at run time only.
+messages: Any = service_pb2
 STAGE = "stagelens.stage."
 
 
@@ -38,16 +43,46 @@ class Server:
 
         Each goes in a trace of its own, by which its spans are found.
         """
+        return self._send("POST ", lambda body, trace: self._post(path, body, trace), bodies)
+
+    def infer(self, numbers: Sequence[int]) -> tuple[list[int | None], list[dict[str, Any]]]:
+        """Send each of *numbers* to the model `doubling` in the V2 protocol; return the results and the request spans."""
+        tensors = [{"name": "x", "shape": [1, 1], "datatype": "INT64", "data": [number]} for number in numbers]
+        responses, spans = self.send_requests("/v2/models/doubling/infer", [{"inputs": [tensor]} for tensor in tensors])
+        return [response and response["outputs"][0]["data"][0] for response in responses], spans
+
+    def infer_over_grpc(self, port: int, numbers: Sequence[int]) -> tuple[list[int | None], list[dict[str, Any]]]:
+        """Do the same over gRPC to *port*."""
+
+        def call(number: int, trace: str) -> int | None:
+            tensor = messages.ModelInferRequest.InferInputTensor(name="x", datatype="INT64", shape=[1, 1])
+            tensor.contents.int64_contents.append(number)
+            request = messages.ModelInferRequest(model_name="doubling", inputs=[tensor])
+            try:
+                response = stub.ModelInfer(
+                    request, 90, metadata=[("traceparent", _traceparent(trace))], wait_for_ready=True
+                )
+            except grpc.RpcError:
+                return None
+            return response.outputs[0].contents.int64_contents[0]
+
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            stub: Any = GRPCInferenceServiceStub(channel)
+            return self._send("inference.GRPCInferenceService/ModelInfer", call, numbers)
+
+    def _send(
+        self, name: str, call: Callable[[Any, str], Any], bodies: Sequence[Any]
+    ) -> tuple[list[Any], list[dict[str, Any]]]:
         traces = [f"{number:032x}" for number in range(self._sent + 1, self._sent + 1 + len(bodies))]
         self._sent += len(bodies)
         with ThreadPoolExecutor(len(bodies)) as clients:
-            responses = list(clients.map(lambda sent: self._post(path, *sent), zip(bodies, traces, strict=True)))
+            responses = list(clients.map(lambda sent: call(*sent), zip(bodies, traces, strict=True)))
         found: dict[str, dict[str, Any]] = {}
         deadline = time.monotonic() + 90
         while not found.keys() >= set(traces):
             assert time.monotonic() < deadline, f"no spans of {set(traces) - found.keys()}"
             threading.Event().wait(0.1)
-            found = {span["traceId"]: span for span in self.requests() if span["name"].startswith("POST ")}
+            found = {span["traceId"]: span for span in self.requests() if span["name"].startswith(name)}
         return responses, [found[trace] for trace in traces]
 
     def requests(self) -> list[dict[str, Any]]:
@@ -81,7 +116,7 @@ class Server:
         return stages
 
     def _post(self, path: str, body: Any, trace: str) -> Any:
-        headers = {"Content-Type": "application/json", "traceparent": f"00-{trace}-{'00' * 7}01-01"}
+        headers = {"Content-Type": "application/json", "traceparent": _traceparent(trace)}
         request = urllib.request.Request(self.url + path, json.dumps(body).encode(), headers)
         try:
             with urllib.request.urlopen(request, timeout=90) as response:
@@ -89,6 +124,10 @@ class Server:
         except urllib.error.HTTPError as error:
             error.close()
             return None
+
+
+def _traceparent(trace: str) -> str:
+    return f"00-{trace}-{'00' * 7}01-01"
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""KServe with a custom batcher, written as in docs/batches.md. The argument is the port."""
+"""KServe with a custom batcher, written as in docs/batches.md. The arguments are the ports of HTTP and gRPC."""
 
 # ruff: noqa: ARG002 - KServe looks at the names of arguments
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from doubling import double
-from kserve import Model, ModelServer
+from kserve import InferOutput, InferRequest, InferResponse, Model, ModelServer
 
 import stagelens
 
@@ -29,19 +29,24 @@ class Doubling(Model):
         self.jobs: asyncio.Queue[tuple[int, asyncio.Future[int], Ticket]] = asyncio.Queue()
         self.batcher: asyncio.Task[None] | None = None
 
-    def preprocess(self, payload: Any, headers: Any = None) -> int:
+    def preprocess(self, payload: InferRequest, headers: Any = None) -> int:
         """Take the number out, in the request's own context."""
         time.sleep(0.001)
-        return payload["instances"][0]
+        return int(payload.inputs[0].data[0])
 
-    async def predict(self, payload: int, headers: Any = None, response_headers: Any = None) -> dict[str, list[int]]:
+    async def predict(self, payload: int, headers: Any = None, response_headers: Any = None) -> int:
         """Put it into the queue, with a ticket."""
         loop = asyncio.get_running_loop()
         # The task begins in the context of the first request, and goes on in it for ever.
         self.batcher = self.batcher or loop.create_task(self.work())
         future: asyncio.Future[int] = loop.create_future()
         self.jobs.put_nowait((payload, future, stagelens.ticket()))
-        return {"predictions": [await future]}
+        return await future
+
+    def postprocess(self, result: int, headers: Any = None, response_headers: Any = None) -> InferResponse:
+        """Make a response of the number."""
+        time.sleep(0.001)
+        return InferResponse("", self.name, [InferOutput("doubled", [1, 1], "INT64", [result])])
 
     async def work(self) -> None:
         """Take up to three out of the queue, or as many as come in half a second."""
@@ -70,4 +75,5 @@ class Doubling(Model):
 
 
 if __name__ == "__main__":
-    ModelServer(http_port=int(sys.argv[1]), enable_grpc=False, workers=1).start([Doubling()])
+    http, grpc = map(int, sys.argv[1:])
+    ModelServer(http_port=http, grpc_port=grpc, workers=1).start([Doubling()])

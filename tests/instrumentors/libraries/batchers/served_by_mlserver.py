@@ -1,4 +1,4 @@
-"""MLServer with one runtime, in batches, in a worker process. The argument is its port."""
+"""MLServer with one runtime, in batches, in a worker process. The arguments are the ports of HTTP and gRPC."""
 
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Doubling(MLModel):
         return InferenceResponse(model_name=self.name, outputs=[NumpyCodec.encode_output("doubled", doubled)])
 
 
-async def main(port: int) -> None:
+async def main(http: int, grpc: int) -> None:
     """Serve until asked to stop."""
     settings = Settings(
-        host="127.0.0.1", http_port=port, grpc_port=0, metrics_endpoint=None, parallel_workers=1, debug=False
+        host="127.0.0.1", http_port=http, grpc_port=grpc, metrics_endpoint=None, parallel_workers=1, debug=False
     )
     model = ModelSettings(name="doubling", implementation=Doubling, max_batch_size=3, max_batch_time=0.5)
     await MLServer(settings).start([model])
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    asyncio.run(main(*map(int, sys.argv[1:])))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from stagelens.core import names
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -13,13 +17,17 @@ pytestmark = pytest.mark.stacks
 
 
 def test_a_ticket_gives_each_request_its_batch(serving: Callable[..., Any]) -> None:
-    """Two rounds, because the batcher's task starts in the first request; and a failing batch."""
-    server = serving("kserve", ["served_by_kserve_batches.py", "PORT"], "/v2/health/ready")
-    for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
-        responses, spans = server.send_requests(
-            "/v1/models/doubling:predict", [{"instances": [number]} for number in numbers]
-        )
+    """Over HTTP and gRPC, in two rounds, because the batcher's task starts in the first request; and a failing batch."""
+    port = free_port()
+    server = serving("kserve", ["served_by_kserve_batches.py", "PORT", str(port)], "/v2/health/ready")
+    for infer in (server.infer, partial(server.infer_over_grpc, port)):
+        for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
+            results, spans = infer(numbers)
 
-        assert responses == [{"predictions": [number * 2]} if number > 0 else None for number in numbers]
-        for number, span in zip(numbers, spans, strict=True):
-            assert server.batch(span, number).keys() >= {"preprocess", "handler", "network"}
+            assert results == [number * 2 if number > 0 else None for number in numbers]
+            assert {span["attributes"][names.STATUS] for span in spans} == {"ok" if min(numbers) > 0 else "error"}
+            for number, span in zip(numbers, spans, strict=True):
+                stages = server.batch(span, number).keys()
+
+                assert stages >= {"preprocess", "handler", "network"}
+                assert ("postprocess" in stages) == (number > 0)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from stagelens.core import names
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -12,18 +16,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.stacks
 
 
-def body(number: int) -> dict[str, Any]:
-    """Return an inference request for one number."""
-    return {"inputs": [{"name": "x", "shape": [1, 1], "datatype": "INT64", "data": [number]}]}
-
-
 def test_a_worker_gives_each_request_its_batch(serving: Callable[..., Any]) -> None:
-    """Two rounds, because the batcher's task starts in an earlier request; and a failing batch."""
-    server = serving("mlserver", ["served_by_mlserver.py", "PORT"], "/v2/health/ready")
-    for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
-        responses, spans = server.send_requests("/v2/models/doubling/infer", [body(number) for number in numbers])
-        doubled = [response and response["outputs"][0]["data"] for response in responses]
+    """Over HTTP and gRPC, in two rounds, because the batcher's task starts in an earlier request; and a failing batch."""
+    port = free_port()
+    server = serving("mlserver", ["served_by_mlserver.py", "PORT", str(port)], "/v2/health/ready")
+    for infer, stages in ((server.infer, {"serialize"}), (partial(server.infer_over_grpc, port), set[str]())):
+        for numbers in ([1, 2, 3, 4], [5, 6, 7, 8], [-9]):
+            results, spans = infer(numbers)
 
-        assert doubled == [[number * 2] if number > 0 else None for number in numbers]
-        for number, span in zip(numbers, spans, strict=True):
-            assert server.batch(span, number).keys() >= {"network", "serialize", "handler"}
+            assert results == [number * 2 if number > 0 else None for number in numbers]
+            assert {span["attributes"][names.STATUS] for span in spans} == {"ok" if min(numbers) > 0 else "error"}
+            for number, span in zip(numbers, spans, strict=True):
+                assert server.batch(span, number).keys() >= {"network", "handler", *stages}
