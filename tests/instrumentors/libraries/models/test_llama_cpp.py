@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import re
+import subprocess
 import sys
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +21,15 @@ from starlette.applications import Starlette
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
+from stagelens.core import names
 from stagelens.core.partition import segments
 from stagelens.instrumentors import scripts
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 from stagelens.instrumentors.libraries.llama_cpp import LlamaCppInstrumentor
 from stagelens.instrumentors.loads import loads
+from tests.support.ports import free_port
+from tests.support.slow_replicas import wait_until_up
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -287,6 +293,52 @@ def test_a_streamed_response_of_a_server_is_one_request(llama: Any, finished: Fi
     assert stages.count("decode") > 1
     assert finished.facts()["@tokens_out"] == TOKENS
     assert [record[3] for record in finished] == ["/generate"]
+
+
+@pytest.fixture
+def server(path: Path, sink: Any) -> Generator[str]:
+    """Run the server of the library under the agent; give its URL."""
+    port = str(free_port())
+    python = [sys.executable, "-m", "stagelens", "run", "--", sys.executable, "-m", "llama_cpp.server"]
+    options = ["--model", str(path), "--port", port, "--host", "127.0.0.1", "--n_ctx", str(CONTEXT)]
+    env = sink.environment()
+    env["PYTHONPATH"] = os.pathsep.join((str(FOLDER), env["PYTHONPATH"]))
+    with subprocess.Popen([*python, *options], env=env) as process:
+        url = f"http://127.0.0.1:{port}"
+        wait_until_up(f"{url}/v1/models")
+        yield url
+        process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("route", "body"), [("/v1/completions", {"prompt": PROMPT}), ("/v1/chat/completions", {"messages": MESSAGES})]
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_request_of_the_server_is_prefill_and_decode(  # noqa: PLR0917 - fixtures and parameters
+    server: str, sink: Any, until: Callable[..., None], route: str, body: dict[str, Any], stream: bool
+) -> None:
+    """With the tokens that the client counts; the stages add up to the time of the request."""
+    response = httpx.post(server + route, json={**body, **OPTIONS, "stream": stream}, timeout=60)
+
+    def found() -> list[dict[str, Any]]:
+        return [span for span in sink.spans() if span["name"] == f"POST {route}"]
+
+    until(found, "the request")
+    (span,) = found()
+    attributes = span["attributes"]
+    stages = {key: spent for key, spent in attributes.items() if key.startswith(names.STAGE_SELF_PREFIX)}
+
+    assert response.status_code == 200
+    assert sum(stages.values()) == int(span["endTimeUnixNano"]) - int(span["startTimeUnixNano"])
+    assert {names.STAGE_SELF_PREFIX + stage for stage in ("prefill", "decode", "framework", "network")} <= stages.keys()
+    assert attributes[names.MODEL] == "tiny"
+    if stream:
+        tokens = [line for line in response.text.splitlines() if re.search(r'"(text|content)": "[^"]', line)]
+        assert attributes["inference.attribute.output_tokens"] == len(tokens) == TOKENS
+    else:
+        usage = response.json()["usage"]
+        assert attributes["inference.attribute.input_tokens"] == usage["prompt_tokens"]
+        assert attributes["inference.attribute.output_tokens"] == usage["completion_tokens"] == TOKENS
 
 
 def test_tokens_can_be_sent_into_generate(path: Path, finished: Finished) -> None:
