@@ -192,7 +192,7 @@ class Ahead:
 
 @pytest.fixture
 def ahead() -> Ahead:
-    """Clock of the store."""
+    """Clock of the store and the collector."""
     return Ahead()
 
 
@@ -205,12 +205,12 @@ def store(tmp_path: Path, ahead: Ahead) -> Generator[Store]:
 
 
 @pytest.fixture
-def serve(store: Store) -> Generator[Callable[..., Served]]:
+def serve(store: Store, ahead: Ahead) -> Generator[Callable[..., Served]]:
     """Function that starts a collector with the given settings on a free port; it stops at the end of the test."""
     running: list[Served] = []
 
     def start(**settings: Any) -> Served:
-        collector = Collector(CollectorConfig(port=0).model_copy(update=settings), store)
+        collector = Collector(CollectorConfig(port=0).model_copy(update=settings), store, clock=ahead)
         collector.start()
         running.append(Served(store, collector))
         return running[-1]
@@ -305,8 +305,8 @@ def serve_slow(slow: SlowStore, serve: Callable[..., Any], monkeypatch: pytest.M
     """Function that starts a collector on the slow store."""
     real = Collector.__init__
 
-    def on_slow(self: Collector, config: CollectorConfig, _store: Store) -> None:
-        real(self, config, slow, maintenance_seconds=0.05)  # type: ignore[arg-type] - it has what a collector uses
+    def on_slow(self: Collector, config: CollectorConfig, _store: Store, **options: Any) -> None:
+        real(self, config, slow, maintenance_seconds=0.05, **options)  # type: ignore[arg-type] - it has what a collector uses
 
     monkeypatch.setattr(Collector, "__init__", on_slow)
     return serve
