@@ -172,7 +172,7 @@ WAYS = (
         "ts",
         (),
         ("torchserve",),
-        "runs handlers in workers: stages recorded there belong to no request",
+        "runs handlers in workers: each call of a model there counts as a request, and other stages belong to no request",
         'with stagelens.request("handle", traceparent=ctx.get_request_header(0, "traceparent") or ""):    # in the handler',
     ),
     Way(
