@@ -18,6 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 import stagelens
 from stagelens.core.settings import schema
 from stagelens.core.settings.schema import Setting
@@ -136,12 +138,43 @@ def _index(known: list[tuple[str, type[Instrumentor]]]) -> Iterator[str]:
     yield ""
     yield "Stagelens times these libraries automatically. Start your service with `stagelens run -- …` or"
     yield "`opentelemetry-instrument …`, or call `stagelens.instrument()` at the start of your program. To time other code, add a line such as"
-    yield '`with stagelens.stage("preprocess"):`. [Compatibility](../compatibility.md) lists the tested versions.'
+    yield '`with stagelens.stage("preprocess"):`. [Compatibility](../compatibility.md) also lists the oldest tested versions.'
     yield ""
-    yield "| library | stages |"
-    yield "|---|---|"
+    yield "| library | stages | tested with |"
+    yield "|---|---|---|"
     for module, cls in known:
-        yield f"| [{cls.title}]({module}.md) | {_stages(cls)} |"
+        yield f"| [{cls.title}]({module}.md) | {_stages(cls)} | {_tested(cls) or 'each supported Python'} |"
+    yield ""
+    yield "## Servers, engines and senders"
+    yield ""
+    yield "Tests run the software in this table with real requests on one machine without a GPU, in CI or, where it says so, with `make soak`."
+    yield "Stagelens measures it in its process (*agent*), from its *spans* or *metrics*, or in the *client* that calls it."
+    yield ""
+    yield "| software | version | measured by | test |"
+    yield "|---|---|---|---|"
+    stacks: list[dict[str, Any]] = yaml.safe_load((HERE / "libraries" / "stacks.yaml").read_text())
+    for each in stacks:
+        if "test" in each:
+            soak = ", `make soak`" if each.get("soak") else ""
+            yield f"| {each['name']} | {_version(each)} | {each['measured']} | `{each['test']}`{soak} |"
+    yield ""
+    yield "No test runs this software:"
+    yield ""
+    for each in stacks:
+        if "not_run" in each:
+            yield f"- {each['name']}: {each['not_run']}"
+
+
+def _version(stack: Mapping[str, Any]) -> str:
+    """Return the version of a stack, from the file that pins it."""
+    if "version" in stack:
+        return str(stack["version"])
+    path, package = str(stack["pins"]).split()
+    found = re.search(rf"(?m)^{re.escape(package)}==([^\s;]+)", (ROOT / path).read_text())
+    if found is None:
+        msg = f"{path} does not pin {package}"
+        raise ValueError(msg)
+    return found[1]
 
 
 def _page(cls: type[Instrumentor]) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from packaging.version import Version
 
 from stagelens.alerts.config import AlertsConfig
@@ -169,6 +170,14 @@ def test_generated_pages_are_current() -> None:
     there |= {f"start/{path.name}": path.read_text() for path in (ROOT / "docs" / "start").glob("*.md")}
 
     assert there == _generate().pages()
+
+
+def test_each_test_of_a_stack_exists() -> None:
+    """The table of servers, engines and senders names the file of each, and none without a test has a version."""
+    stacks = yaml.safe_load((ROOT / "docs" / "libraries" / "stacks.yaml").read_text())
+
+    assert [each["name"] for each in stacks if "test" in each and not (ROOT / each["test"]).is_file()] == []
+    assert all(("test" in each) != ("not_run" in each) for each in stacks)
 
 
 def _generate() -> Any:
