@@ -459,7 +459,7 @@ class Client:
             msg, cure = f"it does not speak TLS: {reason}", f"try {self.url.replace('https:', 'http:')}"
         else:
             msg = f"cannot connect to the dashboard: {reason}"
-            cure = "start one with `stagelens up`, or give connect() the address of yours (STAGELENS_DASHBOARD_URL)"
+            cure = "start one with `stagelens up`, or set STAGELENS_DASHBOARD_URL to the address of yours"
         return ApiError(msg, url=url, cure=cure)
 
 
