@@ -5,12 +5,14 @@ The module of an instrumented library is loaded together with the library: a pro
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
 from .. import import_lock
 from . import functions, recorder
+from .config_file import apply_config_file
 from .instrumentor import Instrumentor, log_failure, when_imported
 
 
@@ -107,6 +109,8 @@ def instrument() -> None:
 
         stagelens.instrument()
     """
+    # Read at the start, not by the first request that calls another service; later calls get the same settings.
+    apply_config_file(os.environ)
     functions.FunctionInstrumentor().instrument()
     for library in LIBRARIES:
         if library not in _instrumented:

@@ -191,7 +191,7 @@ class AgentConfig:
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> AgentConfig:
         """Read the settings from *env* and its file `OTEL_CONFIG_FILE`; an invalid value is logged and replaced by its default."""
-        read = _Reader(apply_config_file(env))
+        read = _Reader(apply_config_file(env, warns=True))
         base = read("OTEL_EXPORTER_OTLP_ENDPOINT", _url, DEFAULT_ENDPOINT).rstrip("/")
         limits = SamplingLimits()
         return cls(

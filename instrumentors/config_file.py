@@ -11,13 +11,12 @@ import functools
 import logging
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urljoin
 
+from .. import import_lock
 from ..core import names
-from ..core.errors import ConfigError
 
 VARIABLE = "OTEL_CONFIG_FILE"
-_EXPORTER = "OTEL_EXPORTER_OTLP_"
 _DEFAULT_ENDPOINT = "http://localhost:4318/v1/"
 # Attributes of the SDK itself, and the id by which the SDK would know this process: the agent has its own.
 _OF_THE_SDK = ("telemetry.", names.SERVICE_INSTANCE)
@@ -25,52 +24,69 @@ _UNKNOWN_SERVICE = "unknown_service"
 logger = logging.getLogger("stagelens")
 
 
-def apply_config_file(env: Mapping[str, str]) -> dict[str, str]:
+def apply_config_file(env: Mapping[str, str], *, warns: bool = False) -> dict[str, str]:
     """Return *env* with the settings of its configuration file as variables, in place of all `OTEL_*` variables.
 
-    Without a file, or with a file that cannot be read, the result equals *env* without the file; the reason is logged.
+    Without a file, or with a file that cannot be read, the result equals *env* without the file; *warns* logs the reason.
     """
     own = {key: value for key, value in env.items() if key != VARIABLE}
     path = env.get(VARIABLE, "").strip()
     if not path:
         return own
-    try:
-        found = _read(path)
-    except ConfigError as error:
-        logger.warning("stagelens: %s. The OTEL_* variables are used", error)
+    found, problem = _read(path)
+    if problem and warns:
+        logger.warning("stagelens: %s", problem)
+    if found is None:
         return own
     return {key: value for key, value in own.items() if not key.startswith("OTEL_")} | found
 
 
 @functools.cache
-def _read(path: str) -> dict[str, str]:
-    """Return the settings in the file at *path* as variables.
-
-    Raises:
-        ConfigError: The file cannot be read, or the package that reads it is missing.
-    """
+def _read(path: str) -> tuple[dict[str, str] | None, str]:
+    """Return the settings in the file at *path* as variables, None if it cannot be read, and the problem to log; "" for none."""
+    otherwise = "The OTEL_* variables are used"
     try:
-        from opentelemetry.configuration import ConfigurationError, load_config_file  # noqa: PLC0415 - optional, slow
-        from opentelemetry.configuration.file import create_resource  # noqa: PLC0415
-    except ImportError as error:
-        msg = f"{VARIABLE} is set, but opentelemetry-configuration is not installed; pip install opentelemetry-configuration"
-        raise ConfigError(msg) from error
+        # A fork during this import would leave the child without it.
+        with import_lock:
+            from opentelemetry.configuration import load_config_file  # noqa: PLC0415 - optional, slow
+            from opentelemetry.configuration.file import create_resource  # noqa: PLC0415
+    except Exception:
+        fix = "pip install opentelemetry-configuration"
+        return None, f"{VARIABLE} is set, but opentelemetry-configuration is not installed; {fix}. {otherwise}"
     try:
         config = load_config_file(path)
-        attributes = create_resource(config.resource).attributes
-    except (ConfigurationError, OSError, TypeError, ValueError) as error:
-        msg = f"{VARIABLE} names {path!r}, which cannot be used: {error}"
-        raise ConfigError(msg) from error
-    found = {
+        exporters = dict(reversed(list(_http_exporters(config))))
+        found = _general_settings(config, create_resource(config.resource).attributes) | _exporter_settings(exporters)
+    except Exception as error:  # also that of a detector of resources
+        return None, f"{VARIABLE} names {path!r}, which cannot be used: {_reason(error)}. {otherwise}"
+    if not exporters:
+        return found, f"{path} has no otlp_http exporter; exports go to the default endpoint"
+    if _are_alike(*exporters.values()):
+        return found, ""
+    return (
+        found,
+        f"{path} has exporters with different headers or TLS files; metrics and traces go where its metrics go",
+    )
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong with the file, without its values, which may be secrets."""
+    cause: Any = error.__cause__
+    mark = getattr(cause, "problem_mark", None)
+    if mark is not None:
+        return f"it is no valid YAML, line {mark.line + 1}"
+    if hasattr(cause, "json_path"):
+        # These two messages of jsonschema have only the names of keys.
+        named = cause.validator in ("required", "additionalProperties")
+        return f"{cause.message if named else 'the value is invalid'} ({cause.json_path}, {cause.validator})"
+    return str(error) if cause is None else type(error).__name__
+
+
+def _general_settings(config: Any, attributes: Mapping[str, object]) -> dict[str, str]:
+    return {
         "OTEL_SDK_DISABLED": "true" if config.disabled else "false",
         "OTEL_RESOURCE_ATTRIBUTES": _as_text(attributes),
     }
-    exporters = dict(reversed(list(_http_exporters(config))))
-    if not exporters:
-        logger.warning("stagelens: %s has no otlp_http exporter; exports go to the default endpoint", path)
-    for signal, exporter in exporters.items():
-        found |= _exporter_settings(signal, exporter)
-    return found | _other_signal(found)
 
 
 def _as_text(attributes: Mapping[str, object]) -> str:
@@ -82,41 +98,60 @@ def _as_text(attributes: Mapping[str, object]) -> str:
 
 
 def _http_exporters(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the OTLP/HTTP exporters of *config* with their signal, metrics first."""
-    for reader in (config.meter_provider.readers if config.meter_provider else None) or ():
-        if reader.periodic is not None and reader.periodic.exporter.otlp_http is not None:
-            yield "METRICS", reader.periodic.exporter.otlp_http
+    """Yield the OTLP/HTTP exporters of *config* with their signal."""
     for processor in (config.tracer_provider.processors if config.tracer_provider else None) or ():
         chosen = processor.batch or processor.simple
         if chosen is not None and chosen.exporter.otlp_http is not None:
-            yield "TRACES", chosen.exporter.otlp_http
+            yield "traces", chosen.exporter.otlp_http
+    for reader in (config.meter_provider.readers if config.meter_provider else None) or ():
+        if reader.periodic is not None and reader.periodic.exporter.otlp_http is not None:
+            yield "metrics", reader.periodic.exporter.otlp_http
 
 
-def _exporter_settings(signal: str, exporter: Any) -> dict[str, str]:
-    tls = exporter.tls
+def _exporter_settings(exporters: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings of *exporters* by signal; {} without any.
+
+    The agent has the same headers for both signals. They are secrets, so exporters with others get nothing.
+    """
+    first = next((exporters[signal] for signal in ("metrics", "traces") if signal in exporters), None)
+    if first is None:
+        return {}
+    known = {
+        signal: exporter.endpoint or f"{_DEFAULT_ENDPOINT}{signal}"
+        for signal, exporter in exporters.items()
+        if _are_alike(first, exporter)
+    }
+    tls = first.tls
     given = {
-        f"{signal}_ENDPOINT": exporter.endpoint or f"{_DEFAULT_ENDPOINT}{signal.lower()}",
-        "HEADERS": _headers(exporter),
-        "TIMEOUT": exporter.timeout,
+        "METRICS_ENDPOINT": known.get("metrics") or _beside(known["traces"], "metrics"),
+        "TRACES_ENDPOINT": known.get("traces") or _beside(known["metrics"], "traces"),
+        "HEADERS": _headers(first),
+        "TIMEOUT": first.timeout,
         "CERTIFICATE": tls and tls.ca_file,
         "CLIENT_CERTIFICATE": tls and tls.cert_file,
         "CLIENT_KEY": tls and tls.key_file,
     }
-    return {f"{_EXPORTER}{key}": str(value) for key, value in given.items() if value is not None and value != ""}
+    return {
+        f"OTEL_EXPORTER_OTLP_{key}": str(value) for key, value in given.items() if value is not None and value != ""
+    }
+
+
+def _are_alike(*exporters: Any) -> bool:
+    """Return whether all *exporters* have the same headers and TLS files."""
+    return all(each.tls == exporters[0].tls and _headers(each) == _headers(exporters[0]) for each in exporters)
+
+
+def _beside(endpoint: str, signal: str) -> str:
+    """Return the address of *signal* at the receiver of another signal, whose address is *endpoint*.
+
+    >>> _beside("http://collector:4318/base/v1/metrics", "traces"), _beside("http://collector:4318/in", "traces")
+    ('http://collector:4318/base/v1/traces', 'http://collector:4318/v1/traces')
+    """
+    base, found, _ = endpoint.rpartition("/v1/")
+    return f"{base}/v1/{signal}" if found else urljoin(endpoint, f"/v1/{signal}")
 
 
 def _headers(exporter: Any) -> str:
     """Return the headers of *exporter* in the form of the variable; those of the list have the lower priority."""
     pairs = [f"{each.name}={quote(each.value)}" for each in exporter.headers or () if each.value is not None]
     return ",".join([*filter(None, [exporter.headers_list]), *pairs])
-
-
-def _other_signal(found: Mapping[str, str]) -> dict[str, str]:
-    """Return the endpoint of the signal without an exporter: that of the other one, with the path of its own."""
-    made: dict[str, str] = {}
-    for missing, given in (("METRICS", "TRACES"), ("TRACES", "METRICS")):
-        own, other = f"{_EXPORTER}{missing}_ENDPOINT", found.get(f"{_EXPORTER}{given}_ENDPOINT", "")
-        base = other.removesuffix(f"/v1/{given.lower()}")
-        if own not in found and base != other:
-            made[own] = f"{base}/v1/{missing.lower()}"
-    return made

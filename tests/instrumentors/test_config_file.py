@@ -37,7 +37,13 @@ meter_provider:
 tracer_provider:
   processors:
     - simple: {exporter: {console: }}
-    - batch: {exporter: {otlp_http: {endpoint: http://traces.example/v1/traces}}}
+    - batch:
+        exporter:
+          otlp_http:
+            endpoint: http://traces.example/in
+            headers_list: x-tenant=one
+            headers: [{name: authorization, value: "Bearer a,b"}]
+            tls: {ca_file: CA}
 """
 TRACES_ONLY = """
 file_format: "1.0"
@@ -75,13 +81,25 @@ def test_the_file_replaces_the_variables_of_opentelemetry(tmp_path: Path) -> Non
 
     assert config == AgentConfig(
         metrics_url="https://collector.example/base/v1/metrics",
-        traces_url="http://traces.example/v1/traces",
+        traces_url="http://traces.example/in",
         headers={"x-tenant": "one", "authorization": "Bearer a,b"},
         trust=ClientTlsFiles(str(tmp_path / "ca.pem")),
         timeout_seconds=2.5,
         resource={"service.namespace": "shop", "service.version": "2", "service.name": "checkout", "cores": "4"},
         interval_seconds=0.25,
     )
+
+
+def test_headers_of_one_exporter_are_not_sent_to_another(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """They may have a token: traces go to the receiver of metrics instead."""
+    path = tmp_path / "otel.yaml"
+    path.write_text(WHOLE.replace("            tls: {ca_file: CA}\n", "").rpartition("            headers_list")[0])
+
+    config = AgentConfig.from_env({"OTEL_CONFIG_FILE": str(path)})
+
+    assert config.traces_url == "https://collector.example/base/v1/traces"
+    assert config.headers["authorization"] == "Bearer a,b"
+    assert "different headers" in caplog.text
 
 
 def test_one_exporter_gives_the_address_of_both_signals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +120,7 @@ def test_one_exporter_gives_the_address_of_both_signals(tmp_path: Path, monkeypa
     [
         (None, "not found"),
         ("", "empty"),
-        ("file_format: '1.0'\nresource: [", "YAML"),
+        ("file_format: '1.0'\nresource: [", "line 2"),
         ("resource: {}", "file_format"),
         ("file_format: '1.0'\nmeter_provider: {readers: 5}", "readers"),
     ],
@@ -122,13 +140,32 @@ def test_a_file_that_cannot_be_read_is_named_and_left_out(
     assert complaint in caplog.text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "file_format: '1.0'\nmeter_provider: {readers: [{periodic: {exporter: {otlp_http: {headers: 's3cret'}}}}]}",
+        "file_format: '1.0'\nheaders: [s3cret",
+    ],
+)
+def test_the_log_has_no_value_of_a_file(tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str) -> None:
+    """A value that is not valid may be a secret. The reader of OpenTelemetry logs its error, too, and with the line."""
+    path = tmp_path / "otel.yaml"
+    path.write_text(text)
+
+    AgentConfig.from_env({"OTEL_CONFIG_FILE": str(path)})
+
+    [ours] = [each.getMessage() for each in caplog.records if each.name == "stagelens"]
+    assert str(path) in ours
+    assert "s3cret" not in ours
+
+
 def test_without_the_package_the_log_names_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The SDK does not start then; the service must."""
     monkeypatch.setitem(sys.modules, "opentelemetry.configuration", None)
 
-    assert apply_config_file({"OTEL_CONFIG_FILE": str(tmp_path), "A": "b"}) == {"A": "b"}
+    assert apply_config_file({"OTEL_CONFIG_FILE": str(tmp_path), "A": "b"}, warns=True) == {"A": "b"}
     assert "pip install opentelemetry-configuration" in caplog.text
 
 
