@@ -26,7 +26,8 @@ from mcp_types import TextContent
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.cli.mcp_server import main, server
-from stagelens.cli.mcp_tools import MAX_CHARS, Tools, paged
+from stagelens.cli.mcp_text import MAX_CHARS, paged
+from stagelens.cli.mcp_tools import Tools
 from stagelens.client import connect
 from stagelens.core.errors import StagelensError
 from stagelens.dashboard.config import DashboardConfig

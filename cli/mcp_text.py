@@ -1,0 +1,233 @@
+"""Text of the answers of the MCP server: responses of the API as short sentences and tables.
+
+Tables are CSV, which has fewer tokens than JSON. Times are in milliseconds with four digits. A long answer is cut between two rows.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from mcp.server.mcpserver.exceptions import ToolError
+
+from ..core.histogram import has_enough_samples
+from ..core.stages import HANDLER, OVERHEAD, STAGES, label
+
+# Maximum length of an answer, about 4,000 tokens. [characters]
+MAX_CHARS = 12_000
+# Rows of each table in an answer with several tables.
+MOST_ROWS = 8
+# Share of p99 without a known stage from which a service needs more stages.
+LARGE_UNEXPLAINED = 0.2
+_MEDIAN = 50
+# Columns of a breakdown that are no stages.
+_NO_STAGES = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
+_COLUMN_SECONDS = re.compile(r"(?:(.+)_)?seconds")
+# Response of the API, or a row of its table by column.
+Row: TypeAlias = dict[str, Any]
+
+
+def breakdown_text(service: str, percentile: float, found: Row) -> str:
+    """Return the stages at the median and at *percentile*, from `query/breakdown` with both."""
+    median, tail = rows_of(found)
+    spent = {key: (median[key] or 0, tail[key] or 0) for key in tail if key not in _NO_STAGES}
+    name, whole = f"p{percentile:g}", tail["value_seconds"]
+    head = f"{service}, {found['from']} to {found['to']}, {found['requests']} requests: p50 {milliseconds(median['value_seconds'])} ms"
+    if not whole:
+        return f"{head}; too few requests for {name}."
+    rows = [
+        {"stage": stage_name(key), "p50_ms": usual * 1e3, f"{name}_ms": own * 1e3, "share": own / whole}
+        for key, (usual, own) in sorted(spent.items(), key=lambda item: -item[1][1])
+        if usual or own
+    ]
+    tail_text = f", {name} {milliseconds(whole)} ms" if percentile > _MEDIAN else ""
+    lines = [f"{head}{tail_text}. The stages add up to the latency:", *csv_lines(rows)]
+    if not has_enough_samples(found["requests"], percentile / 100):
+        lines.append(f"Too few requests for {name}: fewer than ten are above it, so it is uncertain.")
+    unexplained = sum(spent.get(stage, (0, 0))[1] for stage in (OVERHEAD, HANDLER)) / whole
+    if unexplained >= LARGE_UNEXPLAINED:
+        lines.append(f"{unexplained:.0%} has no known stage; the functions below name its code.")
+    return "\n".join(lines)
+
+
+def shared_text(found: Row) -> list[str]:
+    """Return what slow requests share, from `query/shared`; nothing without a cause."""
+    rows = [
+        {key: row[key] for key in ("attribute", "value", "share_all", "share_slow", "lift", "explained_share")}
+        for row in rows_of(found)[:MOST_ROWS]
+    ]
+    return ["\n".join([f"What slow requests share: {one_line(found['summary'])}", *csv_lines(rows)])] if rows else []
+
+
+def replica_text(slow: Row | None) -> list[str]:
+    """Return the sentence about the slow replica, from `query/replicas`; nothing without one."""
+    return [f"Slow replica {slow['replica']} ({slow['place']}): {one_line(slow['says'])}"] if slow else []
+
+
+def functions_text(rows: Sequence[Row], percentile: float) -> list[str]:
+    """Return the functions that take the time at *percentile*, from `query/profile`; nothing without samples."""
+    shown = [
+        {
+            "stage": stage_name(row["stage"]),
+            "function": row["function"],
+            "place": f"{row['file']}:{row['line']}",
+            f"p{percentile:g}_seconds": row["tail_self_seconds"],
+            "p50_seconds": row["median_self_seconds"],
+            "share_of_stage": row["share"],
+            "option_to_time_it": row["stage_option"],
+        }
+        for row in rows[:MOST_ROWS]
+        if row["tail_self_seconds"]
+    ]
+    return ["\n".join(["Functions that slow requests are in:", *csv_lines(shown)])] if shown else []
+
+
+def elsewhere_text(service: str, found: Row) -> list[str]:
+    """Return the services that slow requests wait for; nothing if all time is in *service*."""
+    rows = rows_of(found)
+    if all(row["service"] == service for row in rows):
+        return []
+    shown = [{**row, "stage": stage_name(row["stage"])} for row in rows[:MOST_ROWS]]
+    return ["\n".join([f"Critical path of {found['traces']} slow requests across services:", *csv_lines(shown)])]
+
+
+def stalls_text(rows: Sequence[Row]) -> list[str]:
+    """Return the stalls by cause and stage, from `query/stalls`; nothing without any."""
+    spent = {key: each for row in rows for key, each in row.items() if key not in _NO_STAGES and each}
+    found = ", ".join(f"{key} {milliseconds(each)} ms" for key, each in largest(spent).items())
+    return [f"Stalls (cause:stage): {found}"] if found else []
+
+
+def release_text(found: Row | None) -> list[str]:
+    """Return the comparison with the version before, from `query/compare`; nothing unless the latency has changed."""
+    if found is None or found["verdict"]["kind"] not in ("regression", "improvement"):
+        return []
+    return ["\n\n".join(comparison_text(found))]
+
+
+def comparison_text(found: Row) -> list[str]:
+    """Return verdict and stages of two sides, then the functions that grew, from `query/compare`."""
+    a, b, verdict = found["a"], found["b"], found["verdict"]
+    ratio = ""
+    if verdict.get("ratio"):
+        ratio = f", ratio {verdict['ratio']:.3g} (99 %: {cell(verdict['ratio_low'])} to {cell(verdict['ratio_high'])})"
+    name = f"p{found['percentile'] * 100:g}"
+    head = (
+        f"{b['name']} ({b['from']} to {b['to']}, {verdict['b_n']} requests) against {a['name']} ({a['from']} to {a['to']}, "
+        f"{verdict['a_n']} requests): {verdict['kind']} at {name}{ratio}."
+    )
+    stages = [{**row, "stage": stage_name(row["stage"])} for row in rows_of(found)[:MOST_ROWS]]
+    parts = ["\n".join([head, *csv_lines(stages)])]
+    if found["functions"]:
+        parts.append(
+            "\n".join(
+                [
+                    "Functions that grew:",
+                    *csv_lines([{**row, "stage": stage_name(row["stage"])} for row in found["functions"][:MOST_ROWS]]),
+                ]
+            )
+        )
+    return parts
+
+
+def incident_text(found: Row) -> str:
+    """Return one incident with its evidence and its history."""
+    facts = ("id", "service", "state", "severity", "kind", "since", "opened_at", "resolved_at", "version", "impact")
+    lines = [one_line(found["headline"]), "; ".join(f"{key} {cell(found[key])}" for key in facts if found[key])]
+    lines += csv_lines([{**row, "stage": stage_name(row["stage"])} for row in found["stages"]])
+    lines += [found["replica"]] if found["replica"] else []
+    if found["functions"]:
+        lines += ["Functions that grew:", *csv_lines(found["functions"])]
+    if found["shared"]:
+        lines += ["What slow requests share:", *csv_lines(found["shared"])]
+    lines += [f"{each['at']} {each['event']} {each['note']}".rstrip() for each in found["transitions"]]
+    return "\n".join([*lines, found["link"], f"Next: why_slow(service={found['service']!r})"])
+
+
+def rows_of(found: Row) -> list[Row]:
+    """Return the table in a response of the API, a row as its values by column."""
+    names = [each["name"] for each in found["columns"]]
+    return [dict(zip(names, row, strict=True)) for row in found["rows"]]
+
+
+def largest(values: Mapping[str, float], most: int = MOST_ROWS) -> dict[str, float]:
+    """Return the *most* largest of *values*, largest first."""
+    return dict(sorted(values.items(), key=lambda item: -item[1])[:most])
+
+
+def stage_name(key: str | None) -> str:
+    """Return the name of a stage as on pages; "" for none."""
+    return label(key) if key else ""
+
+
+def stage_key(name: str) -> str:
+    """Return the key of the stage with this name in an answer; a name of the user's own stage is its key."""
+    return next((each.key for each in STAGES if name.lower() == each.label.lower()), name)
+
+
+def milliseconds(seconds: float | None) -> str:
+    """Return *seconds* in milliseconds, with four digits."""
+    return "unknown" if seconds is None else f"{seconds * 1e3:.4g}"
+
+
+def csv_lines(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return *rows* as the lines of a CSV table; columns in seconds become milliseconds, columns without any value are left out."""
+    used = [key for key in (rows[0] if rows else ()) if any(row[key] not in (None, "", [], {}) for row in rows)]
+    if not used:
+        return []
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    scale = {key: 1e3 if _COLUMN_SECONDS.fullmatch(key) else 1 for key in used}
+    writer.writerow([_COLUMN_SECONDS.sub(lambda match: f"{match[1] or 'time'}_ms", key) for key in used])
+    for row in rows:
+        cells = (row[key] * scale[key] if isinstance(row[key], float) else row[key] for key in used)
+        writer.writerow([cell(each) for each in cells])
+    return out.getvalue().splitlines()
+
+
+def cell(value: object) -> str:
+    """Return *value* as one cell of a table."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, Mapping):
+        return "; ".join(f"{key} {cell(each)}" for key, each in value.items())
+    if isinstance(value, list):
+        return "; ".join(map(cell, value))
+    return one_line(str(value))
+
+
+def one_line(text: str) -> str:
+    """Return *text* on one line, with usual spaces instead of the narrow ones of pages."""
+    return " ".join(text.split())
+
+
+def paged(head: str, lines: Sequence[str], page: int) -> str:
+    """Return *head* and the rows of one *page* of the table *lines*, whose first line has the names of the columns.
+
+    Raises:
+        ToolError: There is no such page.
+    """
+    names, pages, size = lines[0], [[]], len(head)
+    for line in lines[1:]:
+        if pages[-1] and size + len(line) > MAX_CHARS:
+            pages.append([])
+            size = len(head)
+        pages[-1].append(line)
+        size += len(line) + 1
+    if page > len(pages):
+        msg = f"there are {len(pages)} pages; call again with page={len(pages)}"
+        raise ToolError(msg)
+    more = [f"Page {page} of {len(pages)}: call again with page={page + 1} for more."] if page < len(pages) else []
+    return "\n".join([head, names, *pages[page - 1], *more])
+
+
+def cut_text(text: str) -> str:
+    """Return *text* up to the last line that fits into `MAX_CHARS`."""
+    if len(text) <= MAX_CHARS:
+        return text
+    return f"{text[:MAX_CHARS].rpartition(chr(10))[0]}\nThe rest is left out; ask for one version, route or a shorter window."
