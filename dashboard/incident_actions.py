@@ -20,6 +20,8 @@ from ..alerts.regression.acceptance import accept_regression
 from ..store import Store
 from .access import ForbiddenError, Role
 
+# More open incidents are one outage.
+MAX_OPEN = 1000
 _GROUPED = "grouped with another incident"
 # Number of grouped incidents at the end of a headline, see `message_text.headline`; some may be of other environments.
 _OTHERS = re.compile(r", and \d+ more$")
@@ -57,9 +59,10 @@ class IncidentActions:
             return list(found)
         return [self._without_others(each) for each in found if self._shows(each.service, _environment_of(each))]
 
-    def incidents(self) -> list[Incident]:
-        """Return the incidents, newest first."""
-        return self.visible(self._reader.incidents())
+    def incidents(self, *, open_only: bool = False) -> list[Incident]:
+        """Return the newest 50 incidents, newest first; with *open_only* those that are open, up to `MAX_OPEN`."""
+        found = self._reader.incidents(MAX_OPEN, open_only=True) if open_only else self._reader.incidents()
+        return self.visible(found)
 
     def incident(self, name: str) -> Incident | None:
         """Return the incident with the id *name*; None if there is none."""

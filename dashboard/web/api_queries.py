@@ -370,11 +370,11 @@ def _fleet_row(row: ServiceRow) -> tuple[Any, ...]:
 
 
 def _incidents(context: Context, given: Arguments) -> dict[str, Any]:
-    known = context.source.incident_actions.incidents()
+    actions = context.source.incident_actions
     if given.get("id"):
-        found = context.source.incident_actions.incident(given["id"])
+        found = actions.incident(given["id"])
         if found is None:
-            fix = ", ".join(each.id for each in known[:_MAX_NAMED]) or "there are no incidents"
+            fix = ", ".join(each.id for each in actions.incidents()[:_MAX_NAMED]) or "there are no incidents"
             msg = f"there is no incident {given['id'][:60]}"
             raise BadRequestError(msg, key="id", fix=fix, status=NOT_FOUND)
         return {"incident": found, **table_json(_incident_table([found]))}
@@ -382,6 +382,7 @@ def _incidents(context: Context, given: Arguments) -> dict[str, Any]:
     if state not in _INCIDENT_STATES:
         msg = f"state is {state[:60]!r}"
         raise BadRequestError(msg, key="state", fix=", ".join(_INCIDENT_STATES))
+    known = actions.incidents(open_only=state == "open")
     rows = [each for each in known if state in ("all", each.state) and given.get("service") in (None, each.service)]
     return table_json(_incident_table(rows))
 

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from flask.testing import FlaskClient
 
+from stagelens.alerts.delivery.message import Finding, LatencyRegression
+from stagelens.alerts.incidents.lifecycle import IncidentRecord, save_incident
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
@@ -76,6 +78,23 @@ def test_incidents_are_listed_and_one_is_complete(burning: FlaskClient) -> None:
     assert one["records"] == every[:1]
     assert one["incident"]["headline"] == every[0]["headline"]
     assert one["incident"]["transitions"]
+
+
+def test_an_old_open_incident_is_listed_behind_many_resolved_ones(tmp_path: Path) -> None:
+    """The newest 50 of all are resolved; "no open incident" would be wrong."""
+    store, at = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp), NOW.timestamp()
+    shift = LatencyRegression(0.99, 0.252, 0.312, 1.18, 1.31, 48_210, 1800.0, 9.3)
+    finding = Finding("tail", "search", "p99 was 252 ms", "tail", "ticket", at, shift=shift)
+    with store.transaction() as connection:
+        save_incident(connection, IncidentRecord("inc-old", "tail:old", finding, at - 9000, at, at))
+        for number in range(60):
+            record = IncidentRecord(f"inc-{number}", f"tail:{number}", finding, at - number, at, at, resolved_at=at)
+            save_incident(connection, record)
+    client = Dashboard(DashboardConfig(), store, clock=NOW.timestamp).server.test_client()
+    found = [each["id"] for each in ask(client, "incidents?state=open")["records"]]
+    store.close()
+
+    assert found == ["inc-old"]
 
 
 @pytest.mark.parametrize(("query", "status", "key"), [("state=closed", 400, "state"), ("id=inc-none", 404, "id")])
