@@ -99,14 +99,14 @@ class ApiError(Exception):
         url: Address of the request.
         status: HTTP status of the response; None if there was none.
         key: Parameter, header or field with the problem; "" for none.
-        cure: What to do; "" if unknown.
+        fix: What to do; "" if unknown.
     """
 
-    def __init__(self, error: str, *, url: str, status: int | None = None, key: str = "", cure: str = "") -> None:
+    def __init__(self, error: str, *, url: str, status: int | None = None, key: str = "", fix: str = "") -> None:
         where = url if status is None else f"{url} ({status})"
         named = f"{error} ({key})" if key else error
-        super().__init__(f"{where}: {named}" + (f"\n    {cure}" if cure else ""))
-        self.error, self.url, self.status, self.key, self.cure = error, url, status, key, cure
+        super().__init__(f"{where}: {named}" + (f"\n    {fix}" if fix else ""))
+        self.error, self.url, self.status, self.key, self.fix = error, url, status, key, fix
 
 
 def connect(
@@ -126,7 +126,7 @@ def connect(
     base = (url or os.environ.get("STAGELENS_DASHBOARD_URL") or DEFAULT_URL).rstrip("/")
     if urlsplit(base).scheme not in ("http", "https"):
         msg = "this is no address of a dashboard"
-        raise ApiError(msg, url=base, key="url", cure=f"use an address such as {DEFAULT_URL}")
+        raise ApiError(msg, url=base, key="url", fix=f"use an address such as {DEFAULT_URL}")
     return Client(base, token or os.environ.get("STAGELENS_DASHBOARD_TOKEN"), timeout, user)
 
 
@@ -312,7 +312,7 @@ class Client:
     def incidents(
         self, service: str | None = None, *, state: Literal["open", "resolved", "all"] = "all"
     ) -> pd.DataFrame:
-        """Return the newest fifty incidents, newest first."""
+        """Return all open incidents, or those of the newest fifty that match, newest first."""
         return self._query("incidents", service=service, state=state)
 
     def incident(self, id: str) -> pd.DataFrame:  # noqa: A002 - the name in the API
@@ -452,30 +452,30 @@ class Client:
         reason = str(error) or type(error).__name__
         if isinstance(error, httpx.TimeoutException):
             msg = f"no response within {self._timeout:g} s"
-            cure = "choose a shorter window, or a longer timeout= in connect()"
+            fix = "choose a shorter window, or a longer timeout= in connect()"
         elif "CERTIFICATE_VERIFY_FAILED" in reason:
-            msg, cure = f"its certificate is not trusted: {reason}", "add a private CA with SSL_CERT_FILE=ca.pem"
+            msg, fix = f"its certificate is not trusted: {reason}", "add a private CA with SSL_CERT_FILE=ca.pem"
         elif "SSL" in reason:
-            msg, cure = f"it does not speak TLS: {reason}", f"try {self.url.replace('https:', 'http:')}"
+            msg, fix = f"it does not speak TLS: {reason}", f"try {self.url.replace('https:', 'http:')}"
         else:
             msg = f"cannot connect to the dashboard: {reason}"
-            cure = "start one with `stagelens up`, or set STAGELENS_DASHBOARD_URL to the address of yours"
-        return ApiError(msg, url=url, cure=cure)
+            fix = "start one with `stagelens up`, or set STAGELENS_DASHBOARD_URL to the address of yours"
+        return ApiError(msg, url=url, fix=fix)
 
 
 def _refusal(url: str, response: httpx.Response, answer: Any) -> ApiError:
     status = response.status_code
     if isinstance(answer, dict) and "error" in answer:
-        cure = answer.get("cure", "")
+        fix = answer.get("cure", "")
         if status == _UNAUTHORIZED:
-            cure = "give connect() the token of the dashboard (STAGELENS_DASHBOARD_TOKEN), or user=(name, password)"
-        return ApiError(answer["error"], url=url, status=status, key=answer.get("key", ""), cure=cure)
+            fix = "give connect() the token of the dashboard (STAGELENS_DASHBOARD_TOKEN), or user=(name, password)"
+        return ApiError(answer["error"], url=url, status=status, key=answer.get("key", ""), fix=fix)
     if response.has_redirect_location:
         msg = f"redirected to {response.headers['Location']}"
     else:
         msg = f"the response is no JSON ({response.headers.get('Content-Type') or 'without Content-Type'})"
-    cure = "check the address in connect(); a sign-in page of a proxy needs an address that accepts the token"
-    return ApiError(msg, url=url, status=status, cure=cure)
+    fix = "check the address in connect(); a sign-in page of a proxy needs an address that accepts the token"
+    return ApiError(msg, url=url, status=status, fix=fix)
 
 
 def _text(key: str, value: Any) -> str:

@@ -370,7 +370,7 @@ class Tools:
 def _next_step(error: ApiError) -> str:
     if error.status == _UNAUTHORIZED:
         return "the dashboard did not accept the token. Set STAGELENS_DASHBOARD_TOKEN of `stagelens mcp`, or send it as Authorization: Bearer over HTTP."
-    problem = f"{error.error}. {error.cure}".rstrip(". ") + "."
+    problem = f"{error.error}. {error.fix}".rstrip(". ") + "."
     if error.status == _FORBIDDEN and error.key == _CSRF_HEADER:
         return "the dashboard accepts changes from programs only with a token. Set STAGELENS_DASHBOARD_TOKEN there and for `stagelens mcp`."
     if error.status == _NOT_FOUND and error.key == "service":

@@ -213,7 +213,7 @@ def test_a_refusal_has_the_parameter_and_the_fix(client: Client) -> None:
 
     assert (unknown.status, unknown.key) == (404, "service")
     assert unknown.error in str(unknown)
-    assert unknown.cure in str(unknown)
+    assert unknown.fix in str(unknown)
     assert (wrong.status, wrong.key) == (400, "colour")
     with pytest.raises(ValueError, match=r"such as 0\.99"):
         client.latency("vision-api", percentiles=99)
@@ -224,7 +224,7 @@ def test_settings_come_from_the_environment(url: str, monkeypatch: pytest.Monkey
     monkeypatch.setenv("STAGELENS_DASHBOARD_URL", f"{url}/")
     with connect() as client:
         assert refusal(client, "names").status == 401
-        assert "STAGELENS_DASHBOARD_TOKEN" in refusal(client, "names").cure
+        assert "STAGELENS_DASHBOARD_TOKEN" in refusal(client, "names").fix
     monkeypatch.setenv("STAGELENS_DASHBOARD_TOKEN", TOKEN)
     with connect() as client:
         assert len(client.names()) == 3
@@ -252,7 +252,7 @@ def test_a_slow_response_is_given_up() -> None:
         late = refusal(client, "names")
 
     assert late.error == "no response within 0.05 s"
-    assert "timeout=" in late.cure
+    assert "timeout=" in late.fix
 
 
 def test_the_documented_example_runs(
@@ -274,7 +274,7 @@ def test_no_dashboard_at_the_address() -> None:
         connect("127.0.0.1:8600")
 
     assert unreachable.status is None
-    assert "stagelens up" in unreachable.cure
+    assert "stagelens up" in unreachable.fix
 
 
 class SignInPage(BaseHTTPRequestHandler):
@@ -322,7 +322,7 @@ def test_a_sign_in_page_is_no_response() -> None:
     assert (redirected.status, page.status, broken.status) == (302, 200, 200)
     assert "sso.example.com" in redirected.error
     assert "text/html" in page.error
-    assert "sign-in" in page.cure
+    assert "sign-in" in page.fix
 
 
 def test_tls_errors_name_their_fix(url: str, authority: Authorities, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -338,8 +338,8 @@ def test_tls_errors_name_their_fix(url: str, authority: Authorities, monkeypatch
             trusted = refusal(client, "names")
 
     assert (plain.status, untrusted.status, trusted.status) == (None, None, 302)
-    assert plain.cure == f"try {url}"
-    assert "SSL_CERT_FILE" in untrusted.cure
+    assert plain.fix == f"try {url}"
+    assert "SSL_CERT_FILE" in untrusted.fix
 
 
 @pytest.mark.parametrize("missing", ["httpx", "pandas"])
