@@ -42,13 +42,16 @@ class LockInstrumentor(Instrumentor):
 
 
 def _acquire(original: Any) -> Any:
-    def acquire(self: Any, *args: Any, **options: Any) -> Any:
+    def acquire(self: Any, blocking: bool = True, timeout: float | None = None) -> Any:
         marks = current.get()
-        if marks is None or marks[0] != OPEN:
-            return original(self, *args, **options)
+        if marks is None or marks[0] != OPEN or not blocking:
+            return original(self, blocking, timeout)
+        # A semaphore that is free is no wait, however long the thread is suspended meanwhile.
+        if original(self, False):
+            return True
         started = clock()
         try:
-            return original(self, *args, **options)
+            return original(self, True, timeout)
         finally:
             _record(marks, started)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from stagelens.instrumentors.api import request
+from stagelens.instrumentors.libraries import locks
 from stagelens.instrumentors.libraries.locks import MIN_WAIT, LockInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
 
@@ -96,6 +97,20 @@ def test_a_thread_that_waits_has_a_queue(finished: Finished, make: Any) -> None:
 
     assert queued(finished)["holds"] == []
     assert queued(finished)["waits"][0] == "queue"
+
+
+@pytest.mark.parametrize("make", SEMAPHORES)
+def test_a_free_semaphore_is_no_wait(finished: Finished, monkeypatch: pytest.MonkeyPatch, make: Any) -> None:
+    """However long the machine suspends the thread meanwhile."""
+    monkeypatch.setattr(locks, "MIN_WAIT", 0)
+    semaphore = make(2)
+    with request("takes"), semaphore:
+        assert semaphore.acquire(timeout=30)
+        assert not semaphore.acquire(blocking=False)
+        with pytest.raises(ValueError, match="non-blocking"):
+            semaphore.acquire(False, 30)
+
+    assert queued(finished) == {"takes": []}
 
 
 @pytest.mark.parametrize("make", [*LOCKS, *SEMAPHORES])
