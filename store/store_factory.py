@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import os
 from collections.abc import Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import IO, Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field
 from sqlalchemy import inspect
@@ -142,8 +143,7 @@ def single_instance_lock(config: StoreConfig) -> Generator[None]:
         return
     with ExitStack() as stack:
         try:
-            lock = stack.enter_context(Path(f"{path}.up").open("a+"))
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(_locked(Path(f"{path}.up")))
         except BlockingIOError:
             msg = (
                 f"another `stagelens up` uses {database.location(url)}.\n"
@@ -154,6 +154,34 @@ def single_instance_lock(config: StoreConfig) -> Generator[None]:
             # The directory is not writable, which is reported when the store is opened, or the file system has no locks.
             pass
         yield
+
+
+@contextmanager
+def _locked(path: Path) -> Generator[None]:
+    """Lock the file *path* within the block, and remove it.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+    """
+    while True:
+        with path.open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not _is_at(path, lock):
+                # Another process removed it in between.
+                continue
+            try:
+                yield
+            finally:
+                with suppress(OSError):
+                    if _is_at(path, lock):
+                        path.unlink()
+            return
+
+
+def _is_at(path: Path, file: IO[str]) -> bool:
+    with suppress(FileNotFoundError):
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    return False
 
 
 def store_locations(config: StoreConfig) -> list[str]:

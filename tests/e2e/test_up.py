@@ -68,7 +68,9 @@ def test_a_second_server_over_the_same_file_is_refused_with_a_fix(tmp_path: Path
         first.kill()
     with running(tmp_path) as third:
         assert third.url("dashboard")
+        third.terminate()
 
+    assert [path.name for path in tmp_path.iterdir()] == ["store.db"]
     assert second.returncode == 1
     assert "another `stagelens up` uses" in second.stderr
     assert "Stop it, or use another database with --database" in second.stderr
