@@ -1,18 +1,18 @@
-"""Certificates of unknown authorities, made by openssl."""
+"""Certificates of unknown authorities."""
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-_REQUEST = (
-    "[req]\ndistinguished_name = name\nprompt = no\nx509_extensions = kind\n[name]\nCN = {name}\n[kind]\n{kind}\n"
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
 )
-_AUTHORITY = "basicConstraints = critical, CA:TRUE\nkeyUsage = critical, keyCertSign\nsubjectKeyIdentifier = hash"
-_LEAF = "basicConstraints = critical, CA:FALSE\nsubjectAltName = DNS:localhost, IP:127.0.0.1\nauthorityKeyIdentifier = keyid"
-
 
 # Returns the authority of that name.
 Authorities = Callable[[str], "Authority"]
@@ -25,29 +25,32 @@ class Pem:
     certificate: Path
     key: Path
 
+    def encrypt_key(self, path: Path) -> None:
+        """Write the key to *path*, encrypted with a password."""
+        key = load_pem_private_key(self.key.read_bytes(), None)
+        encrypted = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"secret"))
+        path.write_bytes(encrypted)
+
 
 class Authority:
-    """An authority that signs what it is asked to."""
+    """An authority that signs what it is asked to.
+
+    Args:
+        folder: For its files.
+        name: Its organization.
+    """
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
-        self.pem = _make(folder, name, _AUTHORITY)
+        self._signer = trustme.CA(organization_name=name)
+        # Certificate to trust.
+        self.file = folder / f"{name}.pem"
+        self._signer.cert_pem.write_to_path(self.file)
 
-    @property
-    def file(self) -> Path:
-        """Certificate to trust."""
-        return self.pem.certificate
-
-    def sign(self, name: str) -> Pem:
-        """Return a certificate for localhost whose common name is *name*."""
-        return _make(self._folder, name, _LEAF, "-CA", self.pem.certificate, "-CAkey", self.pem.key)
-
-
-def _make(folder: Path, name: str, kind: str, *options: str | Path) -> Pem:
-    config = folder / f"{name}.cnf"
-    config.write_text(_REQUEST.format(name=name, kind=kind))
-    pem = Pem(folder / f"{name}.pem", folder / f"{name}.key")
-    what = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
-    files = ["-config", config, "-keyout", pem.key, "-out", pem.certificate]
-    subprocess.run(["openssl", *what.split(), *files, *options], check=True, capture_output=True)
-    return pem
+    def sign(self, name: str, *hosts: str) -> Pem:
+        """Return a certificate whose common name is *name*, for *hosts*: by default localhost, by its name and address."""
+        issued = self._signer.issue_cert(*(hosts or ("localhost", "127.0.0.1")), common_name=name)
+        pem = Pem(self._folder / f"{name}.crt", self._folder / f"{name}.key")
+        issued.cert_chain_pems[0].write_to_path(pem.certificate)
+        issued.private_key_pem.write_to_path(pem.key)
+        return pem

@@ -58,7 +58,7 @@ def connect_https(tls: HttpTls, trusted: Path, client: Pem | None = None) -> tup
                 raise ConnectionResetError
             shown: Any = writer.get_extra_info("peercert")
             writer.close()
-        return shown["subject"][0][0][1], received.removeprefix("you are").strip()
+        return dict(pair for (pair,) in shown["subject"])["commonName"], received.removeprefix("you are").strip()
 
     return asyncio.run(ask())
 
@@ -185,11 +185,7 @@ def test_an_encrypted_key_prevents_the_start_without_a_prompt(
     authority: Authorities, files: ServerTlsFiles, tmp_path: Path
 ) -> None:
     """An encrypted private key prevents the start, and the server does not prompt for a password."""
-    import subprocess  # noqa: PLC0415 - used here only
-
-    key = authority("servers").sign("locked").key
-    command = ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", key, "-out", tmp_path / "locked.key"]
-    subprocess.run(command, check=True, capture_output=True)
+    authority("servers").sign("locked").encrypt_key(tmp_path / "locked.key")
 
     with pytest.raises(ConfigError, match="without a password"):
         HttpTls(files.model_copy(update={"key": tmp_path / "locked.key"}))

@@ -73,7 +73,7 @@ def guarded(authority: Authorities) -> Generator[Guarded]:
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             connection: Any = self.connection
-            served.seen.append(connection.getpeercert()["subject"][0][0][1])
+            served.seen.append(dict(pair for (pair,) in connection.getpeercert()["subject"])["commonName"])
             self.send_response(200)
             self.end_headers()
 
@@ -201,12 +201,9 @@ def test_an_encrypted_key_prompts_for_no_password(
     guarded: Guarded, authority: Authorities, tmp_path: Path, until: Until, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The host's terminal is not ours."""
-    import subprocess  # noqa: PLC0415 - used here only
-
     own = authority("clients").sign("checkout")
     locked = tmp_path / "locked.key"
-    command = ["openssl", "ec", "-aes256", "-passout", "pass:secret", "-in", own.key, "-out", locked]
-    subprocess.run(command, check=True, capture_output=True)
+    own.encrypt_key(locked)
     agent = exporter(ClientTlsFiles(str(authority("servers").file), str(own.certificate), str(locked)))
     agent.offer(batch(guarded.url))
     agent.wake()

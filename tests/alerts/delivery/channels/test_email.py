@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +21,7 @@ from stagelens.core.egress import ENV
 from stagelens.core.errors import ChannelError
 from tests.alerts.mail_server import MailServer
 from tests.alerts.receiver import Moods
+from tests.support.certificate_authority import Authorities, Pem
 from tests.support.trickle import trickling
 
 WILLING = Moods(failing=0.0)
@@ -55,23 +53,9 @@ def mail(server: MailServer, **settings: Any) -> EmailChannel:
     return EmailChannel("email", "localhost", port=server.port, **{**chosen, **settings})
 
 
-@pytest.fixture
-def certificate(tmp_path: Path) -> Path:
-    """Self-signed certificate for localhost, with its key."""
-    program = shutil.which("openssl")
-    if program is None:
-        pytest.skip("no openssl on this machine; `apt-get install openssl`")
-    path = tmp_path / "localhost.pem"
-    command = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
-    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "cert.pem")]
-    subprocess.run([program, *command.split(), *files], check=True, capture_output=True)
-    path.write_text((tmp_path / "cert.pem").read_text() + (tmp_path / "key.pem").read_text())
-    return path
-
-
-def context_of(certificate: Path) -> ssl.SSLContext:
+def context_of(own: Pem) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate)
+    context.load_cert_chain(own.certificate, own.key)
     return context
 
 
@@ -186,14 +170,14 @@ def test_starttls_is_required(server: Open, message: Message) -> None:
 
 
 @pytest.mark.parametrize("security", ["starttls", "tls"])
-def test_a_self_signed_certificate_is_refused(
-    server: Open, message: Message, certificate: Path, monkeypatch: pytest.MonkeyPatch, security: str
+def test_the_certificate_of_an_unknown_authority_is_refused(
+    server: Open, message: Message, authority: Authorities, monkeypatch: pytest.MonkeyPatch, security: str
 ) -> None:
-    """A self-signed certificate is refused until it is trusted; then the mail is sent encrypted."""
-    one = server(context=context_of(certificate), implicit=security == "tls")
+    """Such a certificate is refused until its authority is trusted; then the mail is sent encrypted, to its host only."""
+    one = server(context=context_of(authority("mail").sign("mail", "localhost")), implicit=security == "tls")
     with pytest.raises(ChannelError, match="certificate is not valid"):
         mail(one, security=security).send(message)
-    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority("mail").file))
     mail(one, security=security).send(message)
     with pytest.raises(ChannelError, match="certificate is not valid"):
         replace(mail(one, security=security), host="127.0.0.1").send(message)

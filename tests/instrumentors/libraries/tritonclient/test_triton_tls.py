@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-import subprocess
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from stagelens.instrumentors.libraries.tritonclient import TritonClientInstrumentor
 from stagelens.instrumentors.libraries.tritonclient.calls import SERVER
 from stagelens.instrumentors.libraries.tritonclient.statistics import Totals, fetch_totals
+from tests.support.certificate_authority import Authorities, Pem
 
 INSTRUMENTOR = TritonClientInstrumentor
 pytestmark = [pytest.mark.stacks, pytest.mark.usefixtures("instrumented")]
@@ -34,19 +34,20 @@ STATISTICS = (
 EXPECTED = Totals(4, 40, 1, 20, 2)
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Self-signed certificate for localhost, with its key beside it."""
-    path = tmp_path_factory.mktemp("tls") / "localhost.pem"
-    what = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
-    name = ["-addext", "subjectAltName=DNS:localhost"]
-    files = ["-out", path, "-keyout", path.with_suffix(".key")]
-    subprocess.run(["openssl", *what.split(), *name, *files], check=True, capture_output=True)
-    return path
+@pytest.fixture
+def own(authority: Authorities) -> Pem:
+    """Certificate of the servers."""
+    return authority("servers").sign("triton", "localhost")
 
 
 @pytest.fixture
-def https(certificate: Path) -> Generator[str]:
+def trusted(authority: Authorities) -> Path:
+    """Certificate of their authority."""
+    return authority("servers").file
+
+
+@pytest.fixture
+def https(own: Pem) -> Generator[str]:
     """Serve statistics over HTTPS."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -59,7 +60,7 @@ def https(certificate: Path) -> Generator[str]:
             """Log nothing."""
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate, certificate.with_suffix(".key"))
+    context.load_cert_chain(own.certificate, own.key)
 
     class Server(ThreadingHTTPServer):
         def handle_error(self, request: Any, client_address: Any) -> None:
@@ -76,7 +77,7 @@ def https(certificate: Path) -> Generator[str]:
 
 
 @pytest.fixture
-def grpcs(certificate: Path) -> Generator[str]:
+def grpcs(own: Pem) -> Generator[str]:
     """Serve statistics over gRPC with TLS."""
 
     class Servicer(service_pb2_grpc.GRPCInferenceServiceServicer):
@@ -89,8 +90,7 @@ def grpcs(certificate: Path) -> Generator[str]:
 
     server = grpc.server(ThreadPoolExecutor(1))
     service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(Servicer(), server)
-    key = certificate.with_suffix(".key").read_bytes()
-    credentials = grpc.ssl_server_credentials([(key, certificate.read_bytes())])
+    credentials = grpc.ssl_server_credentials([(own.key.read_bytes(), own.certificate.read_bytes())])
     port = server.add_secure_port("localhost:0", credentials)
     server.start()
     yield f"localhost:{port}"
@@ -102,10 +102,10 @@ def statistics_of(client: Any) -> Totals:
     return fetch_totals(getattr(client, SERVER), "m", "")
 
 
-def test_https_uses_the_certificate_authorities_of_the_client(https: str, certificate: Path) -> None:
+def test_https_uses_the_certificate_authorities_of_the_client(https: str, trusted: Path) -> None:
     """As a file for the one client, as a context for the other."""
-    options = {"ca_certs": str(certificate)}
-    context = ssl.create_default_context(cafile=certificate)
+    options = {"ca_certs": str(trusted)}
+    context = ssl.create_default_context(cafile=trusted)
 
     async def awaited() -> Totals:
         async with tritonclient.http.aio.InferenceServerClient(https, ssl=True, ssl_context=context) as client:
@@ -125,11 +125,11 @@ def test_https_refuses_other_certificate_authorities(https: str) -> None:
         statistics_of(client)
 
 
-def test_grpc_uses_the_certificate_authorities_of_the_client(grpcs: str, certificate: Path) -> None:
+def test_grpc_uses_the_certificate_authorities_of_the_client(grpcs: str, trusted: Path) -> None:
     """As a file or as credentials."""
-    credentials = grpc.ssl_channel_credentials(certificate.read_bytes())
+    credentials = grpc.ssl_channel_credentials(trusted.read_bytes())
 
-    with tritonclient.grpc.InferenceServerClient(grpcs, ssl=True, root_certificates=str(certificate)) as client:
+    with tritonclient.grpc.InferenceServerClient(grpcs, ssl=True, root_certificates=str(trusted)) as client:
         assert statistics_of(client) == EXPECTED
     INSTRUMENTOR().uninstrument()
     INSTRUMENTOR().instrument()
