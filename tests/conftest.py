@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import re
 import shutil
 from collections.abc import Generator
 from pathlib import Path
@@ -18,12 +17,11 @@ from tests.support import flaky_tests
 from tests.support.certificate_authority import Authorities, Authority
 from tests.support.new_stores import FastMigration
 from tests.support.postgresql_server import Server, find_programs, postgresql
+from tests.support.tiers import tier_of, tier_of_file
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-# Files of which every test is in one tier of its own; what they import need not be installed for the others.
-_WHOLE_FILE = re.compile(r"^pytestmark = \[?\s*pytest\.mark\.(stacks|soak)\b", re.MULTILINE)
 # The same examples in every run, and one that takes long on a busy machine has not failed. `make soak` looks for new ones.
 settings.register_profile("tests", deadline=None, max_examples=50, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None, max_examples=500, derandomize=False)
@@ -57,30 +55,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Skip a file without importing it when all of its tests are in another tier."""
+    """Skip a file without importing it when all of its tests are in another tier, for which more is installed."""
     tier = config.getoption("tier")
     if tier is None or not collection_path.name.startswith("test_"):
         return None
-    found = _WHOLE_FILE.search(collection_path.read_text(encoding="utf-8"))
-    return True if found and found[1] != tier else None
+    return True if tier_of_file(collection_path) not in {"first", tier} else None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let tests of real servers and browsers run again once, and deselect those of other tiers."""
     for item in items:
-        if _tier(item) == "stacks" or "browser" in getattr(item, "fixturenames", ()):
+        if tier_of(item) == "stacks" or "browser" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.flaky(reruns=1))
     tier = config.getoption("tier")
     if tier is None:
         return
-    others = [item for item in items if _tier(item) != tier]
+    others = [item for item in items if tier_of(item) != tier]
     config.hook.pytest_deselected(items=others)
-    items[:] = [item for item in items if _tier(item) == tier]
-
-
-def _tier(item: pytest.Item) -> str:
-    """Return "soak", "stacks" or "first", by the marks of *item*."""
-    return next((name for name in ("soak", "stacks") if item.get_closest_marker(name)), "first")
+    items[:] = [item for item in items if tier_of(item) == tier]
 
 
 @pytest.fixture(scope="session", autouse=True)

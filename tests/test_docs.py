@@ -240,7 +240,7 @@ def test_every_python_file_that_documents_name_is_there() -> None:
 
 
 # Distributions they name are installed for the second tier.
-HEAVY = {"onnxruntime", "sentence_transformers", "torch", "tritonclient"}
+HEAVY = {"onnxruntime", "opencv", "sentence_transformers", "sklearn", "torch", "tritonclient"}
 
 
 @pytest.mark.parametrize(

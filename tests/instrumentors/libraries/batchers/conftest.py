@@ -19,14 +19,10 @@ from typing import Any
 
 import grpc
 import pytest
-from tritonclient.grpc import service_pb2
-from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 from tests.support.ports import free_port
 
 HERE = Path(__file__).parent
-# Its names are known at run time only.
-messages: Any = service_pb2
 STAGE = "stagelens.stage."
 
 
@@ -53,6 +49,12 @@ class Server:
 
     def infer_over_grpc(self, port: int, numbers: Sequence[int]) -> tuple[list[int | None], list[dict[str, Any]]]:
         """Do the same over gRPC to *port*."""
+        # Not installed for the first tier, which imports this file as well.
+        from tritonclient.grpc import service_pb2  # noqa: PLC0415
+        from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub  # noqa: PLC0415
+
+        # Its names are known at run time only.
+        messages: Any = service_pb2
 
         def call(number: int, trace: str) -> int | None:
             tensor = messages.ModelInferRequest.InferInputTensor(name="x", datatype="INT64", shape=[1, 1])
