@@ -63,9 +63,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Let tests of real servers and browsers run again once, and deselect those of other tiers."""
+    """Let tests of real servers and browsers run again once, unless their file says otherwise; deselect those of other tiers."""
     for item in items:
-        if tier_of(item) == "stacks" or "browser" in getattr(item, "fixturenames", ()):
+        is_real = tier_of(item) == "stacks" or "browser" in getattr(item, "fixturenames", ())
+        if is_real and item.get_closest_marker("flaky") is None:
             item.add_marker(pytest.mark.flaky(reruns=1))
     tier = config.getoption("tier")
     if tier is None:

@@ -18,6 +18,8 @@ from stagelens.store import Selection
 if TYPE_CHECKING:
     from conftest import Served
 
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
+
 # Each stage costs simulated ten microseconds, so that the result does not depend on the machine.
 SERVICE = """
 {before}

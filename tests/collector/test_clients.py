@@ -35,6 +35,8 @@ from stagelens.collector.otlp import model
 from stagelens.core import names
 from stagelens.core.errors import StoreError
 
+pytestmark = pytest.mark.stacks
+
 Serve: TypeAlias = Callable[..., Any]
 
 HERE = Path(__file__).parent / "javascript"
@@ -166,7 +168,6 @@ def javascript() -> dict[str, str]:
     return os.environ | {"NODE_PATH": str(INSTALLED / "node_modules")}
 
 
-@pytest.mark.stacks
 @pytest.mark.parametrize("protocol", ["http/json", "http/protobuf", "grpc"])
 def test_the_javascript_sdk_can_send_spans_and_metrics(serve: Serve, javascript: dict[str, str], protocol: str) -> None:
     """Compressed exports of the JavaScript SDK are acknowledged, and a histogram is stored exactly."""

@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from stagelens.core import names
 from stagelens.store import Store
+
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
 COLLECTOR = """
 import sys

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
+
 
 def stagelens(*words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
     """Run the command line and return what came of it."""

@@ -16,9 +16,13 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from stagelens.core.histogram import Histogram
 from stagelens.store import Selection, Store
 from tests.support.process_output import Printing
+
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
 STAGELENS = [sys.executable, "-m", "stagelens"]
 # Slower than any start seen on a busy machine.

@@ -9,8 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from conftest import Service, Sink
+
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
 APP = """
 import resource

@@ -111,6 +111,7 @@ def test_each_thread_counts_its_outermost_calls(torch_requests: list[str]) -> No
     assert calls == ["internal Shared - load", *["internal Shared - forward"] * 4]
 
 
+@pytest.mark.stacks
 def test_generate_and_a_pipeline_are_one_request_each() -> None:
     """Not one for each token, and one for each item that is read from an iterator."""
     code = """
@@ -127,6 +128,7 @@ list(words((word for word in ["word1", "word2"]), max_new_tokens=2))
     assert routes == ["LlamaForCausalLM", "TextGenerationPipeline", *["PipelineIterator"] * 2]
 
 
+@pytest.mark.stacks
 def test_a_magika_batch_of_300_files_is_summarized(tmp_path: Path) -> None:
     """`stagelens run --summary` without any change of the script."""
     for number in range(300):

@@ -8,8 +8,12 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.store.store_contents import added_totals, contents, counted, known, ledger, requests, totals
 from tests.support.raw_requests import NOON, Site
+
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
 ROOT = Path(__file__).parents[2]
 # Script that forks processes, which each repeat all previous batches, write a new one and run maintenance. Each process dies

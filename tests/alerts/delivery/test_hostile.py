@@ -16,6 +16,8 @@ from stagelens.alerts.delivery.message import Message
 from stagelens.core.errors import ChannelError
 from tests.support.hostile_peer import PEERS, listening
 
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
+
 CHANNELS: dict[str, Callable[[str], Channel]] = {
     "webhook": lambda url: WebhookChannel("webhook", url),
     "pagerduty": lambda url: PagerDutyChannel("pagerduty", "K" * 32, url),

@@ -38,6 +38,8 @@ from tests.alerts.simulated_services import (
     watched,
 )
 
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
+
 SHOP = cause_of_group(Group("shop"))
 WORSE = (Slow("preprocess", 2.4),)
 

@@ -17,6 +17,8 @@ from stagelens.analysis.attributes import AttributeCounts
 from stagelens.analysis.regression.strata import Strata
 from tests.alerts.simulated_services import SLOW, Service, Simulation, Slow, Slower, messages, recorded, watched
 
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
+
 # The rare route has a different model, and staging is always slower than production.
 RARE = Service(route="/rare", model="large", rate=120)
 STAGED: Slower = (Slow("forward", 2.0),)

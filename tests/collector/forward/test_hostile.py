@@ -14,6 +14,8 @@ from tests.collector.forward.otlp_server import Destination
 from tests.collector.forward.sending import metrics, post
 from tests.support.hostile_peer import PEERS, listening
 
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
+
 
 def test_hostile_destinations_do_not_affect_others(
     forwarding: Callable[..., Collector],

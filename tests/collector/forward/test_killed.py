@@ -8,9 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 import yaml
 
 from tests.collector.forward.otlp_server import Destination, FakeResponse, listening
+
+pytestmark = [pytest.mark.stacks, pytest.mark.flaky(reruns=0)]
 
 Until = Callable[[Callable[[], object]], None]
 

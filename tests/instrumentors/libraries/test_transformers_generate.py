@@ -211,6 +211,7 @@ def test_a_stream_is_consumed_while_it_is_generated(in_a_request: Finished) -> N
     assert seen["@per_token"][0] / (NEW - 1) <= seen["@gap"][0] < seen["@per_token"][0]
 
 
+@pytest.mark.stacks
 def test_a_compiled_model_stays_one_graph(in_a_request: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its steps are counted outside of what is compiled."""
     plain = run(llama(), "greedy")
