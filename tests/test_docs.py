@@ -234,7 +234,8 @@ def test_every_test_named_in_the_documentation_exists() -> None:
 
 def test_every_python_file_that_documents_name_is_there() -> None:
     """Files of the project, and those of the examples, which readers are to write."""
-    known = {path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "."]
+    known = {path.name for paths in (ROOT.glob("*.py"), *(each.rglob("*.py") for each in folders)) for path in paths}
     missing = [
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted((ROOT / "docs").rglob("*.md"))
