@@ -110,7 +110,6 @@ def has_labels(context: Context, service: str) -> bool:
 
 
 def _groups(context: Context, rows: list[ServiceRow]) -> Component | None:
-    """Return the menus of the labels, with a chip for each chosen one, and the groupings; None without any."""
     view, names = context.view, groupings(context)
     options = {"": ("No groups", view.here(by=None))} | {key: (name, view.here(by=key)) for key, name in names.items()}
     chosen = [
@@ -133,7 +132,6 @@ def _groups(context: Context, rows: list[ServiceRow]) -> Component | None:
 
 
 def _label_menu(context: Context, key: str, rows: list[ServiceRow]) -> Component | None:
-    """Return the menu of the values of a label, with their number of services; None without a choice."""
     view, labels = context.view, context.source.labels()
     values = Counter(labels.get(row.service, {}).get(key, "") for row in rows)
     if len(values) < 2:  # noqa: PLR2004 - a single value is no choice
@@ -205,7 +203,6 @@ def _requests(context: Context, rows: list[ServiceRow], total: int) -> Component
 
 
 def _slo_tile(rows: list[ServiceRow]) -> Component | None:
-    """Return the tile of the services that meet their objective, with the states of the others."""
     states = [row.slo.state for row in rows if row.slo is not None]
     if not states:
         return None
@@ -224,14 +221,12 @@ def _worst_p99_tile(context: Context, rows: list[ServiceRow]) -> Component | Non
 
 
 def _fleet_waiting(rows: list[ServiceRow]) -> float | None:
-    """Return the waiting share of the fleet, weighted by the number of requests of each service."""
     known = [(share, row.now.requests) for row in rows if (share := row.now.waiting_share) is not None]
     weights = sum(weight for _, weight in known)
     return sum(share * weight for share, weight in known) / weights if weights else None
 
 
 def _cost(context: Context, rows: list[ServiceRow], total: int) -> Component | None:
-    """Return the tile of the total cost of all services with a price; None without prices."""
     costs = context.source.costs
     if costs is None:
         return None
@@ -306,7 +301,7 @@ def _collector(context: Context, found: SloStatus, number: int) -> Component:
     title = "No SLO is evaluated: the collector is not working"
     about = f"{several(number, 'service')} with an objective"
     href = context.view.link("/collectors")
-    return _card(pill("Stale", "stale"), about, title, text, stage="overhead", href=href)
+    return _card(pill("Stale", "stale"), about, title, text, stage="overhead", href=href, then="See the collectors")
 
 
 def _of_release(row: ServiceRow) -> FleetFinding | None:
@@ -327,7 +322,8 @@ def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
     title = f"{percentile(found.quantile)} {how} from {short_name(pair.a_name)} to {short_name(pair.b_name)}: {from_to}"
     about = f"{row.service} · {span(row.context.at - release.since)} ago"
     text = ", ".join(causes) + "." if causes else "No single stage explains it."
-    return _card(pill("Regression", "bad"), about, title, text, stage=blamed, href=release.href)
+    badge, then = pill("Regression", "bad"), "Compare the versions"
+    return _card(badge, about, title, text, stage=blamed, href=release.href, then=then)
 
 
 def _of_slo(row: ServiceRow) -> FleetFinding | None:
@@ -342,9 +338,13 @@ def _slo(row: ServiceRow, found: SloStatus) -> Component:
     attained = f"{percent(found.attained, 2)} good requests, target {target(found.slo.objective)}." if cause else ""
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
     href = row.context.view.link(slo_path(found.slo.name))
-    shown = f"{cause}. {attained}" if cause else f"{found.slo.in_words()}."
+    title, text = _budget_title(found), f"{cause}. {attained}" if cause else f"{found.slo.in_words()}."
+    if stage and found.slo.stage is None:
+        # The cause is what a reader asks for first.
+        title, text = f"{cause}.", f"{title}. {attained}"
     about = f"{row.service} · {_time_words(row.context)}"
-    return _card(badge, about, _budget_title(found), shown, stage=stage or "overhead", href=href)
+    then = "See what spends the budget"
+    return _card(badge, about, title, text, stage=stage or "overhead", href=href, then=then)
 
 
 def _of_incident(row: ServiceRow) -> FleetFinding | None:
@@ -364,7 +364,8 @@ def _incident(row: ServiceRow, found: Incident) -> Component:
     about = f"{row.service} · since {clock_or_date(found.since, row.context.view)}"
     stage = found.stages[0].stage if found.stages else "overhead"
     href = row.context.view.link(incident_page(found.id))
-    return _card(badge, about, found.headline, found.impact or found.worst, stage=stage, href=href)
+    text = found.impact or found.worst
+    return _card(badge, about, found.headline, text, stage=stage, href=href, then="Open the incident")
 
 
 def _time_words(context: Context) -> str:
@@ -396,13 +397,11 @@ def _silence(row: ServiceRow, silence: timedelta) -> Component:
     title = f"No request for {span(silence)}"
     text = f"The last request came at {local:%H:%M:%S}; other services still send data. The process or its agent may be down."
     href = row.context.view.link(service_path(row.service))
-    return _card(
-        pill("Silent", "warn"), f"{row.service} · since {local:%H:%M}", title, text, stage="overhead", href=href
-    )
+    badge, about = pill("Silent", "warn"), f"{row.service} · since {local:%H:%M}"
+    return _card(badge, about, title, text, stage="overhead", href=href, then="See its last requests")
 
 
 def _of_tail(row: ServiceRow) -> FleetFinding | None:
-    """Return the finding for a service whose p99 is high because some requests wait."""
     stage, p50, p99 = row.now.tail_wait, row.now.p50, row.now.p99
     if stage is None or not p50 or not p99:
         return None
@@ -422,13 +421,16 @@ def _tail(row: ServiceRow, stage: str) -> Component:
             title = f"{paid} of requests include a {duration(median.value)} cold start"
             text += " Keep a replica warm."
     href = row.context.view.link(service_path(row.service), p="99")
-    return _card(pill("Tail", "warn"), f"{row.service} · in this window", title, text, stage=stage, href=href)
+    badge, about = pill("Tail", "warn"), f"{row.service} · in this window"
+    return _card(badge, about, title, text, stage=stage, href=href, then="See its stages")
 
 
-def _card(badge: Component, about: str, title: str, text: str, *, stage: str, href: str) -> Component:
+def _card(badge: Component, about: str, title: str, text: str, *, stage: str, href: str, then: str) -> Component:
+    """Return a card that is a link to *href*; *then* names what the reader sees there."""
     content: list[Node] = [
         html.Div([badge, html.Span(about)], className="m"),
         html.Div(title, className="t"),
         html.Div(text, className="x"),
+        html.Div(f"{then} →", className="n"),
     ]
     return link([html.Span(className=f"g st-{hue(stage)}"), html.Div(content)], href=href, className="ins")

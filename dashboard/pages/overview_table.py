@@ -135,7 +135,6 @@ class _Group:
 
 
 def _group_by(context: Context, key: str) -> Callable[[ServiceRow], _Group] | None:
-    """Return the function that returns the group of a service; None without a grouping."""
     if not key:
         return None
     view, labels = context.view, context.source.labels()
@@ -157,7 +156,6 @@ def _urgent_or_kind(row: ServiceRow) -> _Group:
 
 
 def _columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
-    """Return the columns that have values, by their key in the address."""
     promised, costs = any(row.slo for row in rows), hourly_costs(context, rows)
     columns = {
         "name": Column("Service", lambda row: row.service.casefold(), _name, "", rising=True),
@@ -190,7 +188,6 @@ def _order(context: Context, columns: dict[str, Column]) -> tuple[str, bool]:
 
 
 def _sorted(rows: Sequence[ServiceRow], key: str, column: Column | None, *, backwards: bool) -> list[ServiceRow]:
-    """Return *rows* sorted by *column*; rows with equal values stay in order of urgency."""
     if column is None or key == _DEFAULT:
         return list(reversed(rows) if backwards else rows)
     known = [(value, row) for row in rows if (value := column.value(row)) is not None]
@@ -199,7 +196,6 @@ def _sorted(rows: Sequence[ServiceRow], key: str, column: Column | None, *, back
 
 
 def _head(context: Context, key: str, column: Column, sorted_by: str) -> Component:
-    """Return a column header that sorts by its column, or reverses the order."""
     asked = f"-{key}" if sorted_by == "+" else key
     href = context.view.here(sort=None if asked == _DEFAULT else asked)
     rising = column.rising == (sorted_by != "-")
@@ -271,7 +267,6 @@ def _total_errors(rows: Sequence[ServiceRow]) -> Node:
 
 
 def _states(rows: Sequence[ServiceRow]) -> Node:
-    """Return how many of *rows* do not meet their objectives, by state."""
     return ", ".join(state_counts([row.slo.state for row in rows if row.slo is not None]))
 
 
@@ -288,7 +283,6 @@ def _change(row: ServiceRow) -> Node:
 
 
 def _dominant_share(row: ServiceRow) -> Value:
-    """Return the share of the largest stage in p99."""
     stages = row.now.tail_stages
     return max(stages.values()) / sum(stages.values()) if stages else None
 
@@ -346,7 +340,6 @@ def hourly_costs(context: Context, rows: Sequence[ServiceRow]) -> dict[tuple[str
 
 
 def _cost_of_million(rows: Sequence[ServiceRow], costs: Mapping[tuple[str, str], float]) -> float | None:
-    """Return the cost of a million requests of those *rows* that have a price; None without one."""
     priced = [(costs[row.service, row.environment], row) for row in rows if (row.service, row.environment) in costs]
     requests = sum(row.now.requests for _, row in priced)
     spent = sum(price * row.seconds for price, row in priced)

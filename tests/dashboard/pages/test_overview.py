@@ -129,7 +129,7 @@ def test_the_side_bar_counts_open_problems(source: Source) -> None:
 
 
 def test_the_most_severe_row_is_first(source: Source) -> None:
-    """Burning services come first, then slower ones, then others, with at most three cards."""
+    """Burning services come first, then slower ones, then others, with at most three cards; each names what it leads to."""
     page = page_of(context_at(source, "/"))
     assert page is not None
     cards = [each for each in all_of(page.body, html.A) if each.className == "ins"]
@@ -137,6 +137,7 @@ def test_the_most_severe_row_is_first(source: Source) -> None:
     assert 1 <= len(cards) <= 3
     assert words(cards[0]).split()[0] in {"SLO", "Regression"}
     assert "vision-api" in words(cards[0])
+    assert [card for card in cards if not words(card).endswith("→")] == []
 
 
 @pytest.mark.parametrize(
