@@ -20,8 +20,10 @@ export PYTHONDONTWRITEBYTECODE :=
 help: ## list these commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-demo: $(VENV)/demo-$(INSTALL) ## install into .venv, then run a real model service with Stagelens on it; Ctrl-C stops everything
-	@exec $(BIN)/python examples/demo/run.py
+# Options of the demo, such as DEMO='--port 9000'; examples/demo/run.py lists them.
+DEMO ?=
+demo: $(VENV)/demo-$(INSTALL) ## a real model service with Stagelens on it: prints the address of a page that shows which stage makes p99 slow
+	@exec $(BIN)/python examples/demo/run.py $(DEMO)
 
 # K is a part of the names of tests or of their files: only those are run.
 K ?=
@@ -142,7 +144,7 @@ sbom: $(VENV)/bin/python ## write what the server image holds as a bill of mater
 	$(VENV)/cyclonedx/bin/cyclonedx-py requirements --pyproject pyproject.toml --output-file build/sbom.cdx.json docker/constraints.txt
 
 clean: ## remove what these commands made
-	rm -rf $(VENV) build dist artifacts stagelens.egg-info .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv* build dist artifacts stagelens.egg-info .pytest_cache .ruff_cache .import_linter_cache .hypothesis
 
 # Programs the tests run: Debian's, where we may install them; else the tests say what is missing.
 .PHONY: chromium programs
@@ -216,4 +218,5 @@ $(VENV)/%-wheel: pyproject.toml $(shell git ls-files '*.py' 'dashboard/assets/*'
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "Stagelens needs Python 3.11 or newer; $(PYTHON) is older. Name another: make PYTHON=python3.12 ..."; exit 1; }
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "$(PYTHON) cannot make a virtual environment. On Debian and Ubuntu: apt-get install python3-venv"; exit 1; }

@@ -1,6 +1,6 @@
 """The demo: a real model service with Stagelens on it, a load, a bad release and the alert it causes.
 
-Starts `stagelens up`, the service under `stagelens run`, and a load; restarts the service as version 2 after a minute.
+Starts `stagelens up`, the service under `stagelens run`, and a load; restarts the service as version 2 after 45 s.
 Ctrl-C stops everything.
 """
 
@@ -21,11 +21,29 @@ from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import FrameType
 
 HERE = Path(__file__).parent
 STAGELENS = [sys.executable, "-m", "stagelens"]
 STARTED = time.monotonic()
+# Signals that came. A handler must not take the lock of an event for which this thread may wait.
+SIGNALS: list[int] = []
+
+
+class Stopped(Exception):  # noqa: N818 - no error
+    """Raised where the demo waits, after Ctrl-C."""
+
+
+def pause(seconds: float) -> None:
+    """Wait for *seconds*.
+
+    Raises:
+        Stopped: Ctrl-C was pressed.
+    """
+    until = time.monotonic() + seconds
+    while not SIGNALS and (left := until - time.monotonic()) > 0:
+        time.sleep(min(left, 0.1))
+    if SIGNALS:
+        raise Stopped
 
 
 def say(text: str) -> None:
@@ -49,12 +67,12 @@ def free_port(preferred: int) -> int:
 
 @contextmanager
 def process(command: list[str], log: Path, **environment: str) -> Generator[subprocess.Popen[bytes]]:
-    """Run *command* until the block ends, its output in *log*; it gets 10 s to stop when asked."""
+    """Run *command* until the block ends, its output in *log*, its temporary files beside; it gets 10 s to stop when asked."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             command,
             cwd=HERE,
-            env=os.environ | environment,
+            env=os.environ | {"TMPDIR": str(log.parent)} | environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -85,6 +103,7 @@ def wait_for(url: str, child: subprocess.Popen[bytes], log: Path, seconds: float
 
     Raises:
         SystemExit: *child* ended or the time is up; the end of its log is shown.
+        Stopped: Ctrl-C was pressed.
     """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline and child.poll() is None:
@@ -92,7 +111,7 @@ def wait_for(url: str, child: subprocess.Popen[bytes], log: Path, seconds: float
             with urllib.request.urlopen(url, timeout=2):
                 return
         except OSError:
-            time.sleep(0.1)
+            pause(0.1)
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-15:])
     sys.exit(f"{url} did not answer. The end of its log:\n\n{tail}")
 
@@ -108,6 +127,8 @@ def alert_inbox(show: Callable[[str], None]) -> Generator[str]:
             self.end_headers()
             message = json.loads(body)
             show(f"{message['transition']}: {message['headline']}")
+            if message["transition"] == "opened":
+                say("the first card of the page says what is wrong; click it to see since when, and in which requests")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is http.server's
             """Stay silent: the alert itself is shown."""
@@ -143,7 +164,7 @@ def wait_for_first_requests(collector_url: str, seconds: float = 60) -> None:
         with suppress(OSError), urllib.request.urlopen(f"{collector_url}/metrics", timeout=2) as response:
             if b"stagelens_collector_points_total{" in response.read():
                 return
-        time.sleep(0.1)
+        pause(0.1)
 
 
 def counted_requests(dashboard_url: str) -> int:
@@ -154,8 +175,12 @@ def counted_requests(dashboard_url: str) -> int:
     return 0
 
 
-def demo(options: argparse.Namespace, stop: threading.Event) -> None:
-    """Start everything, release version 2 after a while, and wait for Ctrl-C."""
+def demo(options: argparse.Namespace) -> None:
+    """Start everything, release version 2 after a while, and wait for Ctrl-C.
+
+    Raises:
+        Stopped: Ctrl-C was pressed.
+    """
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-demo-")))
         collector_port, dashboard_port = free_port(options.collector_port), free_port(options.port)
@@ -182,20 +207,19 @@ def demo(options: argparse.Namespace, stop: threading.Event) -> None:
         stack.enter_context(process(load, folder / "load.log"))
         wait_for_first_requests(collector_url)
         say(f"open {dashboard_url}  (Ctrl-C stops everything)")
+        say(
+            f"version 1.0.0 is fast; version 2.0.0 follows in {options.healthy_seconds:.0f} s, its alert half a minute later"
+        )
 
-        if stop.wait(options.healthy_seconds):
-            return
+        pause(options.healthy_seconds)
         while counted_requests(dashboard_url) < options.healthy_requests:
-            if stop.wait(1):
-                return
+            pause(1)
         say("releasing version 2.0.0: something in it is slow for large files")
         release.close()
         start_release(release, folder, service_port, settings, version=2)
-        while not stop.wait(1):
-            if server.poll() is not None:
-                sys.exit(
-                    f"stagelens up ended with code {server.returncode}:\n{log.read_text(errors='replace')[-2000:]}"
-                )
+        while server.poll() is None:
+            pause(1)
+        sys.exit(f"stagelens up ended with code {server.returncode}:\n{log.read_text(errors='replace')[-2000:]}")
 
 
 def start_release(stack: ExitStack, folder: Path, port: int, settings: dict[str, str], *, version: int) -> None:
@@ -216,26 +240,22 @@ def main() -> None:
     )
     parser.add_argument("--collector-port", type=int, default=4318, help="of the collector, likewise (default 4318)")
     parser.add_argument("--service-port", type=int, default=8000, help="of the service, likewise (default 8000)")
-    parser.add_argument("--rate", type=float, default=12, help="requests a second (default 12)")
-    parser.add_argument("--healthy-seconds", type=float, default=60, help="how long version 1 runs (default 60 s)")
+    parser.add_argument("--rate", type=float, default=15, help="requests a second (default 15)")
+    parser.add_argument("--healthy-seconds", type=float, default=45, help="how long version 1 runs (default 45 s)")
     parser.add_argument(
         "--healthy-requests", type=int, default=0, help="and how many requests it has to answer (default 0)"
     )
     parser.add_argument("--export-interval", default="2s", help="how often the service reports (default 2s)")
     options = parser.parse_args()
-    stop = threading.Event()
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        if stop.is_set():
-            return
-        stop.set()
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGINT, on_signal)
-    signal.signal(signal.SIGTERM, on_signal)
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        # The terminal is closed. With `nohup`, the demo goes on.
+        numbers.append(signal.SIGHUP)
+    for number in numbers:
+        signal.signal(number, lambda received, _: SIGNALS.append(received))
     print("\nStagelens demo: magika, a real ONNX model, behind FastAPI; real files as its load\n", flush=True)
-    with suppress(KeyboardInterrupt):
-        demo(options, stop)
+    with suppress(Stopped):
+        demo(options)
     say("stopped, nothing left behind")
 
 

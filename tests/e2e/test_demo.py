@@ -1,11 +1,12 @@
-"""The whole way, for real: the demo's service, its load, a bad release, the pages in a browser and the alert."""
+"""`make demo` in a fresh clone and an empty environment: its service, its load, a bad release, the pages in a browser and the alert."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
-import sys
+import subprocess
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -13,43 +14,81 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from tests.docs.blocks import blocks, expected_output, normalized
 from tests.support.ports import free_port
 from tests.support.process_output import Printing
 
-pytestmark = pytest.mark.stacks
+# The installation alone takes a minute where nothing else runs.
+pytestmark = [pytest.mark.stacks, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parent.parent.parent
 ARTIFACTS = ROOT / "artifacts"
+# An installation from an index that is far away.
+INSTALL_SECONDS = 600
 # The alert needs the release, about a minute of bad requests, and the next evaluation.
 TIMEOUT_SECONDS = 300
 # The alert leaves the version out where a busy machine answered too little of version 1 to compare with; the pages below have it.
 BLAMED = r"ALERT  \w+: (magika.*preprocess.*)"
+# All that a new terminal has, and where pip finds packages.
+NEW = re.compile("PATH|HOME|LANG|TERM|PIP_.*|.*_proxy", re.IGNORECASE)
+# What an installation leaves.
+INSTALLED = {".venv", "stagelens.egg-info", "__pycache__"}
 
 
 class Demo(Printing):
-    """A running `make demo`, without make."""
+    """A running `make demo`.
 
-    def __init__(self) -> None:
+    Args:
+        clone: Where it is started.
+        temporary: Folder for its temporary files.
+    """
+
+    def __init__(self, clone: Path, temporary: Path) -> None:
         # Long enough for the first release to be judged at p90.
         options = ["--healthy-seconds", "45", "--healthy-requests", "260", "--export-interval", "1s"]
-        # Half the usual load: on a busy machine version 1 would not keep up, and its queue would be what burns.
+        # Less than the usual load: on a busy machine version 1 would not keep up, and its queue would be what burns.
         options += ["--rate", "6"]
         # Of its own: those it takes by itself are those of anybody.
         for name in ("--port", "--collector-port", "--service-port"):
             options += [name, str(free_port())]
-        super().__init__([sys.executable, ROOT / "examples" / "demo" / "run.py", *options])
+        environment = {name: value for name, value in os.environ.items() if NEW.fullmatch(name)}
+        environment["TMPDIR"] = str(temporary)
+        self.files_before = _files(clone)
+        super().__init__(
+            ["make", "demo", f"DEMO={' '.join(options)}"], cwd=clone, env=environment, start_new_session=True
+        )
 
-    def stop(self) -> int:
-        """Press Ctrl-C and return the exit code."""
-        self.process.send_signal(signal.SIGINT)
-        return self.wait()
+    def stop(self) -> None:
+        """Press Ctrl-C, which a terminal sends to make and to the demo, and wait for the end."""
+        os.killpg(self.process.pid, signal.SIGINT)
+        self.wait()
 
 
 @pytest.fixture(scope="module")
-def demo() -> Generator[Demo]:
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a clone has, with what is not committed yet."""
+    folder = tmp_path_factory.mktemp("clone")
+    command = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    for name in listed.split("\0"):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for temporary files."""
+    return tmp_path_factory.mktemp("temporary")
+
+
+@pytest.fixture(scope="module")
+def demo(clone: Path, temporary: Path) -> Generator[Demo]:
     """The demo, up to and including the alert."""
-    running = Demo()
+    running = Demo(clone, temporary)
     try:
+        running.wait_for("starting the collector", INSTALL_SECONDS)
         running.wait_for(BLAMED, TIMEOUT_SECONDS)
         yield running
     finally:
@@ -78,14 +117,17 @@ def test_the_alert_names_the_planted_stage(demo: Demo) -> None:
     assert "latency SLO burning" in alert
 
 
-def test_the_overview_blames_the_planted_stage(page: Page, url: str) -> None:
-    """The first page names version 2.0.0 and the slower stage."""
+def test_the_overview_says_what_is_wrong_and_where_to_click(page: Page, url: str) -> None:
+    """Its first card is a sentence about the planted stage, and leads to what it is about; version 2.0.0 is named too."""
     page.goto(url)
-    expect(page.locator("table").first).to_contain_text("magika", timeout=30_000)
+    card = page.locator(".ins").first
+    expect(card).to_contain_text(re.compile(r"Bad requests since .* more in Preprocess"), timeout=30_000)
+    expect(page.locator("body")).to_contain_text("2.0.0")
     page.screenshot(path=ARTIFACTS / "demo-overview.png", full_page=True)
+    card.get_by_text("See what spends the budget").click()
 
-    expect(page.locator("main, body").first).to_contain_text("2.0.0")
-    expect(page.locator("main, body").first).to_contain_text(re.compile("Preprocess", re.IGNORECASE))
+    expect(page).to_have_url(re.compile("/slo/magika-latency"))
+    expect(page.locator("#root")).to_contain_text("What spent the budget", timeout=30_000)
 
 
 def test_the_service_page_shows_the_stage_table(page: Page, url: str) -> None:
@@ -122,14 +164,31 @@ def test_a_slow_request_is_a_waterfall(page: Page, url: str) -> None:
     expect(page.locator(".wf")).to_contain_text(re.compile("Forward|Cold start"))
 
 
-def test_ctrl_c_leaves_no_process_behind(demo: Demo) -> None:
-    """Every process of the demo ends with it, and the output reports that."""
+def test_it_prints_what_the_readme_shows(demo: Demo) -> None:
+    """Numbers may be others, and so may the text of the alert."""
+    (expected, *_) = expected_output(list(blocks(ROOT / "README.md"))).values()
+    demo.wait_for("the first card")
+
+    assert {line for line in expected if "ALERT" not in line} <= set(map(normalized, demo.lines))
+
+
+def test_ctrl_c_leaves_nothing_behind(demo: Demo, clone: Path, temporary: Path) -> None:
+    """No process, no temporary file, and in the clone only what an installation leaves."""
     children = _descendants(demo.process.pid)
 
-    code = demo.stop()
+    demo.stop()
 
-    assert code == 0
+    assert "nothing left behind" in demo.lines[-1]
+    assert children
     assert [pid for pid in children if _alive(pid)] == []
+    assert list(temporary.iterdir()) == []
+    assert _files(clone) == demo.files_before
+
+
+def _files(clone: Path) -> set[Path]:
+    """Return the files of *clone*, without those of the installation."""
+    paths = (path.relative_to(clone) for path in clone.rglob("*") if path.is_file())
+    return {path for path in paths if not INSTALLED & set(path.parts)}
 
 
 def _descendants(pid: int) -> list[int]:
