@@ -63,13 +63,18 @@ def _acquire_later(original: Any) -> Any:
         marks = current.get()
         waiting = original(self)
         try:
-            if marks is not None and marks[0] == OPEN and self.locked():
+            if marks is not None and marks[0] == OPEN and (self.locked() or _has_waiters(self)):
                 return _waiting(waiting, marks)
         except Exception:
             log_failure("timing the wait for a lock")
         return waiting
 
     return as_coroutine_function(acquire)
+
+
+def _has_waiters(lock: Any) -> bool:
+    """Return whether *lock*, which may just be released, goes to a task that waited before."""
+    return any(not waiter.cancelled() for waiter in getattr(lock, "_waiters", None) or ())
 
 
 async def _waiting(waiting: Any, marks: Marks) -> Any:

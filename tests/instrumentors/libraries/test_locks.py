@@ -55,6 +55,31 @@ def test_only_a_request_that_waits_has_a_queue(finished: Finished, make: Any) ->
 
 
 @pytest.mark.parametrize("make", LOCKS)
+def test_the_wait_behind_a_task_that_was_woken_counts(finished: Finished, make: Any) -> None:
+    """A lock that was just released goes to the task that waited for it first."""
+
+    async def main() -> None:
+        lock = make()
+        await lock.acquire()
+
+        async def first() -> None:
+            async with lock:
+                await asyncio.sleep(2 * MIN_WAIT / 1e9)
+
+        task = asyncio.create_task(first())
+        await asyncio.sleep(0)
+        lock.release()
+        with request("second"):
+            async with lock:
+                pass
+        await task
+
+    asyncio.run(main())
+
+    assert queued(finished) == {"second": ["queue"]}
+
+
+@pytest.mark.parametrize("make", LOCKS)
 def test_a_cancelled_wait_counts_and_holds_nothing(finished: Finished, make: Any) -> None:
     async def main() -> None:
         lock = make()
@@ -97,6 +122,30 @@ def test_a_thread_that_waits_has_a_queue(finished: Finished, make: Any) -> None:
 
     assert queued(finished)["holds"] == []
     assert queued(finished)["waits"][0] == "queue"
+
+
+@pytest.mark.parametrize("make", LOCKS)
+def test_a_wait_that_was_cancelled_is_no_wait_of_others(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, make: Any
+) -> None:
+    """A cancelled task is still listed until it runs."""
+    monkeypatch.setattr(locks, "MIN_WAIT", 0)
+
+    async def main() -> None:
+        lock = make()
+        await lock.acquire()
+        task = asyncio.create_task(lock.acquire())
+        await asyncio.sleep(0)
+        task.cancel()
+        lock.release()
+        with request("takes"):
+            async with lock:
+                pass
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+    assert queued(finished) == {"takes": []}
 
 
 @pytest.mark.parametrize("make", SEMAPHORES)
