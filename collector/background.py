@@ -34,14 +34,7 @@ MAINTENANCE_PART = "maintaining the store"
 
 
 class Maintenance(PeriodicThread):
-    """Thread that runs `Store.maintain` periodically.
-
-    Args:
-        store: The store.
-        interval_seconds: Time between two runs.
-        health: Record of failed and successful runs.
-        metrics: Metrics of failures and of the size of the store.
-    """
+    """Thread that runs `Store.maintain` periodically."""
 
     def __init__(self, store: Store, *, interval_seconds: float, health: Health, metrics: SelfMetrics) -> None:
         super().__init__("maintenance", rest_seconds=interval_seconds)
@@ -71,17 +64,7 @@ INBOX_BYTES = 24 * 1024**2
 
 
 class SpanFolder(PeriodicThread):
-    """Thread that turns the spans in the inbox of the store into points and traces.
-
-    Args:
-        store: The store.
-        interval_seconds: Time between two runs.
-        max_waiting_bytes: Size limit of the inbox; `admit` refuses more.
-        health: Record of failed and successful runs.
-        metrics: Metrics of processed and waiting spans.
-        keep: Sampling policy of traces.
-        limits: Time and size limits of the inbox.
-    """
+    """Thread that turns the spans in the inbox of the store into points and traces."""
 
     def __init__(
         self,
@@ -169,12 +152,6 @@ class StatusReporter(PeriodicThread):
     """Thread that writes the status of one collector, under its `name`, which is set before it starts.
 
     Args:
-        store: The store.
-        metrics: Metrics of the collector.
-        health: Health of the collector, with its failing parts.
-        file: The collector's file, with its errors.
-        targets: Function that returns the states of scrape targets.
-        destinations: Function that returns the states of forwarding destinations.
         greedy: Function that returns the senders that exceeded their service limit.
         clock: Current time. [Unix seconds]
     """

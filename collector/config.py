@@ -49,22 +49,7 @@ def _is_all(value: object) -> object:
 
 
 class CollectorConfig(StoreConfig):
-    """Addresses, limits and database of the collector.
-
-    Args:
-        host: The address to listen on.
-        port: Port for HTTP; 0 for any free port.
-        grpc_port: Port for gRPC; 0 for any free port, None to disable gRPC.
-        config_file: File with access, span rules, scrape targets and forwarding, see `CollectorFile`.
-        is_open: Whether senders without credentials are accepted on any address.
-        max_body_bytes: Maximum size of a request as received.
-        max_inflated_bytes: Maximum size of a request after decompression.
-        queue_batches: Maximum number of requests that wait for the store.
-        queue_bytes: Maximum total size of these requests after decompression.
-        keeps_all_traces: Whether all requests assembled from spans are retained as traces, not only the slowest.
-        spans_waiting_bytes: Maximum size of spans that wait until their requests are complete.
-        dashboard_url: URL of the dashboard, for messages.
-    """
+    """Addresses, limits and database of the collector."""
 
     host: str = Field(default="127.0.0.1", validation_alias="STAGELENS_COLLECTOR_HOST")
     port: Port = Field(default=DEFAULT_PORT, validation_alias="STAGELENS_COLLECTOR_PORT", examples=["4318"])
@@ -108,11 +93,6 @@ class CollectorFile:
     """Content of the collector's file, or the corresponding settings of the environment.
 
     Args:
-        access: Credentials and limits of clients.
-        rules: Span rules, applied before the built-in ones.
-        scrape: Scrape targets.
-        prometheus: Settings of the histograms on /metrics.
-        forward: Forwarding destinations.
         files: Further files that were read: files with secrets.
         warnings: Probable mistakes, each with file, line and text.
     """
@@ -139,12 +119,9 @@ class _Sections(Section):
 
 
 def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[str, str] | None = None) -> CollectorFile:
-    """Read the collector's file at *path*; without a file, the settings of the environment.
+    """Read the collector's file at *path*; without a file, the settings of *env*.
 
-    Args:
-        path: The file.
-        env: The environment, for secrets.
-        held: Previous secrets by path of their files; the current secrets are added.
+    *held* has the previous secrets by path of their files; the current ones are added.
 
     Raises:
         ConfigError: The file is invalid; the message has a line for each error.
@@ -184,14 +161,6 @@ class _File(LiveFile[CollectorFile]):
 
 class LiveConfig(PeriodicThread):
     """The collector's file, read again when it changes; an invalid file leaves the previous content in force.
-
-    Args:
-        path: The file; None for no file.
-        env: The environment, for secrets.
-
-    Attributes:
-        env: The environment, for secrets.
-        current: Content of the file that is in force.
 
     Raises:
         ConfigError: The file is invalid; the message has a line for each error.

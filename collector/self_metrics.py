@@ -86,12 +86,7 @@ _COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0,
 
 
 class SelfMetrics:
-    """Metrics of the collector in their own registry, and the latency histograms of the services.
-
-    Args:
-        health: Source of `stagelens_collector_healthy`.
-        counters: Latency histograms of the services.
-    """
+    """Metrics of the collector in their own registry, and the latency histograms of the services."""
 
     def __init__(self, health: Health, counters: Counters | None = None) -> None:
         self._counters = counters = counters or Counters()

@@ -87,16 +87,7 @@ async def http_error(request: Request, error: Exception) -> Response:
 
 
 class HttpApp:
-    """The OTLP/HTTP application.
-
-    Args:
-        pipeline: Ingestion pipeline of posted requests.
-        body_reader: Reader of request bodies.
-        access_control: Authentication of readers of /metrics.
-        health: Health shown on /livez and /readyz.
-        metrics: Metrics shown on /metrics.
-        dashboard_url: URL of the dashboard, for the welcome text.
-    """
+    """The OTLP/HTTP application."""
 
     def __init__(
         self,
@@ -186,11 +177,6 @@ _KEEP_ALIVE_SECONDS = 3
 class Servers(HttpServer):
     """The HTTP and gRPC servers, which start and stop together.
 
-    Args:
-        application: The ASGI application.
-        tls: TLS context; None serves plain text.
-        grpc: The gRPC server; None without gRPC.
-
     Attributes:
         grpc_port: The gRPC port once it accepts calls.
     """
@@ -233,10 +219,8 @@ class Collector:
     """The collector: OTLP servers and background threads around one store.
 
     Args:
-        config: Addresses and limits.
         store: The store; stays open when the collector stops.
         file: The collector's file; without a file no credentials are required.
-        maintenance_seconds: Time between two runs of roll-ups and retention. [seconds]
         clock: Current time, to validate the times of points. [Unix seconds]
 
     Raises:

@@ -121,12 +121,7 @@ class Destination(CallSection):
 
     Args:
         name: Name of the destination, and key of its backlog.
-        protocol: OTLP protocol.
         endpoint: Base URL, for gRPC host and port; the path may contain a secret.
-        signals: Signals to forward.
-        headers: Headers sent with each request.
-        compression: Compression of bodies.
-        timeout: Timeout of one request.
         most_waiting: Size limit of the backlog, compressed. [bytes]
         when_full: Action at the limit: `refuse` makes senders retry, `drop_oldest` drops the oldest bodies.
     """

@@ -58,7 +58,6 @@ class DestinationState:
     """State of a forwarding destination.
 
     Args:
-        name: Name of the destination.
         state: `up`, `down`, `elsewhere` (another collector sends to it) or `new`.
         error: Reason for the state `down`.
         backlog: Backlog of the destination in the store, from all collectors.
@@ -230,13 +229,8 @@ class DestinationSender:
     """Sender of the backlog of one destination.
 
     Args:
-        destination: The destination.
-        store: Store with the backlog.
-        queue: Capacity of the backlog.
-        states: Record of the state of the destination.
         env: Environment with secrets and the egress allow-list.
         holder: Identity of this collector in leases.
-        supervisor: Supervisor of the sender's task.
         clock: Current time. [Unix seconds]
     """
 
@@ -384,16 +378,8 @@ class Forwarder:
     """Forwarder to all destinations, in a thread with an event loop.
 
     Args:
-        store: Store with the backlog.
         destinations: Function that returns the current destinations; called periodically.
-        env: Environment with secrets and the egress allow-list.
-        budget_bytes: Size limit of the store; None for no limit.
         clock: Current time. [Unix seconds]
-
-    Attributes:
-        queue: Capacity of the backlog.
-        states: States of all destinations.
-        thread: Thread of the forwarder.
     """
 
     def __init__(

@@ -152,10 +152,6 @@ _MAX_ANSWER_BYTES = 64 * 1024
 class HttpTransport:
     """HTTP client for one destination; the TLS files are read at creation.
 
-    Args:
-        destination: The destination.
-        egress_policy: The egress allow-list.
-
     Raises:
         OSError: The TLS files cannot be used.
     """
@@ -297,7 +293,6 @@ class GrpcTransport:
     """gRPC channel to a destination; the TLS files are read at creation.
 
     Args:
-        destination: The destination.
         addresses: Resolved and allowed addresses; no other address is called.
 
     Raises:

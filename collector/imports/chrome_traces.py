@@ -40,8 +40,6 @@ class ChromeEvent(NamedTuple):
     """Complete event of a Chrome trace: an event with a start and a duration.
 
     Args:
-        name: Name of the event.
-        category: Category of the event.
         start: Start time. [nanoseconds]
         end: End time. [nanoseconds]
         lane: Process and thread, or device and stream.

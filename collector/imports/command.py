@@ -52,10 +52,6 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Import the files that *words* name.
 
-    Args:
-        words: Command line arguments after `import`.
-        environment: The settings.
-
     Returns:
         The exit code: 0 if every file was counted completely, 1 if records were skipped, 2 for an invalid command line.
 

@@ -135,10 +135,8 @@ class Format(NamedTuple):
     """Format of an imported file.
 
     Args:
-        title: Name of the format.
         keys: Keys that only this format has, in its top-level object or in the objects of its top-level list.
         where: `""` for the top-level object, `"item"` for the top-level list.
-        read: Reader of the format.
     """
 
     title: str
@@ -191,15 +189,11 @@ class ImportResult:
     """Result of the import of a file.
 
     Args:
-        path: Path of the file.
-        format: Title of its format.
         requests: Requests counted now.
         known: Requests counted by an earlier import.
         spans: Spans read.
-        services: Requests by service.
         first: End of the first request, rounded down to 10 s like *last*; 0 without requests. [Unix seconds]
         last: End of the last request. [Unix seconds]
-        traces: Number of retained traces.
         dropped: Requests that agents could not count.
         notes: Further remarks, one sentence each.
         broken: The first skipped records, each with its position.

@@ -123,12 +123,7 @@ class Diagnostics:
 class ImportFile:
     """A file that can be read several times from its start.
 
-    Args:
-        path: Path of the file.
-
     Attributes:
-        path: Path of the file.
-        diagnostics: Remarks and errors.
         digest: Digest of the inflated content.
 
     Raises:

@@ -318,16 +318,7 @@ class IngestPipeline:
     """Ingestion pipeline of OTLP exports and events.
 
     Args:
-        config: Limits.
-        access_control: Authentication and rate limits of callers.
-        writer: Writer of batches.
-        decoders: Threads that inflate and decode bodies.
-        body_reader: Account of the memory of bodies.
-        health: State of the store: whether it can be written.
-        metrics: Metrics that count responses and rejected items.
-        spans: Reader of spans.
         admit_spans: Function that reserves capacity for encoded spans of a size in bytes, or raises FullError.
-        forward: Queue of bodies for forwarding destinations.
         add_event: Function that stores an event, or raises StoreError.
         clock: Current time. [Unix seconds]
     """

@@ -81,14 +81,7 @@ _DEVICE_KEYS = {"gpu": GPU_ID, "device": DEVICE}
 
 
 def read_gauges(metric: Metric, resource: Attributes, window: TimeWindow, tally: IngestResult) -> list[Point]:
-    """Return the points of *metric*, one of `core.hardware`; invalid points are counted in *tally*.
-
-    Args:
-        metric: The metric as received.
-        resource: Attributes of the metric's resource.
-        window: Plausible times.
-        tally: Counts ignored and rejected points.
-    """
+    """Return the points of *metric*, one of `core.hardware`; invalid points are counted in *tally*."""
     kind = BY_METRIC[metric.name][0].kind
     if not _has_type_of(metric, kind) or SERVICE_NAME not in resource:
         tally.ignored += metric.size
@@ -273,9 +266,7 @@ class PointReader:
     """Reader of the metrics of one export; collects their valid points.
 
     Args:
-        window: Plausible times.
         dropped: Requests that the sender reported as not counted.
-        tally: Counts of ignored and rejected points.
     """
 
     window: TimeWindow

@@ -55,10 +55,7 @@ class RetainedTraceReader:
     """Reader of the spans of one export; assembles them into retained traces.
 
     Args:
-        window: Plausible times.
-        traces: The valid traces.
         loads: The valid phases of cold starts.
-        tally: Counts of rejected spans.
     """
 
     window: TimeWindow

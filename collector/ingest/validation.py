@@ -158,10 +158,6 @@ class TimeWindow:
 def check_metric(metric: Metric, wanted: str) -> None:
     """Reject a metric whose kind or temporality makes all its points invalid.
 
-    Args:
-        metric: A Stagelens metric.
-        wanted: Required kind of the metric.
-
     Raises:
         RejectedError: The metric has another kind, or is not a delta.
     """
@@ -290,11 +286,7 @@ _POINT_KEYS = (names.MODEL, names.MODEL_VERSION, names.ROUTE, names.DEVICE, name
 
 
 class SeriesReader:
-    """Converter of the attributes of points of one resource into series.
-
-    Args:
-        resource: Attributes of the resource.
-    """
+    """Converter of the attributes of points of one resource into series."""
 
     def __init__(self, resource: Attributes) -> None:
         self._service = printable_text(resource.get(names.SERVICE_NAME, "")) or UNKNOWN_SERVICE
@@ -356,10 +348,6 @@ class SeriesReader:
 
 def stage_name(value: Scalar | None, key: str) -> str:
     """Return *value* as the name of a stage.
-
-    Args:
-        value: Value of the attribute; None if the attribute is missing.
-        key: Name of the attribute, for the message.
 
     Raises:
         RejectedError: *value* is not a text of 1 to `MAX_STAGE_CHARS` printable characters.

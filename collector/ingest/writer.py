@@ -60,11 +60,8 @@ class Writer:
     """Writer thread that commits batches in groups.
 
     Args:
-        store: The store to write to.
         max_batches: Maximum number of waiting batches.
         max_bytes: Maximum inflated size of all waiting batches.
-        health: Record of failed and successful commits.
-        metrics: Metrics that count committed batches.
     """
 
     def __init__(self, store: Store, *, max_batches: int, max_bytes: int, health: Health, metrics: SelfMetrics) -> None:
@@ -110,11 +107,7 @@ class Writer:
                 self._decoding -= 1
 
     def submit(self, batch: Batch, size_bytes: int) -> Future[bool]:
-        """Queue *batch*.
-
-        Args:
-            batch: The batch to write.
-            size_bytes: Inflated size of the batch.
+        """Queue *batch* with an inflated size of *size_bytes*.
 
         Returns:
             A future that completes with the commit: True for a new batch, False for a duplicate. The future fails with

@@ -110,13 +110,8 @@ class HistogramColumns:
     Args:
         odd: Mask of the points that could not be decoded here; their other columns are arbitrary.
         attributes: Attributes of each point, parsed or serialized.
-        start_ns: Start of the interval of each point. [Unix nanoseconds]
-        time_ns: End of the interval of each point. [Unix nanoseconds]
-        count: Number of values of each point.
         has_sum: Whether the point has a sum.
         sum: Sum of the values of each point; arbitrary without a sum.
-        scale: Scale of each point.
-        zero: Number of zero values of each point.
         lengths: Number of positive buckets of each point, including empty ones.
         buckets: Non-empty buckets; a count of 2**63 or more, or with an overlong encoding, is negative.
     """
@@ -178,11 +173,8 @@ class NumberPoint:
     """One data point of a gauge or a sum.
 
     Args:
-        value: Value of the gauge or sum.
-        attributes: Scalar attributes.
         start_ns: Start of the interval of a sum, (start_ns, time_ns]; 0 if it was not sent. [Unix nanoseconds]
         time_ns: End of the interval of a sum, or time of a gauge. [Unix nanoseconds]
-        flags: DataPointFlags of OTLP.
     """
 
     value: int | float
@@ -197,11 +189,9 @@ class Metric:
     """One metric of an export.
 
     Args:
-        name: Name of the metric.
         kind: One of `KINDS`, "" for an unknown kind.
         size: Number of data points.
         temporality: AggregationTemporality of OTLP.
-        monotonic: Whether a sum is monotonic.
         histograms: Points of a wanted exponential histogram; those of protobuf are serialized.
         numbers: Points of a wanted sum or gauge, decoded.
     """
@@ -217,24 +207,14 @@ class Metric:
 
 @dataclass(slots=True)
 class ResourceMetrics:
-    """Metrics of one resource.
-
-    Args:
-        resource: Attributes of the resource.
-        metrics: Metrics of all scopes.
-    """
+    """Metrics of one resource, of all its scopes."""
 
     resource: Attributes
     metrics: list[Metric]
 
 
 class SpanEvent(NamedTuple):
-    """Span event.
-
-    Args:
-        name: Name of the event.
-        time_ns: Time of the event. [Unix nanoseconds]
-    """
+    """Span event; *time_ns* is in Unix nanoseconds."""
 
     name: str
     time_ns: int
@@ -248,11 +228,9 @@ class RetainedSpan:
         trace_id: 32 hexadecimal digits.
         span_id: 16 hexadecimal digits.
         parent_id: 16 hexadecimal digits, "" for a root.
-        name: Name of the span.
         start_ns: Start time. [Unix nanoseconds]
         end_ns: End time. [Unix nanoseconds]
         error: Whether the status is an error.
-        attributes: Scalar attributes.
     """
 
     trace_id: str
@@ -267,12 +245,7 @@ class RetainedSpan:
 
 @dataclass(slots=True)
 class ResourceSpans:
-    """Spans of the traces that a Stagelens agent retained.
-
-    Args:
-        resource: Attributes of the resource.
-        spans: Spans of all its traces.
-    """
+    """Spans of the traces that a Stagelens agent retained."""
 
     resource: Attributes
     spans: list[RetainedSpan]

@@ -103,10 +103,6 @@ _Messages: TypeAlias = dict[int, Descriptor | None]
 def check_bulk(body: bytes, message: Descriptor) -> None:
     """Refuse a *body* with too many objects; the parser checks whether it is well-formed.
 
-    Args:
-        body: A serialized message.
-        message: Type of the message.
-
     Raises:
         TooLargeError: The body has more than `MAX_OBJECTS` messages or `MAX_ELEMENTS` numbers.
     """

@@ -94,11 +94,6 @@ class Engine(Section):
     """Rules of an engine.
 
     Args:
-        name: Display name.
-        request: Metrics of the duration of requests.
-        stages: Metrics of the time in each stage.
-        first_token: Metrics of the time to the first token.
-        output_token: Metrics of the time per output token.
         tokens: Metrics of the number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`: counters, or the `_sum` of a
             histogram.
         labels: Labels that provide the dimensions of series.
@@ -190,8 +185,6 @@ class ScrapeTarget(CallSection):
         rules: Rules of an engine that is not built in.
         version: `service.version` of the metrics.
         environment: `deployment.environment.name` of the metrics.
-        every: Scrape interval.
-        headers: Headers sent with each request.
         bearer_token_file: File with a bearer token, read for each request.
         bearer_token_env: Environment variable with the bearer token, as an alternative to *bearer_token_file*.
         statistics_url: URL of Triton statistics with batch sizes; None for no statistics.

@@ -63,8 +63,6 @@ class TargetState:
     """State of a scrape target.
 
     Args:
-        url: URL of the target.
-        service: Service of the target.
         engine: Display name of the engine; empty if unknown.
         state: `up`, `down`, `elsewhere` (another collector scrapes the target) or `new`.
         error: Reason for the state `down`, or a note in the state `up`.
@@ -174,12 +172,7 @@ class FetchError(StagelensError):
 
 
 class TargetResponse(NamedTuple):
-    """Response of a target.
-
-    Args:
-        text: Decoded body.
-        media_type: Value of the Content-Type header.
-    """
+    """Response of a target."""
 
     text: str
     media_type: str
@@ -187,11 +180,6 @@ class TargetResponse(NamedTuple):
 
 async def fetch(url: str, target: ScrapeTarget, env: Mapping[str, str]) -> TargetResponse:
     """Request *url*, one of the URLs of *target*.
-
-    Args:
-        url: The URL.
-        target: The target, with its credentials and TLS files.
-        env: Environment with its token.
 
     Raises:
         FetchError: The request fails or times out, the response is an error or too large, or egress is denied.
@@ -282,14 +270,8 @@ class Scraper:
     """Scraper of all targets, in a thread with an event loop.
 
     Args:
-        store: The store to write to.
         targets: Function that returns the current targets; called periodically.
-        env: Environment with the tokens of targets.
         clock: Current time. [Unix seconds]
-
-    Attributes:
-        states: States of all targets.
-        thread: Thread of the scraper.
     """
 
     def __init__(

@@ -66,7 +66,6 @@ class Token:
         name: Name of its client; shown, unlike the token.
         digest: SHA-256 of the token; the token itself is not retained.
         environment: Environment that replaces the one in the client's resources; None to accept theirs.
-        limits: Rate limits.
     """
 
     name: str
@@ -82,7 +81,6 @@ class Certificate:
     Args:
         common_name: Common name of the certificate subject, used as the name of the client.
         environment: Environment that replaces the one in the client's resources; None to accept theirs.
-        limits: Rate limits.
     """
 
     common_name: str
@@ -268,11 +266,6 @@ def _digest(text: str) -> bytes:
 def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
     """Refuse to listen on a *host* that other machines can reach if no credentials are required.
 
-    Args:
-        host: The address to listen on.
-        access: Credentials of clients.
-        is_open: Whether STAGELENS_COLLECTOR_OPEN allows access without credentials.
-
     Raises:
         ConfigError: The collector would be reachable without credentials; the message lists the fixes.
     """
@@ -299,9 +292,6 @@ T = TypeVar("T")
 class HttpTls:
     """TLS context of an HTTPS server.
 
-    Args:
-        files: PEM files of the server.
-
     Attributes:
         context: TLS context; each handshake uses the newest context made from the files.
 
@@ -322,9 +312,6 @@ class HttpTls:
 
 class GrpcTls:
     """TLS credentials of a gRPC server.
-
-    Args:
-        files: PEM files of the server.
 
     Attributes:
         credentials: Argument of `add_secure_port`.

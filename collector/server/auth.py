@@ -175,9 +175,6 @@ class ClientMeters:
 
     Only idle meters are removed; otherwise a client with many addresses could reset its limit. Beyond *most* meters, new clients
     share one meter until others become idle.
-
-    Args:
-        most: Maximum number of meters.
     """
 
     def __init__(self, most: int = MAX_METERS) -> None:
@@ -304,9 +301,6 @@ class AccessControl:
         is_open: Whether callers without credentials are admitted although credentials are configured.
         clock: Monotonic time. [seconds]
         known_services: Services already in the store, see `ServiceShares`.
-
-    Attributes:
-        shares: Service limits of all senders.
     """
 
     def __init__(

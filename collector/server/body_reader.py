@@ -144,11 +144,7 @@ class _Job(NamedTuple):
 
 
 class DecoderPool:
-    """Threads that inflate and decode bodies for one event loop.
-
-    Args:
-        max_inflated_bytes: Size limit of an inflated body.
-    """
+    """Threads that inflate and decode bodies for one event loop."""
 
     def __init__(self, max_inflated_bytes: int) -> None:
         self._max_inflated_bytes = max_inflated_bytes
@@ -255,9 +251,7 @@ class BodyReader:
     """Receives bodies in one event loop and accounts for their memory.
 
     Args:
-        max_body_bytes: Size limit of one body.
         max_held_bytes: Size limit of all bodies that are being received or decoded.
-        metrics: Metrics that show the size of these bodies.
     """
 
     def __init__(self, max_body_bytes: int, max_held_bytes: int, metrics: SelfMetrics) -> None:

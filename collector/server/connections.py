@@ -155,7 +155,6 @@ class Connection(HttpToolsProtocol):
     """Uvicorn connection with limits.
 
     Args:
-        limits: Connection limits of the server.
         handshake: TLS handshake of the connection, which no longer counts towards the limits.
     """
 
@@ -359,11 +358,7 @@ _ACCEPT_PAUSE_SECONDS = 1.0
 
 @dataclass(eq=False)
 class Handshake:
-    """A connection during its TLS handshake.
-
-    Args:
-        socket: Socket of the connection.
-    """
+    """A connection during its TLS handshake."""
 
     socket: socket.socket
 
@@ -380,14 +375,7 @@ async def accept_tls(
     limits: ConnectionLimits,
     connection: Callable[[LimitedConnection], Connection],
 ) -> None:
-    """Accept connections until cancelled.
-
-    Args:
-        listening: The listening socket.
-        tls: The TLS context.
-        limits: The connection limits of the server.
-        connection: Factory of the connection that follows a handshake.
-    """
+    """Accept connections until cancelled."""
     loop, tasks = asyncio.get_running_loop(), set[asyncio.Task[None]]()
     listening.setblocking(False)
     while True:

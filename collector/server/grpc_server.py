@@ -63,10 +63,6 @@ class GrpcServer(grpc.GenericRpcHandler):
 
     Args:
         address: Host and port to listen on; port 0 for any free port.
-        max_body_bytes: Size limit of a message as received.
-        pipeline: Ingestion pipeline of exports.
-        body_reader: Reader of messages.
-        health: State shown by the health service.
         credentials: TLS credentials; None serves plain text.
     """
 

@@ -24,14 +24,10 @@ class HttpServer(uvicorn.Server):
     """Uvicorn server that runs in a thread.
 
     Args:
-        application: The ASGI application.
-        limits: Connection limits, with the name of the server in errors and logs.
-        tls: TLS context; None serves plain text.
         keep_alive_seconds: How long an idle connection stays open between requests.
         drain_seconds: Time limit for requests in progress at shutdown.
 
     Attributes:
-        limits: Connection limits.
         ready: Event that is set once the server accepts connections.
     """
 

@@ -95,15 +95,10 @@ class Label:
     """Common properties of similar spans, from the rules; equal if their JSON is equal.
 
     Args:
-        name: Name of the span.
         kind: `internal`, `server`, `client`, `producer` or `consumer`.
         request: Whether the span alone is a request of its service: by its rule, or else as a server, a consumer or a root.
         stage: Stage of the span's time; "" for none.
         head: Stage of the span's time before its first child; "" for none.
-        model: Model as in `Series`; "" if unknown.
-        model_version: Model version as in `Series`; "" if unknown.
-        route: Route as in `Series`; "" if unknown.
-        device: Device as in `Series`; "" if unknown.
         definition: Definition of the first token, one of `names.DEFINITIONS`.
         attributes: Attributes shown with a retained trace.
 
@@ -140,8 +135,6 @@ class StreamMeasurements:
 
     Args:
         first_token_ns: Time from the start of the span to the first token. [nanoseconds]
-        tokens_in: Input tokens.
-        tokens_out: Output tokens.
         gap_ns: Longest pause between two parts of the response. [nanoseconds]
     """
 

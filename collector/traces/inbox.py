@@ -374,16 +374,12 @@ _CELLS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class InboxOutcome:
-    """Counts of one run of `process_inbox`, in rows unless noted.
+    """Counts of one run of `process_inbox`, in rows by `Fate` unless noted.
 
     Args:
         requests: Requests counted now. [requests]
         known: Requests that a Stagelens agent has counted. [requests]
         folded: Rows of these requests, counted now or by an agent.
-        late: Rows that arrived after their request was counted.
-        repeated: Duplicate rows.
-        orphaned: Rows whose root never arrived.
-        outside: Rows that belong to no request.
         more: Whether further due parcels wait.
     """
 
@@ -508,11 +504,7 @@ def _valid_mask(gathered: SpanBatch) -> Bools:
 
 
 class _DueTraces:
-    """Traces with due rows.
-
-    Args:
-        keys: Trace hashes of the due rows.
-    """
+    """Traces with due rows, whose hashes are *keys*."""
 
     def __init__(self, keys: Sequence[Ids]) -> None:
         self._due = np.unique(np.concatenate((np.zeros(0, np.uint64), *keys)))

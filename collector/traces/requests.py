@@ -159,8 +159,6 @@ class StreamedResponses:
     Args:
         request: Index of the request, ascending.
         first_token: Time from the start of the request to the first token. [nanoseconds]
-        tokens_in: Input tokens.
-        tokens_out: Output tokens.
         gap: Longest pause between two parts of the response. [nanoseconds]
         last: Time from the start of the request to the end of the row with the stream. [nanoseconds]
         definition: Index of the definition of the first token in *definitions*.
@@ -182,17 +180,13 @@ class Requests:
     """Complete requests; the columns have shape (r,).
 
     Args:
-        joined: Rows of the requests.
         stages: All stages in the order of charts, `overhead` last.
-        intervals: Intervals of the requests.
-        split: Time of the requests in each stage.
         start: Start time. [Unix nanoseconds]
         duration: Duration. [nanoseconds]
         known: Whether a Stagelens agent has counted the request.
         failed: Whether the request ended in an error.
         series: Index of the series in *kinds*.
         kinds: Distinct series.
-        responses: Streamed responses of the requests.
     """
 
     joined: AssembledSpans

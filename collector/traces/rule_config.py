@@ -281,8 +281,6 @@ class StreamRule(Section):
         first_token: Attributes with the time from the start of the span to the first token.
         first_token_event: Name of the event at the first token.
         answers: Names of the events at each part of the response; the first of two or more events is the first token.
-        tokens_in: Attributes with the number of input tokens.
-        tokens_out: Attributes with the number of output tokens.
         definition: Definition of the first token, one of `names.DEFINITIONS`.
         unit: Unit of the first token attributes.
     """
@@ -309,19 +307,12 @@ class Rule(Section):
     A dimension such as the model has a list of attributes in the order of preference, or of templates with attributes in braces.
 
     Args:
-        name: Name of the rule.
         when: Conditions, of which one must match.
         stage: Stage of the time of a matching span; "" for none.
         head: Stage of the time before the first child of a matching span; "" for none.
         request: Whether a matching span is a request of its service; None decides by kind and parent.
         called: Template of the displayed name, with attributes in braces; "" for the span's name.
         start_event: Name of the event that marks the start of a matching span, if present; "" for the span's own start.
-        model: Sources of the model name.
-        model_version: Sources of the model version.
-        route: Sources of the route.
-        device: Sources of the device.
-        parts: Intervals within the span.
-        stream: Measurements of a streamed response.
         show: Attributes shown with a retained trace.
         source: URL of the documentation of the matched spans.
     """

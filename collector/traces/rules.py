@@ -199,11 +199,7 @@ Key: TypeAlias = tuple[SpanOrigin, bytes, int, bool, Shape, Hashable]
 
 
 class Shapes(dict[tuple[str, ...], Shape]):
-    """Shapes by the attribute names of a span.
-
-    Args:
-        rules: The rules in force.
-    """
+    """Shapes by the attribute names of a span."""
 
     def __init__(self, rules: RuleSet) -> None:
         super().__init__()
@@ -231,9 +227,6 @@ class Shapes(dict[tuple[str, ...], Shape]):
 class ScannedKinds:
     """Rule results by the keys of `span_scan`; never cleared, only replaced.
 
-    Args:
-        rules: The rules in force.
-
     Attributes:
         strings: Numbers of the strings in the keys.
         meanings: Rule results by key.
@@ -257,15 +250,7 @@ class ScannedKinds:
 
 
 class RuleCache:
-    """Cache of rule results.
-
-    Args:
-        rules: The rules in force.
-
-    Attributes:
-        shapes: Shapes by attribute names.
-        meanings: Rule results by key.
-    """
+    """Cache of rule results."""
 
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules

@@ -127,7 +127,6 @@ _made = _classes()
 LiteRequest: Any = _made["Request"]
 LiteScopeSpans: Any = _made["ScopeSpans"]
 LiteSpans: Any = _made["Spans"]
-LiteSpan: Any = _made["Span"]
 LiteWholeSpan: Any = _made["WholeSpan"]
 LiteEvent: Any = _made["Event"]
 LiteStatus: Any = _made["Status"]
@@ -148,8 +147,6 @@ class ParsedSpans:
     """A parsed span export, whose last spans are not decoded yet, so that they can be decoded with those of other exports.
 
     Args:
-        meanings: Cached rule results.
-        size_bytes: Size of the body.
         read: The decoded spans; its sources include those of the serialized spans.
         retained: Traces that Stagelens agents retained.
         spans: Serialized spans, at most `_SPANS_AT_ONCE` and `_BYTES_AT_ONCE`.
@@ -181,11 +178,6 @@ class ParsedSpans:
 
 def parse_protobuf(body: bytes, meanings: RuleCache, correct: Correction | None) -> ParsedSpans:
     """Parse a span export in protobuf.
-
-    Args:
-        body: Serialized ExportTraceServiceRequest.
-        meanings: Cached rule results.
-        correct: Function that corrects the attributes of each resource; None for no correction.
 
     Raises:
         TooLargeError: The body has too many spans.
@@ -615,11 +607,6 @@ class SpanReader:
         self, parsed: Sequence[ParsedSpans], window: TimeWindow, tallies: Sequence[IngestResult]
     ) -> list[SpanExport]:
         """Decode and validate *parsed* exports together; after an error each may be finished alone.
-
-        Args:
-            parsed: The exports.
-            window: Plausible times.
-            tallies: Counter of rejected spans of each export.
 
         Raises:
             TooLargeError: An export has more elements than allowed.

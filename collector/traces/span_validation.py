@@ -216,8 +216,6 @@ class RawSpans(NamedTuple):
     """Ids, times and status of spans, not validated.
 
     Args:
-        traces: Trace ids.
-        spans: Span ids.
         parents: Ids of the parent spans; `NO_SPAN` for none.
         starts: Start times. [Unix nanoseconds]
         ends: End times; 0 for spans that have not ended. [Unix nanoseconds]
@@ -287,13 +285,7 @@ class DecodedSpans:
 
 
 def validate_spans(read: DecodedSpans, window: TimeWindow, tally: IngestResult) -> Spans:
-    """Return the valid spans of *read* as columns; rejected spans are counted in *tally*.
-
-    Args:
-        read: The decoded spans.
-        window: Plausible times.
-        tally: Counts rejected spans.
-    """
+    """Return the valid spans of *read* as columns; rejected spans are counted in *tally*."""
     if not read.count:
         return Spans(np.zeros(0, ROW), [], [])
     rows = read.parts[0] if len(read.parts) == 1 else np.concatenate(read.parts)
