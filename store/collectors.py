@@ -35,9 +35,7 @@ class Outgoing:
     """A body for one destination.
 
     Args:
-        destination: Name of the destination.
         signal: metrics, traces or logs.
-        media_type: Content type of the body.
         body: The body as received, decompressed and then compressed with zstd.
         via: Ids of the stores of the collectors that the body has passed, separated by commas.
         received: Time of receipt. [Unix seconds]
@@ -237,22 +235,17 @@ class Vitals:
         exports_per_second: Accepted exports, by signal.
         refused_per_second: Refused requests, by HTTP status.
         rejected: Data points and spans rejected since the start, by signal and reason: `metrics too_old`.
-        queue_batches: Batches that wait to be committed.
-        queue_bytes: Size of these batches.
         receiving_bytes: Size of the bodies that are being received or wait to be parsed.
         commit_p99_seconds: 99th percentile of the transaction time; None without transactions.
-        store_bytes: Size of the store.
         store_budget_bytes: Storage budget; 0 for no budget.
         memory_bytes: Memory of the process; 0 if unknown.
         cpu_ratio: CPU use of the process. [cores]
-        targets_up: Number of scrape targets that respond.
         targets_down: Scrape targets that do not respond: address and reason.
         destinations_down: Forwarding destinations that cannot be reached: name and reason.
         destinations_lost: Number of bodies lost for each destination since the start.
         spans_waiting_bytes: Size of the spans in the whole store that wait for the completion of their requests.
         spans_waiting_seconds: Age of the oldest waiting span.
         failing: Failing tasks: name, reason and start. [Unix seconds]
-        file_errors: Errors of the configuration file.
         greedy: Senders that exceeded their limit of services within a day.
     """
 
@@ -288,7 +281,6 @@ class Report:
         version: Version of Stagelens.
         started: Start of the process. [Unix seconds]
         seen: Time of the report. [Unix seconds]
-        vitals: Status of the collector.
     """
 
     id: str

@@ -198,8 +198,6 @@ class StoredLoad:
 
     Args:
         service: Service of the replica.
-        version: Version of the service.
-        environment: Environment of the service.
         instance: `service.instance.id` of the replica; "" if unknown.
         place: Host and process, in the format of `core.hardware.place`.
         phase: Phase, a key of `core.stages.LOAD_PHASES`.

@@ -29,7 +29,6 @@ class ExportedHistogram:
     """Histogram of one series in one bucket of time.
 
     Args:
-        series: The series.
         metric: Name of the metric, one of `schema.METRIC_CODES`.
         stage: The stage, or another key of the metric.
         start: Start of the bucket. [Unix seconds]
@@ -46,12 +45,7 @@ class ExportedHistogram:
 
 
 class StoreExport:
-    """Contents of a store at one moment.
-
-    Args:
-        snapshot: Snapshot of the store.
-        points: Storage of the points.
-    """
+    """Contents of a store at one moment."""
 
     def __init__(self, snapshot: StoreSnapshot, points: Points) -> None:
         self._snapshot = snapshot

@@ -74,8 +74,6 @@ class AggregationResult:
     """Result of one aggregation.
 
     Args:
-        points: Aggregated points.
-        traces: Retained traces.
         taken: Ids of the parcels to remove.
         left: Parcels to write back.
     """
@@ -91,8 +89,6 @@ class InboxBacklog:
     """Number, size and age of the parcels in the inbox.
 
     Args:
-        parcels: Number of waiting parcels.
-        size_bytes: Size of the waiting parcels.
         oldest: Time of receipt of the oldest parcel; None without parcels. [Unix seconds]
     """
 

@@ -343,7 +343,6 @@ class Point:
     """One data point: a histogram of one series, metric and stage.
 
     Args:
-        series: The series.
         metric: Name of the metric, one of `names.METRICS`.
         stage: The stage; for `inference.request.duration` the dominant stage.
         at: Time; the store rounds it down to the start of its bucket. [Unix seconds]
@@ -422,13 +421,11 @@ class PointRow(NamedTuple):
 
     Args:
         tier: Width of the bucket of time. [seconds]
-        service_id: Id of the service.
         metric: Metric code; negative for a total.
         bucket: Start of the bucket of time. [Unix seconds]
         series_id: Id of the series or total.
         stage: Stage, or dominant stage.
         part: Number of the write that added the row.
-        scale: Scale of the histogram.
         zero: Number of values below a nanosecond.
         count: Sum of the counts, or microseconds.
         sum: Sum of the values. [seconds]

@@ -41,11 +41,7 @@ _ANY_TIME = datetime.fromtimestamp(0, UTC)
 
 
 class ClosedPoints(WrappedPoints):
-    """Points whose closed buckets are cached, see `StoredPoints`.
-
-    Args:
-        points: Storage of the points.
-    """
+    """Points whose closed buckets are cached, see `StoredPoints`."""
 
     def __init__(self, points: StoredPoints) -> None:
         super().__init__(points)
@@ -121,11 +117,7 @@ class _CachedResult:
 
 
 class QueryCache:
-    """Bounded cache of query results, least recently used evicted first. Thread-safe.
-
-    Args:
-        most_bytes: Limit of the estimated size of all results. [bytes]
-    """
+    """Cache of query results of an estimated size of at most *most_bytes*, least recently used evicted first. Thread-safe."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes

@@ -139,12 +139,7 @@ def _rows_of(table: Table, visible: dict[Table, FromClause]) -> FromClause:
 
 
 class VisiblePoints(WrappedPoints):
-    """Points of the series of some environments, see `StoredPoints`.
-
-    Args:
-        points: Storage of all points.
-        environments: Environments that the reader may see.
-    """
+    """Points of the series of some environments, see `StoredPoints`."""
 
     def __init__(self, points: StoredPoints, environments: frozenset[str]) -> None:
         super().__init__(points)

@@ -57,7 +57,6 @@ class KeptTrace:
     Args:
         trace_id: 32 hexadecimal digits; requests of one distributed trace share it.
         span_id: 16 hexadecimal digits of the request's root span, unique within the trace.
-        series: Series of the request.
         started_ns: Start of the request. [Unix nanoseconds]
         duration_ns: Wall time of the request. [nanoseconds]
         because: Reason for the retention: `slow`, `error` or `uniform`.
@@ -90,13 +89,10 @@ class Batch:
 
     Args:
         id: Unique name; the store counts each name once.
-        points: Histograms.
-        traces: Retained traces.
         dropped: Number of requests that the agent could not count.
         instance: `service.instance.id` of the sending agent; "" if unknown.
         spans: Encoded spans of requests that may be incomplete (`collector.traces.columns`); empty for none.
         loads: Phases of the cold start of the process.
-        onward: Bodies to forward.
     """
 
     id: str

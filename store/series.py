@@ -61,12 +61,6 @@ class SeriesCaps:
 
     Args:
         services: Services in the whole store that were used within `ACTIVE_SECONDS`; ten times as many may be stored.
-        version: Versions of a service.
-        environment: Environments of a service.
-        model: Models of a service.
-        model_version: Model versions of a service.
-        route: Routes of a service.
-        device: Devices of a service.
         custom_stages: Custom stages of a service, beyond the fixed list.
         series: Combinations of dimensions of a service; a cold series counts together with its warm one. Beyond this cap all
             finer dimensions are merged, so the number of further series is bounded by versions, environments and status.

@@ -40,7 +40,6 @@ class PointQuery:
     """Query for points.
 
     Args:
-        selection: Selection of the requests.
         metrics: Metrics to read, from `names.METRICS`.
         by: Whether the result must separate totals or series; None for the cheapest.
         prefix: Start of the keys (stages) of the points to read; without characters that LIKE interprets.
@@ -420,11 +419,7 @@ class StoredPoints(Protocol):
 
 
 class WrappedPoints:
-    """Points that are read from other points, see `StoredPoints`; subclasses change some of the queries.
-
-    Args:
-        points: Storage of the points.
-    """
+    """Points that are read from other points, see `StoredPoints`; subclasses change some of the queries."""
 
     def __init__(self, points: StoredPoints) -> None:
         self._points = points
@@ -503,12 +498,7 @@ class Points(StoredPoints, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreSnapshot:
-    """Consistent snapshot of the store.
-
-    Args:
-        connection: Connection in a transaction with a consistent snapshot.
-        points: Storage of the points.
-    """
+    """Consistent snapshot of the store."""
 
     connection: Connection
     points: StoredPoints

@@ -43,17 +43,7 @@ def _large_enough(size: int | None) -> int | None:
 
 
 class StoreConfig(Settings):
-    """Settings of the store.
-
-    Args:
-        database: URL of the database.
-        points: URL of the ClickHouse database for the histograms; None to store them in *database*.
-        retention_10s: Retention of the tier of 10 s.
-        retention_1m: Retention of the tier of 1 min.
-        retention_1h: Retention of the tier of 1 h.
-        retention_traces: Retention of retained traces.
-        budget_bytes: Maximum size of the store; None for no limit.
-    """
+    """Settings of the store."""
 
     database: str = Field(default="sqlite:///stagelens.db", validation_alias="STAGELENS_DATABASE")
     points: str | None = Field(default=None, validation_alias="STAGELENS_POINTS")

@@ -90,13 +90,7 @@ _CLUSTER_SETTINGS = {
 
 
 class ClickHouseServer:
-    """A ClickHouse server, cluster or embedded directory. Thread-safe.
-
-    Args:
-        client: A client of clickhouse-connect.
-        url: URL of the server.
-        place: Location of the table.
-    """
+    """A ClickHouse server, cluster or embedded directory. Thread-safe."""
 
     def __init__(self, client: Client, url: URL, place: TableLocation) -> None:
         self._client = client

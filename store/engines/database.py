@@ -274,11 +274,7 @@ _POINTS = "sum(CASE WHEN series_id <= 0 THEN zero ELSE 1 END)"
 
 
 class SqlPoints:
-    """Implementation of `Points` in the relational database.
-
-    Args:
-        dialect: SQL dialect of the database.
-    """
+    """Implementation of `Points` in the relational database."""
 
     def __init__(self, dialect: SqlDialect) -> None:
         self._dialect = dialect

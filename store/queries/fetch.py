@@ -160,10 +160,6 @@ class QueryGroup:
     """Base class of query groups; each query runs in a transaction of its own.
 
     Args:
-        engine: The database.
-        points: Storage of the points.
-        retention: Retention of the data.
-        caps: Caps on the number of series.
         clock: Returns the current time. [Unix seconds]
     """
 
@@ -208,11 +204,7 @@ class QueryGroup:
 
 
 class SharedPoints(WrappedPoints):
-    """Points that are read for all services at once if a query is repeated for another service, see `StoredPoints`.
-
-    Args:
-        points: Storage of the points.
-    """
+    """Points that are read for all services at once if a query is repeated for another service, see `StoredPoints`."""
 
     def __init__(self, points: StoredPoints) -> None:
         super().__init__(points)

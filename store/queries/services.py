@@ -241,7 +241,6 @@ def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timede
     return with_step_times(made, steps, selection)
 
 
-WASTE_COLUMNS = ("queue_seconds", "failed_calls", "failed_seconds", "load_seconds")
 _MICRO, _NANO = 1e-6, 1e-9
 
 

@@ -37,7 +37,6 @@ class StepMixtures:
     """Requests of several steps of equal scale, and the time they spent in each stage.
 
     Args:
-        stages: Names of the stages.
         latency: Requests by latency, at their own scale.
         requests: Requests by latency, at the scale shared with `times`.
         times: Time spent in the stages by requests of each latency, for the same steps. [microseconds]

@@ -117,11 +117,7 @@ Condition = Callable[[Row[Any], Mapping[str, Any]], bool]
 
 
 class _Search:
-    """Filter of traces that counts the values of those that match.
-
-    Args:
-        conditions: Condition on each attribute or dimension.
-    """
+    """Filter of traces that counts the values of those that match."""
 
     def __init__(self, conditions: Mapping[Key, Condition]) -> None:
         self._conditions = conditions
