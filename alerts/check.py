@@ -33,11 +33,7 @@ DEFAULT_STORE = "STAGELENS_DATABASE, or stagelens.db in this directory if it exi
 
 
 class Seen:
-    """Services in the store, to distinguish a service without traffic from a misspelt name.
-
-    Args:
-        read: The store's queries.
-    """
+    """Services in the store, to distinguish a service without traffic from a misspelt name."""
 
     def __init__(self, read: Reader) -> None:
         self.read = read

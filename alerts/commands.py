@@ -147,15 +147,7 @@ def _format_time(at: datetime) -> str:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str], now: datetime | None = None) -> int:
-    """Run `stagelens alerts` with *words*.
-
-    Args:
-        words: Arguments after `alerts`.
-        environment: Environment variables.
-        now: Current time.
-
-    Returns:
-        The exit code.
+    """Run `stagelens alerts` with *words*, and return the exit code.
 
     Raises:
         StagelensError: The command failed.

@@ -29,10 +29,7 @@ class AlertsConfig(Settings):
 
     Args:
         slo_file: Path of the SLO file; None means that no SLO is evaluated.
-        interval: Evaluation interval.
-        dashboard_url: Base URL of links in messages, unless the SLO file defines one.
         env: Environment variables with the secrets that the SLO file names.
-        metrics_host: Listen address of the metrics endpoint.
         metrics_port: Port of the metrics endpoint, 0 for a free port; None for no endpoint.
     """
 

@@ -35,11 +35,9 @@ class Delivery:
     """Delivery state of one message to one channel.
 
     Args:
-        channel: Name of the channel.
         transition: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`.
         state: Delivery state; `dead` messages are no longer retried, `superseded` ones were replaced by a newer message
             before they were sent.
-        attempts: Number of attempts.
         at: Time of the last change of state.
         error: Last error of the receiver; empty once the message is accepted.
         next_attempt: Time of the next attempt of a waiting message; None in other states.
@@ -60,7 +58,6 @@ class Transition:
 
     Args:
         event: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`; `muted` or `unmuted` if nothing else changed.
-        at: Time of the transition.
         headline: State at that time in one sentence.
         note: Person who caused the transition, or reason for muting; may be empty.
         told: Number of channels that were notified; also the key in JSON.
@@ -80,7 +77,6 @@ class Incident:
     Args:
         id: Id, also used in PagerDuty.
         name: Name of the SLO; `tail`, `canary` or `traffic` for the other rules.
-        service: The service.
         severity: Current severity, `page` or `ticket`.
         state: `open` or `resolved`.
         opened_at: Time of detection.
@@ -150,9 +146,7 @@ class AlertsReader:
     """Read-only access to SLO status and incidents.
 
     Args:
-        store: The store.
         file: The SLO file; a standalone dashboard passes a `LiveSloFile` of its own.
-        policy: The burn-rate policy.
     """
 
     def __init__(self, store: Store, file: LiveSloFile, policy: BurnRatePolicy | None = None) -> None:

@@ -53,14 +53,9 @@ class Probes:
     """Health probes of one process of the alerts service.
 
     Args:
-        store: The database.
-        holder: Holder name of this process for leases.
         threads: Function that returns the threads that must be running.
         trouble: Function that returns the error of the last evaluation; "" if it succeeded.
         clock: Function that returns the time. [Unix seconds]
-
-    Attributes:
-        by_path: Probes by URL path.
     """
 
     def __init__(
@@ -225,16 +220,13 @@ class Alerts:
     """Evaluates the SLOs of one file and notifies its channels.
 
     Args:
-        config: The settings.
         store: The database, with requests, incidents and the outbox.
         clock: Function that returns the time.
         delivery_lease_seconds: Lease of a message while it is being sent. [seconds]
 
     Attributes:
         file: The SLO file in force.
-        reader: Read access to SLOs and incidents.
         metrics: Prometheus metrics of the alerts.
-        holder: Holder name of this process for leases.
     """
 
     def __init__(

@@ -32,8 +32,6 @@ class Action:
     """Action of a user on an incident.
 
     Args:
-        verb: Kind of the action.
-        incident: Id of the incident.
         person: Name of the user at the vendor.
         seconds: Length of the silence; 0 for other actions. [seconds]
         member: Id of the user in Slack; "" in PagerDuty.

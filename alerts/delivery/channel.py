@@ -168,13 +168,7 @@ MIN_SECRET_CHARS = 10
 
 @dataclass(frozen=True, slots=True)
 class ReceiverResponse:
-    """HTTP response of a receiver.
-
-    Args:
-        status: Status code.
-        headers: Headers.
-        body: Complete body.
-    """
+    """HTTP response of a receiver."""
 
     status: int
     headers: httpx.Headers

@@ -180,14 +180,10 @@ class Finding:
 
     Args:
         name: Name of the SLO; `tail`, `canary`, `drift` or `traffic` for the other rules.
-        service: The service.
         promise: The objective, or the baseline, as a sentence.
         kind: Kind of the SLO, such as `latency`; `tail` for a latency regression, `no_data` for missing traffic.
         severity: `page` or `ticket`.
         since: Onset. [Unix seconds]
-        burn: Burn rate.
-        shift: Latency regression.
-        absence: Missing traffic.
         growth: Stages that grew, worst first.
         version: Release that coincides with the onset; empty for none.
         between: Bounds of the onset with 95 % confidence; None if unknown. [Unix seconds]
@@ -195,7 +191,6 @@ class Finding:
         exemplars: A few slow requests, one per cause.
         overruns: Stages that exceeded their budgets, worst first.
         course: Time series so far.
-        description: Description of the SLO.
         runbook: URL of the runbook.
         link: URL of the dashboard page.
         where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.

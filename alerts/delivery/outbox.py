@@ -51,9 +51,6 @@ class Claim:
 
     Args:
         row: Id of the row.
-        channel: Name of the channel.
-        holder: Holder of the lease.
-        message: The message.
         attempts: Number of attempts, including this one.
         created_at: Time of the transition. [Unix seconds]
         reminder: Whether the message was accepted before and is now repeated.
@@ -293,8 +290,6 @@ class DeliveryWorker(AlertsThread):
     """Thread that sends the outbox messages of one channel.
 
     Args:
-        store: The store with the outbox.
-        channel: The channel.
         holder: Holder name of this process for leases.
         lease_seconds: Lease of a row while it is being sent. [seconds]
         clock: Function that returns the time. [Unix seconds]

@@ -171,7 +171,6 @@ class Verdict:
     """Result of evaluating one cause.
 
     Args:
-        cause: The cause.
         finding: Finding of the firing rule; None if the rule does not fire.
         has_data: Whether there were requests to evaluate; if not, the state is unknown.
         excuse: Reason for muting, such as a maintenance window; empty for none.
@@ -300,10 +299,8 @@ class AbsenceRule:
     """Alert rule for missing traffic: fires when a service with an SLO receives no requests at a time when it usually does.
 
     Args:
-        read: The store's queries.
         policy: Conditions under which missing traffic is an incident.
         burn_rates: Policy that defines when collector data are stale and when an incident is abandoned.
-        due_causes: Times of evaluations.
     """
 
     def __init__(self, read: Reader, policy: NoData, burn_rates: BurnRatePolicy, due_causes: DueCauses) -> None:

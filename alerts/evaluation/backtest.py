@@ -55,9 +55,6 @@ class Preview:
     """Result of the backtest of an SLO.
 
     Args:
-        slo: The SLO.
-        since: Start of the replay.
-        until: End of the replay.
         seen_from: First minute with requests; None without any.
         incidents: Incidents in order of time.
         budget_left: Remaining budget of the whole window now; None without requests. [ratio]

@@ -46,7 +46,6 @@ class Measurement:
     """Measured state of an SLO.
 
     Args:
-        slo: The SLO.
         counts: Counts of each window up to now, including the SLO's window; requests within maintenance windows and before
             the reset of the budget are excluded.
         tiers: Tiers that can fire.

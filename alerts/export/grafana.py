@@ -29,7 +29,6 @@ class Panel:
     """One panel of the dashboard, which shows a chart.
 
     Args:
-        title: Title of the panel.
         text: Description, shown as a tooltip.
         lines: PromQL expressions by legend.
         unit: Name of the unit in Grafana.
@@ -238,11 +237,7 @@ _ITSELF = (
 
 
 def write_dashboard(histograms: HistogramExpressions) -> str:
-    """Return the dashboard as JSON.
-
-    Args:
-        histograms: Expressions for classic or native histograms.
-    """
+    """Return the dashboard as JSON."""
     panels: list[dict[str, Any]] = []
     top = 0
     for title, charts in panel_rows(histograms).items():

@@ -150,13 +150,7 @@ _Dumper.add_representer(str, _as_text)
 
 
 def write_rules(slos: Sequence[Slo], policy: BurnRatePolicy, histograms: HistogramExpressions) -> str:
-    """Return the Prometheus rule file for *slos*.
-
-    Args:
-        slos: All SLOs of the SLO file.
-        policy: Burn-rate policy.
-        histograms: Expressions for classic or native histograms.
-    """
+    """Return the Prometheus rule file for *slos*."""
     lines = [*_head(slos, policy, histograms), "groups:" if _expressible_slos(slos) else "groups: []"]
     for slo in slos:
         lines += ["", *(f"  # {line}" for line in _comments(slo, policy))]

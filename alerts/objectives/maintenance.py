@@ -55,8 +55,6 @@ class WeeklyWindow:
         days: Weekdays; Monday is 0.
         start: Start in local time, since midnight.
         end: End in local time, since midnight; at or before *start*, the window ends on the next day.
-        zone: Time zone.
-        why: Reason; may be empty.
     """
 
     days: frozenset[int]

@@ -45,7 +45,6 @@ class Slo:
 
     Args:
         name: Name, unique in the SLO file; part of the cause of incidents.
-        service: The service.
         objective: Required share of good requests. [ratio, 0 < x < 1]
         window: Rolling period.
         threshold: Latency or age above which a request is bad; None for availability and coverage.
@@ -54,13 +53,11 @@ class Slo:
         version: Filter by version; None for all versions.
         environment: Filter by environment; None for all environments.
         description: Description for the person on call.
-        runbook: URL of the runbook.
         watched: Subject of the objective; `request` without a threshold means availability.
         stage: Stage of a stage objective.
         definition: Definition of the first token for token objectives; None for all definitions.
         budgets: Stage budgets; their sum is at most the threshold.
         reset: Time before which requests do not count; None for no reset.
-        maintenance: Maintenance windows.
     """
 
     name: str
@@ -158,9 +155,7 @@ class SloEntry:
 
     Args:
         place: Position in the document.
-        name: Name of the entry.
         slos: SLOs of the entry, one per threshold; none if it is invalid.
-        service: The service.
     """
 
     place: Place

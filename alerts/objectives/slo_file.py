@@ -39,11 +39,7 @@ EXAMPLE_SLO = "slos: [{name: checkout-latency, service: checkout, objective: 0.9
 
 
 class RegressionSettings(Section):
-    """Settings of the regression search.
-
-    Args:
-        ignore: Services excluded from the search.
-    """
+    """Settings of the regression search."""
 
     example = "ignore: [checkout]"
 
@@ -98,8 +94,6 @@ class Definitions:
     """Content of an SLO file.
 
     Args:
-        slos: The SLOs.
-        channels: The channels.
         dashboard_url: Base URL of links to the dashboard; empty if not defined.
         warnings: Warnings about ignored or doubtful settings, with file and line.
         included: Other files that were read, including files of secrets.
@@ -127,13 +121,7 @@ class SloFileError(FileError):
 
 @dataclass(frozen=True, slots=True)
 class _NamedEntry:
-    """Entry whose name must be unique.
-
-    Args:
-        document: The document.
-        place: Position of the entry in the document.
-        name: Name of the entry.
-    """
+    """Entry whose name must be unique."""
 
     document: Document
     place: Place
@@ -283,12 +271,7 @@ def _check_unique_names(named: Iterable[_NamedEntry]) -> None:
 
 
 class LiveSloFile(LiveFile[Definitions]):
-    """SLO file that is reloaded when the file or a secret changes; the last valid version stays in force.
-
-    Args:
-        path: Path of the SLO file; None for no file.
-        env: Environment variables with secrets.
-    """
+    """SLO file that is reloaded when the file or a secret changes; the last valid version stays in force."""
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
         held: dict[str, str] = {}

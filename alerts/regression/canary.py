@@ -31,12 +31,9 @@ class VersionPair:
     """Pair of versions that serve at the same time.
 
     Args:
-        whole: The service.
-        old: The older version.
         new: The canary.
         progress: Alarm state of the comparison.
         since: First minute in which both served.
-        last_score: Last score.
     """
 
     whole: Group
@@ -59,8 +56,6 @@ class ServiceVersions:
     Args:
         whole: The service.
         rows: Rows of the series' reference: stages and thresholds.
-        policy: Policy of the statistics.
-        watching: Policy of the watcher.
         pair: The compared versions; None unless two versions serve at the same time.
         strictness: Factor on the required scores. [ratio, >= 1]
     """

@@ -45,12 +45,7 @@ _DAY = timedelta(days=1)
 
 
 class DriftRule:
-    """Alert rule for slow growth of the latency of whole services.
-
-    Args:
-        store: The store with requests and accepted levels.
-        policy: Policy of slow growth.
-    """
+    """Alert rule for slow growth of the latency of whole services."""
 
     def __init__(self, store: Store, policy: DriftPolicy | None = None) -> None:
         self._store = store

@@ -169,11 +169,7 @@ class RegressionContext:
     """Inputs shared by all findings of one evaluation.
 
     Args:
-        read: The store's queries.
-        policy: Policy of the statistics.
-        watching: Policy of the watcher.
         dashboard_url: Base URL of the dashboard; empty for no links.
-        record: Record of past alerts.
         services: All services with requests.
     """
 

@@ -81,7 +81,6 @@ class AlertRecord:
     """Record of the regression alerts of all services.
 
     Args:
-        policy: Policy of the record.
         at: Time of the record. [Unix seconds]
         services: Number of evaluated services. [count]
         alerts: Alerts, oldest first.
@@ -162,14 +161,7 @@ def _leaked(level: float, weekly: float, seconds: float) -> float:
 
 
 def read_record(store: Store, policy: RecordPolicy, settings: WatchedServices, now: datetime) -> AlertRecord:
-    """Return the record of the regression alerts at *now*.
-
-    Args:
-        store: The store with incidents, silences and requests.
-        policy: Policy of the record.
-        settings: Settings of the regression search.
-        now: Current time.
-    """
+    """Return the record of the regression alerts at *now*."""
     with store.engine.connect() as connection:
         found = find_incidents_of(connection, REGRESSION_KINDS, (now - policy.over).timestamp())
         silences = list_silences(connection, now, over=True) if found else []

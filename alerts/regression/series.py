@@ -117,12 +117,7 @@ class WatchedSeries:
     """State of one watched series.
 
     Args:
-        group: The group of requests.
-        policy: Policy of the statistics.
-        learnt: Learnt baseline.
-        progress: Alarm state.
         recent: Counts of the last hours.
-        last_score: Last score.
         described_at: Time of the last finding. [minutes since the epoch]
         normal_from: First minute of the current baseline; earlier minutes precede an accepted level.
         strictness: Factor on the required scores. [ratio, >= 1]

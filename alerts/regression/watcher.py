@@ -49,11 +49,6 @@ _KINDS = (SEARCH_CAUSE, "canary:")
 class RegressionSearch:
     """Search for regressions: evaluates the minutes of all series and learns their baselines.
 
-    Args:
-        store: The store with requests and learnt baselines.
-        policy: Policy of the statistics.
-        watching: Policy of the watcher.
-
     Attributes:
         series: Watched series by cause.
         canaries: Versions of each service, by service.
@@ -264,16 +259,7 @@ NamedEvaluations = Iterable[tuple[str, Callable[[], Verdict | None]]]
 
 
 class RegressionRule:
-    """Alert rule for latency regressions.
-
-    Args:
-        store: The store with requests and learnt baselines.
-        policy: Policy of the statistics.
-        watching: Policy of the watcher.
-
-    Attributes:
-        search: State of the search.
-    """
+    """Alert rule for latency regressions."""
 
     def __init__(
         self,

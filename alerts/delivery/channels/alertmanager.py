@@ -44,7 +44,6 @@ class AlertmanagerChannel:
     """Channel that sends alerts to one Alertmanager.
 
     Args:
-        name: Name of the channel in the outbox.
         url: Base URL, such as `http://alertmanager:9093`; may contain a password.
         clock: Function that returns the time. [Unix seconds]
     """

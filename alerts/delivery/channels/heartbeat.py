@@ -40,12 +40,7 @@ HINTS = (("responded 404", "No check exists at that URL: copy the URL again from
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """Receiver of heartbeats at a URL.
-
-    Args:
-        name: Name of the channel.
-        url: URL of the receiver; a secret.
-    """
+    """Receiver of heartbeats at a URL."""
 
     name: str
     url: str = field(repr=False)
@@ -66,9 +61,7 @@ class HeartbeatPinger(AlertsThread):
 
     Args:
         store: The store with the evaluation lease and the outbox.
-        heartbeat: The receiver.
         clock: Function that returns the time. [Unix seconds]
-        every_seconds: Interval between heartbeats. [seconds]
     """
 
     def __init__(

@@ -83,9 +83,6 @@ class ReleaseNotice:
     """Notice of a new version of a service.
 
     Args:
-        service: The service.
-        version: The new version.
-        before: The previous version.
         at: Time of the first request to the new version. [Unix seconds]
         link: URL of the page that compares the two versions; empty without a dashboard.
     """
@@ -126,8 +123,6 @@ class ReleaseAnnouncer(AlertsThread):
     """Thread that sends new versions of watched services to one channel.
 
     Args:
-        store: The store with versions and leases.
-        channel: The channel.
         watched: Function that returns the watched services and the dashboard URL.
         clock: Function that returns the time. [Unix seconds]
     """
@@ -204,8 +199,6 @@ class PagerDutyChannel:
     """Channel that sends events to one PagerDuty service.
 
     Args:
-        name: Name of the channel in the outbox.
-        routing_key: Integration key of the service; a secret.
         base_url: Base URL of the Events API; https://events.eu.pagerduty.com for accounts in the EU.
     """
 

@@ -44,7 +44,6 @@ class WebhookChannel:
     """Channel that posts JSON to one URL.
 
     Args:
-        name: Name of the channel in the outbox.
         url: URL of the receiver; may contain a secret.
         secret: Signing secret; empty for no signature.
         clock: Function that returns the time for the signature. [Unix seconds]

@@ -252,14 +252,10 @@ class EmailChannel:
     """Channel that sends mail to a list of recipients through one mail server.
 
     Args:
-        name: Name of the channel in the outbox.
-        host: Host name of the mail server.
         sender: Sender, as `Name <name@example.com>` or address only.
-        recipients: Mail addresses of the recipients.
         security: `starttls` and `tls` verify the server's certificate; `none` is for an internal server.
         port: Port of the mail server; 0 for the default.
         user: User name; empty for no authentication.
-        password: Password; a secret.
     """
 
     name: str

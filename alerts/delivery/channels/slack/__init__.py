@@ -45,12 +45,7 @@ WEBHOOK_BLOCK_ERRORS = frozenset({"invalid_blocks", "invalid_blocks_format", "ms
 
 @dataclass(frozen=True, slots=True)
 class SlackWebhook:
-    """Channel that posts to Slack through an incoming webhook.
-
-    Args:
-        name: Name of the channel in the outbox.
-        webhook_url: URL of the webhook; a secret.
-    """
+    """Channel that posts to Slack through an incoming webhook."""
 
     name: str
     webhook_url: str = field(repr=False)
@@ -132,13 +127,10 @@ class SlackBot:
     """Channel that posts to Slack as a bot.
 
     Args:
-        name: Name of the channel in the outbox.
         token: Token of the bot, `xoxb-…`; a secret.
         channel: Id of the Slack channel, such as `C0123456789`.
         buttons: Whether messages have buttons, which needs an endpoint for Slack's requests.
         unfurls: Whether links to the dashboard get a preview, which needs the same endpoint.
-        base_url: Base URL of Slack's Web API.
-        pictures: Uploader of charts.
     """
 
     name: str
