@@ -249,10 +249,6 @@ def parser() -> argparse.ArgumentParser:
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Run `stagelens compare` and return its exit code.
 
-    Args:
-        words: Arguments after `compare`.
-        environment: Environment variables with the settings.
-
     Returns:
         Exit code, see `parser`.
     """

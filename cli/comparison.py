@@ -233,10 +233,8 @@ class RunComparison:
         latency: Latency differences of whole requests, by percentile.
         quantile: Percentile at which stages are compared. [0..1]
         stages: Stage changes, largest increase first.
-        failures: Difference in failure rate.
         token_times: Times to and between tokens, by measure.
         mixes: Changed request mixes: dimension, value, share in A and share in B.
-        threshold_results: Outcome of each threshold.
         min_requests: Minimum number of requests on either side. [count]
         functions: Functions that grew at the percentile at which stages are compared, largest growth first.
     """

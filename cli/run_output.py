@@ -141,12 +141,10 @@ class ServiceSummary:
     """Summary of one service.
 
     Args:
-        whole: Statistics of all requests.
         routes: Statistics of each route, most frequent first; empty for a single route.
         more_routes: Number of routes that are not listed. [count]
         typical: Stage times at the median, or the mean if there are too few requests.
         tail: Stage times at the highest percentile with enough requests; None if that is the median.
-        slowest: Slowest retained request.
         functions: Functions of the user's code with the most time at `tail`, or at `typical`; empty with too few samples.
     """
 

@@ -36,23 +36,7 @@ def _trace_address(address: str) -> str:
 
 
 class DashboardConfig(Settings):
-    """Listening address, access rules and files of the dashboard.
-
-    Args:
-        host: Address to listen on.
-        port: Port to listen on; 0 for any free port.
-        token: Secret shared by all readers; None for none.
-        behind_proxy: Whether a proxy in front authenticates readers, which permits listening on any address.
-        users: File of user names and hashed passwords, see `users.Users`.
-        proxy_header: Header in which a proxy sends the name of the reader.
-        proxy_groups_header: Header in which the proxy sends the groups of the reader, separated by commas.
-        trusted_proxies: Proxies whose headers are trusted.
-        hosts: Host names of the dashboard, in addition to the names of this machine.
-        access: Access file, see `access.AccessRules`; None gives every reader all rights.
-        prices: Price file, see `costs.Costs`; None without one.
-        tracer: Address of a trace in another tracing backend, with the placeholder `{trace_id}`.
-        url: Base URL of the dashboard for link previews; "" if not set.
-    """
+    """Listening address, access rules and files of the dashboard."""
 
     host: str = Field(default="127.0.0.1", validation_alias="STAGELENS_DASHBOARD_HOST")
     port: Port = Field(default=8600, validation_alias="STAGELENS_DASHBOARD_PORT", examples=["8600"])

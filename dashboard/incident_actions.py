@@ -32,12 +32,7 @@ Shows = Callable[[str, str], bool]
 
 
 class IncidentActions:
-    """Reads incidents, and applies the actions of users to incidents and silences.
-
-    Args:
-        store: Store of the incidents.
-        now: Function that returns the current time.
-    """
+    """Reads incidents, and applies the actions of users to incidents and silences."""
 
     def __init__(self, store: Store, now: Callable[[], datetime]) -> None:
         self._store = store

@@ -209,13 +209,7 @@ def _meanings() -> Component:
 
 @dataclass(frozen=True, slots=True)
 class CollectorProblem:
-    """Problem of a collector.
-
-    Args:
-        text: Description of the problem.
-        fix: Recommended fix.
-        since: Start of the problem; None if unknown.
-    """
+    """Problem of a collector."""
 
     text: str
     fix: str
@@ -227,8 +221,6 @@ class CollectorStatus:
     """Collector with its state and its problems.
 
     Args:
-        report: Last report.
-        state: State of the collector.
         troubles: Problems, most severe first.
     """
 

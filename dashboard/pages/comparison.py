@@ -118,12 +118,7 @@ def default_pair(context: Context) -> Pair | None:
 
 
 def newest_pair(context: Context, lives: Lives | None = None) -> Pair | None:
-    """Return the newest version and its most recent predecessor with enough requests for p99; None with one version.
-
-    Args:
-        context: Context of the service.
-        lives: Serving periods of its versions, if already known.
-    """
+    """Return the newest version and its most recent predecessor with enough requests for p99; None with one version."""
     known = lives_of(context) if lives is None else lives
     if len(known) < 2:  # noqa: PLR2004 - a pair needs two versions
         return None

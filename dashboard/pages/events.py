@@ -133,11 +133,9 @@ class TimelineEvent:
     """Entry of the timeline.
 
     Args:
-        at: Time of the event.
         kind: Kind of the event, one of `KINDS`.
         service: Name of the service; "" for all services.
         title: Short description.
-        text: Details.
         badge: Label of the kind.
         shape: Kind of the badge, see `components.pill`.
         href: Address of the view that shows the event.

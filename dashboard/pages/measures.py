@@ -85,15 +85,7 @@ def _stages(measures: Measures) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class ServiceMeasures:
-    """Measures of one service in a window.
-
-    Args:
-        service: Name of the service.
-        model: Name of the model; empty if unknown.
-        first_seen: Time of the first request in the window.
-        last_seen: Time of the last request in the window.
-        measures: Measures of the requests in the window.
-    """
+    """Measures of one service in a window."""
 
     service: str
     model: str
@@ -116,9 +108,6 @@ class ServiceRow:
     Args:
         fleet: Context of the fleet page.
         context: Context of this service.
-        seen: Measures in the window.
-        slos: Objectives of the service.
-        incidents: Open incidents of the service.
         release: Newest version, if it is clearly slower than the version before; else None.
     """
 

@@ -49,8 +49,6 @@ class Replica:
 
     Args:
         name: Host and process id, as in the card *Hardware*.
-        instance: `service.instance.id` of the process.
-        version: Version of the service.
         began: Start of the process; None if not reported.
         heard: Time of its last data; None if long ago.
         seconds: Duration of each start phase. [seconds]

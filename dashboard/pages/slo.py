@@ -168,12 +168,7 @@ def window_links(view: View, found: SloStatus) -> Component:
 
 
 def budget_card(context: Context, found: SloStatus) -> Component:
-    """Return the card of the error budget over its window, with the sustainable pace and the projection.
-
-    Args:
-        context: Context of the objective's service.
-        found: Status of the objective.
-    """
+    """Return the card of the error budget over its window, with the sustainable pace and the projection."""
     slo, view = found.slo, context.view
     title = f"{slo.service}: error budget"
     since = counted_from(slo, max(view.end - slo.window, context.first_data or view.end - slo.window), view.end)

@@ -61,12 +61,7 @@ _LEGEND, _MIN_SHARE = 4, 0.02
 
 
 def spent_card(context: Context, found: SloStatus) -> Component:
-    """Return the card of bad requests in the window by stage, with the mean excess of a bad request.
-
-    Args:
-        context: Context of the objective's service.
-        found: Status of the objective.
-    """
+    """Return the card of bad requests in the window by stage, with the mean excess of a bad request."""
     slo, source, axis = found.slo, context.source, context.axis
     if slo.stage is not None:
         text = f"Each bad request of this objective spent too long in {label(slo.stage)}"

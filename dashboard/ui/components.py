@@ -252,11 +252,7 @@ class Chart(html.Div):
 
 
 class LazyPanel(Component):
-    """Part of a page that is built when it is read first, so that what is before it can be sent earlier.
-
-    Args:
-        build: Function that returns the content; None for no content.
-    """
+    """Part of a page that is built when it is read first, so that what is before it can be sent earlier."""
 
     _namespace, _type = "stagelens", "LazyPanel"
     _built: tuple[Component | None] | None

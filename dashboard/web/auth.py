@@ -85,9 +85,6 @@ class Authenticator:
     """Authentication of readers. Thread-safe.
 
     Args:
-        config: Settings of the dashboard.
-        access: Rights of readers.
-        signed_out: Revoked sessions.
         clock: Function that returns the current time. [Unix seconds]
 
     Raises:

@@ -125,13 +125,6 @@ _LINKED_ATTRIBUTES = ("data-inspector", "data-percentile")
 def run_report(store: Store, start: datetime, end: datetime, title: str, note: str) -> str:
     """Return the report of a complete store: its services as on the dashboard, and the slowest requests by cause.
 
-    Args:
-        store: Store of the run.
-        start: Start of the window.
-        end: End of the window.
-        title: Page title.
-        note: Sentence above the services.
-
     Raises:
         StoreError: The store cannot be read.
     """

@@ -39,9 +39,6 @@ _MIN_LETTERS = 8
 class Users:
     """Readers with names and passwords, from a user file. Thread-safe.
 
-    Args:
-        path: User file.
-
     Raises:
         ConfigError: The file or one of its lines is invalid; the message contains file, line and fix.
     """

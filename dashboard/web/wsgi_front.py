@@ -46,11 +46,7 @@ _DISCARD_FACTOR = 4
 
 
 class Front:
-    """ASGI application that runs a WSGI application in threads.
-
-    Args:
-        pages: WSGI application of the dashboard.
-    """
+    """ASGI application that runs a WSGI application in threads."""
 
     def __init__(self, pages: Any) -> None:
         self._pages = _Threads(pages, _THREADS, "stagelens-page")
@@ -92,9 +88,7 @@ class _Threads:
     A request whose client disconnects while it waits for a thread is dropped with its body.
 
     Args:
-        application: WSGI application.
         most: Maximum number of concurrent threads. [count]
-        name: Name of the threads, for debugging.
     """
 
     def __init__(self, application: Any, most: int, name: str) -> None:
