@@ -24,7 +24,7 @@ import stagelens
 from stagelens.core.settings import schema
 from stagelens.core.settings.schema import Setting
 from stagelens.core.stages import STAGES, label, position
-from stagelens.instrumentors.bootstrap import LIBRARIES
+from stagelens.instrumentors.bootstrap import LIBRARIES, Library
 from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import server_reports
 
@@ -64,7 +64,7 @@ NOTE = "<!-- Written by docs/generate.py from the module's own declarations. -->
 
 def pages() -> dict[str, str]:
     """Return the text of each page, by its path below `docs/`."""
-    classes = {library.module: library.load() for library in LIBRARIES}
+    classes = {_page_name(library): library.load() for library in LIBRARIES}
     known = sorted(classes.items(), key=lambda item: item[1].title.lower())
     texts = {f"libraries/{module}.md": "\n".join(_page(cls)) + "\n" for module, cls in known}
     return {
@@ -177,13 +177,18 @@ def _version(stack: Mapping[str, Any]) -> str:
     return found[1]
 
 
+def _page_name(library: Library) -> str:
+    """Return the name of the page: several libraries are listed in one file."""
+    return library.load().title.lower() if library.module == "catalog" else library.module
+
+
 def _page(cls: type[Instrumentor]) -> Iterator[str]:
-    module = sys.modules[cls.__module__]
+    described = cls if cls.__module__.endswith(".catalog") else sys.modules[cls.__module__]
     yield NOTE
     yield f"# {cls.title}"
     yield ""
     # The heading has the name of the library, with which the docstring starts.
-    yield re.sub(r"\A[^:\n]+: (?=\w)", "Stagelens ", inspect.cleandoc(module.__doc__ or ""))
+    yield re.sub(r"\A[^:\n]+: (?=\w)", "Stagelens ", inspect.cleandoc(described.__doc__ or ""))
     if cls.stages:
         yield ""
         yield "| stage | measured time |"
