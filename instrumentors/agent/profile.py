@@ -309,13 +309,17 @@ class Profiler:
         frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
         now = clock()
-        while chosen:
-            request = chosen.pop()
-            stack = self._stack(request, frames, jobs)
-            if stack and request.marks[0] == OPEN:
-                self.samples_of(request.marks).add(now + offset, stack)
-            if clock() - held_since >= PAUSE_AFTER_NS:
-                return
+        try:
+            while chosen:
+                request = chosen.pop()
+                stack = self._stack(request, frames, jobs)
+                if stack and request.marks[0] == OPEN:
+                    self.samples_of(request.marks).add(now + offset, stack)
+                if clock() - held_since >= PAUSE_AFTER_NS:
+                    return
+        finally:
+            # The frame of this call is one of them: a cycle that would keep the variables of all threads.
+            frames.clear()
 
     def take(
         self, marks: Marks, own: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
