@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import inspect
 import logging
 import os
 import sys
@@ -22,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from ..core.errors import ConfigError
 from . import recorder
-from .instrumentor import Hook, Instrumentor
+from .instrumentor import Hook, Instrumentor, timed
 
 # Comma-separated stage=module:function, as `--stage` writes it.
 VARIABLE = "STAGELENS_STAGES"
@@ -110,7 +111,7 @@ class FunctionInstrumentor(Instrumentor):
                 )
 
     def _patch(self, entries: list[NamedStage], module: ModuleType) -> None:
-        from .api import stage  # noqa: PLC0415 - loads `inspect`, which most processes do not need
+        from .api import stage  # noqa: PLC0415 - most processes do not need it
 
         self._unmatched.pop(entries[0].module, None)
         for entry in entries:
@@ -124,7 +125,9 @@ class FunctionInstrumentor(Instrumentor):
                     *entry,
                 )
                 continue
-            self.replace(owner, name, stage(entry.stage))
+            # Of a generator each step is timed.
+            is_generator = inspect.isgeneratorfunction(found) or inspect.isasyncgenfunction(found)
+            self.replace(owner, name, (stage if is_generator else timed)(entry.stage))
 
 
 def _script_name(script: ModuleType) -> str:

@@ -15,6 +15,7 @@ Nothing of ours may raise into the host: a failure is logged once, and the libra
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import logging
@@ -22,13 +23,18 @@ import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from types import MappingProxyType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
-from .records import MAX_MARKS, clock, current, has_capacity
+from .probes import Probe, can_be_probed, probed
+from .records import Marks, clock, current, has_capacity
 
 Hook: TypeAlias = Callable[[ModuleType], None]
 
+
+CODE: Final = "__code__"
+# Objects around a function, each around the other.
+MAX_LAYERS: Final = 16
 
 _logger = logging.getLogger("stagelens")
 _reported: set[str] = set()
@@ -51,7 +57,7 @@ def log_failure(what: str) -> None:
 
 
 class Patch(NamedTuple):
-    """One replaced attribute of a module or class."""
+    """One replaced attribute of a module or class, or the code of a function with a probe."""
 
     owner: Any
     name: str
@@ -59,8 +65,9 @@ class Patch(NamedTuple):
     replacement: Any
 
     def is_applied(self) -> bool:
-        """Return whether the attribute is still our wrapper, neither reloaded nor wrapped again."""
-        return vars(self.owner).get(self.name) is self.replacement
+        """Return whether the attribute is still ours, neither reloaded nor wrapped again."""
+        present = self.owner.__code__ if self.name == CODE else vars(self.owner).get(self.name)
+        return present is self.replacement
 
     def is_reloaded(self) -> bool:
         """Return whether the attribute is the library's original again, as after a reload, and not a wrapper around ours."""
@@ -126,15 +133,26 @@ class Instrumentor:
         """Replace attribute *name* of *owner*, a module or class, by `make(original)`.
 
         For a class method, a static method or a property, *make* gets the underlying function. A missing or inherited attribute
-        is skipped: another version of the library, or the base class, defines it.
+        is skipped: another version of the library, or the base class, defines it. A function of Python that is only `Probed`
+        stays the same object.
         """
         original = vars(owner).get(name)
+        function = innermost(_function(original))
+        if isinstance(make, Probed) and can_be_probed(function, make.probe):
+            self._probe(function, make.probe)
+            return
         present = [patch for patch in self._patches if patch.owner is owner and patch.name == name]
         if original is None or not all(patch.is_reloaded() for patch in present):
             return
         replacement = _replacement(owner, original, make)
         setattr(owner, name, replacement)
         self._patches.append(Patch(owner, name, original, replacement))
+
+    def _probe(self, function: Any, probe: Probe) -> None:
+        if not any(patch.owner is function and patch.is_applied() for patch in self._patches):
+            original = function.__code__
+            function.__code__ = probed(original, probe)
+            self._patches.append(Patch(function, CODE, original, function.__code__))
 
     def override(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
         """Define method *name* of class *owner* as `make(inherited)`, because the type that has it cannot be patched."""
@@ -152,93 +170,149 @@ def as_coroutine_function(function: Callable[..., Any]) -> Any:
     return function
 
 
-def timed(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper that records every call of a plain function as a stage of the running request."""
-
-    def make(original: Any) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            marks = current.get()
-            if marks is None:
-                return original(*args, **options)
-            started = clock()
-            try:
-                return original(*args, **options)
-            finally:
-                if len(marks) < MAX_MARKS:
-                    marks.extend((stage, started, clock()))
-
-        return call
-
-    return make
-
-
-def timed_async(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper like `timed` for a coroutine function."""
-
-    def make(original: Any) -> Any:
-        async def call(*args: Any, **options: Any) -> Any:
-            marks = current.get()
-            if marks is None:
-                return await original(*args, **options)
-            started = clock()
-            try:
-                return await original(*args, **options)
-            finally:
-                if len(marks) < MAX_MARKS:
-                    marks.extend((stage, started, clock()))
-
-        return call
-
-    return make
-
-
 # Shorter calls are not recorded: the clock and the record would be a tenth of their time.
 MIN_CALL_NS: Final = 20_000
 
 
-def timed_call(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper that records the calls of a function as a stage of the running request, except calls shorter than `MIN_CALL_NS`.
+class TimedCall:
+    """A call of a function in a request; recorded when it is released."""
+
+    __slots__ = ("marks", "stage", "started")
+
+    def __init__(self, marks: Marks, stage: str) -> None:
+        self.marks, self.stage, self.started = marks, stage, clock()
+
+    # What it needs is bound here: at the end of the interpreter the module may be gone.
+    def __del__(self, now: Callable[[], int] = clock, has_room: Callable[[Marks], bool] = has_capacity) -> None:
+        if has_room(self.marks):
+            self.marks.extend((self.stage, self.started, now()))
+
+
+class LongCall(TimedCall):
+    """A call that is recorded if it lasts at least `MIN_CALL_NS`."""
+
+    __slots__ = ()
+
+    def __del__(self, now: Callable[[], int] = clock, has_room: Callable[[Marks], bool] = has_capacity) -> None:
+        ended = now()
+        if ended - self.started >= MIN_CALL_NS and has_room(self.marks):
+            self.marks.extend((self.stage, self.started, ended))
+
+
+class AtEnd:
+    """Token of a call that runs *function* when it is released."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.function = function
+
+    def __del__(self) -> None:
+        try:
+            self.function()
+        except Exception:
+            log_failure("recording the end of a call")
+
+
+class Probed:
+    """What observes the calls of a function and changes none: `Instrumentor.replace` adds *probe* to a function of Python.
+
+    A function in C, a generator function, and one that is not at home in a module or class, get a wrapper that does the same: `Probed` is called
+    with it.
+
+    Args:
+        probe: What runs at the entry and at the end.
+        is_async: Whether a wrapped function is a coroutine function.
+    """
+
+    def __init__(self, probe: Probe, *, is_async: bool = False) -> None:
+        self.probe = probe
+        self._is_async = is_async
+
+    def __call__(self, original: Any) -> Any:
+        """Return a wrapper of *original*."""
+        is_async = self._is_async or inspect.iscoroutinefunction(original)
+        return (_observed_async if is_async else _observed)(original, self.probe)
+
+
+# The token is released at the end, because a traceback keeps the frame.
+def _observed(original: Any, probe: Probe) -> Any:
+    enter, leave, failed, parameters = probe
+
+    def call(*args: Any, **options: Any) -> Any:
+        token = enter(*_given(parameters, args, options)) if parameters else enter()
+        if token is None:
+            return original(*args, **options)
+        try:
+            value = original(*args, **options)
+        except BaseException as error:
+            if failed is not None:
+                failed(token, error)
+            raise
+        else:
+            if leave is not None:
+                leave(token, value)
+            return value
+        finally:
+            del token
+
+    return call
+
+
+def _observed_async(original: Any, probe: Probe) -> Any:
+    enter, leave, failed, parameters = probe
+
+    async def call(*args: Any, **options: Any) -> Any:
+        token = enter(*_given(parameters, args, options))
+        if token is None:
+            return await original(*args, **options)
+        try:
+            value = await original(*args, **options)
+        except BaseException as error:
+            if failed is not None:
+                failed(token, error)
+            raise
+        else:
+            if leave is not None:
+                leave(token, value)
+            return value
+        finally:
+            del token
+
+    return call
+
+
+def _given(parameters: int, args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (*args, *options.values(), *[None] * parameters)[:parameters]
+
+
+def enter(call: Callable[[Marks, str], object], stage: str) -> object:
+    """Return the token of a *call* that is a stage, None outside of requests."""
+    marks = current.get()
+    return None if marks is None else call(marks, stage)
+
+
+def _timed(stage: str, call: Callable[[Marks, str], object], *, is_async: bool) -> Probed:
+    # Not a closure: some pools pickle the code of the functions of a script.
+    return Probed(Probe(functools.partial(enter, call, stage)), is_async=is_async)
+
+
+def timed(stage: str) -> Probed:
+    """Return what records every call of a function as a stage of the running request."""
+    return _timed(stage, TimedCall, is_async=False)
+
+
+def timed_async(stage: str) -> Probed:
+    """Return the same for a coroutine function."""
+    return _timed(stage, TimedCall, is_async=True)
+
+
+def timed_call(stage: str, *, is_async: bool = False) -> Probed:
+    """Return what records the calls of a function as a stage of the running request, except calls shorter than `MIN_CALL_NS`.
 
     A call inside a call of the same stage changes nothing: the stage has the time of the outer call.
     """
-
-    def make(original: Any) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            marks = current.get()
-            if marks is None:
-                return original(*args, **options)
-            started = clock()
-            try:
-                return original(*args, **options)
-            finally:
-                ended = clock()
-                if ended - started >= MIN_CALL_NS and has_capacity(marks):
-                    marks.extend((stage, started, ended))
-
-        return call
-
-    return make
-
-
-def timed_call_async(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper like `timed_call` for a coroutine function."""
-
-    def make(original: Any) -> Any:
-        async def call(*args: Any, **options: Any) -> Any:
-            marks = current.get()
-            if marks is None:
-                return await original(*args, **options)
-            started = clock()
-            try:
-                return await original(*args, **options)
-            finally:
-                ended = clock()
-                if ended - started >= MIN_CALL_NS and has_capacity(marks):
-                    marks.extend((stage, started, ended))
-
-        return call
-
-    return make
+    return _timed(stage, LongCall, is_async=is_async)
 
 
 class CallsInstrumentor(Instrumentor):
@@ -265,8 +339,8 @@ class CallsInstrumentor(Instrumentor):
                     self.replace(owner, attribute, self.wrapper(stage, is_async=is_async))
 
     def wrapper(self, stage: str, *, is_async: bool) -> Callable[[Any], Any]:
-        """Return the wrapper of a function, or of a coroutine function, that records its calls as *stage*."""
-        return (timed_call_async if is_async else timed_call)(stage)
+        """Return what records the calls of a function, or of a coroutine function, as *stage*."""
+        return timed_call(stage, is_async=is_async)
 
 
 def _identity(function: Any) -> tuple[str | None, str | None]:
@@ -306,6 +380,17 @@ def _function(attribute: Any) -> Any:
     if isinstance(attribute, property):
         return attribute.fget
     return attribute.__func__ if isinstance(attribute, (classmethod, staticmethod)) else attribute
+
+
+def innermost(function: Any) -> Any:
+    """Return the function of Python in an object around it, such as a cache, a dispatcher of NumPy or a proxy of wrapt."""
+    # Not by `__getattr__` of the object, which may do anything.
+    with contextlib.suppress(Exception):
+        for _ in range(MAX_LAYERS):
+            if isinstance(function, (FunctionType, type, ModuleType)):
+                break
+            function = object.__getattribute__(function, "__wrapped__")
+    return function
 
 
 def _callable(owner: Any, original: Any) -> Any:

@@ -59,7 +59,6 @@ def begin() -> Scope | None:
 
 def call(scope: Scope, name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Return `function(*args, **options)` and finish the request of *scope* under the fixed *name*."""
-    marks, token = scope
     error_type, result = "", None
     try:
         result = function(*args, **options)
@@ -68,11 +67,17 @@ def call(scope: Scope, name: str, function: Callable[..., Any], *args: Any, **op
         error_type = type(error).__qualname__
         raise
     finally:
-        ended = clock()
-        recorder.end(token)
-        # The creation of a lazy iterator and its end are no requests: the steps are.
-        if error_type != "StopIteration" and not hasattr(type(result), "__next__"):
-            recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
+        finish(scope, name, error_type, type(result))
+
+
+def finish(scope: Scope, name: str, error_type: str, result: type) -> None:
+    """Finish the request of *scope*, which has returned a *result* of this class or raised an exception of *error_type*."""
+    marks, token = scope
+    ended = clock()
+    recorder.end(token)
+    # The creation of a lazy iterator and its end are no requests: the steps are.
+    if error_type != "StopIteration" and not hasattr(result, "__next__"):
+        recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
 
 
 def _has_server() -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
@@ -187,7 +186,6 @@ class AioHttpServerInstrumentor(Instrumentor):
             "aiohttp.web_fileresponse": self._file_response,
             "aiohttp.web_runner": self._runner,
             "aiohttp.streams": self._streams,
-            "aiohttp.web": self._web,
         }
 
     def _protocol(self, module: ModuleType) -> None:
@@ -212,12 +210,6 @@ class AioHttpServerInstrumentor(Instrumentor):
 
     def _streams(self, module: ModuleType) -> None:
         self.replace(module.StreamReader, "_wait", _wait)
-
-    def _web(self, module: ModuleType) -> None:
-        # The module has our wrapper already if it was imported after the patch.
-        present = sys.modules["aiohttp.web_response"].json_response
-        if module.json_response is not present:
-            self.replace(module, "json_response", lambda _: present)
 
 
 # Exchange of the running task, because a response has no reference to its request before it is sent.

@@ -25,10 +25,7 @@ class JsonInstrumentor(CallsInstrumentor):
     library = "json"
     title = "JSON"
     stages = MappingProxyType({"serialize": "`loads`, `load`, `dumps` and `dump`"})
-    not_timed = (
-        "functions that a module took with `from json import loads` before `stagelens.instrument()`. With `stagelens run` there are none",
-        "`JSONEncoder` and `JSONDecoder` without these functions",
-    )
+    not_timed = ("`JSONEncoder` and `JSONDecoder` without these functions",)
     calls = MappingProxyType({"json": {"serialize": ("loads", "load", "dumps", "dump")}})
 
 
@@ -326,12 +323,8 @@ class PsycopgInstrumentor(DependencyInstrumentor):
     tested = MappingProxyType({"psycopg": "3.3.9"})
     calls = MappingProxyType(
         {
-            # Bound when the package was imported, before the patch of its class.
-            "psycopg": {"dependency": ("connect",)},
-            **{
-                f"psycopg.{module}": {"dependency": _methods(owner, names)}
-                for path, names in _PSYCOPG_CLASSES.items()
-                for module, owner in (path.split("."),)
-            },
+            f"psycopg.{module}": {"dependency": _methods(owner, names)}
+            for path, names in _PSYCOPG_CLASSES.items()
+            for module, owner in (path.split("."),)
         }
     )

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
-from .. import instrumentor
-from ..instrumentor import CallsInstrumentor, log_failure
-from ..records import Marks, clock, current, has_capacity
+from ..instrumentor import CallsInstrumentor, LongCall, Probed, log_failure, timed_call
+from ..records import Marks, clock, has_capacity
 
 FAILED: Final = "@failed"
 
@@ -22,51 +20,25 @@ class DependencyInstrumentor(CallsInstrumentor):
     facts = ("failed_calls",)
     service: ClassVar[str] = ""
 
-    def wrapper(self, stage: str, *, is_async: bool) -> Callable[[Any], Any]:
-        """Return the wrapper of a function, or of a coroutine function, that records its calls and their failures."""
+    def wrapper(self, stage: str, *, is_async: bool) -> Probed:
+        """Return what records the calls of a function, or of a coroutine function, and their failures."""
         service = self.service
 
-        def make(original: Any) -> Any:
-            def call(*args: Any, **options: Any) -> Any:
-                marks = current.get()
-                if marks is None:
-                    return original(*args, **options)
-                started = clock()
-                try:
-                    result = original(*args, **options)
-                except BaseException as error:
-                    _record_failure(marks, stage, started, service, error)
-                    raise
-                _record(marks, stage, started)
-                return result
+        def failed(call: LongCall | None, error: BaseException) -> None:
+            if call is not None:
+                _record_failure(call, service, error)
 
-            async def call_async(*args: Any, **options: Any) -> Any:
-                marks = current.get()
-                if marks is None:
-                    return await original(*args, **options)
-                started = clock()
-                try:
-                    result = await original(*args, **options)
-                except BaseException as error:
-                    _record_failure(marks, stage, started, service, error)
-                    raise
-                _record(marks, stage, started)
-                return result
-
-            return call_async if is_async else call
-
-        return make
+        calls = timed_call(stage, is_async=is_async)
+        calls.probe = calls.probe._replace(failed=failed)
+        return calls
 
 
-def _record(marks: Marks, stage: str, started: int) -> None:
-    ended = clock()
-    if ended - started >= instrumentor.MIN_CALL_NS and has_capacity(marks):
-        marks.extend((stage, started, ended))
-
-
-def _record_failure(marks: Marks, stage: str, started: int, service: str, error: BaseException) -> None:
+def _record_failure(call: LongCall, service: str, error: BaseException) -> None:
     try:
         ended = clock()
+        # Recorded here, and not once more at the end.
+        marks, call.marks = call.marks, []
+        stage, started = call.stage, call.started
         if has_capacity(marks):
             failure = (
                 ()

@@ -1,4 +1,4 @@
-"""Wrappers that the libraries of models share: the outermost call is one stage, and in a plain script one request."""
+"""Shared by the libraries of models: the outermost call is one stage, and in a plain script one request."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from weakref import WeakKeyDictionary
 
 from ...core.stages import LOAD_COMPILE, LOAD_READ
 from .. import scripts
-from ..instrumentor import log_failure, timed, timed_call
+from ..instrumentor import LongCall, Probed, log_failure, timed
 from ..loads import loads
+from ..probes import Probe
 from ..records import Marks, clock, current, has_capacity
 from .onnxruntime_session import model_name
 
@@ -24,13 +25,62 @@ def class_name(model: Any) -> str:
     return type(model).__name__
 
 
+class _Inside:
+    """A call inside of which model calls are neither requests nor stages."""
+
+    __slots__ = ("_token",)
+
+    def __init__(self) -> None:
+        self._token = inside.set(True)
+
+    def __del__(self) -> None:
+        inside.reset(self._token)
+
+
+class _Preparation(LongCall):
+    __slots__ = ("_inside",)
+
+    def __init__(self, marks: Marks) -> None:
+        super().__init__(marks, "preprocess")
+        self._inside = _Inside()
+
+
+def _prepare() -> object:
+    marks = None if inside.get() else current.get()
+    return None if marks is None else _Preparation(marks)
+
+
+# For a function whose model calls are neither requests nor stages; and for a method that prepares the input of a model, which
+# is `preprocess` except inside of a model call.
+without_calls: Final = Probed(Probe(_Inside))
+preparation: Final = Probed(Probe(_prepare))
+
+
+class _ModelCall(LongCall):
+    __slots__ = ("_inside", "_name", "_rows", "_scope", "outcome")
+
+    def __init__(self, marks: Marks, name: str, rows: int, scope: scripts.Scope | None) -> None:
+        super().__init__(marks, "forward")
+        self._name, self._rows, self._scope = name, rows, scope
+        # The name of the raised exception and the class of the result, neither of which is kept.
+        self.outcome: tuple[str, type] = "", object
+        self._inside = _Inside()
+
+    def __del__(self) -> None:
+        super().__del__()
+        if has_capacity(self.marks):
+            self.marks.extend(("@model", self._name, 0, *(("@batch", self._rows, 0) if self._rows else ())))
+        if self._scope is not None:
+            scripts.finish(self._scope, self._name, *self.outcome)
+
+
 def model_call(
     name_of: Callable[[Any], str] = class_name,
     rows: Callable[[Any], int] | None = None,
     *,
     is_request: bool = True,
-) -> Callable[[Any], Any]:
-    """Return a wrapper that records the outermost call of a method as `forward`, with the name and the batch size of the model.
+) -> Probed:
+    """Return what records the outermost call of a method as `forward`, with the name and the batch size of the model.
 
     Args:
         name_of: Returns the name of the model, for the object whose method is called.
@@ -38,50 +88,26 @@ def model_call(
         is_request: Whether the call is a request of a plain script: not if it is only the wait for a model.
     """
 
-    def make(original: Any) -> Any:
-        timed = timed_call("forward")(without_calls(original))
+    def enter(model: Any, data: Any) -> object:
+        if inside.get():
+            return None
+        marks, scope = current.get(), None
+        if marks is None:
+            scope = scripts.begin() if is_request and scripts.on else None
+            if scope is None:
+                return None
+            marks, _ = scope
+        return _ModelCall(marks, _name(name_of, model), _rows(rows or rows_of, data), scope)
 
-        def call(self: Any, *args: Any, **options: Any) -> Any:
-            if inside.get():
-                return original(self, *args, **options)
-            marks = current.get()
-            if marks is None:
-                scope = scripts.begin() if is_request and scripts.on else None
-                if scope is None:
-                    return original(self, *args, **options)
-                return scripts.call(scope, _name(name_of, self), call, self, *args, **options)
-            try:
-                return timed(self, *args, **options)
-            finally:
-                if has_capacity(marks):
-                    _describe(marks, _name(name_of, self), rows or rows_of, args, options)
+    def leave(call: _ModelCall | None, value: object) -> None:
+        if call is not None:
+            call.outcome = "", type(value)
 
-        return call
+    def failed(call: _ModelCall | None, error: BaseException) -> None:
+        if call is not None:
+            call.outcome = type(error).__qualname__, object
 
-    return make
-
-
-def preparation(original: Any) -> Any:
-    """Wrap a method that prepares the input of a model as `preprocess`, except inside of a model call."""
-    timed = timed_call("preprocess")(without_calls(original))
-
-    def call(*args: Any, **options: Any) -> Any:
-        return (original if inside.get() else timed)(*args, **options)
-
-    return call
-
-
-def without_calls(original: Any) -> Any:
-    """Wrap a function so that the model calls inside are neither requests nor stages."""
-
-    def call(*args: Any, **options: Any) -> Any:
-        token = inside.set(True)
-        try:
-            return original(*args, **options)
-        finally:
-            inside.reset(token)
-
-    return call
+    return Probed(Probe(enter, leave, failed, parameters=2))
 
 
 def subclasses(owner: type) -> Iterator[type]:
@@ -151,16 +177,12 @@ def _name(name_of: Callable[[Any], str], model: Any) -> str:
         return class_name(model)
 
 
-def _describe(
-    marks: Marks, name: str, rows: Callable[[Any], int], args: tuple[Any, ...], options: Mapping[str, Any]
-) -> None:
+def _rows(rows: Callable[[Any], int], data: Any) -> int:
     try:
-        marks.extend(("@model", name, 0))
-        count = rows(next(iter((*args, *options.values())), None))
-        if count:
-            marks.extend(("@batch", count, 0))
+        return rows(data)
     except Exception:
         log_failure("describing a model call")
+        return 0
 
 
 def rows_of(data: Any) -> int:

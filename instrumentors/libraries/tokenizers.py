@@ -7,15 +7,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import MappingProxyType
-from typing import Any
 
-from ..instrumentor import CallsInstrumentor
-from .torch.models import thread_state
+from .torch.functions import OutsideInstrumentor
 
 
-class TokenizersInstrumentor(CallsInstrumentor):
+class TokenizersInstrumentor(OutsideInstrumentor):
     """Instrumentor of `Tokenizer`, a class written in Rust whose methods can be replaced."""
 
     library = "tokenizers"
@@ -36,17 +33,3 @@ class TokenizersInstrumentor(CallsInstrumentor):
             }
         }
     )
-
-    def wrapper(self, stage: str, *, is_async: bool) -> Callable[[Any], Any]:
-        """Return the wrapper of a method, which does not record calls inside a module of torch or `generate`."""
-        timed = super().wrapper(stage, is_async=is_async)
-
-        def make(original: Any) -> Any:
-            outside = timed(original)
-
-            def call(*args: Any, **options: Any) -> Any:
-                return (original if thread_state.inside else outside)(*args, **options)
-
-            return call
-
-        return make

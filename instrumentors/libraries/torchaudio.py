@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .torch.functions import TensorCallsInstrumentor
+from .torch.functions import OutsideInstrumentor
 
 
-class TorchaudioInstrumentor(TensorCallsInstrumentor):
+class TorchaudioInstrumentor(OutsideInstrumentor):
     """Instrumentor of the functions of torchaudio."""
 
     library = "torchaudio"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .torch.functions import TensorCallsInstrumentor
+from .torch.functions import OutsideInstrumentor
 
 _CLASSES = ("Compose", "ToTensor", "PILToTensor", "ToPILImage", "RandomChoice", "RandomOrder")
 _FUNCTIONS = (
@@ -18,7 +18,7 @@ _FUNCTIONS = (
 )
 
 
-class TorchvisionInstrumentor(TensorCallsInstrumentor):
+class TorchvisionInstrumentor(OutsideInstrumentor):
     """Instrumentor of `torchvision.io` and of the transforms that are no modules."""
 
     library = "torchvision"

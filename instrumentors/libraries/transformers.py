@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextvars import Token
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -21,8 +21,9 @@ from typing import Any
 from ...core.names import BY_GENERATE
 from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from .. import scripts
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
 from ..loads import loads, shapes_of
+from ..probes import Probe
 from ..recorder import end
 from ..records import MAX_MARKS, OPEN, Marks, clock, current
 from .executors import as_job
@@ -41,44 +42,48 @@ CACHED = "models--"
 NAMELESS = ("model", "", ".", "..")
 
 
-def wrap_stage(stage: str) -> Callable[[Any], Any]:
-    """Return a wrapper that records every call of a plain function as one *stage*; stages inside the call are not recorded.
+class _Alone(TimedCall):
+    """A call that is one stage: those inside are not recorded."""
+
+    __slots__ = ("_hidden",)
+
+    def __init__(self, marks: Marks, stage: str) -> None:
+        super().__init__(marks, stage)
+        self._hidden = suppress()
+
+    def __del__(self) -> None:
+        end(self._hidden)
+        super().__del__()
+
+
+def _begin(stage: str) -> _Alone | None:
+    marks = None if thread_state.inside else current.get()
+    return None if marks is None else _Alone(marks, stage)
+
+
+def wrap_stage(stage: str) -> Probed:
+    """Return what records every call of a plain function as one *stage*; stages inside the call are not recorded.
 
     So loading a model is one `load` without the waits of its tensors for a thread, and a recursive tokenizer call counts
     once. Calls inside a module or inside `generate`, whose streamer decodes every token, are not recorded.
     """
-
-    def make(original: Any) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            marks = current.get()
-            if marks is None or thread_state.inside:
-                return original(*args, **options)
-            hidden = suppress()
-            started = clock()
-            try:
-                return original(*args, **options)
-            finally:
-                end(hidden)
-                if len(marks) < MAX_MARKS:
-                    marks.extend((stage, started, clock()))
-
-        return call
-
-    return make
+    return Probed(Probe(functools.partial(_begin, stage)))
 
 
-def wrap_load(original: Any) -> Any:
-    """Wrap a function that loads from a repository or folder as `load`; also recorded as a load outside of requests."""
-    inner = wrap_stage("load")(original)
+class _Load:
+    __slots__ = ("_begun", "_stage")
 
-    def call(*args: Any, **options: Any) -> Any:
-        loading = loads.begin(_requested_model(args), reading=True)
-        try:
-            return inner(*args, **options)
-        finally:
-            loads.end(loading, LOAD_READ.key)
+    def __init__(self, *args: Any) -> None:
+        self._begun = loads.begin(_requested_model(args), reading=True)
+        self._stage = _begin("load")
 
-    return call
+    def __del__(self) -> None:
+        self._stage = None
+        loads.end(self._begun, LOAD_READ.key)
+
+
+# For a function that loads from a repository or folder: `load`, also recorded as a load outside of requests.
+wrap_load = Probed(Probe(_Load, parameters=2))
 
 
 def _requested_model(args: Any) -> str:

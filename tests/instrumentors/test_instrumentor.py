@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import importlib
 import logging
 import sys
@@ -13,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import stagelens
 from stagelens.instrumentors import instrumentor, recorder
 from stagelens.instrumentors.instrumentor import Hook, Instrumentor, timed, timed_async
+from stagelens.instrumentors.probes import unprobed
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -24,6 +27,8 @@ class Base:
     def inherited(self): return "inherited"
 class Model(Base):
     def run(self, x): return x
+    def wrapped(self): return "wrapped"
+    async def wrapped_async(self): return "wrapped"
 async def fetch(x): return x
 """
 
@@ -42,6 +47,9 @@ class ToyInstrumentor(Instrumentor):
         self.replace(module.Model, "inherited", timed("forward"))
         self.replace(module.Model, "absent", timed("forward"))
         self.replace(module, "fetch", timed_async("dependency"))
+        # As a function that is not written in Python.
+        for name in ("wrapped", "wrapped_async"):
+            self.replace(module.Model, name, timed("serialize").__call__)
 
     def _extra(self, module: ModuleType) -> None:
         raise AttributeError(module.__name__)
@@ -66,7 +74,7 @@ def test_missing_or_inherited_methods_are_not_patched() -> None:
     """Another version of a library may have moved a method: the rest is patched."""
     library: Any = importlib.import_module("toy_library")
 
-    assert hasattr(library.Model.run, "__wrapped__")
+    assert hasattr(library.Model.wrapped, "__wrapped__")
     assert "inherited" not in vars(library.Model)
     assert not hasattr(library.Model, "absent")
 
@@ -86,17 +94,35 @@ def test_a_library_that_cannot_be_patched_still_loads(reported: set[str], caplog
 def test_a_later_patch_survives_uninstrumentation(toy: ToyInstrumentor) -> None:
     """To take ours out from under it would take theirs away; instrumenting again does not put a second one in."""
     library: Any = importlib.import_module("toy_library")
-    ours = library.Model.run
+    ours = library.Model.wrapped
 
-    def theirs(self: Any, x: Any) -> Any:
-        return ours(self, x)
+    def theirs(self: Any) -> Any:
+        return ours(self)
 
-    library.Model.run = theirs
+    library.Model.wrapped = theirs
     toy.uninstrument()
     toy.instrument()
 
-    assert library.Model.run is theirs
+    assert library.Model.wrapped is theirs
     assert not hasattr(ours.__wrapped__, "__wrapped__")
+
+
+def test_a_function_under_a_later_patch_keeps_one_probe(toy: ToyInstrumentor, finished: Finished) -> None:
+    """And has none after uninstrumentation, whatever is around it."""
+    library: Any = importlib.import_module("toy_library")
+    ours = library.Model.run
+    library.Model.run = functools.lru_cache(ours)
+    toy.uninstrument()
+    plain = ours.__code__
+    toy.instrument()
+    with stagelens.request("toy"):
+        library.Model().run(1)
+
+    assert finished.stages() == ["forward"]
+
+    toy.uninstrument()
+
+    assert ours.__code__ is plain
 
 
 def test_a_reloaded_library_is_patched_again(toy: ToyInstrumentor) -> None:
@@ -105,13 +131,17 @@ def test_a_reloaded_library_is_patched_again(toy: ToyInstrumentor) -> None:
     for _ in range(2):
         library = importlib.reload(library)
 
+    assert not hasattr(library.Model.wrapped.__wrapped__, "__wrapped__")
     for function in (library.Model.run, library.fetch):
-        assert not hasattr(function.__wrapped__, "__wrapped__")
+        original = unprobed(function.__code__)
+        assert original is not function.__code__
+        assert unprobed(original) is original
 
     toy.uninstrument()
 
-    assert not hasattr(library.Model.run, "__wrapped__")
-    assert not hasattr(library.fetch, "__wrapped__")
+    assert not hasattr(library.Model.wrapped, "__wrapped__")
+    for function in (library.Model.run, library.fetch):
+        assert unprobed(function.__code__) is function.__code__
 
 
 def test_a_property_is_patched_and_restored() -> None:
@@ -157,9 +187,10 @@ def test_timed_calls_are_stages_whether_they_return_or_raise(finished: Finished)
     marks, token = opened
     finished.append((marks, marks[1], 0, "", "", 0, "internal"))
     inside = library.Model().run(x=3), asyncio.run(library.fetch(x=4))
+    wrapped = library.Model().wrapped(), asyncio.run(library.Model().wrapped_async())
     with pytest.raises(TypeError):
-        library.Model().run()
+        library.Model().wrapped(1)
     recorder.end(token)
 
-    assert (outside, inside) == ((1, 2), (3, 4))
-    assert finished.stages() == ["forward", "dependency", "forward"]
+    assert (outside, inside, wrapped) == ((1, 2), (3, 4), ("wrapped", "wrapped"))
+    assert finished.stages() == ["forward", "dependency", *["serialize"] * 3]

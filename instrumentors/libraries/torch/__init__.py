@@ -32,8 +32,9 @@ from ....core.stages import (
     LoadPhase,
 )
 from ... import instrumentor, scripts
-from ...instrumentor import Hook, Instrumentor, log_failure
+from ...instrumentor import Hook, Instrumentor, Probed, log_failure
 from ...loads import loads, shapes_of
+from ...probes import Probe, unprobed
 from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_capacity
 from ...stalls import stalls
 from ..onnxruntime_session import path_name
@@ -126,8 +127,6 @@ def with_originals(original: Any) -> Any:
 DISPATCH = ("_compiled_call_impl", "_call_impl")
 # Up to this number of marks every forward records its model; later ones only a change, because of loops of thousands.
 RECORD_ALWAYS = MAX_MARKS // 4
-# Methods of `nn.Module` that may move it.
-MOVING = ("to", "cuda", "xpu", "cpu", "to_empty")
 
 
 class TorchInstrumentor(Instrumentor):
@@ -167,6 +166,8 @@ class TorchInstrumentor(Instrumentor):
             "torch": self._torch,
             "torch._dynamo.callback": self._dynamo,
             "torch._dynamo.eval_frame": skip_own_frames,
+            "torch._dynamo.convert_frame": self._dynamo_frames,
+            "torch._dynamo.variables.functions": self._dynamo_functions,
             "torch._dynamo.trace_rules": self._dynamo_rules,
             "torch._dynamo.variables.tensor": self._dynamo_tensor,
         }
@@ -183,12 +184,9 @@ class TorchInstrumentor(Instrumentor):
         self.replace(module.nn.Module, "__call__", lambda original: _call(original, is_traced, is_compiling))
         self.replace(module, "load", _loading(LOAD_READ))
         self.replace(module.jit, "load", _loading(LOAD_READ))
-        # Pickle looks them up by reference in the modules that define them.
-        self.replace(module.serialization, "load", lambda _: module.load)
-        self.replace(module.jit._serialization, "load", lambda _: module.jit.load)  # noqa: SLF001 - there is no public name for it
         self.replace(module.nn.Module, "load_state_dict", _loading(LOAD_COPY))
-        for name in MOVING:
-            self.replace(module.nn.Module, name, lambda original: _moving(original, is_traced))
+        # What `to`, `cuda`, `cpu` and the others call: they look at their caller.
+        self.replace(module.nn.Module, "_apply", lambda original: _moving(original, is_traced))
         methods.put(module.Tensor, copies.WRAPPERS, is_traced)
 
     def _dynamo(self, module: ModuleType) -> None:
@@ -200,6 +198,15 @@ class TorchInstrumentor(Instrumentor):
 
     def _dynamo_rules(self, module: ModuleType) -> None:
         self.replace(module, "get_tensor_method", with_originals)
+
+    # Dynamo sees functions without their probes, whose constants it does not know: those it compiles, and those they call.
+    def _dynamo_frames(self, module: ModuleType) -> None:
+        self.replace(
+            module, "_compile", lambda original: lambda code, *args, **more: original(unprobed(code), *args, **more)
+        )
+
+    def _dynamo_functions(self, module: ModuleType) -> None:
+        self.replace(module.UserFunctionVariable, "get_code", lambda original: lambda self: unprobed(original(self)))
 
     def _dynamo_tensor(self, module: ModuleType) -> None:
         methods.hide(module.all_tensor_attrs)
@@ -306,31 +313,28 @@ def _record_model_facts(marks: Marks, model: TorchModel) -> None:
         marks.extend(("@model", model.name, 0))
 
 
-def _loading(phase: LoadPhase) -> Callable[[Any], Any]:
-    """Return a wrapper for functions that load weights, which records them and their copies as one load."""
+class _Loading:
+    __slots__ = ("_begun", "_name", "_phase")
 
-    def make(original: Any) -> Any:
-        def call(*args: Any, **options: Any) -> Any:
-            if _busy.inside:
-                return original(*args, **options)
-            _busy.inside = True
-            loading = loads.begin(reading=phase is LOAD_READ)
-            try:
-                return original(*args, **options)
-            finally:
-                _busy.inside = False
-                loads.end(loading, phase.key, _loaded(args))
-                _mark_load(loading[0])
+    def __init__(self, phase: LoadPhase, source: Any) -> None:
+        self._phase, self._name = phase, _loaded(source)
+        _busy.inside = True
+        self._begun = loads.begin(reading=phase is LOAD_READ)
 
-        return call
-
-    return make
+    def __del__(self) -> None:
+        _busy.inside = False
+        loads.end(self._begun, self._phase.key, self._name)
+        _mark_load(self._begun[0])
 
 
-def _loaded(args: Any) -> str:
+def _loading(phase: LoadPhase) -> Probed:
+    """Return what records the calls of functions that load weights, with their copies, as one load."""
+    return Probed(Probe(lambda source: None if _busy.inside else _Loading(phase, source), parameters=1))
+
+
+def _loaded(source: Any) -> str:
     """Return the name of the loaded file, or of the module that receives the weights."""
-    first = args[0] if args else None
-    return path_name(first) or (type(first).__name__ if isinstance(first, devices.torch.nn.Module) else "")
+    return path_name(source) or (type(source).__name__ if isinstance(source, devices.torch.nn.Module) else "")
 
 
 def _mark_load(started: int) -> None:

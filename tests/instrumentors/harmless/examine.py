@@ -17,13 +17,15 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable, Collection, Generator, Iterator
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final, NamedTuple
 
+from callers import looks_at_caller
 from calls import refused
+from stand_ins import noticed
 
 from stagelens.instrumentors.bootstrap import LIBRARIES, instrument
-from stagelens.instrumentors.instrumentor import Instrumentor, Patch
+from stagelens.instrumentors.instrumentor import CODE, Instrumentor, Patch, innermost
 
 DESCRIPTION: Final = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__")
 KINDS: Final = (
@@ -47,7 +49,12 @@ class Place(NamedTuple):
     @property
     def attribute(self) -> Any:
         """Return the raw attribute, unbound."""
-        return vars(self.owner).get(self.name, ABSENT)
+        return self.owner.__code__ if self.name == CODE else vars(self.owner).get(self.name, ABSENT)
+
+    @property
+    def described(self) -> Any:
+        """Return what a program would describe: a function with another code is that function."""
+        return self.owner if self.name == CODE else self.attribute
 
     def __str__(self) -> str:
         return f"{getattr(self.owner, '__qualname__', self.owner.__name__)}.{self.name}"
@@ -55,18 +62,25 @@ class Place(NamedTuple):
 
 def introspection(place: Place) -> dict[str, Any]:
     """Return all that a program may ask about a function without calling it."""
-    attribute = place.attribute
+    attribute = place.described
     function = function_in(attribute)
     return {
         "type": type(attribute).__name__ if attribute is not function else "",
         "signature": str(value_or_error(inspect.signature, function)),
         "source": str(value_or_error(inspect.getsource, function)),
         # What has no public name is sent to no other process.
-        "pickled": place.name.startswith("_") or value_or_error(is_pickled, function) is True,
+        "pickled": is_private(place) or value_or_error(is_pickled, function) is True,
         **{kind.__name__: kind(function) for kind in KINDS},
+        # Such as `cache_clear` of a cached function.
+        "attributes": [name for name in dir(function) if not name.startswith("_")],
         # A function written in C has no annotations, and ours has empty ones.
         **{name: repr(described(function, name) or ABSENT) for name in DESCRIPTION},
     }
+
+
+def is_private(place: Place) -> bool:
+    """Return whether the name of the attribute is not public."""
+    return (place.owner.__name__ if place.name == CODE else place.name).startswith("_")
 
 
 def described(function: Any, name: str) -> Any:
@@ -111,13 +125,20 @@ def attributes(modules: list[ModuleType]) -> dict[Place, Any]:
             if isinstance(value, type):
                 owners |= {id(base): base for base in value.__mro__}
     # A module's own books, such as the registry of warnings it has given, are not its attributes.
-    return {
-        place: place.attribute
+    places = [
+        Place(owner, name)
         for owner in owners.values()
         for name in list(vars(owner))
         if not (name.startswith("__") and isinstance(owner, ModuleType))
-        for place in (Place(owner, name),)
-    }
+    ]
+    functions = {id(function): function for place in places for function in (function_of(place.attribute),)}
+    places += [Place(function, CODE) for function in functions.values() if isinstance(function, FunctionType)]
+    return {place: place.attribute for place in places}
+
+
+def function_of(attribute: Any) -> Any:
+    """Return the function of Python in an attribute, also in an object around it."""
+    return innermost(attribute.fget if isinstance(attribute, property) else function_in(attribute))
 
 
 def changed(before: dict[Place, Any]) -> list[Place]:
@@ -167,7 +188,9 @@ class Examination:
             self._instrumentor = library.load()()
         self._modules = loaded(self._instrumentor)
         self._before = attributes(self._modules)
+        self._makes: dict[Place, Callable[[Any], Any]] = {}
         with unheard(self.noise):
+            self._instrumentor.replace = self._replacing(self._instrumentor.replace)
             self._instrumentor.instrument()
         self._patched = changed(self._before)
         self.patched = patches(type(self._instrumentor))
@@ -178,6 +201,17 @@ class Examination:
         broken = {
             "escapes the examination": sorted(set(map(str, self._patched)) ^ set(self.patched)),
             "refuses a call": [f"{place} {what}" for place in self._patched for what in self._refused(place)],
+            "replaces a class": [str(place) for place in self._patched if isinstance(self._before[place], type)],
+            "is between a function and its caller": [
+                f"{place}: {what}"
+                for place in self._wrapped()
+                for what in looks_at_caller(function_in(self._before[place]), place.owner)
+            ],
+            "is noticed": [
+                f"{place} {what}"
+                for place in self._wrapped()
+                for what in noticed(function_in(self._before[place]), self._makes[place])
+            ],
             "cannot be overridden": [str(place) for place in self._patched if not overridden(place)],
             "patched twice": self._twice(),
             "not restored": self._restored(),
@@ -194,8 +228,25 @@ class Examination:
         broken["not restored again"] = self._restored()
         return {what: where for what, where in broken.items() if where}
 
+    def _replacing(self, replace: Callable[..., None]) -> Callable[..., None]:
+        """Return *replace*, which also notes what makes the wrapper of each place."""
+
+        def noting(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+            self._makes[Place(owner, name)] = make
+            replace(owner, name, make)
+
+        return noting
+
+    def _wrapped(self) -> Iterator[Place]:
+        """Yield the places of functions that have a wrapper."""
+        for place in self._patched:
+            if place.name != CODE and place in self._makes and not isinstance(self._before[place], (type, property)):
+                yield place
+
     def _refused(self, place: Place) -> Iterator[str]:
-        return refused(function_in(self._before[place]), function_in(place.attribute))
+        return (
+            iter(()) if place.name == CODE else refused(function_in(self._before[place]), function_in(place.attribute))
+        )
 
     def _twice(self) -> list[str]:
         once = attributes(self._modules)

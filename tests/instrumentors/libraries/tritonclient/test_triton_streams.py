@@ -376,7 +376,7 @@ def test_a_stream_in_a_request_at_its_record_limit_is_read(client: Any, in_a_req
     marks: Any = records.current.get()
     callback = RecordingCallback()
     client.start_stream(callback)
-    marks.extend(("forward", 0, 0) * (records.MAX_MARKS // 3))
+    marks.extend((*("forward", 0, 0) * (records.MAX_MARKS // 3), records.FULL, 0, 0))
     before = len(in_a_request.marks())
     client.async_stream_infer("stream", inputs(grpc, 3), enable_empty_final_response=True)
     callback.take(4)

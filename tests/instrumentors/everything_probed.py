@@ -1,0 +1,100 @@
+"""Runs tests of Python itself with a probe in every function that they test, and prints as JSON what the probes were told."""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import configparser
+import contextlib
+import fractions
+import functools
+import gc
+import json
+import json.decoder
+import json.encoder
+import string
+import sys
+import textwrap
+import types
+import typing
+import unittest
+from collections.abc import Iterator
+from typing import Any
+
+from stagelens.instrumentors.probes import Probe, can_be_probed, probed
+
+MODULES = (
+    *(
+        argparse,
+        configparser,
+        contextlib,
+        fractions,
+        functools,
+        json,
+        json.decoder,
+        json.encoder,
+        string,
+        textwrap,
+        typing,
+    ),
+)
+TESTS = tuple(
+    f"test.test_{name}"
+    for name in [
+        "argparse",
+        "configparser",
+        "contextlib",
+        "contextlib_async",
+        "fractions",
+        "functools",
+        "json",
+        "string",
+        "textwrap",
+        "typing",
+    ]
+)
+told: collections.Counter[str] = collections.Counter()
+
+
+class Token:
+    """Counts its own end."""
+
+    def __init__(self, *_: Any) -> None:
+        told["entered"] += 1
+
+    def __del__(self) -> None:
+        told["ended"] += 1
+
+
+def leave(_: Token, __: Any) -> None:
+    """Count a return."""
+    told["left"] += 1
+
+
+def failed(_: Token, __: BaseException) -> None:
+    """Count an exception."""
+    told["failed"] += 1
+
+
+def functions() -> Iterator[types.FunctionType]:
+    """Yield the functions and methods of `MODULES`."""
+    for module in MODULES:
+        for owner in (module, *(each for each in vars(module).values() if isinstance(each, type))):
+            for value in vars(owner).values():
+                function = getattr(value, "fget", None) or getattr(value, "__func__", value)
+                if can_be_probed(function, Probe(Token)) and function.__module__ == module.__name__:
+                    yield function
+
+
+if __name__ == "__main__":
+    found = {id(function): function for function in functions()}
+    for function in found.values():
+        parameters = min(function.__code__.co_argcount, 3)
+        function.__code__ = probed(function.__code__, Probe(Token, leave, failed, parameters))
+    suite = unittest.defaultTestLoader.loadTestsFromNames(TESTS)
+    with contextlib.redirect_stdout(sys.stderr):
+        result = unittest.TextTestRunner().run(suite)
+    gc.collect()
+    counted = {"functions": len(found), **told}
+    print(json.dumps(counted))
+    sys.exit(not result.wasSuccessful())

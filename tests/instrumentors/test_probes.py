@@ -1,0 +1,229 @@
+"""Probes: a function with one is the same function, and what it does at its entry and end is told."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import json
+import subprocess
+import sys
+import traceback
+import types
+import warnings
+import weakref
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stagelens.instrumentors.probes import Probe, probed
+
+PROGRAM = Path(__file__).parent / "everything_probed.py"
+
+
+class Log:
+    """Notes what a probe is told."""
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def probe(self, parameters: int = 0) -> Probe:
+        """Return a probe that notes all it can see."""
+        return Probe(self._enter, self._leave, self._failed, parameters)
+
+    def _enter(self, *args: Any) -> Token:
+        self.told.append(("enter", *args))
+        return Token(self.told)
+
+    def _leave(self, token: Token, value: Any) -> None:
+        self.told.append(("leave", token.told is self.told, value))
+
+    def _failed(self, token: Token, error: BaseException) -> None:
+        self.told.append(("failed", token.told is self.told, type(error)))
+
+
+class Token:
+    """Notes its own end."""
+
+    def __init__(self, told: list[Any]) -> None:
+        self.told = told
+
+    def __del__(self) -> None:
+        self.told.append("end")
+
+
+@pytest.fixture
+def log() -> Log:
+    """What the probes of a test are told."""
+    return Log()
+
+
+def with_probe(function: Any, probe: Probe) -> Any:
+    """Return *function* after its code got *probe*."""
+    function.__code__ = probed(function.__code__, probe)
+    return function
+
+
+def test_what_a_function_takes_returns_and_raises_is_told(log: Log) -> None:
+    """A parameter that an inner function uses, too, and one with a default."""
+
+    def half(value: float, by: int = 2) -> float:
+        while True:
+            inner = [value / by for _ in range(1)]
+            if inner:
+                return inner[0]
+
+    with_probe(half, log.probe(parameters=2))
+
+    assert half(3.0) == 1.5
+    with pytest.raises(ZeroDivisionError):
+        half(1.0, 0)
+    with pytest.raises(TypeError):
+        half()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+    assert log.told == [
+        *(("enter", 3.0, 2), ("leave", True, 1.5), "end"),
+        *(("enter", 1.0, 0), ("failed", True, ZeroDivisionError), "end"),
+    ]
+
+
+def test_a_coroutine_is_told_from_its_first_step_to_its_end(log: Log) -> None:
+    """Returned, failed, cancelled, closed before it started, and closed while it waits."""
+
+    async def work(how: str) -> str:
+        async with asyncio.Lock():
+            await asyncio.sleep(3600 if how == "waits" else 0)
+            if how == "fails":
+                raise ValueError
+            return how
+
+    with_probe(work, log.probe())
+
+    async def main() -> None:
+        assert await work("returns") == "returns"
+        with pytest.raises(ValueError):  # noqa: PT011 - it has no message
+            await work("fails")
+        task = asyncio.create_task(work("waits"))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+
+    assert log.told == [
+        *(("enter",), ("leave", True, "returns"), "end"),
+        *(("enter",), ("failed", True, ValueError), "end"),
+        *(("enter",), ("failed", True, asyncio.CancelledError), "end"),
+    ]
+    log.told.clear()
+    work("never").close()
+    assert log.told == []
+
+    async def waits() -> None:
+        await asyncio.sleep(0)
+
+    with_probe(waits, log.probe())
+    waiting = waits()
+    waiting.send(None)
+    waiting.close()
+    assert (log.told[0], log.told[-1]) == (("enter",), "end")
+
+
+def test_the_caller_sees_the_same_function_and_no_frame_of_ours() -> None:
+    """Caller, warnings, tracebacks, signature and source."""
+
+    def asks(how: str) -> Any:
+        if how == "warn":
+            warnings.warn("look here", stacklevel=2)
+        return inspect.stack()[1].function if how == "caller" else 1 / int(how == "")
+
+    here = "test_the_caller_sees_the_same_function_and_no_frame_of_ours"
+    before = inspect.signature(asks), inspect.getsource(asks), asks.__name__, asks.__qualname__, vars(asks).copy()
+    same = with_probe(asks, Log().probe(parameters=1))
+
+    assert same is asks
+    assert before == (inspect.signature(asks), inspect.getsource(asks), asks.__name__, asks.__qualname__, vars(asks))
+    assert asks("caller") == here
+    with pytest.raises(ZeroDivisionError) as raised:
+        asks("fail")
+    lines = traceback.extract_tb(raised.value.__traceback__)
+    assert [line.name for line in lines] == [here, "asks"]
+    assert lines[-1].line == 'return inspect.stack()[1].function if how == "caller" else 1 / int(how == "")'
+    with pytest.warns(UserWarning, match="look here") as warned, pytest.raises(ZeroDivisionError):
+        asks("warn")
+    source, first = inspect.getsourcelines(test_the_caller_sees_the_same_function_and_no_frame_of_ours)
+    assert warned[0].filename == __file__
+    assert source[warned[0].lineno - first].strip() == 'asks("warn")'
+
+
+def test_a_debugger_stops_at_the_same_lines() -> None:
+    """No line is added to those that are run."""
+
+    def counts(most: int) -> int:
+        found = 0
+        while found < most:
+            found += 1
+        return found
+
+    def steps() -> list[tuple[str, int]]:
+        seen: list[tuple[str, int]] = []
+
+        def trace(frame: types.FrameType, event: str, _: Any) -> Any:
+            if frame.f_code.co_name == "counts":
+                seen.append((event, frame.f_lineno))
+            return trace
+
+        outer = sys.gettrace()
+        sys.settrace(trace)
+        counts(3)
+        sys.settrace(outer)
+        return seen
+
+    before = steps()
+    with_probe(counts, Probe(lambda: None))
+
+    assert steps() == before
+
+
+class Big:
+    """An argument whose end can be watched."""
+
+
+def test_arguments_and_exceptions_end_when_they_do_without_a_probe() -> None:
+    """An argument that the function deletes is gone at once, and a failure leaves no cycle."""
+
+    def deletes(value: Any) -> bool:
+        end = weakref.ref(value)
+        del value
+        return end() is None
+
+    def fails(value: Any) -> None:
+        raise ValueError(weakref.ref(value))
+
+    for function in (deletes, fails):
+        with_probe(function, Probe(lambda: None, lambda *_: None, lambda *_: None))
+    gc.collect()
+    gc.disable()
+    try:
+        deleted = deletes(Big())
+        watched: list[Any] = []
+        try:
+            fails(Big())
+        except ValueError as error:
+            watched += error.args
+        assert (deleted, watched[0]()) == (True, None)
+    finally:
+        gc.enable()
+
+
+def test_the_tests_of_python_pass_with_a_probe_in_every_function() -> None:
+    """Half a million calls, each with one end, in code of all shapes."""
+    pytest.importorskip("test.test_json", reason="this Python came without its tests")
+    completed = subprocess.run([sys.executable, PROGRAM], capture_output=True, text=True, check=False)
+
+    assert completed.returncode == 0, completed.stderr[-3000:]
+    counted = json.loads(completed.stdout)
+    assert counted["entered"] == counted["ended"] == counted["left"] + counted["failed"]
+    assert counted["entered"] > 500_000
+    assert counted["functions"] > 500
