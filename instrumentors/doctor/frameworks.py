@@ -195,7 +195,7 @@ WAYS = (
 # A program that calls one of these functions already handles batches (docs/batches.md).
 _HANDLED_BY = frozenset({"stagelens.batch", "stagelens.request", "stagelens.ticket"})
 _OWN_APPLICATION = "serve.ingress"
-_QUEUES = frozenset({"Queue", "SimpleQueue", "LifoQueue", "PriorityQueue"})
+_QUEUES = frozenset({"Queue", "LifoQueue", "PriorityQueue"})
 
 
 def check_batching(inspection: Inspection) -> Iterator[DoctorFinding]:
@@ -217,14 +217,14 @@ def check_batching(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def check_lists_of_jobs(inspection: Inspection) -> Iterator[DoctorFinding]:
-    """Check for a future that the program creates for jobs in a list, because jobs are followed through queues only."""
+    """Check for a future that the program creates for jobs in a list, because jobs are followed only through queues that can be instrumented."""
     places = _first_positions(inspection)
     types = {name.rpartition(".")[2] for name in places}
     place = next((position for name, position in places.items() if name.endswith(".create_future")), "")
     if place and types.isdisjoint(_QUEUES) and _HANDLED_BY.isdisjoint(places):
         yield DoctorFinding(
-            f"{place} creates a future, but there is no queue: if a batcher takes jobs from a list, its stages belong to no request "
-            "(a guess).",
+            f"{place} creates a future, but there is no queue that Stagelens follows: if a batcher takes jobs from a list or a "
+            "SimpleQueue, its stages belong to no request (a guess).",
             "jobs.append((x, future, stagelens.ticket()))    # and in the batcher: with stagelens.batch(tickets):",
             hurts=False,
         )

@@ -50,14 +50,11 @@ MAX_KINDS: Final = 1024
 # Coroutines of asyncio that wait and do no work.
 _WAITS: Final = frozenset({"get", "wait", "sleep", "acquire", "join"})
 
-# Modules whose pools follow the work of their jobs by themselves (`executors.py`), or cannot.
-_POOLS: Final = frozenset({"concurrent.futures.thread", "multiprocessing.pool"})
-
 _logger = logging.getLogger("stagelens")
 
 
 class QueueInstrumentor(Instrumentor):
-    """Instrumentor of `asyncio.Queue`, `queue.Queue`, `queue.SimpleQueue` and janus."""
+    """Instrumentor of `asyncio.Queue`, `queue.Queue` and janus."""
 
     library = "queue"
     title = "Queues and your own batchers"
@@ -70,7 +67,7 @@ class QueueInstrumentor(Instrumentor):
     not_timed = (
         "jobs without a future, a `threading.Event` or a queue for the result. Use `stagelens.ticket` and `stagelens.batch` for them.",
         "jobs whose future or event is shared by several requests",
-        "jobs in lists, `collections.deque` and `multiprocessing` queues. Use `stagelens.ticket` in the same way.",
+        "jobs in lists, `collections.deque`, `multiprocessing` queues and `queue.SimpleQueue`, whose type cannot be instrumented. Use `stagelens.ticket` in the same way.",
         "requests that use `stagelens.ticket` themselves: only their tickets count",
     )
 
@@ -95,8 +92,6 @@ class QueueInstrumentor(Instrumentor):
     def _queue(self, module: ModuleType) -> None:
         self.replace(module.Queue, "put", _put)
         self.replace(module.Queue, "get", _get)
-        # The type is not mutable.
-        self.replace(module, "SimpleQueue", _followed)
 
     def _janus(self, module: ModuleType) -> None:
         self.replace(module.Queue, "_put_internal", _put_nowait)
@@ -625,28 +620,6 @@ def _after(forming: QueueRun | None, awaited: Job | None, started: int) -> None:
         forming.waits = False
         if len(forming.marks) < MAX_MARKS:
             forming.marks.extend(("queue", started, clock()))
-
-
-def _followed(original: Any) -> Any:
-    """Return a subclass of `queue.SimpleQueue` that follows jobs."""
-
-    class SimpleQueue(original):
-        # Without an annotation, for the same signature.
-        def __new__(cls):
-            owner = sys._getframe(1).f_globals.get("__name__")  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
-            return original() if owner in _POOLS else super().__new__(cls)
-
-        put = _put(original.put)
-        get = _get(original.get)
-
-        def put_nowait(self, item: Any) -> None:
-            self.put(item)
-
-        def get_nowait(self) -> Any:
-            return self.get(block=False)
-
-    SimpleQueue.__qualname__, SimpleQueue.__module__, SimpleQueue.__doc__ = "SimpleQueue", "queue", original.__doc__
-    return SimpleQueue
 
 
 def _get_later(original: Any) -> Any:

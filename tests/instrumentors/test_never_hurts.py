@@ -63,8 +63,6 @@ ALLOWED = MappingProxyType(
                 if sys.version_info < (3, 12)
                 else ()
             ),
-            # `pickle` finds the subclass in `queue`, but not in `_queue`.
-            "queue.SimpleQueue __module__",
         },
         # Python turns the function of the subclass into a class method.
         "cannot be overridden": {"_MetadataRequester.__init_subclass__"},

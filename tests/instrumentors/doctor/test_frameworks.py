@@ -102,9 +102,10 @@ def test_an_unused_or_fixed_framework_has_no_finding(inspection: Inspection) -> 
 LIST = "import asyncio\nfuture = asyncio.get_running_loop().create_future()\njobs.append((x, future))"
 
 
-def test_a_batcher_with_a_list_is_reported() -> None:
+@pytest.mark.parametrize("more", ["", "jobs = queue.SimpleQueue()"])
+def test_a_batcher_with_a_list_is_reported(more: str) -> None:
     """Nobody knows when it starts to work for which request."""
-    (found,) = frameworks.check_lists_of_jobs(inspection_of("python", "serve.py", code=LIST))
+    (found,) = frameworks.check_lists_of_jobs(inspection_of("python", "serve.py", code=f"{LIST}\n{more}"))
 
     assert found.text.startswith("serve.py:2 creates a future")
     assert "stagelens.ticket()" in found.fix

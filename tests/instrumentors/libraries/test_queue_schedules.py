@@ -267,19 +267,11 @@ async def handle_in_tasks(jobs: queue.Queue[Any], count: int) -> None:
 
 
 @SHARED
-@given(
-    styles=st.lists(STYLES, min_size=1, max_size=3),
-    count=st.integers(1, 6),
-    in_tasks=st.booleans(),
-    queue_type=st.sampled_from(["Queue", "SimpleQueue"]),
-)
-def test_threads(styles: list[Style], count: int, queue_type: str, *, in_tasks: bool) -> None:
+@given(styles=st.lists(STYLES, min_size=1, max_size=3), count=st.integers(1, 6), in_tasks=st.booleans())
+def test_threads(styles: list[Style], count: int, *, in_tasks: bool) -> None:
     """Threads that share a queue, for requests in threads or in an event loop."""
-    if queue_type == "SimpleQueue" and len(styles) > 1:
-        # In CPython 3.11 its `get` with a timeout may block for ever if another thread takes the item at the last moment.
-        styles = [style._replace(forms=False) for style in styles]
     reference = Reference()
-    jobs = getattr(queue, queue_type)()
+    jobs: queue.Queue[Any] = queue.Queue()
     with asyncio.Runner() as runner:
         loop = runner.get_loop()
 
