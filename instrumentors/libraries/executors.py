@@ -17,6 +17,7 @@ from functools import partial
 from threading import Thread
 from types import MappingProxyType, ModuleType
 from typing import Any
+from weakref import ref
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..recorder import end_work, start_work
@@ -77,6 +78,7 @@ class ExecutorInstrumentor(Instrumentor):
         # The method is inherited if gevent has replaced the original class.
         for owner in module.Thread.__mro__:
             self.replace(owner, "start", _start)
+            self.replace(owner, "_set_ident", _set_ident)
         # `Timer` has its own `start` if another library has wrapped it.
         self.replace(module.Timer, "start", _start)
 
@@ -93,54 +95,51 @@ class ExecutorInstrumentor(Instrumentor):
             self.replace(module.Pool, name, _pooled(module.ThreadPool))
 
 
+# Requests that start a thread, by the id of the thread, until it runs. Nothing is put on the thread, which the user may inspect.
+_starting: dict[int, Marks] = {}
+# Whether a thread runs in a context of its own.
+OWN_CONTEXT = sys.version_info >= (3, 14)
+
+
 def _start(original: Any) -> Any:
     def start(self: Any) -> None:
         marks = current.get() or untimed.get()
-        if marks is None or marks[0] != OPEN:
-            original(self)
-            return
-        attributes = before = None
         try:
-            if not serves_all(self):
-                attributes = vars(self)
-                before = attributes.get("run")
-                # Set on the instance, to wrap the `run` of any subclass.
-                attributes["run"] = _carried_run(self.run, attributes, before, marks)
+            # A context that the user has passed is that of the thread.
+            given = OWN_CONTEXT and getattr(self, "_context", None) is not None
+            if marks is not None and marks[0] == OPEN and not given and not serves_all(self):
+                _starting[id(self)] = marks
                 note_child(marks, self)
         except Exception:
             log_failure("passing a request to a thread")
         try:
             original(self)
-        except BaseException:
-            if attributes is not None:
-                _restore_run(attributes, before)
-            raise
+        finally:
+            # It waits until the thread runs; else the thread could not be started.
+            _starting.pop(id(self), None)
 
     return start
 
 
-def _carried_run(run: Callable[[], None], attributes: dict[str, Any], before: Any, marks: Marks) -> Callable[[], None]:
-    carried = _carried(run, marks)
+def _set_ident(original: Any) -> Any:
+    # Called in the new thread, before `run`, so that no frame of ours is below the code of the user.
+    def set_ident(self: Any) -> None:
+        original(self)
+        marks = _starting.pop(id(self), None)
+        try:
+            if marks is not None and marks[0] == OPEN:
+                context = getattr(self, "_context", None) if OWN_CONTEXT else None
+                current.set(marks) if context is None else context.run(current.set, marks)
+        except Exception:
+            log_failure("passing a request to a thread")
 
-    def once() -> None:
-        # Removed first, because the thread and its `run` would form a reference cycle.
-        _restore_run(attributes, before)
-        carried()
-
-    return once
-
-
-def _restore_run(attributes: dict[str, Any], before: Any) -> None:
-    if before is None:
-        attributes.pop("run", None)
-    else:
-        attributes["run"] = before
+    return set_ident
 
 
 def note_child(marks: Marks, child: Any) -> None:
     """Add a thread, task or job to the work of the run (`queues.py`) that started it, if *marks* are those of a run."""
     if marks[3:4] == [SHARED] and marks[4]:
-        marks[4].children.append(child)
+        marks[4].add_child(child)
 
 
 def serves_all(thread: Thread) -> bool:
@@ -152,7 +151,7 @@ def serves_all(thread: Thread) -> bool:
 def _add_done_callback(original: Any) -> Any:
     def add_done_callback(self: Any, fn: Any) -> Any:
         marks = current.get() or untimed.get()
-        return original(self, fn if marks is None or marks[0] != OPEN else _carried(fn, marks))
+        return original(self, fn if marks is None or marks[0] != OPEN else _Callback(fn, marks))
 
     return add_done_callback
 
@@ -167,15 +166,18 @@ def _submit(original: Any) -> Any:
         if not marks[2]:
             _record_length(self, marks)
         waiting: list[Any] = [marks, clock()]
-        job = _job(fn, waiting)
+        job = _Job(fn, waiting)
         # The pool may start a thread for the job, which must not belong to the request.
         token = current.set(None)
         try:
             future = original(self, job, *args, **options)
         finally:
             current.reset(token)
+            del token
         try:
-            future._stagelens = waiting  # noqa: SLF001 - cheaper than a callback
+            wait = _Wait(future, _forget)
+            wait.key, wait.waiting = id(future), waiting
+            _waits[wait.key] = wait
             note_child(marks, future)
         except Exception:
             log_failure("watching a job")
@@ -223,9 +225,9 @@ def _cancel(original: Any) -> Any:
     def cancel(self: Any) -> Any:
         cancelled = original(self)
         # The wait of the cancelled job still counts.
-        waiting = vars(self).pop("_stagelens", None) if cancelled else None
-        if waiting:
-            _record_queue(*waiting)
+        wait = _waits.pop(id(self), None) if cancelled else None
+        if wait is not None and wait.waiting:
+            _record_queue(*wait.waiting)
         return cancelled
 
     return cancel
@@ -244,58 +246,78 @@ def _pooled(thread_pool: type) -> Callable[[Any], Any]:
 def as_job(function: Any) -> Any:
     """Return *function* wrapped for a shared thread, so that it runs in the current request, if any."""
     marks = current.get() or untimed.get()
-    return function if marks is None or marks[0] != OPEN else _job(function, [marks, clock()])
+    return function if marks is None or marks[0] != OPEN else _Job(function, [marks, clock()])
 
 
-def _carried(function: Any, marks: Marks | None) -> Any:
-    """Return *function* wrapped to run in the request of *marks* on its first call, if the request is still running."""
+class _Wait(ref[Any]):
+    """Weak reference to the future of a job, with marks and start of its wait for a thread."""
 
-    def call(*args: Any, **options: Any) -> Any:
-        nonlocal marks
+    __slots__ = ("key", "waiting")
+    key: int
+    waiting: list[Any]
+
+
+def _forget(wait: _Wait) -> None:
+    _waits.pop(wait.key, None)
+
+
+# By the ids of the futures. Nothing is put on a future, which the user may inspect or pickle.
+_waits: dict[int, _Wait] = {}
+
+
+class _Callback:
+    """A callback that runs in the request of *marks* on its first call, if the request is still running."""
+
+    __slots__ = ("_function", "_marks")
+
+    def __init__(self, function: Any, marks: Marks) -> None:
+        self._function, self._marks = function, marks
+
+    def __call__(self, future: Any) -> Any:
         # A retained future retains its callbacks, which must not retain the request.
-        request, marks = marks, None
-        if request is None or request[0] != OPEN:
-            return function(*args, **options)
-        token = current.set(request)
+        function, marks, self._marks = self._function, self._marks, None
+        token = current.set(marks) if marks is not None and marks[0] == OPEN else None
+        try:
+            return function(future)
+        finally:
+            if token is not None:
+                current.reset(token)
+            # An exception refers to this frame, and a token to the context of the thread.
+            del self, function, future, marks, token
+
+
+class _Job:
+    """A job for a thread of a pool, which runs in its request, if the request is still running."""
+
+    __slots__ = ("_function", "_jobs", "_marks", "_submitted", "_waiting")
+
+    def __init__(self, function: Any, waiting: list[Any]) -> None:
+        # Cleared when the job starts, so that a retained future does not retain the request.
+        self._function, self._waiting = function, waiting
+        self._marks, self._submitted = waiting
+        # End of the request's last job, then a 0 for each running job. Stored in the first triple, which has a fixed position and
+        # is freed with the request. `append` and `pop` are atomic.
+        self._jobs: list[int] = self._marks[2] or [0]
+        self._marks[2] = self._jobs
+
+    def __call__(self, /, *args: Any, **options: Any) -> Any:
+        function, jobs, marks = self._function, self._jobs, self._marks
+        self._waiting.clear()
+        token = before = None
+        if marks[0] == OPEN:
+            _record_queue(marks, self._submitted)
+            jobs.append(0)
+            before = start_work(marks)
+            token = current.set(marks)
         try:
             return function(*args, **options)
         finally:
-            current.reset(token)
-
-    return call
-
-
-def _job(function: Any, waiting: list[Any]) -> Any:
-    """Return *function* wrapped for a thread of a pool: it runs in the request, if the request is still running.
-
-    Args:
-        function: The job.
-        waiting: Marks of the request, and start of the wait. Cleared when the job starts, so that a retained future
-                does not retain the request.
-    """
-    marks, submitted = waiting
-    # End of the request's last job, then a 0 for each running job. Stored in the first triple, which has a fixed position and
-    # is freed with the request. `append` and `pop` are atomic.
-    jobs: list[int] = marks[2] or [0]
-    marks[2] = jobs
-
-    def call(*args: Any, **options: Any) -> Any:
-        waiting.clear()
-        if marks[0] != OPEN:
-            return function(*args, **options)
-        _record_queue(marks, submitted)
-        jobs.append(0)
-        before = start_work(marks)
-        token = current.set(marks)
-        try:
-            return function(*args, **options)
-        finally:
-            current.reset(token)
-            end_work(before)
-            jobs[0] = clock()
-            jobs.pop()
-
-    return call
+            if token is not None:
+                current.reset(token)
+                end_work(before)
+                jobs[0] = clock()
+                jobs.pop()
+            del self, function, args, options, marks, before, token
 
 
 def _record_queue(marks: Marks, submitted: int) -> None:

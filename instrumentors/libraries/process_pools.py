@@ -9,8 +9,10 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any, Final, NamedTuple
+from weakref import ref
 
 from .. import trace_context
 from ..instrumentor import Hook, Instrumentor, log_failure
@@ -72,15 +74,18 @@ def _submit(original: Any) -> Any:
         # The ticket stays in this process with the arguments, where `_receive` finds it; the worker gets a copy without requests.
         future = original(self, work, drawn, trace_context.traceparent(marks), *job_and_args, **options)
         _under_way.add(drawn)
-        future.add_done_callback(lambda over: _is_over(drawn, clock() if over.cancelled() else 0))
+        # A future may retain its callbacks.
+        future.add_done_callback(partial(_is_over, ref(drawn)))
         return future
 
     return submit
 
 
-def _is_over(drawn: Ticket, cancelled: int) -> None:
-    drawn.drop(cancelled)
-    _under_way.discard(drawn)
+def _is_over(drawn: ref[Ticket], future: Any) -> None:
+    known = drawn()
+    if known is not None:
+        known.drop(clock() if future.cancelled() else 0)
+        _under_way.discard(known)
 
 
 def _same_python(pool: Any) -> bool:

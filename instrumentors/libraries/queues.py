@@ -23,6 +23,7 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from contextvars import Context
+from functools import partial
 from pathlib import Path
 from threading import get_ident
 from types import MappingProxyType, ModuleType
@@ -131,8 +132,8 @@ class QueueRun(BatchRun):
         # Emptied at the end, because each job refers to the run.
         self.jobs: list[Job] = []
         self.size = 0
-        # Tasks, jobs of executors and threads that the worker started.
-        self.children: list[Any] = []
+        # Tasks, jobs of executors and threads that the worker started, by their ids.
+        self.children: dict[int, ref[Any]] = {}
         # Whether a result was set: the forming of the batch is over.
         self.completed = False
         # Whether the worker also took jobs of no request: the size of the batch is uncertain.
@@ -157,7 +158,7 @@ class QueueRun(BatchRun):
         if self.ended:
             return False
         waiting = [job for job in self.jobs if job.waits_for(self)]
-        busy = any(map(_is_running, self.children))
+        busy = any(map(_is_running, self.alive()))
         if waiting and not self.completed and not busy:
             return True
         if not busy:
@@ -165,6 +166,14 @@ class QueueRun(BatchRun):
                 job.leave(self, now)
             self.close(now)
         return False
+
+    def add_child(self, child: Any) -> None:
+        """Add a task, a job of an executor or a thread of the worker, which keeps itself alive while it runs."""
+        self.children[id(child)] = ref(child)
+
+    def alive(self) -> list[Any]:
+        """Return the children that somebody holds."""
+        return [child for known in [*self.children.values()] if (child := known()) is not None]
 
     def is_idle(self) -> bool:
         """Return whether the worker has jobs and has not started to work on them: a `sleep` lets the batch grow."""
@@ -235,7 +244,7 @@ class Job(Ticket):
         return [
             run.marks
             for run, _, ended in self.parts
-            if not ended and not run.ended and not any(hasattr(child, "get_coro") for child in run.children)
+            if not ended and not run.ended and not any(hasattr(child, "get_coro") for child in run.alive())
         ]
 
     def release(self, reply: Any = None) -> None:
@@ -557,7 +566,14 @@ def _start(marks: Marks, reply: Any, into: Any) -> None:
         job = _jobs[id(reply)] = Job(marks, reply, _length(into))
         tickets.add(job)
         if job.confirmed:
-            reply.add_done_callback(job.release)
+            # A future may retain its callbacks.
+            reply.add_done_callback(partial(_release, ref(job)))
+
+
+def _release(job: ref[Job], reply: Any) -> None:
+    known = job()
+    if known is not None:
+        known.release(reply)
 
 
 def _length(waiting: Any) -> int | None:
@@ -715,14 +731,16 @@ def _wait(original: Any) -> Any:
 def _result(original: Any) -> Any:
     def result(self: Any, timeout: Any = None) -> Any:
         job = _jobs.get(id(self)) if _jobs else None
-        if job is None or job.request is not current.get():
-            return original(self, timeout)
+        if job is not None and job.request is not current.get():
+            job = None
         try:
             return original(self, timeout)
         finally:
             # Set by the worker before; this thread had to wake up.
-            if job.released:
+            if job is not None and job.released:
                 job.release()
+            # As the original does, because the exception of the future refers to this frame.
+            del self, job
 
     return result
 
@@ -735,8 +753,15 @@ def _create_task(original: Any) -> Any:
             return original(self, coro, *args, **options)
         if run.jobs:
             task = original(self, coro, *args, **options)
-            run.children.append(task)
-            return task
+            try:
+                run.add_child(task)
+            except Exception:
+                log_failure("following a worker")
+            try:
+                return task
+            finally:
+                # As the original does, because the exception of an eager task refers to this frame.
+                del task
         # The worker may get a job while this task works for nobody.
         token = current.set(None)
         try:
