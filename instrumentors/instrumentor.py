@@ -161,15 +161,6 @@ class Instrumentor:
             self._overrides.append((owner, name))
 
 
-def as_coroutine_function(function: Callable[..., Any]) -> Any:
-    """Return *function*, which returns a coroutine, marked as a coroutine function."""
-    if sys.version_info >= (3, 12):
-        return inspect.markcoroutinefunction(function)
-    # Honoured by `asyncio.iscoroutinefunction`; `inspect` has no such mark in Python 3.11.
-    vars(function)["_is_coroutine"] = sys.modules["asyncio.coroutines"]._is_coroutine  # noqa: SLF001
-    return function
-
-
 # Shorter calls are not recorded: the clock and the record would be a tenth of their time.
 MIN_CALL_NS: Final = 20_000
 

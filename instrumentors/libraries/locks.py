@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, as_coroutine_function, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import MAX_MARKS, OPEN, Marks, clock, current
 
 # Shorter waits are not recorded. [nanoseconds]
@@ -59,30 +59,26 @@ def _acquire(original: Any) -> Any:
 
 
 def _acquire_later(original: Any) -> Any:
-    def acquire(self: Any) -> Any:
+    async def acquire(self: Any) -> Any:
         marks = current.get()
-        waiting = original(self)
+        started = 0
         try:
             if marks is not None and marks[0] == OPEN and (self.locked() or _has_waiters(self)):
-                return _waiting(waiting, marks)
+                started = clock()
         except Exception:
             log_failure("timing the wait for a lock")
-        return waiting
+        try:
+            return await original(self)
+        finally:
+            if started and marks is not None:
+                _record(marks, started)
 
-    return as_coroutine_function(acquire)
+    return acquire
 
 
 def _has_waiters(lock: Any) -> bool:
     """Return whether *lock*, which may just be released, goes to a task that waited before."""
     return any(not waiter.cancelled() for waiter in getattr(lock, "_waiters", None) or ())
-
-
-async def _waiting(waiting: Any, marks: Marks) -> Any:
-    started = clock()
-    try:
-        return await waiting
-    finally:
-        _record(marks, started)
 
 
 def _record(marks: Marks, started: int) -> None:

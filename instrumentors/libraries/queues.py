@@ -31,7 +31,7 @@ from typing import Any, Final
 from weakref import ref
 
 from .. import recorder
-from ..instrumentor import Hook, Instrumentor, as_coroutine_function, log_failure
+from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, Marks, clock, current
 from ..tickets import BatchRun, Ticket, Triple, request_tickets
 
@@ -48,8 +48,9 @@ _FUTURE, _EVENT, _QUEUE, _NOTHING, _CONTEXT, _DICT, _SEQUENCE, _OBJECT = range(8
 # What each type of object in an item is, so that a job costs one lookup for each object.
 _kinds: dict[type, int] = {}
 MAX_KINDS: Final = 1024
-# Coroutines of asyncio that wait and do no work.
+# Coroutines of asyncio, or ours around them, that wait and do no work.
 _WAITS: Final = frozenset({"get", "wait", "sleep", "acquire", "join"})
+_HERE: Final = Path(__file__).parent
 
 _logger = logging.getLogger("stagelens")
 
@@ -610,6 +611,9 @@ def _before(waited: Any) -> tuple[QueueRun | None, bool, Job | None]:
         awaited = _confirm(waited)
         if awaited is not None:
             return None, False, awaited
+        run = _run_of(current.get()) if _is_get() else None
+        if run is not None:
+            return run, run.waits, None
         run, forms = _next_run()
         if run is not None:
             run.waits = forms
@@ -639,8 +643,7 @@ def _after(forming: QueueRun | None, awaited: Job | None, started: int) -> None:
 
 
 def _get_later(original: Any) -> Any:
-    # The context of the caller: `asyncio.wait_for` runs the coroutine in another one in Python 3.11.
-    def get(self: Any) -> Any:
+    async def get(self: Any) -> Any:
         marks = current.get()
         if marks is not None and (
             # A run without jobs, or a request.
@@ -648,35 +651,30 @@ def _get_later(original: Any) -> Any:
             if not marks[1]
             else not _jobs and marks[0] == OPEN and _run_of(marks) is None
         ):
-            return original(self)
+            return await original(self)
         run, forms, awaited = _before(self)
         if (forms or awaited is not None) and self.empty():
-            return _forming(original(self), run, awaited)
-        # It does not wait. `asyncio.wait_for` still takes the item later, in another task, in Python 3.11.
+            return await _forming(original(self), run, awaited)
         if awaited is not None:
             awaited.release()
-        return original(self)
+        return await original(self)
 
-    return as_coroutine_function(get)
+    return get
 
 
 def _get_janus(original: Any) -> Any:
-    def get(self: Any) -> Any:
-        # In the context of the caller, as above. Its `get` does not call `get_nowait`.
+    # It does not call `get_nowait`.
+    async def get(self: Any) -> Any:
         run, forms, awaited = _before(self)
-        return _taking(_forming(original(self), run if forms else None, awaited), run)
+        item = await _forming(original(self), run if forms else None, awaited)
+        if _jobs:
+            try:
+                _take(run, item)
+            except Exception:
+                log_failure("following a job from a queue")
+        return item
 
-    return as_coroutine_function(get)
-
-
-async def _taking(waiting: Any, run: QueueRun | None) -> Any:
-    item = await waiting
-    if _jobs:
-        try:
-            _take(run, item)
-        except Exception:
-            log_failure("following a job from a queue")
-    return item
+    return get
 
 
 async def _forming(waiting: Any, run: QueueRun | None, awaited: Job | None) -> Any:
@@ -747,6 +745,9 @@ def _result(original: Any) -> Any:
 
 def _create_task(original: Any) -> Any:
     def create_task(self: Any, coro: Any, *args: Any, **options: Any) -> Any:
+        if _is_code_of_get(getattr(coro, "cr_code", None)) and options.get("context") is None:
+            # It runs in a copy of this context, as by `asyncio.wait_for` in Python 3.11, and the worker continues in this one.
+            _before(None)
         marks = current.get()
         run = None if marks is None else _run_of(marks)
         if run is None or _only_waits(coro):
@@ -774,10 +775,14 @@ def _create_task(original: Any) -> Any:
 
 def _only_waits(coro: Any) -> bool:
     code = getattr(coro, "cr_code", None)
-    return code is not None and (
-        # The coroutines of this file wait for those of asyncio.
-        code.co_filename == __file__ or (code.co_name in _WAITS and Path(code.co_filename).parent.name == "asyncio")
-    )
+    if code is None or code.co_name not in _WAITS:
+        return False
+    folder = Path(code.co_filename).parent
+    return folder == _HERE or folder.name == "asyncio"
+
+
+def _is_code_of_get(code: Any) -> bool:
+    return code is not None and code.co_filename == __file__ and code.co_name == "get"
 
 
 def _call_soon_threadsafe(original: Any) -> Any:

@@ -53,16 +53,6 @@ ALLOWED = MappingProxyType(
             "BoundAsyncStream.__aiter__ isasyncgenfunction",
             "Stream.__stream__ isgeneratorfunction",
             "AsyncStream.__stream__ isasyncgenfunction",
-            # It returns the coroutine, and reads the context of the caller before. Python 3.11 has no mark for `inspect`; that of
-            # `asyncio.iscoroutinefunction` is set.
-            *(
-                {
-                    f"{name} iscoroutinefunction"
-                    for name in ("Queue.get", "_AsyncQueueProxy.get", "Lock.acquire", "Semaphore.acquire")
-                }
-                if sys.version_info < (3, 12)
-                else ()
-            ),
         },
         # Python turns the function of the subclass into a class method.
         "cannot be overridden": {"_MetadataRequester.__init_subclass__"},

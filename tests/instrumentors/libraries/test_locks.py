@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -171,3 +173,28 @@ def test_nothing_changes_outside_of_a_request(make: Any) -> None:
         lock.release()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("make", LOCKS)
+def test_an_acquire_that_never_starts_leaves_nothing(finished: Finished, make: Any) -> None:
+    """Nothing but Python's own warning if nobody awaits or closes it."""
+
+    async def main() -> None:
+        lock = make()
+        await lock.acquire()
+        with warnings.catch_warnings(record=True) as caught, request("waits"):
+            warnings.simplefilter("always")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lock.acquire(), 0)
+            lock.acquire().close()
+
+            assert not caught
+
+            lock.acquire()
+            gc.collect()
+
+            assert [str(each.message).endswith(".acquire' was never awaited") for each in caught] == [True]
+
+    asyncio.run(main())
+
+    assert queued(finished) == {"waits": []}

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import _queue
 import asyncio
+import gc
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -107,6 +110,19 @@ async def drained(jobs: asyncio.Queue[Any]) -> None:
         resolve(batch)
 
 
+async def polled(jobs: asyncio.Queue[Any]) -> None:
+    while True:
+        batch = [await jobs.get()]
+        await asyncio.sleep(0)
+        with suppress(TimeoutError):
+            # In a task that is cancelled before it starts.
+            await asyncio.wait_for(jobs.get(), 0)
+        while len(batch) < 2 and not jobs.empty():
+            batch.append(jobs.get_nowait())
+        work(*[name for name, _ in batch])
+        resolve(batch)
+
+
 async def pipelined(jobs: asyncio.Queue[Any]) -> None:
     async def process(batch: list[Any]) -> None:
         await asyncio.sleep(0.02)
@@ -129,7 +145,7 @@ async def awaited_in_a_task(jobs: asyncio.Queue[Any]) -> None:
         resolve(batch)
 
 
-@pytest.mark.parametrize("worker", [in_an_executor, drained, pipelined, awaited_in_a_task])
+@pytest.mark.parametrize("worker", [in_an_executor, drained, polled, pipelined, awaited_in_a_task])
 def test_a_batch_of_an_asyncio_queue_counts_for_its_requests(finished: Finished, worker: Any) -> None:
     """Each request has its wait, the stages and the size of its own batch, and nothing of the other batch."""
     asyncio.run(serve(worker, "a", "b", "c", "d"))
@@ -141,7 +157,7 @@ def test_a_batch_of_an_asyncio_queue_counts_for_its_requests(finished: Finished,
             assert results[name] == ({"queue", "for_" + "_".join(names)}, 2)
 
 
-@pytest.mark.parametrize("worker", [in_an_executor, pipelined])
+@pytest.mark.parametrize("worker", [in_an_executor, polled, pipelined])
 def test_a_batch_of_janus_counts_for_its_requests(finished: Finished, worker: Any) -> None:
     """As of an `asyncio.Queue`; `pipelined` also takes jobs without a wait."""
 
@@ -612,6 +628,45 @@ def test_a_thread_waits_to_wake_up_after_its_result_is_set(finished: Finished) -
     complete(marks)
 
     assert "queue@loop" in marks[::3]
+
+
+@pytest.mark.parametrize("make", [asyncio.Queue, lambda: janus.Queue[Any]().async_q])
+def test_a_get_that_never_starts_leaves_nothing(finished: Finished, make: Callable[[], Any]) -> None:
+    """Nothing but Python's own warning if nobody awaits or closes it."""
+
+    async def main(jobs: Any) -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(jobs.get(), 0)
+            jobs.get().close()
+
+            assert not caught
+
+            jobs.get()  # pyright: ignore[reportUnusedCoroutine]
+            gc.collect()
+
+            assert [str(each.message).endswith(".get' was never awaited") for each in caught] == [True]
+
+    async def serve_one() -> None:
+        jobs, waiting = make(), make()
+        await main(jobs)
+        worker = asyncio.create_task(take(jobs, waiting))
+        await ask(jobs, "a")
+        await worker
+
+    async def take(jobs: Any, waiting: Any) -> None:
+        taken = await jobs.get()
+        # While it has a job.
+        await main(waiting)
+        work(taken[0])
+        resolve([taken])
+
+    asyncio.run(serve_one())
+    asyncio.Queue[Any]().get().close()
+
+    assert tickets.current.get() is None
+    assert found(finished) == {"a": ({"queue", "for_a"}, 1)}
 
 
 def test_a_simple_queue_is_unchanged(finished: Finished) -> None:
