@@ -17,21 +17,25 @@ from functools import partial
 from threading import Thread
 from types import MappingProxyType, ModuleType
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..recorder import end_work, start_work
 from ..records import MAX_MARKS, MAX_WAYS_BACK, OPEN, SHARED, Marks, clock, current, untimed
 
-# Modules whose threads are shared by requests and set the context of each request.
+# Modules, and packages with all of their modules, whose threads are shared by requests and set the context of each request.
 SERVING_ALL = frozenset(
     {
         "anyio._backends._asyncio",
+        "billiard",
         "concurrent.futures.process",
         "concurrent.futures.thread",
         "grpc._channel",
         "grpc._cython.cygrpc",
         "grpc._server",
+        "interpreters_backport",
+        "joblib",
+        "loky",
         "multiprocessing.pool",
         "multiprocessing.queues",
         "transformers.cli.serving.utils",
@@ -55,7 +59,7 @@ class ExecutorInstrumentor(Instrumentor):
     not_timed = (
         "work that a thread or job does after its request has ended",
         "work in `multiprocessing.Process` and `multiprocessing.Pool`. To time it, send a `stagelens.ticket()` with the job, and use `with stagelens.batch([ticket])` in the process.",
-        "work in threads that `_thread.start_new_thread` or a C extension starts",
+        "work in threads that `_thread.start_new_thread` or a C extension starts, and in the interpreters of an `InterpreterPoolExecutor`",
     )
     tested = MappingProxyType({"gevent": "26.9.0"})
 
@@ -95,10 +99,13 @@ class ExecutorInstrumentor(Instrumentor):
             self.replace(module.Pool, name, _pooled(module.ThreadPool))
 
 
-# Requests that start a thread, by the id of the thread, until it runs. Nothing is put on the thread, which the user may inspect.
+# Nothing is put on threads and futures, which the user may inspect, copy or pickle.
+# Requests that start a thread, by the id of the thread, until it runs.
 _starting: dict[int, Marks] = {}
 # Whether a thread runs in a context of its own.
 OWN_CONTEXT = sys.version_info >= (3, 14)
+# Marks and start of the wait of a job, by its future; empty after the wait.
+_waits: WeakKeyDictionary[Any, list[Any]] = WeakKeyDictionary()
 
 
 def _start(original: Any) -> Any:
@@ -144,8 +151,8 @@ def note_child(marks: Marks, child: Any) -> None:
 
 def serves_all(thread: Thread) -> bool:
     """Return whether *thread* belongs to a pool or a connection that is shared by requests."""
-    runs = getattr(thread, "_target", None) or type(thread)
-    return getattr(runs, "__module__", None) in SERVING_ALL
+    module = str(getattr(getattr(thread, "_target", None) or type(thread), "__module__", None))
+    return module in SERVING_ALL or module.partition(".")[0] in SERVING_ALL
 
 
 def _add_done_callback(original: Any) -> Any:
@@ -160,7 +167,7 @@ def _submit(original: Any) -> Any:
     # The `submit` of gevent also accepts the function by keyword; such a call is passed on unchanged.
     def submit(self: Any, /, *job_and_args: Any, **options: Any) -> Any:
         marks = current.get() or untimed.get()
-        if marks is None or marks[0] != OPEN or not job_and_args:
+        if marks is None or marks[0] != OPEN or not job_and_args or not _runs_here(self):
             return original(self, *job_and_args, **options)
         fn, *args = job_and_args
         if not marks[2]:
@@ -175,15 +182,20 @@ def _submit(original: Any) -> Any:
             current.reset(token)
             del token
         try:
-            wait = _Wait(future, _forget)
-            wait.key, wait.waiting = id(future), waiting
-            _waits[wait.key] = wait
+            _waits[future] = waiting
             note_child(marks, future)
         except Exception:
             log_failure("watching a job")
         return future
 
     return submit
+
+
+def _runs_here(executor: Any) -> bool:
+    """Return whether the threads of *executor* run its jobs: those of `InterpreterPoolExecutor` send them to other interpreters."""
+    # Since Python 3.14.
+    prepares = getattr(type(executor), "prepare_context", None)
+    return getattr(prepares, "__module__", "concurrent.futures.thread") in SERVING_ALL
 
 
 def _record_length(executor: Any, marks: Marks) -> None:
@@ -224,10 +236,13 @@ def _record_way_back(marks: Marks, submitted: int, future: Any) -> None:
 def _cancel(original: Any) -> Any:
     def cancel(self: Any) -> Any:
         cancelled = original(self)
-        # The wait of the cancelled job still counts.
-        wait = _waits.pop(id(self), None) if cancelled else None
-        if wait is not None and wait.waiting:
-            _record_queue(*wait.waiting)
+        try:
+            # The wait of the cancelled job still counts.
+            waiting = _waits.pop(self, None) if cancelled else None
+            if waiting:
+                _record_queue(*waiting)
+        except Exception:
+            log_failure("watching a job")
         return cancelled
 
     return cancel
@@ -249,29 +264,24 @@ def as_job(function: Any) -> Any:
     return function if marks is None or marks[0] != OPEN else _Job(function, [marks, clock()])
 
 
-class _Wait(ref[Any]):
-    """Weak reference to the future of a job, with marks and start of its wait for a thread."""
+class _Wrapped:
+    """A function of the user, as which it is pickled: where it is loaded may be no Stagelens."""
 
-    __slots__ = ("key", "waiting")
-    key: int
-    waiting: list[Any]
+    __slots__ = ("_function",)
+    _function: Any
 
-
-def _forget(wait: _Wait) -> None:
-    _waits.pop(wait.key, None)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial, (self._function,)
 
 
-# By the ids of the futures. Nothing is put on a future, which the user may inspect or pickle.
-_waits: dict[int, _Wait] = {}
-
-
-class _Callback:
+class _Callback(_Wrapped):
     """A callback that runs in the request of *marks* on its first call, if the request is still running."""
 
-    __slots__ = ("_function", "_marks")
+    __slots__ = ("_marks",)
 
     def __init__(self, function: Any, marks: Marks) -> None:
-        self._function, self._marks = function, marks
+        self._function = function
+        self._marks: Marks | None = marks
 
     def __call__(self, future: Any) -> Any:
         # A retained future retains its callbacks, which must not retain the request.
@@ -286,10 +296,10 @@ class _Callback:
             del self, function, future, marks, token
 
 
-class _Job:
+class _Job(_Wrapped):
     """A job for a thread of a pool, which runs in its request, if the request is still running."""
 
-    __slots__ = ("_function", "_jobs", "_marks", "_submitted", "_waiting")
+    __slots__ = ("_jobs", "_marks", "_submitted", "_waiting")
 
     def __init__(self, function: Any, waiting: list[Any]) -> None:
         # Cleared when the job starts, so that a retained future does not retain the request.

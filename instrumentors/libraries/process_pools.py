@@ -68,7 +68,7 @@ _under_way: set[Ticket] = set()
 def _submit(original: Any) -> Any:
     def submit(self: Any, /, *job_and_args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is None or marks[0] != OPEN or not job_and_args or not _same_python(self):
+        if marks is None or marks[0] != OPEN or not job_and_args or not _is_known(self):
             return original(self, *job_and_args, **options)
         drawn = ticket()
         # The ticket stays in this process with the arguments, where `_receive` finds it; the worker gets a copy without requests.
@@ -88,9 +88,12 @@ def _is_over(drawn: ref[Ticket], future: Any) -> None:
         _under_way.discard(known)
 
 
-def _same_python(pool: Any) -> bool:
-    """Return whether the processes of *pool* have the same packages as this one."""
+def _is_known(pool: Any) -> bool:
+    """Return whether the processes of *pool* have the same packages as this one, and `_receive` gets their results."""
     try:
+        # A subclass may start a thread of its own for the results.
+        if type(pool)._start_executor_manager_thread.__module__ != "concurrent.futures.process":  # noqa: SLF001
+            return False
         spawn = sys.modules.get("multiprocessing.spawn")
         forks = pool._mp_context.get_start_method() == "fork"  # noqa: SLF001 - there is no public name for it
         return forks or spawn is None or os.fsdecode(spawn.get_executable()) == sys.executable

@@ -170,7 +170,8 @@ class QueueRun(BatchRun):
 
     def add_child(self, child: Any) -> None:
         """Add a task, a job of an executor or a thread of the worker, which keeps itself alive while it runs."""
-        self.children[id(child)] = ref(child)
+        with suppress(TypeError):
+            self.children[id(child)] = ref(child)
 
     def alive(self) -> list[Any]:
         """Return the children that somebody holds."""
@@ -511,19 +512,21 @@ def _run_for(jobs: Collection[Job]) -> QueueRun | None:
     return run
 
 
-def _take(run: QueueRun | None, item: Any) -> None:
-    """Note that the worker of *run*, None in a request, has got *item*."""
-    now = clock()
-    jobs = [job for reply in replies(item) if (job := _jobs.get(id(reply))) is not None]
-    if run is None:
-        run = _run_for(jobs)
+def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> None:
+    """Note that the worker of *run*, None in a request, has got *item*; if it is not known, that of this context."""
+    try:
+        run = run if is_known else _next_run()[0]
+        now = clock()
+        jobs = [job for reply in replies(item) if (job := _jobs.get(id(reply))) is not None]
+        run = _run_for(jobs) if run is None else run
         if run is None:
             return
-    run.waits = False
-    for job in jobs:
-        run.take(job, now)
-    if not jobs:
-        run.mixed = True
+        run.waits = False
+        for job in jobs:
+            run.take(job, now)
+        run.mixed = run.mixed or not jobs
+    except Exception:
+        log_failure("following a job from a queue")
 
 
 def _put(original: Any) -> Any:
@@ -597,10 +600,7 @@ def _get(original: Any) -> Any:
             if started:
                 _after(run if forms else None, awaited, started)
         if _jobs:
-            try:
-                _take(run if started else _next_run()[0], item)
-            except Exception:
-                log_failure("following a job from a queue")
+            _take(item, run, is_known=started > 0)
         return item
 
     return get
@@ -668,10 +668,7 @@ def _get_janus(original: Any) -> Any:
         run, forms, awaited = _before(self)
         item = await _forming(original(self), run if forms else None, awaited)
         if _jobs:
-            try:
-                _take(run, item)
-            except Exception:
-                log_failure("following a job from a queue")
+            _take(item, run, is_known=True)
         return item
 
     return get
@@ -699,10 +696,7 @@ def _get_nowait(original: Any) -> Any:
     def get_nowait(self: Any) -> Any:
         item = original(self)
         if _jobs:
-            try:
-                _take(_next_run()[0], item)
-            except Exception:
-                log_failure("following a job from a queue")
+            _take(item)
         return item
 
     return get_nowait
@@ -745,7 +739,13 @@ def _result(original: Any) -> Any:
 
 def _create_task(original: Any) -> Any:
     def create_task(self: Any, coro: Any, *args: Any, **options: Any) -> Any:
-        if _is_code_of_get(getattr(coro, "cr_code", None)) and options.get("context") is None:
+        code = getattr(coro, "cr_code", None)
+        if (
+            code is not None
+            and code.co_name == "get"
+            and code.co_filename == __file__
+            and options.get("context") is None
+        ):
             # It runs in a copy of this context, as by `asyncio.wait_for` in Python 3.11, and the worker continues in this one.
             _before(None)
         marks = current.get()
@@ -756,9 +756,6 @@ def _create_task(original: Any) -> Any:
             task = original(self, coro, *args, **options)
             try:
                 run.add_child(task)
-            except Exception:
-                log_failure("following a worker")
-            try:
                 return task
             finally:
                 # As the original does, because the exception of an eager task refers to this frame.
@@ -779,10 +776,6 @@ def _only_waits(coro: Any) -> bool:
         return False
     folder = Path(code.co_filename).parent
     return folder == _HERE or folder.name == "asyncio"
-
-
-def _is_code_of_get(code: Any) -> bool:
-    return code is not None and code.co_filename == __file__ and code.co_name == "get"
 
 
 def _call_soon_threadsafe(original: Any) -> Any:

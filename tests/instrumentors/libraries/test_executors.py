@@ -7,6 +7,7 @@ import concurrent.futures
 import gc
 import logging
 import multiprocessing.dummy
+import pickle
 import subprocess
 import sys
 import threading
@@ -635,3 +636,97 @@ def test_the_required_private_names_exist() -> None:
     assert vars(Future()) is not None
     assert "_target" in vars(threading.Thread())
     assert concurrent.futures.ThreadPoolExecutor is ThreadPoolExecutor
+
+
+class Sends(ThreadPoolExecutor):
+    """A pool that sends its jobs elsewhere, and here keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.jobs: list[Any] = []
+
+    def _adjust_thread_count(self) -> None:
+        item = vars(self)["_work_queue"].get()
+        # A triple since Python 3.14.
+        self.jobs.append(item.fn if hasattr(item, "fn") else item.task[0])
+
+
+class SendsToInterpreters(Sends):
+    """As the `InterpreterPoolExecutor` of Python 3.14 does."""
+
+    @classmethod
+    def prepare_context(cls, *_: Any) -> Any:
+        """Prepare what a thread does with a job."""
+        return lambda: None, lambda fn, args, kwargs: (fn, args, kwargs)
+
+
+def test_a_job_for_another_interpreter_is_unchanged(finished: Finished) -> None:
+    """It may be of a kind that `pickle` does not know."""
+    pool = SendsToInterpreters()
+    with request("interpreters"):
+        pool.submit(work)
+
+    assert pool.jobs == [work]
+    assert finished.stages() == []
+
+
+def test_a_job_and_a_callback_are_pickled_as_what_the_user_has_passed() -> None:
+    """Whoever gets them needs no Stagelens."""
+    pool, future = Sends(), Future[None]()
+    with request("pickles"):
+        pool.submit(abs, -1)
+        future.add_done_callback(abs)
+    pickled = pickle.dumps([*pool.jobs, *vars(future)["_done_callbacks"]])
+
+    functions = pickle.loads(pickled)  # noqa: S301 - our own
+
+    assert [function(-1) for function in functions] == [1, 1]
+    assert b"stagelens" not in pickled
+
+
+@pytest.mark.skipif(sys.version_info < (3, 14), reason="InterpreterPoolExecutor is part of Python 3.14")
+def test_an_interpreter_pool_works_in_a_request(finished: Finished) -> None:
+    with concurrent.futures.InterpreterPoolExecutor(1) as pool, request("interpreters"):  # pyright: ignore[reportAttributeAccessIssue]
+        assert pool.submit(abs, -1).result(60) == 1
+
+    assert len(finished) == 1
+
+
+def test_nothing_is_put_on_futures_and_threads(finished: Finished) -> None:
+    """The user may pickle, copy or compare what is in them."""
+    seen: list[set[str]] = []
+
+    class Looks(threading.Thread):
+        def run(self) -> None:
+            seen.append(set(vars(self)))
+            work()
+
+    plain = set(vars(threading.Thread()))
+    with request("looks"), ThreadPoolExecutor(1) as pool:
+        thread = Looks()
+        thread.start()
+        join(thread)
+        future = pool.submit(work)
+        future.result(30)
+
+    assert seen == [plain]
+    assert vars(future).keys() == vars(Future()).keys()
+    assert finished.stages().count("forward") == 2
+
+
+@pytest.mark.parametrize("module", ["loky.process_executor", "joblib.pool", "billiard.pool", "multiprocessing.pool"])
+def test_threads_of_other_pools_belong_to_no_request(module: str) -> None:
+    """The first request that needs them starts them for all."""
+
+    class Manages(threading.Thread):
+        def run(self) -> None:
+            seen.append(records.current.get())
+
+    seen: list[Any] = []
+    Manages.__module__ = module
+    with request("first"):
+        thread = Manages()
+        thread.start()
+        join(thread)
+
+    assert seen == [None]

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import re
 import sys
 import threading
 from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,14 +144,50 @@ def intervals_of(record: Record) -> list[tuple[str, int, int]]:
     return intervals(record)
 
 
-def test_unpicklable_jobs_are_refused_by_the_library(finished: Finished, pool: ProcessPoolExecutor) -> None:
-    """A lambda as the job, and a lock as the argument."""
-    refused: list[tuple[Any, Any]] = [(lambda number: number, 1), (pool_jobs.square, threading.Lock())]
-    for job, argument in refused:
-        with request("refused"), pytest.raises(Exception, match="pickle"):
-            pool.submit(job, argument).result(60)
+@pytest.mark.parametrize(
+    ("job", "argument"),
+    [
+        (lambda number: number, 1),
+        (partial(lambda number: number), 1),
+        (pool_jobs.square, threading.Lock()),
+        (threading.Lock().acquire, False),
+    ],
+)
+def test_unpicklable_jobs_are_refused_as_without_us(
+    finished: Finished, pool: ProcessPoolExecutor, job: Any, argument: Any
+) -> None:
+    """By the library, with the same error."""
+    with pytest.raises(Exception) as without_us:  # noqa: PT011 - whatever it is
+        pool.submit(job, argument).result(60)
+    with request("refused"), pytest.raises(type(without_us.value), match=f"^{re.escape(str(without_us.value))}$"):
+        pool.submit(job, argument).result(60)
 
-    assert [intervals_of(record) for record in finished] == [[], []]
+    assert [intervals_of(record) for record in finished] == [[]]
+
+
+def test_a_partial_function_and_new_processes_are_recorded(finished: Finished) -> None:
+    """Each job has a new process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("forkserver"), max_tasks_per_child=1) as pool:
+        for number in range(2):
+            with request("partial"):
+                assert pool.submit(partial(pool_jobs.square, number)).result(60) == number**2
+
+    assert [[key for key, *_ in intervals_of(record)] for record in finished] == [["queue", "forward"]] * 2
+
+
+def test_a_pool_that_receives_results_in_its_own_way_gets_its_own_jobs(finished: Finished) -> None:
+    """Nobody would take our record off the result."""
+
+    class Pool(ProcessPoolExecutor):
+        def _start_executor_manager_thread(self) -> None:
+            pending = vars(self)["_pending_work_items"]
+            pending[0].future.set_result(pending[0].fn)
+
+    pool = Pool(1)
+    with request("own"):
+        assert pool.submit(pool_jobs.square, 3).result(60) is pool_jobs.square
+
+    assert intervals_of(finished[0]) == []
 
 
 def test_a_cancelled_job_is_queue_until_then(finished: Finished, pool: ProcessPoolExecutor, tmp_path: Path) -> None:
