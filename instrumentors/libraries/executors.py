@@ -11,10 +11,12 @@ wait does not count as `queue`.
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from threading import Thread
+from traceback import StackSummary
 from types import MappingProxyType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -28,11 +30,8 @@ SERVING_ALL = frozenset(
     {
         "anyio._backends._asyncio",
         "billiard",
-        "concurrent.futures.process",
-        "concurrent.futures.thread",
-        "grpc._channel",
-        "grpc._cython.cygrpc",
-        "grpc._server",
+        "concurrent",
+        "grpc",
         "interpreters_backport",
         "joblib",
         "loky",
@@ -96,7 +95,7 @@ class ExecutorInstrumentor(Instrumentor):
     def _pool(self, module: ModuleType) -> None:
         # `apply`, `map`, `starmap` and their asynchronous variants call these methods. A process pool has the same ones.
         for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
-            self.replace(module.Pool, name, _pooled(module.ThreadPool))
+            self.replace(module.Pool, name, _pooled)
 
 
 # Nothing is put on threads and futures, which the user may inspect, copy or pickle.
@@ -192,10 +191,9 @@ def _submit(original: Any) -> Any:
 
 
 def _runs_here(executor: Any) -> bool:
-    """Return whether the threads of *executor* run its jobs: those of `InterpreterPoolExecutor` send them to other interpreters."""
-    # Since Python 3.14.
+    """Return whether the threads of *executor* run its jobs; those of `InterpreterPoolExecutor` (Python 3.14) send them away."""
     prepares = getattr(type(executor), "prepare_context", None)
-    return getattr(prepares, "__module__", "concurrent.futures.thread") in SERVING_ALL
+    return prepares is None or prepares.__module__ == "concurrent.futures.thread"
 
 
 def _record_length(executor: Any, marks: Marks) -> None:
@@ -211,10 +209,10 @@ def _record_length(executor: Any, marks: Marks) -> None:
 def _run_in_executor(original: Any) -> Any:
     def run_in_executor(self: Any, executor: Any, func: Any, *args: Any) -> Any:
         marks = current.get()
-        if marks is None or marks[0] != OPEN:
-            return original(self, executor, func, *args)
         submitted = clock()
-        future = original(self, executor, func, *args)
+        future = hide_caller(self, original(self, executor, func, *args), __file__)
+        if marks is None or marks[0] != OPEN:
+            return future
         pools = sys.modules.get("concurrent.futures.thread")
         # Jobs of other executors run in processes.
         if marks[2] and pools is not None and (executor is None or isinstance(executor, pools.ThreadPoolExecutor)):
@@ -223,6 +221,28 @@ def _run_in_executor(original: Any) -> Any:
         return future
 
     return run_in_executor
+
+
+def hide_caller(loop: Any, created: Any, file: str) -> Any:
+    """Return a task, future or handle, and in the debug mode of *loop* hide that the caller, a function in *file*, created it."""
+    if not loop.get_debug():
+        return created
+    try:
+        # A handle of uvloop has no such attribute for Python.
+        kept = [getattr(created, "_source_traceback", None), *gc.get_referents(created)]
+        stack: Any = next((each for each in kept if isinstance(each, StackSummary)), [])
+        files = [entry.filename for entry in stack]
+        if file in files:
+            frame: Any = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+            place = len(files) - 1 - files[::-1].index(file)
+            for _ in range(place):
+                frame = frame.f_back
+            # The number of frames is limited, and there is one less of ours.
+            more = [] if frame is None else StackSummary.extract([(frame, frame.f_lineno)], lookup_lines=False)
+            stack[: place + 1] = [*more, *stack[:place]]
+    except Exception:
+        log_failure("describing where a task was created")
+    return created
 
 
 def _record_way_back(marks: Marks, submitted: int, future: Any) -> None:
@@ -248,14 +268,12 @@ def _cancel(original: Any) -> Any:
     return cancel
 
 
-def _pooled(thread_pool: type) -> Callable[[Any], Any]:
-    def make(original: Any) -> Any:
-        def call(self: Any, func: Any, *args: Any, **options: Any) -> Any:
-            return original(self, as_job(func) if isinstance(self, thread_pool) else func, *args, **options)
+def _pooled(original: Any) -> Any:
+    def call(self: Any, func: Any, *args: Any, **options: Any) -> Any:
+        runs_here = isinstance(self, sys.modules["multiprocessing.pool"].ThreadPool)
+        return original(self, as_job(func) if runs_here else func, *args, **options)
 
-        return call
-
-    return make
+    return call
 
 
 def as_job(function: Any) -> Any:

@@ -34,6 +34,7 @@ from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, Marks, clock, current
 from ..tickets import BatchRun, Ticket, Triple, request_tickets
+from .executors import hide_caller
 
 # Types of the objects that a request waits for. A job with a future may also refer to a stop event, so futures come first.
 # Types of modules that the process has not imported are missing.
@@ -49,7 +50,7 @@ _FUTURE, _EVENT, _QUEUE, _NOTHING, _CONTEXT, _DICT, _SEQUENCE, _OBJECT = range(8
 _kinds: dict[type, int] = {}
 MAX_KINDS: Final = 1024
 # Coroutines of asyncio, or ours around them, that wait and do no work.
-_WAITS: Final = frozenset({"get", "wait", "sleep", "acquire", "join"})
+_WAITS: Final = ("get", "wait", "sleep", "acquire", "join")
 _HERE: Final = Path(__file__).parent
 
 _logger = logging.getLogger("stagelens")
@@ -518,8 +519,7 @@ def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> 
         run = run if is_known else _next_run()[0]
         now = clock()
         jobs = [job for reply in replies(item) if (job := _jobs.get(id(reply))) is not None]
-        run = _run_for(jobs) if run is None else run
-        if run is None:
+        if run is None and (run := _run_for(jobs)) is None:
             return
         run.waits = False
         for job in jobs:
@@ -704,17 +704,11 @@ def _get_nowait(original: Any) -> Any:
 
 def _wait(original: Any) -> Any:
     def wait(self: Any, *args: Any, **options: Any) -> Any:
-        if not _jobs:
-            return original(self, *args, **options)
-        try:
-            awaited = _confirm(self)
-        except Exception:
-            awaited = None
-            log_failure("following a wait for an event")
+        awaited = _confirm(self) if _jobs else None
         try:
             return original(self, *args, **options)
         finally:
-            if awaited is not None and (self.is_set()):
+            if awaited is not None and self.is_set():
                 awaited.release()
 
     return wait
@@ -739,40 +733,34 @@ def _result(original: Any) -> Any:
 
 def _create_task(original: Any) -> Any:
     def create_task(self: Any, coro: Any, *args: Any, **options: Any) -> Any:
-        code = getattr(coro, "cr_code", None)
-        if (
-            code is not None
-            and code.co_name == "get"
-            and code.co_filename == __file__
-            and options.get("context") is None
-        ):
+        if _only_waits(coro, ("get",)) and options.get("context") is None:
             # It runs in a copy of this context, as by `asyncio.wait_for` in Python 3.11, and the worker continues in this one.
             _before(None)
         marks = current.get()
-        run = None if marks is None else _run_of(marks)
-        if run is None or _only_waits(coro):
-            return original(self, coro, *args, **options)
-        if run.jobs:
-            task = original(self, coro, *args, **options)
-            try:
-                run.add_child(task)
-                return task
-            finally:
-                # As the original does, because the exception of an eager task refers to this frame.
-                del task
+        run = None if marks is None or _only_waits(coro) else _run_of(marks)
+        follows = run is not None and len(run.jobs) > 0
         # The worker may get a job while this task works for nobody.
-        token = current.set(None)
+        token = None if run is None or follows else current.set(None)
         try:
-            return original(self, coro, *args, **options)
+            task = original(self, coro, *args, **options)
         finally:
-            current.reset(token)
+            if token is not None:
+                current.reset(token)
+            del token
+        try:
+            if run is not None and follows:
+                run.add_child(task)
+            return hide_caller(self, task, __file__)
+        finally:
+            # As the original does, because the exception of an eager task refers to this frame.
+            del task
 
     return create_task
 
 
-def _only_waits(coro: Any) -> bool:
+def _only_waits(coro: Any, names: tuple[str, ...] = _WAITS) -> bool:
     code = getattr(coro, "cr_code", None)
-    if code is None or code.co_name not in _WAITS:
+    if code is None or code.co_name not in names:
         return False
     folder = Path(code.co_filename).parent
     return folder == _HERE or folder.name == "asyncio"
@@ -786,7 +774,7 @@ def _call_soon_threadsafe(original: Any) -> Any:
                 _answer(marks, callback, args)
             except Exception:
                 log_failure("following the result of a job")
-        return original(self, callback, *args, **options)
+        return hide_caller(self, original(self, callback, *args, **options), __file__)
 
     return call_soon_threadsafe
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from multiprocessing.pool import ThreadPool
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio.to_thread
 import gevent.threadpool
@@ -672,10 +672,10 @@ def test_a_job_for_another_interpreter_is_unchanged(finished: Finished) -> None:
 
 def test_a_job_and_a_callback_are_pickled_as_what_the_user_has_passed() -> None:
     """Whoever gets them needs no Stagelens."""
-    pool, future = Sends(), Future[None]()
+    pool, future, function = Sends(), Future[None](), cast(Any, abs)
     with request("pickles"):
-        pool.submit(abs, -1)
-        future.add_done_callback(abs)
+        pool.submit(function, -1)
+        future.add_done_callback(function)
     pickled = pickle.dumps([*pool.jobs, *vars(future)["_done_callbacks"]])
 
     functions = pickle.loads(pickled)  # noqa: S301 - our own

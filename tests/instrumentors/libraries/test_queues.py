@@ -9,17 +9,19 @@ import queue
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
 import janus
 import pytest
+import uvloop
 
 from stagelens.instrumentors import tickets
 from stagelens.instrumentors.api import request, stage
+from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import queues
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.queues import QueueInstrumentor
@@ -693,3 +695,70 @@ def test_a_simple_queue_is_unchanged(finished: Finished) -> None:
     # Written in C, so that a `put` in between, by the `__del__` of an item, stays in between.
     assert queue.SimpleQueue is _queue.SimpleQueue
     assert found(finished) == {"a": (set(), None)}
+
+
+def created_in_debug_mode(factory: Callable[[], asyncio.AbstractEventLoop], context: Any) -> list[Any]:
+    """Return where asyncio says that a task, a handle and a future of an executor were created, and what it reports."""
+    entries: list[Any] = []
+
+    def note(thing: Any) -> None:
+        found = getattr(thing, "_source_traceback", None)
+        entries.append([tuple(entry)[:3] for entry in found] if found else repr(thing).rpartition("created at ")[2])
+
+    def depth(levels: int, make: Callable[[], Any]) -> Any:
+        return depth(levels - 1, make) if levels else make()
+
+    async def main(levels: int) -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: entries.append(str(context["source_traceback"])))
+        with context():
+            for make in (
+                lambda: loop.create_task(asyncio.sleep(0)),
+                lambda: asyncio.ensure_future(asyncio.sleep(0)),
+                lambda: loop.call_soon_threadsafe(int),
+                lambda: loop.run_in_executor(None, int),
+            ):
+                made = depth(levels, make)
+                note(made)
+                if asyncio.isfuture(made):
+                    await made
+            pending = loop.create_task(asyncio.Event().wait())
+            await asyncio.sleep(0)
+            # It is destroyed while it waits.
+            del pending
+            gc.collect()
+
+    for levels in (0, 12):
+        with asyncio.Runner(debug=True, loop_factory=factory) as runner:
+            runner.run(main(levels))
+    return entries
+
+
+@contextmanager
+def as_a_worker_with_a_job() -> Generator[None]:
+    jobs, future = queue.Queue[Any](), Future[None]()
+    with request("any"):
+        jobs.put(future)
+        token = tickets.current.set(None)
+        jobs.get()
+        yield
+        tickets.current.reset(token)
+        future.set_result(None)
+
+
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("context", [nullcontext, lambda: request("any"), as_a_worker_with_a_job])
+@pytest.mark.usefixtures("finished")
+def test_the_debug_mode_of_asyncio_names_the_code_of_the_user(
+    factory: Callable[[], asyncio.AbstractEventLoop], context: Any, instrumented: Instrumentor
+) -> None:
+    """As without us, however deep the stack is; also in the report about a task that was never finished."""
+    entries: list[list[Any]] = []
+    for with_us in (True, False):
+        if not with_us:
+            instrumented.uninstrument()
+            ExecutorInstrumentor().uninstrument()
+        entries.append(created_in_debug_mode(factory, context if with_us else nullcontext))
+
+    assert len(entries[0]) == 10, entries
+    assert entries[0] == entries[1]
