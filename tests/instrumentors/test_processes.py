@@ -217,6 +217,24 @@ def test_every_child_reports_only_its_own_requests(
     assert reporters(sink) == dict.fromkeys(expected, 1)
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="only Linux lists the threads of a process")
+def test_a_process_without_requests_forks_with_one_thread(tmp_path: Path, sink: Sink) -> None:
+    """As gunicorn does: Python 3.12 and later warn of a fork of several threads."""
+    script = """
+    import flask, queue, urllib.request
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for way in ("fork", "forkserver"):
+            child = multiprocessing.get_context(way).Process(target=int)
+            child.start()
+            child.join()
+    print(len(os.listdir("/proc/self/task")), caught)
+"""
+    done = run(f"import warnings{HEAD}{script}{TAIL}", tmp_path, sink)
+
+    assert (done.stdout, done.stderr) == ("1 []\n", "")
+
+
 FORKS_UNDER_LOAD = """
     stop = threading.Event()
     served = []
