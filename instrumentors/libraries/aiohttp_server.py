@@ -33,13 +33,7 @@ Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
 
 
 class AiohttpExchange:
-    """State of one aiohttp request; finishes its record exactly once.
-
-    Args:
-        request: The aiohttp request.
-        handler: Handler that aiohttp calls with the request.
-        marks: Marks of the request.
-    """
+    """State of one aiohttp request; finishes its record exactly once."""
 
     __slots__ = (
         "_ended",

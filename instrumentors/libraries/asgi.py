@@ -28,6 +28,7 @@ from .server_common import (
     FAILED,
     MIN_CHUNK_NS,
     UNMATCHED,
+    Exchange,
     ResponseStream,
     is_users_code,
     proxy_wait_ns,
@@ -117,17 +118,11 @@ READ = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-
 LAST_MESSAGES = ("http.response.body", "http.response.pathsend")
 
 
-class AsgiExchange:
+class AsgiExchange(Exchange):
     """State of one HTTP request of any ASGI application: wraps `receive` and `send`, and finishes its record exactly once.
 
     The request lasts from its first byte to the last byte of the response; background tasks run later and do not belong to it.
     Bodies are passed on unread, and so are headers except those of `server_common`.
-
-    Args:
-        scope: The ASGI scope.
-        receive: Receive function of the server.
-        send: Send function of the server.
-        marks: Marks of the request.
     """
 
     __slots__ = (

@@ -265,12 +265,7 @@ _MAX_TOKENS: Final = 10**8
 
 
 class TokenStream:
-    """Recorder of the parts of one streamed response.
-
-    Args:
-        marks: Marks of the request that waits for the response.
-        call: The call of the response, None if unknown.
-    """
+    """Recorder of the parts of one streamed response."""
 
     __slots__ = ("_call", "_first", "_gap", "_item", "_last", "_marks", "_reasoned", "_report", "_several", "_usage")
 
@@ -402,11 +397,7 @@ _DONE: Final = f"{_EVENT} [DONE]"
 
 
 class LineStream:
-    """Recorder of the lines of one response; no method raises.
-
-    Args:
-        call: The call of the response.
-    """
+    """Recorder of the lines of one response; no method raises."""
 
     __slots__ = ("__weakref__", "_call", "_first", "_gap", "_last", "_reasoned", "_report", "_reported_at", "_several")
 

@@ -69,11 +69,26 @@ class DjangoInstrumentor(Instrumentor):
 
     def _response(self, module: ModuleType) -> None:
         self.replace(module.JsonResponse, "__init__", timed("serialize"))
+        self.replace(module.HttpResponseBase, "close", wsgi.close)
 
 
 def _wsgi_handler(original: Any) -> Any:
+    def respond(self: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        response = original(self, environ, start_response)
+        exchange = environ.get(wsgi.KEY)
+        try:
+            # None for the file wrapper of the server.
+            streaming = None if exchange is None else getattr(response, "streaming", None)
+            if streaming:
+                response._iterator = wsgi.passing(response._iterator, exchange, id(response))  # noqa: SLF001 - there is no public name for it
+            elif streaming is not None:
+                exchange.hand_over(len(response.content))
+        except Exception:
+            log_failure("timing a response")
+        return response
+
     def __call__(self: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:  # noqa: N807 - shown in tracebacks
-        return wsgi.serve(original, self, environ, start_response)
+        return wsgi.serve(respond, self, environ, start_response)
 
     return __call__
 

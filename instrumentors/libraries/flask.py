@@ -13,7 +13,7 @@ from typing import Any
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import MAX_MARKS, clock, current
 from .server_common import is_users_code
-from .wsgi import KEY, Environ, StartResponse, serve
+from .wsgi import KEY, Environ, StartResponse, close, serve, step
 
 
 class FlaskInstrumentor(Instrumentor):
@@ -34,6 +34,7 @@ class FlaskInstrumentor(Instrumentor):
     facts = ("method", "first_token", "gap")
     not_timed = (
         "websockets",
+        "the sending of a body that a WSGI middleware returns as a list",
         'templates. To time them, wrap `render_template` in `stagelens.stage("postprocess")`.',
         "`json.loads(request.data)` in a view. Use `request.get_json()` instead. Stagelens times this call.",
     )
@@ -45,6 +46,7 @@ class FlaskInstrumentor(Instrumentor):
             "flask.app": self._app,
             "flask.json.provider": self._provider,
             "werkzeug.wrappers.request": self._request,
+            "werkzeug.wsgi": self._bodies,
         }
 
     def _app(self, module: ModuleType) -> None:
@@ -66,6 +68,11 @@ class FlaskInstrumentor(Instrumentor):
     def _request(self, module: ModuleType) -> None:
         self.replace(module.Request, "get_json", _get_json)
         self.replace(module.Request, "_load_form_data", timed("serialize"))
+
+    def _bodies(self, module: ModuleType) -> None:
+        for name in ("ClosingIterator", "FileWrapper", "_RangeWrapper"):
+            self.replace(getattr(module, name), "__next__", step)
+            self.replace(getattr(module, name), "close", close)
 
 
 def _application(original: Any) -> Any:

@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import sys
@@ -561,11 +562,12 @@ def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
         async def stream(request: Any, context: Any) -> AsyncIterator[Any]:
             exchange.enter(context, behavior)
             try:
-                async for message in behavior(_incoming(exchange, request), context):
-                    started = clock()
-                    exchange.hand_over(started)
-                    yield message
-                    exchange.mark("network", started, MIN_CHUNK_NS)
+                async with contextlib.aclosing(behavior(_incoming(exchange, request), context)) as messages:
+                    async for message in messages:
+                        started = clock()
+                        exchange.hand_over(started)
+                        yield message
+                        exchange.mark("network", started, MIN_CHUNK_NS)
             except BaseException as error:
                 exchange.error = _class_of(error)
                 raise
@@ -604,12 +606,7 @@ def _incoming(exchange: GrpcExchange, request: Any) -> Any:
 
 
 class IncomingMessages:
-    """Asynchronous iterator over the messages of a request.
-
-    Args:
-        exchange: Call of the request.
-        messages: Iterator of the server.
-    """
+    """Asynchronous iterator over the messages of a request."""
 
     __slots__ = ("_exchange", "_messages")
 

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -24,6 +24,7 @@ from .client_common import (
     record_read,
     with_traceparent,
 )
+from .server_common import relayed
 
 
 class HttpxInstrumentor(Instrumentor):
@@ -52,7 +53,7 @@ class HttpxInstrumentor(Instrumentor):
         self.replace(module.BoundSyncStream, "__iter__", _iter)
         self.replace(module.AsyncClient, "send", timed_async(DEPENDENCY))
         self.replace(module.AsyncClient, "_send_single_request", _send_single_request_async)
-        self.replace(module.BoundAsyncStream, "__aiter__", _aiter)
+        self.replace(module.BoundAsyncStream, "__aiter__", _iter)
         self.replace(module.Response, "read", _read)
         self.replace(module.Response, "iter_lines", _iter_lines)
         self.replace(module.Response, "aread", _aread)
@@ -169,74 +170,19 @@ def _aiter_lines(original: Any) -> Any:
 
 
 def _iter(original: Any) -> Any:
-    def __iter__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
-        marks = current.get()
-        return original(self) if marks is None else _Reads(original(self), marks, call_of(self))
+    # Of both kinds of streams: the iterator of either is a generator.
+    def iterator(self: Any) -> Any:
+        marks, parts = current.get(), original(self)
+        return parts if marks is None else relayed(parts, _recorder_of(marks, call_of(self)))
 
-    return __iter__
-
-
-def _aiter(original: Any) -> Any:
-    def __aiter__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
-        marks = current.get()
-        return original(self) if marks is None else _AsyncReads(original(self), marks, call_of(self))
-
-    return __aiter__
+    return iterator
 
 
-class _Reads(Generator[bytes, None, None]):
-    """A response body whose reads are recorded in *marks*."""
+def _recorder_of(marks: Marks, call: RespondedCall | None) -> Callable[[int, Any], None]:
+    def read(started: int, _: Any) -> None:
+        if started:
+            record_read(marks, started)
+            if call is not None:
+                call.ended = clock()
 
-    __slots__ = ("_call", "_marks", "_parts")
-
-    def __init__(self, parts: Generator[bytes, None, None], marks: Marks, call: RespondedCall | None) -> None:
-        self._parts = parts
-        self._marks = marks
-        self._call = call
-
-    def send(self, value: Any) -> bytes:
-        """Return the next part of the body and record the wait."""
-        started = clock()
-        try:
-            return self._parts.send(value)
-        finally:
-            record_read(self._marks, started)
-            if self._call is not None:
-                self._call.ended = clock()
-
-    def throw(self, *error: Any) -> bytes:
-        """Raise *error* inside the body iterator."""
-        return self._parts.throw(*error)
-
-    def close(self) -> None:
-        """Close the body iterator directly, because the inherited method fails after its end."""
-        self._parts.close()
-
-
-class _AsyncReads(AsyncGenerator[bytes, None]):
-    """The counterpart of `_Reads` for an async client."""
-
-    __slots__ = ("_call", "_marks", "_parts")
-
-    def __init__(self, parts: AsyncGenerator[bytes, None], marks: Marks, call: RespondedCall | None) -> None:
-        self._parts = parts
-        self._marks = marks
-        self._call = call
-
-    async def asend(self, value: Any) -> bytes:
-        """Return the next part of the body and record the wait."""
-        started = clock()
-        try:
-            return await self._parts.asend(value)
-        finally:
-            record_read(self._marks, started)
-            if self._call is not None:
-                self._call.ended = clock()
-
-    async def athrow(self, *error: Any) -> bytes:
-        """Raise *error* inside the body iterator."""
-        return await self._parts.athrow(*error)
-
-    async def aclose(self) -> None:
-        """Close the body iterator directly, because the inherited method fails after its end."""
-        await self._parts.aclose()
+    return read

@@ -10,13 +10,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Mapping
+from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import Marks, current
 from .client_common import TokenStream, call_of
+from .server_common import ENDED, relayed
 
 
 class OpenAIInstrumentor(Instrumentor):
@@ -47,14 +49,14 @@ class OpenAIInstrumentor(Instrumentor):
 
     def _streaming(self, module: ModuleType) -> None:
         # Called once by the constructor, in the context of the call.
-        self.replace(module.Stream, "__stream__", lambda original: _parts(original, _Parts))
-        self.replace(module.AsyncStream, "__stream__", lambda original: _parts(original, _AsyncParts))
+        self.replace(module.Stream, "__stream__", _parts)
+        self.replace(module.AsyncStream, "__stream__", _parts)
 
 
-def _parts(original: Any, wrapper: Any) -> Any:
+def _parts(original: Any) -> Any:
     def __stream__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
         parts, marks = original(self), current.get()
-        return parts if marks is None else wrapper(parts, _stream(self, marks))
+        return parts if marks is None else relayed(parts, partial(_note, _stream(self, marks)))
 
     return __stream__
 
@@ -63,73 +65,11 @@ def _stream(owner: Any, marks: Marks) -> TokenStream:
     return TokenStream(marks, call_of(getattr(getattr(owner, "response", None), "stream", None)))
 
 
-def _note(stream: TokenStream, part: Any) -> None:
+def _note(stream: TokenStream, _: int, part: Any) -> None:
     try:
-        stream.part(part)
+        if part is ENDED:
+            stream.end()
+        else:
+            stream.part(part)
     except Exception:
         log_failure("timing a stream of openai")
-
-
-def _end(stream: TokenStream) -> None:
-    try:
-        stream.end()
-    except Exception:
-        log_failure("timing a stream of openai")
-
-
-class _Parts(Generator[Any, Any, Any]):
-    """A stream whose parts are recorded when they pass."""
-
-    __slots__ = ("_parts", "_stream")
-
-    def __init__(self, parts: Generator[Any, Any, Any], stream: TokenStream) -> None:
-        self._parts = parts
-        self._stream = stream
-
-    def send(self, value: Any) -> Any:
-        """Return the next part and record it."""
-        try:
-            part = self._parts.send(value)
-        except BaseException:
-            _end(self._stream)
-            raise
-        _note(self._stream, part)
-        return part
-
-    def throw(self, *error: Any) -> Any:
-        """Raise *error* inside the stream."""
-        return self._parts.throw(*error)
-
-    def close(self) -> None:
-        """Close the stream directly, because the inherited method fails after its end."""
-        _end(self._stream)
-        self._parts.close()
-
-
-class _AsyncParts(AsyncGenerator[Any, Any]):
-    """The counterpart of `_Parts` for an async client."""
-
-    __slots__ = ("_parts", "_stream")
-
-    def __init__(self, parts: AsyncGenerator[Any, Any], stream: TokenStream) -> None:
-        self._parts = parts
-        self._stream = stream
-
-    async def asend(self, value: Any) -> Any:
-        """Return the next part and record it."""
-        try:
-            part = await self._parts.asend(value)
-        except BaseException:
-            _end(self._stream)
-            raise
-        _note(self._stream, part)
-        return part
-
-    async def athrow(self, *error: Any) -> Any:
-        """Raise *error* inside the stream."""
-        return await self._parts.athrow(*error)
-
-    async def aclose(self) -> None:
-        """Close the stream directly, because the inherited method fails after its end."""
-        _end(self._stream)
-        await self._parts.aclose()

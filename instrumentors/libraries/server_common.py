@@ -17,8 +17,9 @@ from __future__ import annotations
 import inspect
 import re
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import aclosing
+from typing import Any, Final
 
 from ...core.names import BY_FIRST_CHUNK
 from ..callers import OWN_ENTRY
@@ -56,6 +57,15 @@ class ResponseStream:
         return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, BY_FIRST_CHUNK]
 
 
+class Exchange:
+    """Base of the state of a request, as a value of a mapping that applications may copy and serialize: there it is None."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
 # Frameworks whose endpoints are not the user's code.
 _FRAMEWORKS = frozenset(
     {
@@ -84,35 +94,72 @@ def is_users_code(endpoint: object) -> bool:
     return not isinstance(module, str) or module.partition(".")[0] not in _FRAMEWORKS
 
 
-class HandlerSteps:
-    """Iterator of the user that records each slow step as `handler`.
+# What a relayed generator passes on when it ends, instead of a part.
+ENDED: Final = object()
+
+
+def relayed(parts: Any, after: Callable[[int, Any], None]) -> Any:
+    """Return a generator with the names, values, exceptions and result of the generator *parts*.
 
     Args:
-        steps: The iterator.
+        parts: A generator, or an asynchronous one.
+        after: Called after each step with its start by `clock` and its part, or `ENDED`; with 0 and `ENDED` if it is closed.
     """
+    return named_like((_relayed_async if hasattr(parts, "__anext__") else _relayed)(parts, after), parts)
 
-    __slots__ = ("_steps",)
 
-    def __init__(self, steps: Any) -> None:
-        self._steps = steps
+def named_like(generator: Any, original: Any) -> Any:
+    """Return *generator* with the names of *original*."""
+    for name in ("__name__", "__qualname__"):
+        setattr(generator, name, getattr(original, name, getattr(type(original), name)))
+    return generator
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._steps, name)
 
-    def __iter__(self) -> HandlerSteps:
-        return self
-
-    def __next__(self) -> Any:
-        started = clock()
+def _relayed(parts: Any, after: Callable[[int, Any], None]) -> Generator[Any, Any, Any]:
+    produce, argument = next, parts
+    while True:
+        started, part = clock(), ENDED
         try:
-            return next(self._steps)
+            part = produce(argument)
+        except StopIteration as last:
+            return last.value
         finally:
-            _record_step(started)
+            after(started, part)
+        try:
+            sent = yield part
+            produce, argument = (next, parts) if sent is None else (parts.send, sent)
+        except GeneratorExit:
+            after(0, ENDED)
+            parts.close()
+            raise
+        except BaseException as error:
+            produce, argument = parts.throw, error
 
 
-def _record_step(started: int) -> None:
+async def _relayed_async(parts: Any, after: Callable[[int, Any], None]) -> AsyncGenerator[Any, Any]:
+    produce, argument = anext, parts
+    while True:
+        started, part = clock(), ENDED
+        try:
+            part = await produce(argument)
+        except StopAsyncIteration:
+            return
+        finally:
+            after(started, part)
+        try:
+            sent = yield part
+            produce, argument = (anext, parts) if sent is None else (parts.asend, sent)
+        except GeneratorExit:
+            after(0, ENDED)
+            await parts.aclose()
+            raise
+        except BaseException as error:
+            produce, argument = parts.athrow, error
+
+
+def _record_step(started: int, _: Any = None) -> None:
     marks, now = current.get(), clock()
-    if marks is not None and now - started > MIN_CHUNK_NS and len(marks) < MAX_MARKS:
+    if started and marks is not None and now - started > MIN_CHUNK_NS and len(marks) < MAX_MARKS:
         marks.extend(("handler", started, now))
 
 
@@ -126,16 +173,9 @@ def as_handler(call: Any, function: Any) -> Any:
     if inspect.isasyncgenfunction(function):
 
         async def steps(*args: Any, **options: Any) -> AsyncIterator[Any]:
-            generator = call(*args, **options)
-            while True:
-                started = clock()
-                try:
-                    step = await anext(generator)
-                except StopAsyncIteration:
-                    return
-                finally:
-                    _record_step(started)
-                yield step
+            async with aclosing(relayed(call(*args, **options), _record_step)) as generator:
+                async for step in generator:
+                    yield step
 
         return steps
     if inspect.iscoroutinefunction(function):
@@ -144,7 +184,7 @@ def as_handler(call: Any, function: Any) -> Any:
 
     def handle(*args: Any, **options: Any) -> Any:
         result = handled(*args, **options)
-        return HandlerSteps(result) if hasattr(result, "__next__") else result
+        return relayed(result, _record_step) if inspect.isgenerator(result) else result
 
     return handle
 

@@ -6,12 +6,17 @@ except those of `server_common`.
 
 The application's code also runs while its body is iterated (a generator), in whatever thread or context the server
 uses: the request is in the context during each step and never in between.
+
+Servers and middlewares get the very body of the application, whose type they may depend on; only a generator is replaced, by
+one with its name. The methods of a framework's class of bodies are patched (`step`, `close`) and find the request by the body.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, MutableMapping
+import inspect
+import weakref
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, MutableMapping
 from contextvars import ContextVar, Token
 from typing import Any, TypeAlias
 
@@ -19,7 +24,16 @@ from .. import named_attributes
 from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
 from ..records import MAX_MARKS, Marks, clock, current
-from .server_common import FAILED, MIN_CHUNK_NS, UNMATCHED, ResponseStream, proxy_wait_ns, record_request_head
+from .server_common import (
+    FAILED,
+    MIN_CHUNK_NS,
+    UNMATCHED,
+    Exchange,
+    ResponseStream,
+    named_like,
+    proxy_wait_ns,
+    record_request_head,
+)
 
 Environ: TypeAlias = MutableMapping[str, Any]
 StartResponse: TypeAlias = Callable[..., Any]
@@ -28,14 +42,8 @@ StartResponse: TypeAlias = Callable[..., Any]
 waited_ns: ContextVar[int] = ContextVar("stagelens_waited", default=0)
 
 
-class WsgiExchange:
-    """State of one WSGI request; finishes its record exactly once.
-
-    Args:
-        environ: The WSGI environment.
-        start_response: Function of the server.
-        marks: Marks of the request.
-    """
+class WsgiExchange(Exchange):
+    """State of one WSGI request; finishes its record exactly once."""
 
     __slots__ = (
         "_headers",
@@ -45,9 +53,11 @@ class WsgiExchange:
         "_status",
         "_stream",
         "_written",
+        "ends_with",
         "error_type",
         "finished",
         "marks",
+        "returned",
         "route",
     )
 
@@ -65,6 +75,8 @@ class WsgiExchange:
         self._size = 0
         # Start of the current write of the server, 0 for none.
         self._written = 0
+        # Id of the body with which the request ends, and of the one that the server got; 0 for none.
+        self.ends_with = self.returned = 0
         self._start = record_request_head(
             marks,
             environ.get("REQUEST_METHOD", ""),
@@ -96,11 +108,55 @@ class WsgiExchange:
         if started and now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
             self.marks.extend(("network", started, now))
 
-    def produced(self, started: int) -> None:
-        """Record the code that produced a part of the body, since *started*."""
-        now = clock()
-        if now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
-            self.marks.extend(("handler", started, now))
+    def step(self, produce: Callable[[Any], Any], argument: Any, key: int) -> Any:
+        """Return the next part of the body with id *key*, which is `produce(argument)`, and record it."""
+        started = clock()
+        if self._size < 0:
+            # The server has nothing to write yet.
+            self._written = self._size = 0
+        self.wrote(started)
+        error_type: str | None = None
+        token = current.set(self.marks)
+        try:
+            part = produce(argument)
+        except BaseException as error:
+            error_type = "" if isinstance(error, StopIteration) else type(error).__qualname__
+            raise
+        finally:
+            end(token)
+            now = clock()
+            if now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
+                self.marks.extend(("handler", started, now))
+            if error_type is not None and self.returned == key:
+                self.finish(error_type)
+        if self.returned and self.ends_with == key:
+            try:
+                self.hand_over(len(part.encode() if isinstance(part, str) else part))
+            except Exception:
+                log_failure("timing a response")
+        return part
+
+    def close(self, close: Callable[[Any], Any], body: Any, key: int) -> None:
+        """Close *body* inside the request; this ends the request if it was not read to its end."""
+        self.wrote(clock())
+        error_type = ""
+        token = current.set(self.marks)
+        try:
+            close(body)
+        except BaseException as error:
+            error_type = type(error).__qualname__
+            raise
+        finally:
+            end(token)
+            self.closed(key, error_type)
+
+    def closed(self, key: int, error_type: str = "") -> None:
+        """Note that the body with id *key* was closed or freed; a middleware may close one before it returns another."""
+        _bodies.pop(key, None)
+        if key == self.ends_with:
+            self.ends_with = 0
+            if self.returned:
+                self.finish(error_type)
 
     def hand_over(self, size: int) -> None:
         """Record that a part of *size* bytes was passed to the server."""
@@ -113,9 +169,10 @@ class WsgiExchange:
         else:
             self._stream.add(now)
 
-    def send_file(self) -> None:
-        """Record that a file was passed to the server, whose size is not known."""
-        self._written, self._size = clock(), -1
+    def send_unread(self) -> None:
+        """Record that a body was passed to the server whose parts may not be seen, such as a file."""
+        if not self._written:
+            self._written, self._size = clock(), -1
 
     def finish(self, error_type: str) -> None:
         """Finish the record of the request; repeated calls have no effect."""
@@ -167,90 +224,100 @@ KEY = "stagelens.exchange"
 
 READS = frozenset({"read", "read1", "readinto", "readinto1", "readline", "readlines"})
 
+# Bodies on their way to the server by id, with their requests.
+_bodies: dict[int, tuple[weakref.ref[Any], WsgiExchange]] = {}
 
-class Body:
-    """Response body whose parts are produced inside the request; all other attributes are those of the application's body.
+
+def attach(body: Any, exchange: WsgiExchange) -> bool:
+    """Let the request end with *body*, at the latest when that is freed; return False if its type has no weak references."""
+    key = id(body)
+    try:
+        reference = weakref.ref(body, lambda _: exchange.closed(key))
+    except TypeError:
+        return False
+    earlier = exchange_of(body)
+    _bodies[key], exchange.ends_with = (reference, exchange), key
+    if earlier is not None and earlier is not exchange:
+        # An application that returns the same object again and again.
+        earlier.finish("")
+    return True
+
+
+def exchange_of(body: Any) -> WsgiExchange | None:
+    """Return the running request whose body is *body*."""
+    found = _bodies.get(id(body))
+    return None if found is None or found[1].finished else found[1]
+
+
+def step(original: Any) -> Any:
+    """Wrap `__next__` of a class of bodies."""
+
+    def __next__(self: Any) -> Any:  # noqa: N807 - shown in tracebacks
+        exchange = exchange_of(self)
+        return original(self) if exchange is None else exchange.step(original, self, id(self))
+
+    return __next__
+
+
+def close(original: Any) -> Any:
+    """Wrap `close` of a class of bodies."""
+
+    def close(self: Any) -> None:
+        exchange = exchange_of(self)
+        if exchange is None:
+            original(self)
+        else:
+            exchange.close(original, self, id(self))
+
+    return close
+
+
+def passing(parts: Any, exchange: WsgiExchange, key: int = 0) -> Any:
+    """Return a generator like *parts*, with each step inside the request.
 
     Args:
-        body: Return value of the application.
+        parts: Iterator of the application.
         exchange: State of the request.
+        key: Id of the body that *parts* belong to; 0 if they are the body.
     """
+    if hasattr(type(parts), "__anext__"):
+        return named_like(_passing_async(parts, exchange), parts)
+    return named_like(_passing(parts, exchange, key), parts)
 
-    __slots__ = ("_body", "_exchange", "_parts")
 
-    def __init__(self, body: Any, exchange: WsgiExchange) -> None:
-        self._body = body
-        self._exchange = exchange
-        self._parts: Iterator[bytes] | None = None
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._body, name)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        exchange = self._exchange
-        started = clock()
-        exchange.wrote(started)
-        token = current.set(exchange.marks)
+def _passing(parts: Any, exchange: WsgiExchange, key: int) -> Generator[Any, Any, Any]:
+    produce, argument = next, parts
+    while True:
         try:
-            if self._parts is None:
-                self._parts = iter(self._body)
-            part = next(self._parts)
-            exchange.produced(started)
-        except StopIteration:
-            exchange.produced(started)
-            exchange.finish("")
+            part = exchange.step(produce, argument, key or exchange.ends_with)
+        except StopIteration as last:
+            return last.value
+        try:
+            sent = yield part
+            produce, argument = (next, parts) if sent is None else (parts.send, sent)
+        except GeneratorExit:
+            # The framework closes what it has made a body of.
+            if not key:
+                exchange.close(type(parts).close, parts, exchange.ends_with)
             raise
         except BaseException as error:
-            exchange.finish(type(error).__qualname__)
-            raise
-        finally:
-            end(token)
-        try:
-            exchange.hand_over(len(part))
-        except Exception:
-            log_failure("timing a response")
-        return part
+            produce, argument = parts.throw, error
 
-    def close(self) -> None:
-        """Close the application's body; this ends the request if the body was not read to its end."""
-        close = getattr(self._body, "close", None)
-        exchange = self._exchange
-        if exchange.finished:
-            if close is not None:
-                close()
+
+async def _passing_async(parts: Any, exchange: WsgiExchange) -> AsyncGenerator[Any]:
+    while True:
+        token = current.set(exchange.marks)
+        try:
+            part = await anext(parts)
+        except StopAsyncIteration:
             return
-        exchange.wrote(clock())
-        token = current.set(exchange.marks)
-        try:
-            if close is not None:
-                close()
-        except BaseException as error:
-            exchange.finish(type(error).__qualname__)
-            raise
         finally:
             end(token)
-            exchange.finish("")
-
-
-class SizedBody(Body):
-    """A body with a known number of parts, because servers send a Content-Length for a single part."""
-
-    __slots__ = ()
-
-    def __len__(self) -> int:
-        return len(self._body)
+        yield part
 
 
 class Input:
-    """Wrapper of `wsgi.input` that records reads as `network`.
-
-    Args:
-        stream: Input stream of the server.
-        marks: Marks of the request.
-    """
+    """Wrapper of `wsgi.input` that records reads as `network`."""
 
     __slots__ = ("_marks", "_stream")
 
@@ -261,6 +328,14 @@ class Input:
     def __getattr__(self, name: str) -> Any:
         attribute = getattr(self._stream, name)
         return functools.partial(_read, self._marks, attribute) if name in READS else attribute
+
+    @property
+    def __class__(self) -> type[Any]:
+        """Class of the server's stream, for `isinstance`."""
+        return type(self._stream)
+
+    def __repr__(self) -> str:
+        return repr(self._stream)
 
     def __iter__(self) -> Iterator[bytes]:
         return self
@@ -288,7 +363,10 @@ def serve(application: Application, app: Any, environ: Environ, start_response: 
     """
     opened = _open(environ, start_response)
     if opened is None:
-        return application(app, environ, start_response)
+        body = application(app, environ, start_response)
+        outer = environ.get(KEY)
+        # Its parts and its end are seen here, whatever a middleware around it returns.
+        return body if outer is None else _failing_open(_attached_inside, body, environ, outer)
     exchange, token = opened
     try:
         body = application(app, environ, exchange.start_response)
@@ -299,12 +377,21 @@ def serve(application: Application, app: Any, environ: Environ, start_response: 
         end(token)
         # Break the reference cycle of the environment and the object of `start_response`, which only the garbage collector would free.
         environ.pop(KEY, None)
+    return _failing_open(_attached, body, environ, exchange)
+
+
+def _failing_open(attach: Callable[..., Any], body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
     try:
-        return _wrapped(body, environ, exchange)
+        return attach(body, environ, exchange)
     except Exception:
         log_failure("timing a response")
         exchange.finish("")
         return body
+
+
+def _attached_inside(body: Any, _: Environ, exchange: WsgiExchange) -> Any:
+    attach(body, exchange)
+    return body
 
 
 def _open(environ: Environ, start_response: StartResponse) -> tuple[WsgiExchange, Token[Marks | None]] | None:
@@ -325,25 +412,37 @@ def _open(environ: Environ, start_response: StartResponse) -> tuple[WsgiExchange
     return exchange, token
 
 
-def _wrapped(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
-    file_wrapper = environ.get("wsgi.file_wrapper")
-    if isinstance(file_wrapper, type) and isinstance(body, file_wrapper):
-        return _file(body, exchange)
-    return SizedBody(body, exchange) if hasattr(type(body), "__len__") else Body(body, exchange)
-
-
-def _file(body: Any, exchange: WsgiExchange) -> Any:
-    """Return the file wrapper of the server, which is sent without iteration; closing it ends the request."""
-    exchange.send_file()
-    try:
-        body.close = functools.partial(_close, getattr(body, "close", None), exchange)
-    except AttributeError:
-        # An extension type: its sending time cannot be measured.
+def _attached(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
+    """Return *body*, or a generator like it, with which the request will end."""
+    if inspect.isgenerator(body):
+        body = passing(body, exchange)
+        attach(body, exchange)
+    elif isinstance(body, (list, tuple)):
+        # Complete: its sending is not seen.
+        exchange.hand_over(sum(map(len, body)))
         exchange.finish("")
+    elif not _attach_file(body, environ, exchange) and not exchange.ends_with:
+        exchange.send_unread()
+        if not attach(body, exchange):
+            exchange.finish("")
+    exchange.returned = id(body)
     return body
 
 
-def _close(original: Callable[[], Any] | None, exchange: WsgiExchange) -> None:
+def _attach_file(body: Any, environ: Environ, exchange: WsgiExchange) -> bool:
+    """End the request when the server closes *body*, if that is its file wrapper."""
+    file_wrapper = environ.get("wsgi.file_wrapper")
+    if not isinstance(file_wrapper, type) or not isinstance(body, file_wrapper):
+        return False
+    exchange.send_unread()
+    try:
+        body.close = functools.partial(_close, body.close, exchange)
+    except AttributeError:
+        # An extension type, or one without such a method.
+        return False
+    return True
+
+
+def _close(original: Callable[[], Any], exchange: WsgiExchange) -> None:
     exchange.finish("")
-    if original is not None:
-        original()
+    original()

@@ -241,9 +241,6 @@ class CallStream:
     """Running calls of one stream, by request id.
 
     Thread-safe, because the callers and the reader of the client run on different threads.
-
-    Args:
-        callback: Callback of the user for every part.
     """
 
     def __init__(self, callback: Any) -> None:
@@ -416,12 +413,7 @@ def stream_infer(original: Any) -> Any:
 
 
 class StreamInputs:
-    """Wrapper of the inputs of a stream that reads the called model from them.
-
-    Args:
-        inputs: Inputs of the user.
-        call: Call of the stream.
-    """
+    """Wrapper of the inputs of a stream that reads the called model from them."""
 
     def __init__(self, inputs: Any, call: StreamedCall) -> None:
         self._inputs = inputs
@@ -445,12 +437,7 @@ class StreamInputs:
 
 
 class ResponseParts:
-    """Wrapper of the responses of a stream that records them.
-
-    Args:
-        parts: Responses of the client.
-        call: Call of the stream.
-    """
+    """Wrapper of the responses of a stream that records them."""
 
     def __init__(self, parts: Any, call: StreamedCall) -> None:
         self._parts = parts

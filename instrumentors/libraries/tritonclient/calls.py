@@ -32,14 +32,7 @@ calling: ContextVar[Call | None] = ContextVar("stagelens_triton_call", default=N
 
 
 class Call:
-    """A Triton call for which a request waits.
-
-    Args:
-        marks: Marks of the request.
-        client: Client that makes the call.
-        model: Name of the called model.
-        version: Requested version, "" for none.
-    """
+    """A Triton call for which a request waits."""
 
     __slots__ = ("_ended", "deferred", "marks", "model", "sent", "server", "started", "version")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import gc
 import itertools
 import logging
+import pickle
 import subprocess
 import sys
 import threading
@@ -585,6 +587,22 @@ def test_an_application_called_inside_a_request_is_part_of_it(finished: Finished
 
     assert response.text == "inner"
     assert [record[3] for record in finished] == ["/outer"]
+
+
+def test_an_application_may_copy_and_serialize_the_scope(finished: Finished) -> None:
+    """What we keep in it is no obstacle, and none of ours is in the copy."""
+    seen: list[Any] = []
+
+    async def endpoint(request: Request) -> Response:
+        theirs = {"app", "router", "endpoint", "route", "starlette.exception_handlers"}
+        scope = {key: value for key, value in request.scope.items() if key not in theirs}
+        seen.extend((copy.deepcopy(scope), pickle.loads(pickle.dumps(scope))))  # noqa: S301 - our own
+        return Response()
+
+    app = Starlette(routes=[Route("/", endpoint)])
+    assert send_request(app, "GET", "/").status_code == 200
+    assert [copied["stagelens"] for copied in seen] == [None, None]
+    assert [record[3] for record in finished] == ["/"]
 
 
 def test_websockets_and_lifespans_are_not_recorded(finished: Finished) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import logging
 import subprocess
 import sys
@@ -91,6 +92,13 @@ def async_stream(_: HttpRequest) -> StreamingHttpResponse:
     return StreamingHttpResponse(parts())
 
 
+def words(_: HttpRequest) -> StreamingHttpResponse:
+    async def parts() -> AsyncGenerator[str]:
+        yield "\N{LATIN SMALL LETTER E WITH ACUTE}"
+
+    return StreamingHttpResponse(parts())
+
+
 def file(_: HttpRequest) -> FileResponse:
     return FileResponse(open(__file__, "rb"))  # noqa: PTH123 - the response closes it
 
@@ -153,6 +161,7 @@ PATTERNS = (
     path("broken", broken),
     path("stream", stream),
     path("async-stream", async_stream),
+    path("words", words),
     path("file", file),
     path("mine/<n>", mine),
     path("part/", include([path("things/<path:where>", lambda _, where: HttpResponse(where))])),
@@ -277,6 +286,41 @@ def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, ask
     assert [stage for stage in finished.stages() if stage.startswith("part")] == ["part 0", "part 1", "part 2"]
     assert {"@first_token", "@gap"} < finished.facts().keys()
     assert finished[0][3:6] == (url, "", 200)
+
+
+@pytest.mark.parametrize("url", ["/items/1/", "/worker-stream", "/words", "/file", "/broken", "/missing"])
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators")
+def test_the_server_gets_the_response_of_django(finished: Finished, instrumented: Instrumentor, url: str) -> None:
+    """A middleware around the application sees its class, its attributes and its body, once or again, and may add to it."""
+
+    def seen() -> list[Any]:
+        response: Any = WSGIHandler()(EnvironBuilder(url).get_environ(), lambda *_: None)
+        running = len(finished)
+        found = [type(response), *vars(response), repr(response), str(response.headers), response.streaming]
+        found += [type(iter(response)), list(copy.copy(response)), list(response)]
+        response["X-Added"] = "yes"
+        response.close()
+        assert running == 0
+        return [*found, response["X-Added"], response.closed]
+
+    instrumented.uninstrument()
+    without_us = seen()
+    instrumented.instrument()
+
+    assert seen() == without_us
+    assert len(finished) == 1
+
+
+def test_a_middleware_that_reads_the_response_and_passes_it_on_sends_its_body(finished: Finished) -> None:
+    """An iteration of it leaves it as it was."""
+
+    def middleware(environ: Any, start_response: Any) -> Any:
+        response: Any = WSGIHandler()(environ, start_response)
+        assert b"".join(response) == b"root"
+        return response
+
+    assert client(middleware).get("/", buffered=True).data == b"root"
+    assert ("@response_size", 4, 0) in finished.marks()
 
 
 def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 import flask
 import flask.json.provider
 import pytest
-from flask import Blueprint, Flask, jsonify, request, send_file, stream_with_context
+from flask import Blueprint, Flask, Response, jsonify, request, send_file, stream_with_context
 from flask.views import MethodView
 from opentelemetry.instrumentation.flask import FlaskInstrumentor as TheirInstrumentor
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
-from werkzeug.test import Client, TestResponse
+from werkzeug.test import Client, EnvironBuilder, TestResponse
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
@@ -113,6 +113,34 @@ def test_proxy_wait_time_is_queue(finished: Finished, app: Flask, monkeypatch: p
     (queue,) = [mark for mark in finished.marks() if mark[0] == "queue" and mark[1] == t0]
     assert 1_990_000_000 <= queue[2] - t0 < t1 - t0
     assert finished.facts()["@force"] == 1
+
+
+def test_the_server_gets_the_body_of_flask(finished: Finished, app: Flask, instrumented: Instrumentor) -> None:
+    """Of each kind of response: an iterator of werkzeug, a file, and what a view passes through."""
+    app.add_url_rule("/file", view_func=lambda: send_file(__file__), endpoint="file")
+    app.add_url_rule("/list", view_func=lambda: Response([b"a"], direct_passthrough=True), endpoint="list")
+    app.add_url_rule(
+        "/chars", view_func=lambda: Response(map(bytes, [b"a"]), direct_passthrough=True), endpoint="chars"
+    )
+
+    def seen(path: str, **headers: str) -> list[Any]:
+        before = len(finished)
+        environ = EnvironBuilder(path, headers=headers).get_environ()
+        body: Any = app(environ, lambda *_: None)
+        found = [type(body), hasattr(body, "close"), hasattr(body, "__len__"), *getattr(body, "__dict__", ())]
+        found += [list(body), list(body)]
+        if hasattr(body, "close"):
+            body.close()
+        del body
+        return [*found, len(finished) - before]
+
+    requests = [("/items/1", {}), ("/file", {}), ("/file", {"Range": "bytes=2-5"}), ("/list", {}), ("/chars", {})]
+    ours = [seen(path, **headers) for path, headers in requests]
+    instrumented.uninstrument()
+    without_us = [seen(path, **headers) for path, headers in requests]
+
+    assert [found[:-1] for found in ours] == [found[:-1] for found in without_us]
+    assert [found[-1] for found in ours] == [1] * 5
 
 
 def test_wsgi_app_can_be_served_directly(finished: Finished, app: Flask) -> None:

@@ -2,14 +2,70 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+from collections.abc import AsyncGenerator, Generator
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.instrumentors.libraries.server_common import MAX_PROXY_WAIT_NS, proxy_wait_ns, record_request_head
+from stagelens.instrumentors.libraries.server_common import (
+    MAX_PROXY_WAIT_NS,
+    as_handler,
+    proxy_wait_ns,
+    record_request_head,
+)
 from stagelens.instrumentors.records import OPEN, Marks
 
 ARRIVED = 5_000_000_000
+
+
+def test_a_generator_of_a_handler_stays_one_of_its_name() -> None:
+    """It passes on what is sent and thrown into it, and its result; any other iterator is the user's own object."""
+    sent: list[Any] = []
+
+    def steps() -> Generator[int, Any, str]:
+        sent.append((yield 1))
+        try:
+            yield 2
+        except LookupError as error:
+            sent.append(error)
+        try:
+            yield 3
+        finally:
+            sent.append("closed")
+        return "result"
+
+    error, own = LookupError(), iter([])
+    relayed: Any = as_handler(steps, steps)()
+    assert inspect.isgenerator(relayed)
+    assert (relayed.__name__, relayed.__qualname__) == (steps.__name__, steps.__qualname__)
+    assert (next(relayed), relayed.send(0), relayed.throw(error)) == (1, 2, 3)
+    with pytest.raises(StopIteration) as last:
+        next(relayed)
+    assert (sent, last.value.value) == ([0, error, "closed"], "result")
+    assert as_handler(lambda: own, lambda: own)() is own
+
+
+def test_closing_the_stream_of_a_handler_closes_that_of_the_user() -> None:
+    """At once, not when the loop finalizes what nobody refers to."""
+    closed: list[str] = []
+
+    async def steps() -> AsyncGenerator[int]:
+        try:
+            yield 1
+        finally:
+            closed.append("closed")
+
+    async def drive() -> None:
+        stream = as_handler(steps, steps)()
+        await anext(stream)
+        await stream.aclose()
+        assert closed == ["closed"]
+
+    asyncio.run(drive())
 
 
 def described(method: str = "GET", traceparent: str = "", forced: str = "", waited_ns: int = 0) -> tuple[Marks, int]:

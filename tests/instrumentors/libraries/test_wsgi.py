@@ -10,6 +10,7 @@ import wsgiref.handlers
 import wsgiref.util
 from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from wsgiref.validate import validator
 
@@ -17,6 +18,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from stagelens.instrumentors import records
+from stagelens.instrumentors.instrumentor import Instrumentor
 from stagelens.instrumentors.libraries import wsgi
 from stagelens.instrumentors.libraries.asgi import AsgiInstrumentor
 
@@ -62,20 +64,38 @@ def three(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
 
 
 class Closing:
-    """A body that notes in which request it was iterated and closed."""
+    """A framework's body, which notes in which request it was iterated and closed."""
 
     def __init__(self, start_response: Start) -> None:
         ok(start_response)
         self.seen: list[records.Marks | None] = []
 
     def __iter__(self) -> Iterator[bytes]:
-        for _ in range(3):
-            self.seen.append(records.current.get())
-            yield b"x"
+        return self
+
+    def __next__(self) -> bytes:
+        self.seen.append(records.current.get())
+        if len(self.seen) > 3:
+            raise StopIteration
+        return b"x"
 
     def close(self) -> None:
         """Note that as well."""
         self.seen.append(records.current.get())
+
+
+@pytest.fixture(autouse=True)
+def instrumented_bodies() -> Iterator[None]:
+    """Patch the class as the instrumentor of its framework does."""
+
+    class Bodies(Instrumentor):
+        """Instrumentor of a framework."""
+
+    patches = Bodies()
+    patches.replace(Closing, "__next__", wsgi.step)
+    patches.replace(Closing, "close", wsgi.close)
+    yield
+    patches.uninstrument()
 
 
 def test_a_request_ends_with_the_last_part_of_its_body(finished: Finished) -> None:
@@ -108,7 +128,7 @@ def test_the_request_is_in_the_context_during_each_step_and_never_in_between(fin
     worker.join()
     body.close()
 
-    assert [marks is finished[0][0] for marks in made[0].seen] == [True, True, True, False]
+    assert [marks is finished[0][0] for marks in made[0].seen] == [True, True, True, True, False]
     assert outside == [None] * 4
 
 
@@ -142,15 +162,19 @@ def test_exceptions_from_every_step_are_unchanged(finished: Finished) -> None:
         yield b"x"
         raise broken
 
-    class InClosing(Closing):
-        def close(self) -> None:
+    def closing(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
+        ok(start_response)
+        try:
+            yield b"x"
+        finally:
             raise broken
 
-    def closing(_: dict[str, Any], start_response: Start) -> Closing:
-        return InClosing(start_response)
+    def closed(body: Iterator[bytes]) -> None:
+        next(body)
+        body.close()
 
     caught: list[BaseException] = []
-    for application, run in ((at_once, list), (later, list), (closing, lambda body: body.close())):
+    for application, run in ((at_once, list), (later, list), (closing, closed)):
         with pytest.raises(ValueError, match="broken") as error:
             run(call(served(application)))
         caught.append(error.value)
@@ -245,17 +269,95 @@ def test_a_request_without_a_body_has_the_stream_of_the_server(finished: Finishe
     assert len(finished) == 1
 
 
-def test_the_server_visible_interface_is_unchanged(finished: Finished) -> None:
-    """The length of a list, attributes of a body, and no `__len__` where there was none."""
-    sized, unsized = call(served(text)), call(served(three))
+def test_the_server_gets_the_very_body_of_the_application(finished: Finished) -> None:
+    """Servers and middlewares depend on its type: a list has a length, uWSGI compares a file with the one it gave."""
+    for body in ([b"fine"], (), io.BytesIO(b"fine"), Closing(lambda *_: None), map(bytes, [b"fine"])):
+        assert call(served(lambda *_, body=body: body)) is body
+        assert "close" not in vars(body) if hasattr(body, "__dict__") else True
+        del body
 
-    class Named(Closing):
-        name = "mine"
+    assert len(finished) == 5
 
-    named = call(served(lambda _, start_response: Named(start_response)))
 
-    assert (len(sized), hasattr(unsized, "__len__"), named.name) == (1, False, "mine")
-    assert list(finished) == []
+def test_a_generator_is_replaced_by_one_that_nobody_can_tell_from_it(finished: Finished) -> None:
+    """Its names, the values and exceptions that are sent to it, and its result."""
+    sent: list[Any] = []
+
+    def parts(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
+        ok(start_response)
+        sent.append((yield b"one"))
+        try:
+            yield b"two"
+        except LookupError as error:
+            sent.append(error)
+        yield b"three"
+        return "result"
+
+    body: Any = call(served(parts))
+    error = LookupError()
+
+    assert (type(body), body.__name__, body.__qualname__) == (GeneratorType, "parts", parts.__qualname__)
+    assert (next(body), body.send(1), body.throw(error)) == (b"one", b"two", b"three")
+    with pytest.raises(StopIteration) as last:
+        next(body)
+    assert (sent, last.value.value) == ([1, error], "result")
+    assert [record[4:6] for record in finished] == [("", 200)]
+
+
+def test_a_body_that_nobody_closes_ends_the_request_when_it_is_freed(finished: Finished) -> None:
+    """A middleware reads it and returns another body."""
+    bodies = [call(served(three)), call(served(lambda _, start_response: Closing(start_response)))]
+    seen = len(finished)
+    bodies.clear()
+
+    assert (seen, len(finished)) == (0, 2)
+
+
+@pytest.mark.parametrize("outer", [list, iter, Closing.__iter__, lambda body: (part for part in body)])
+def test_a_middleware_around_an_instrumented_application_keeps_its_steps(
+    finished: Finished, outer: Callable[[Any], Any]
+) -> None:
+    """It is inside the request, and returns a body of its own around that of the application."""
+    made: list[Closing] = []
+
+    def inner(_: dict[str, Any], start_response: Start) -> Closing:
+        made.append(Closing(start_response))
+        return made[0]
+
+    body = call(served(lambda *arguments: outer(served(inner)(*arguments))))
+    parts = list(body)
+    made[0].close()
+
+    assert parts == [b"x"] * 3
+    assert [marks is finished[0][0] for marks in made[0].seen[:4]] == [True] * 4
+    assert len(finished) == 1
+    assert ("@response_size", 3, 0) in finished.marks()
+
+
+def test_an_object_that_is_returned_for_every_request_ends_all_but_the_last(finished: Finished) -> None:
+    """A response without a body may be one for the whole process."""
+    body = Closing(lambda *_: None)
+    for _ in range(3):
+        assert call(served(lambda *_: body)) is body
+
+    assert len(finished) == 2
+
+
+def test_the_input_stream_is_of_the_class_of_the_server(finished: Finished) -> None:
+    """Applications choose by it how to read."""
+    content = io.BytesIO(b"ping")
+    seen: list[bool] = []
+
+    def application(environ: dict[str, Any], start_response: Start) -> list[bytes]:
+        stream = environ["wsgi.input"]
+        seen.extend((isinstance(stream, io.IOBase), repr(stream) == repr(content), stream.read() == b"ping"))
+        ok(start_response)
+        return []
+
+    call(served(application), CONTENT_LENGTH="4", **{"wsgi.input": content})
+
+    assert seen == [True, True, True]
+    assert finished.stages()[0] == "network"
 
 
 @pytest.mark.parametrize("checked", [True, False])
@@ -396,7 +498,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
     gc.disable()
     try:
         Server().run(served(text))
-        left = sum(type(thing) in {wsgi.WsgiExchange, wsgi.SizedBody, Server} for thing in gc.get_objects())
+        left = sum(type(thing) in {wsgi.WsgiExchange, Server} for thing in gc.get_objects())
     finally:
         gc.enable()
 
@@ -406,7 +508,7 @@ def test_requests_leave_no_work_for_the_garbage_collector(finished: Finished) ->
 
 @pytest.mark.parametrize(
     "internal",
-    ["wsgi.record_request_head", "wsgi._wrapped", "wsgi.WsgiExchange.hand_over", "wsgi.ResponseStream.facts"],
+    ["wsgi.record_request_head", "wsgi._attached", "wsgi.WsgiExchange.hand_over", "wsgi.ResponseStream.facts"],
 )
 def test_an_agent_failure_is_logged_once_and_the_application_responds(
     finished: Finished, reported: set[str], monkeypatch: pytest.MonkeyPatch, internal: str
