@@ -20,7 +20,7 @@ import gc
 import os
 import resource
 import sys
-from asyncio import AbstractEventLoop, get_running_loop
+from asyncio import AbstractEventLoop, _get_running_loop
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -298,10 +298,11 @@ def _identity(file: int) -> tuple[int, int]:
 
 
 def watch_loop() -> None:
-    """Start the heartbeat in the running event loop; never raises."""
+    """Start the heartbeat in the running event loop of asyncio, if any; never raises."""
     try:
-        loop = get_running_loop()
-        if loop not in _watched:
+        # Trio has none, nor has any other library.
+        loop = _get_running_loop()
+        if loop is not None and loop not in _watched:
             _watched.add(loop)
             _next_beat(loop, ThreadStatistics())
     except Exception:

@@ -97,10 +97,14 @@ def flushing_at_shutdown(send: Send) -> Send:
         if message["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
             try:
                 # A dependency of Starlette; not loaded by processes that serve nothing.
-                from anyio import CapacityLimiter, to_thread  # noqa: PLC0415
+                from anyio import CancelScope, CapacityLimiter, to_thread  # noqa: PLC0415
 
                 # A separate limiter: the shutdown would hang while requests occupy all threads of the pool.
-                await to_thread.run_sync(recorder.flush, limiter=CapacityLimiter(1))
+                with CancelScope(shield=True):
+                    await to_thread.run_sync(recorder.flush, limiter=CapacityLimiter(1))
+            except RuntimeError:
+                # An event loop that AnyIO does not know, or an interpreter that exits: `atexit` is left.
+                pass
             except Exception:
                 log_failure("the last requests before the shutdown")
         await send(message)

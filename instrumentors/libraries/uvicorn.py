@@ -58,5 +58,8 @@ async def _flush() -> None:
         # A separate thread: endless requests may occupy all threads of the loop's pool.
         with ThreadPoolExecutor(1, "stagelens-shutdown") as pool:
             await asyncio.get_running_loop().run_in_executor(pool, recorder.flush)
+    except RuntimeError:
+        # An interpreter that exits starts no thread; `atexit` is left.
+        pass
     except Exception:
         log_failure("the last requests before the shutdown")

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator, MutableMapping
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
@@ -638,6 +638,53 @@ def test_websockets_and_lifespans_are_not_recorded(finished: Finished) -> None:
     assert started == ["up", "down"]
     assert [message["type"] for message in sent][:2] == ["websocket.accept", "websocket.close"]
     assert list(finished) == []
+
+
+def run_without_asyncio(coroutine: Coroutine[Any, Any, None]) -> None:
+    """Run *coroutine*, which waits for nothing, in the event loop of no library."""
+    with pytest.raises(StopIteration):
+        coroutine.send(None)
+
+
+def test_a_server_of_another_event_loop_than_asyncio_is_recorded(finished: Finished, reported: set[str]) -> None:
+    """Such as hypercorn with trio: there is no loop that we could watch, and nothing to report."""
+    sent: list[str] = []
+    messages = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive() -> Message:
+        return next(messages)
+
+    async def send(message: Message) -> None:
+        sent.append(message["type"])
+
+    async def endpoint(_: Request) -> Response:
+        return Response()
+
+    app = Starlette(routes=[Route("/", endpoint)])
+    run_without_asyncio(drive(app, receive, send, type="lifespan"))
+    run_without_asyncio(drive(app, no_body, discard, type="http", method="GET", path="/"))
+
+    assert sent == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert [record[3:6] for record in finished] == [("/", "", 200)]
+    assert reported == set()
+
+
+def test_a_shutdown_that_is_cancelled_meanwhile_is_still_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may cancel the scope of the lifespan: our last report does not raise what its own `send` would not."""
+    order: list[str] = []
+    monkeypatch.setattr(recorder, "flush", lambda: order.append("flush"))
+
+    async def send(message: Message) -> None:
+        order.append(message["type"])
+
+    async def serve() -> None:
+        with anyio.CancelScope() as scope:
+            scope.cancel()
+            await asgi.flushing_at_shutdown(send)({"type": "lifespan.shutdown.complete"})
+
+    asyncio.run(serve())
+
+    assert order == ["flush", "lifespan.shutdown.complete"]
 
 
 def test_the_final_report_precedes_the_lifespan_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:

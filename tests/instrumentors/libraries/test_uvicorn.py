@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -106,3 +107,25 @@ def test_the_order_of_imports_does_not_matter(order: str) -> None:
     completed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert completed.stdout.strip() == "True"
+
+
+def test_a_server_in_a_thread_that_outlives_the_program_shuts_down_silently() -> None:
+    """An exiting interpreter starts no thread: `atexit` reports then."""
+    code = """
+import asyncio, concurrent.futures.thread, threading, time
+import uvicorn
+from stagelens.instrumentors.libraries.uvicorn import UvicornInstrumentor
+from test_uvicorn import shut_down
+UvicornInstrumentor().instrument()
+def serve():
+    while not concurrent.futures.thread._shutdown:
+        time.sleep(0.01)
+    asyncio.run(shut_down())
+    print("down")
+threading.Thread(target=serve).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent, timeout=60, check=True
+    )
+
+    assert (done.stdout, done.stderr) == ("down\n", "")
