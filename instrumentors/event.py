@@ -11,7 +11,7 @@ from urllib.request import getproxies, proxy_bypass
 from ..core.errors import StagelensError
 from .config import DEFAULT_ENDPOINT, AgentConfig
 from .export.exporter import OK_STATUSES
-from .export.http_post import post
+from .export.http_post import explain, post
 
 
 def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
@@ -37,7 +37,7 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
         response = post(url, body, headers, config.timeout_seconds, config.trust.context, proxy=_proxy(url))
     except (OSError, ValueError, http.client.HTTPException) as error:
         msg = (
-            f"there is no collector at {base} ({error or type(error).__name__}).\n"
+            f"there is no collector at {base} ({explain(error, base)[0]}).\n"
             f"    Start one with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT (default {DEFAULT_ENDPOINT})"
         )
         raise StagelensError(msg) from error

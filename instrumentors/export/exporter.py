@@ -16,19 +16,20 @@ import logging
 import math
 import os
 import random
+import re
 import ssl
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from ... import __version__
 from ...core import names
 from ..config import ClientTlsFiles
 from ..recorder import park_if_inherited
-from .http_post import HttpResponse, post
+from .http_post import HttpResponse, explain, post
 from .otlp import parse_fields
 
 
@@ -114,6 +115,7 @@ _PRELOADED = (encodings.idna,)
 
 OK_STATUSES = range(200, 300)
 RETRY_STATUSES = frozenset({429, 502, 503, 504})
+REDIRECT_STATUSES = range(300, 400)
 DENIED_STATUSES = frozenset({401, 403})
 OWN_HEADERS = {
     "Content-Type": "application/x-protobuf",
@@ -127,6 +129,7 @@ MAX_RETRY_AFTER_SECONDS = 600.0
 QUIET_SECONDS = 300.0
 MAX_SHOWN_CHARS = 300
 
+_ADDRESS_FIX = "Set OTEL_EXPORTER_OTLP_ENDPOINT to the address of the collector"
 _UNREACHABLE_FIX = "Start a collector there with `stagelens up`, or set OTEL_EXPORTER_OTLP_ENDPOINT"
 _TLS_FIX = (
     "Compare OTEL_EXPORTER_OTLP_CERTIFICATE (CA to trust) and OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE and "
@@ -268,8 +271,11 @@ class Exporter:
         except Exception as error:
             # Unreachable, not HTTP, or unexpected: the thread must continue and the batch must not be lost.
             self._context = None  # reload the files: certificates are short-lived
+            reason, address = explain(error, batch.url)
             fix = _TLS_FIX if isinstance(error, ssl.SSLError) else _UNREACHABLE_FIX
-            self._failed(batch, f"{error}" or type(error).__name__, None, fix)
+            self._failed(
+                batch, reason, None, f"Set OTEL_EXPORTER_OTLP_ENDPOINT to {origin(address)}" if address else fix
+            )
 
     def _post(self, batch: ExportBatch) -> HttpResponse:
         return post(
@@ -307,7 +313,12 @@ class Exporter:
         if response.status in OK_STATUSES:
             self._over("denied")
             refused = _refused(response.body)
-            if refused:
+            if page := _web_page(response.body):
+                self._warn(
+                    "page",
+                    f"{origin(batch.url)} responded with {page}: if it is no collector, all data is lost. {_ADDRESS_FIX}",
+                )
+            elif refused:
                 self._warn("partial", f"{origin(batch.url)} rejected a part of the data: {refused}")
         else:
             self._drop(batch, "rejected")
@@ -315,7 +326,7 @@ class Exporter:
             self._warn(
                 "denied" if denied else f"status {response.status}",
                 f"{origin(batch.url)} {_DENIED if denied else 'rejected a batch, which is dropped'}: "
-                f"HTTP {response.status} {explanation(response.body)}",
+                f"HTTP {response.status} {_redirect(batch.url, response) or explanation(response.body)}",
             )
         self._over("unreachable", "left")
         with self._attempt:
@@ -343,7 +354,7 @@ class Exporter:
 def origin(url: str) -> str:
     """Return scheme, host and port of *url*, without user, password and query, which may be secrets."""
     parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}" + (f":{parts.port}" if parts.port else "")
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _retry_after(text: str | None, now: float) -> float | None:
@@ -370,8 +381,36 @@ def _refused(body: bytes) -> str:
 
 def explanation(body: bytes) -> str:
     """Return the explanation in an error body: the message of a `google.rpc.Status`, or the text itself."""
+    page = _web_page(body)
+    if page.startswith(_TITLED):
+        return page
     # A plain text is never mistaken for a status: it has no control characters, but the message field starts with one.
     return _printable_text(_text(_fields(body).get(2, body[:MAX_SHOWN_CHARS])))
+
+
+def _web_page(body: bytes) -> str:
+    """Return that *body* is a web page, such as that of a login, with its title; "" if it is none."""
+    if not _PAGE.match(body):
+        return ""
+    title = _TITLE.search(body)
+    return f"{_TITLED} {_printable_text(_text(title[1]))}" if title else "a web page"
+
+
+_TITLED = "a web page with the title"
+_PAGE = re.compile(rb"\s*<(?:!doctype html|html)\b", re.IGNORECASE)
+_TITLE = re.compile(rb"<title>([^<]{1,80})", re.IGNORECASE)
+
+
+def _redirect(url: str, response: HttpResponse) -> str:
+    """Return the target of a redirect, which is not followed; "" for any other response."""
+    location = response.headers.get("Location")
+    if not location or response.status not in REDIRECT_STATUSES:
+        return ""
+    try:
+        target = _printable_text(origin(urljoin(url, location)))
+    except ValueError:
+        target = "nowhere"
+    return f"redirects to {target}. {_ADDRESS_FIX}"
 
 
 def _fields(message: bytes) -> dict[int, int | bytes]:
@@ -386,4 +425,9 @@ def _text(value: object) -> str:
 
 
 def _printable_text(text: str) -> str:
-    return "".join(char if char.isprintable() else " " for char in text).strip()[:MAX_SHOWN_CHARS]
+    shown = "".join(char if char.isprintable() else " " for char in text[:MAX_SHOWN_CHARS])
+    # Such as a compressed body.
+    return "" if shown.count(_UNDECODABLE) * 5 > len(shown) else shown.strip()
+
+
+_UNDECODABLE = "\N{REPLACEMENT CHARACTER}"

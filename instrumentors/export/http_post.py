@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import http.client
 import io
+import re
 import socket
 import ssl
 import time
@@ -24,13 +25,7 @@ _MAX_RECEIVED_BYTES = 4 * MAX_RESPONSE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An HTTP response.
-
-    Args:
-        status: The HTTP status.
-        headers: The headers.
-        body: The first `MAX_RESPONSE_BYTES` of the body.
-    """
+    """An HTTP response."""
 
     status: int
     headers: Message
@@ -81,6 +76,36 @@ def post(
         return HttpResponse(response.status, response.headers, response.read(MAX_RESPONSE_BYTES))
     finally:
         connection.close()
+
+
+def explain(error: Exception, url: str) -> tuple[str, str]:
+    """Return what an *error* of `post` to *url* means, and the address to use instead, "" if unknown."""
+    parts = urlsplit(url)
+    host = parts.netloc.rpartition("@")[2].removesuffix(f":{parts.port}")
+    otlp = f"{parts.scheme}://{host}:{HTTP_PORT}"
+    line = error.line if isinstance(error, http.client.BadStatusLine) else ""
+    reason, address = f"{error}" or type(error).__name__, otlp if parts.port == GRPC_PORT else ""
+    if isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
+        reason, address = "it does not use TLS", f"http:{url.partition(':')[2]}"
+    elif _TLS_ALERT.match(line):
+        reason, address = "it uses TLS", f"https:{url.partition(':')[2]}"
+    elif _HTTP2_SETTINGS.match(line):
+        reason, address = "it is a port for OTLP/gRPC, and the agent speaks OTLP/HTTP", otlp
+    elif isinstance(error, http.client.RemoteDisconnected):
+        reason = "it closed the connection without a response, like a port of another protocol"
+    elif isinstance(error, http.client.BadStatusLine):
+        reason, address = f"it does not speak HTTP: its response starts with {line[:_MAX_SHOWN]!a}", otlp
+    elif isinstance(error, http.client.HTTPException):
+        reason = f"its response is no valid HTTP: {error}"
+    return reason, "" if parts.port == HTTP_PORT and address == otlp else address
+
+
+# Default ports of the two protocols. https://opentelemetry.io/docs/specs/otlp/
+GRPC_PORT, HTTP_PORT = 4317, 4318
+_MAX_SHOWN = 60
+# https://datatracker.ietf.org/doc/html/rfc9113#section-3.4 and https://datatracker.ietf.org/doc/html/rfc8446#section-6
+_HTTP2_SETTINGS = re.compile(r"\x00\x00.\x04", re.DOTALL)
+_TLS_ALERT = re.compile(r"\x15\x03")
 
 
 def _basic(via: SplitResult) -> str:

@@ -52,12 +52,7 @@ class ExportInterval:
 
 
 class Encoder:
-    """Encoder of the OTLP bodies of one process.
-
-    Args:
-        resource: Resource attributes, including the instance id.
-        pause: Called between two pieces of work that each take about a millisecond.
-    """
+    """Encoder of the OTLP bodies of one process."""
 
     def __init__(self, resource: Mapping[str, str | int], pause: Callable[[], None]) -> None:
         self._resource = message_field(1, _attribute_fields(1, resource))
@@ -70,14 +65,7 @@ class Encoder:
         dropped: Mapping[str, int],
         readings: Iterable[Reading] = (),
     ) -> bytes:
-        """Return the body of the metrics of *deltas*, gzipped.
-
-        Args:
-            interval: Time interval of the data.
-            deltas: Data of each series.
-            dropped: Requests that could not be counted, by reason.
-            readings: Hardware metrics.
-        """
+        """Return the body of the metrics of *deltas*, gzipped."""
         series = ((dimensions, delta.counts.histograms()) for dimensions, delta in deltas.items())
         metrics = self._histogram_metrics(interval, series)
         if dropped:
@@ -100,12 +88,7 @@ class Encoder:
         return [_histogram_metric(name, points[name]) for name in names.METRICS if points[name]]
 
     def traces(self, traces: Iterable[Trace], anchor_ns: int) -> bytes:
-        """Return the body of the spans of *traces*, gzipped.
-
-        Args:
-            traces: Retained traces.
-            anchor_ns: Difference between Unix time and the recorder's clock. [nanoseconds]
-        """
+        """Return the body of the spans of *traces*, gzipped."""
         spans: list[bytes] = []
         for some in chunks(traces, 8):
             for trace in some:

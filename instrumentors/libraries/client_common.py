@@ -51,13 +51,7 @@ _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 
 
 class RespondedCall:
-    """A call whose response headers have arrived.
-
-    Args:
-        marks: Marks of the request that waits for the response.
-        started: Start of the call. [nanoseconds by `clock`]
-        headers: Case-insensitive mapping of the response headers; `items` yields every value.
-    """
+    """A call whose response headers have arrived."""
 
     __slots__ = ("_headers", "_is_reported", "_started", "ended", "marks")
 

@@ -47,12 +47,7 @@ DEADLINE_TOLERANCE_SECONDS = 0.15
 
 
 class GrpcExchange:
-    """State of one call; finishes its record exactly once.
-
-    Args:
-        method: Full name of the method, with a leading slash.
-        arrived: Time of arrival. [nanoseconds by `clock`]
-    """
+    """State of one call; finishes its record exactly once."""
 
     __slots__ = (
         "_arrived",

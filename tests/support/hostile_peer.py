@@ -30,6 +30,13 @@ def _endless(beginning: bytes, piece: bytes = _PIECE) -> list[bytes]:
 # Response of each server in pieces; then it closes the connection.
 PEERS: dict[str, list[bytes]] = {
     "hangs up": [],
+    "speaks HTTP/2": [b"\x00\x00\x12\x04\x00\x00\x00\x00\x00\x00\x03\x7f\xff\xff\xff"],
+    "speaks TLS": [b"\x15\x03\x01\x00\x02\x02\x46"],
+    "speaks Redis": [b"-ERR unknown command 'POST', with args beginning with: '/v1/metrics' 'HTTP/1.1'\r\n"],
+    "a page that is in the way": [_whole(b"<html><title>Blocked", status=b"400 Bad Request")],
+    "an error that is compressed": [
+        _whole(gzip.compress(bytes(range(256))), b"Content-Encoding: gzip", status=b"400 Bad Request")
+    ],
     "speaks something else": [b"SSH-2.0-OpenSSH_9.2\r\n\x00\xff\xfe"],
     "a status beyond all": [_whole(b"", status=b"99999 \x1b[2J\x00")],
     "a status that is no number": [_whole(b"", status=b"OK fine")],

@@ -183,14 +183,7 @@ class StreamedCall(Call):
 
 
 class MutableMark:
-    """A triple of marks that can be changed later, so that a stream of a thousand parts is one wait.
-
-    Args:
-        marks: Marks of the request.
-        key: Key of the triple.
-        start: First value; its object identity is used to find the triple again.
-        end: Second value.
-    """
+    """A triple of marks that can be changed later, so that a stream of a thousand parts is one wait."""
 
     __slots__ = ("_at", "_key", "_marks", "_start")
 

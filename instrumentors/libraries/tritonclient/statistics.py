@@ -210,11 +210,7 @@ class TotalsReading(NamedTuple):
 
 
 class ServerStatistics:
-    """Reader of the statistics of one server; pauses after failures and slow responses.
-
-    Args:
-        server: The server.
-    """
+    """Reader of the statistics of one server; pauses after failures and slow responses."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
@@ -253,13 +249,7 @@ class ServerStatistics:
 
 
 class ModelReadings:
-    """Readings of one model of one server.
-
-    Args:
-        source: Statistics of the server.
-        name: Name of the model.
-        version: Version of the model, "" for all loaded versions.
-    """
+    """Readings of one model of one server."""
 
     def __init__(self, source: ServerStatistics, name: str, version: str) -> None:
         self._source = source
@@ -317,15 +307,7 @@ class ModelReadings:
 
 
 class Averaged:
-    """Averaged server stages of one call, as a `records.Late`.
-
-    Args:
-        server: The server.
-        model: Name of the called model.
-        version: Requested version, "" for none.
-        t0: Time when the request was sent. [nanoseconds by `clock`]
-        t1: Arrival of the response. [nanoseconds by `clock`]
-    """
+    """Averaged server stages of one call, as a `records.Late`."""
 
     __slots__ = ("_call", "_is_noted", "_model", "_server", "_version")
 

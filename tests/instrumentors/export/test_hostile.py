@@ -3,14 +3,99 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from stagelens.instrumentors.config import ClientTlsFiles
 from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
+from stagelens.instrumentors.export.http_post import explain
 from tests.instrumentors.export.conftest import Sink
 from tests.support.hostile_peer import PEERS, listening
+
+OTLP_PORT = "Set OTEL_EXPORTER_OTLP_ENDPOINT to http://127.0.0.1:4318"
+ADDRESS = "Set OTEL_EXPORTER_OTLP_ENDPOINT to the address of the collector"
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "fix"),
+    [
+        ("speaks HTTP/2", "(it is a port for OTLP/gRPC, and the agent speaks OTLP/HTTP)", OTLP_PORT),
+        ("speaks TLS", "(it uses TLS)", "Set OTEL_EXPORTER_OTLP_ENDPOINT to https://127.0.0.1:"),
+        ("speaks Redis", "(it does not speak HTTP: its response starts with \"-ERR unknown command 'POST'", OTLP_PORT),
+        ("speaks something else", "starts with 'SSH-2.0-OpenSSH_9.2\\r\\n'", OTLP_PORT),
+        ("hangs up", "(it closed the connection without a response", "Start a collector there"),
+        ("headers without end", "its response is no valid HTTP: got more than", "Start a collector there"),
+        ("a page to log in", "responded with a web page with the title Sign in", ADDRESS),
+        ("a page that is in the way", "dropped: HTTP 400 a web page with the title Blocked", ""),
+        ("an error that is compressed", "which is dropped: HTTP 400", ""),
+        ("a redirect to metadata", "HTTP 302 redirects to http://169.254.169.254.", ADDRESS),
+        ("a redirect to nowhere", "HTTP 308 redirects to nowhere.", ADDRESS),
+    ],
+)
+def test_a_peer_that_is_no_collector_is_named_in_one_line(
+    name: str, message: str, fix: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is wrong, and what to do; never its raw bytes, and once for any number of batches."""
+    page = b"<!DOCTYPE html>\n<html><head><title>Sign in\x1b[2J</title>"
+    monkeypatch.setitem(PEERS, "a page to log in", [b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n", page])
+    with listening(name) as url:
+        agent = an_exporter()
+        for number in range(2):
+            agent.offer(ExportBatch(f"instance:{number}", f"{url}/v1/metrics", b"body", 1))
+            agent.wake()
+            with agent._attempt:
+                agent._attempt.wait_for(lambda: agent._outbox.empty or agent.retry_in_seconds is not None, 60)
+
+    (line,) = caplog.messages
+    assert message in line
+    assert fix in line
+    assert line.isprintable()
+    assert "\N{REPLACEMENT CHARACTER}" not in line
+    assert len(line) < 500
+
+
+def test_the_grpc_port_of_a_real_server_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    """OTEL_EXPORTER_OTLP_ENDPOINT often has it, because it is the default of other exporters."""
+    with ThreadPoolExecutor(1) as pool:
+        server = grpc.server(pool)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        agent = an_exporter()
+        agent.offer(ExportBatch("instance:1", f"http://127.0.0.1:{port}/v1/metrics", b"body", 1))
+        agent.wake()
+        with agent._attempt:
+            agent._attempt.wait_for(lambda: agent.retry_in_seconds is not None, 60)
+        server.stop(None).wait()
+
+    assert "(it is a port for OTLP/gRPC, and the agent speaks OTLP/HTTP)" in caplog.text
+    assert OTLP_PORT in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("url", "address"),
+    [
+        ("http://[::1]:4317/v1/metrics", "http://[::1]:4318"),
+        ("http://user:secret@collector:4317/v1/metrics", "http://collector:4318"),
+        ("http://collector:4318/v1/metrics", ""),
+        ("http://collector/v1/metrics", ""),
+    ],
+)
+def test_the_usual_port_of_grpc_is_enough_for_the_fix(url: str, address: str) -> None:
+    """Some servers only close the connection, or do not listen at all."""
+    assert explain(ConnectionRefusedError(111, "Connection refused"), url) == (
+        "[Errno 111] Connection refused",
+        address,
+    )
+
+
+def an_exporter() -> Exporter:
+    trust = ClientTlsFiles()
+    return Exporter(
+        headers={}, trust=trust, timeout_seconds=5, buffer_bytes=100, lost=lambda *_: None, rng=random.Random(1)
+    )
 
 
 @pytest.mark.parametrize("name", PEERS)
