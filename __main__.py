@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import os
 import signal
 import sys
 import threading
 import time
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from importlib.util import find_spec
@@ -54,6 +57,8 @@ def main(given: Sequence[str] | None = None) -> int:
     Returns:
         0 for success, 1 for a reported error, 2 for an invalid command line.
     """
+    if given is None:
+        _prepare_streams()
     words = list(sys.argv[1:] if given is None else given)
     own = _own_reader(words)
     if own is not None:
@@ -68,6 +73,25 @@ def main(given: Sequence[str] | None = None) -> int:
     if getattr(options, "check", False):
         return _explained(lambda: _check_collector(_environment(options)))
     return _explained(lambda: _serve(options.command, _environment(options)))
+
+
+def _prepare_streams() -> None:
+    """Let the streams of this process accept every character, and be there if its parent has closed them."""
+    codecs.register_error("stagelens", _similar)
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - until the exit
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="stagelens")
+
+
+def _similar(error: UnicodeError) -> tuple[str, int]:
+    """Replace what an encoding does not have by similar ASCII characters, or question marks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    given = unicodedata.normalize("NFKD", error.object[error.start : error.end])
+    return given.encode("ascii", "replace").decode(), error.end
 
 
 def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:

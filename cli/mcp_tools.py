@@ -68,11 +68,7 @@ _Caller: TypeAlias = Context[Any, Any]
 
 
 class Tools:
-    """Tools of the server.
-
-    Args:
-        client_of: Function that opens the client for the HTTP headers of a call, which are None over stdio.
-    """
+    """Tools of the server."""
 
     def __init__(self, client_of: Callable[[Mapping[str, str] | None], AbstractContextManager[Client]]) -> None:
         self._client_of = client_of

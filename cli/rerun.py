@@ -20,14 +20,7 @@ _AGAIN = "STAGELENS_RERUN_WITH"
 
 
 def command_with(extra: str, words: Sequence[str], env: Mapping[str, str], prefix: Path) -> list[str] | None:
-    """Return the command that runs `stagelens` with *words* and with *extra*; None outside of a throw-away environment.
-
-    Args:
-        extra: Extra that provides the missing modules.
-        words: Arguments after `stagelens`.
-        env: Environment variables.
-        prefix: Folder of the environment of this Python.
-    """
+    """Return the command that runs `stagelens` with *words* and with *extra*; None outside of a throw-away environment."""
     if env.get(_AGAIN) == extra:
         return None
     # uv sets UV for the programs that it starts; `uv run` starts them in a project's own environment, which uv does not cache.

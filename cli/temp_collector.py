@@ -28,13 +28,7 @@ _RETENTION = Retention(seconds_10=_EVER, minutes=_EVER, hours=_EVER, traces=_EVE
 
 
 class TemporaryCollector:
-    """Running collector and its store.
-
-    Args:
-        store: Store of the run.
-        collector: Running collector.
-        file: Configuration of the collector, with the collector to forward to, if any.
-    """
+    """Running collector and its store."""
 
     def __init__(self, store: Store, collector: Collector, file: LiveConfig) -> None:
         self.store = store

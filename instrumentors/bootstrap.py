@@ -5,10 +5,12 @@ The module of an instrumented library is loaded together with the library: a pro
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import suppress
 from importlib import import_module
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .. import import_lock
 from . import functions, recorder
@@ -149,4 +151,14 @@ def _flush_agent(timeout_seconds: float) -> None:
     worker.flush(timeout_seconds)
 
 
+_logger: Any = logging.getLogger("stagelens")
+
+
+def _call_handlers(record: logging.LogRecord) -> None:
+    # A handler of the host raises if it cannot even report its error: its stream and stderr are closed.
+    with suppress(Exception):
+        type(_logger).callHandlers(_logger, record)
+
+
+_logger.callHandlers = _call_handlers
 recorder.install_agent(_run_agent, _flush_agent)

@@ -17,14 +17,22 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _OLDEST = (3, 11)
 
 
+def _report(text):
+    try:  # noqa: SIM105 - see above
+        sys.stderr.write(text)
+    except Exception:
+        # Such as a stream that the parent process has closed, which is None.
+        pass
+
+
 def _instrument():
     if sys.version_info < _OLDEST:
         if os.environ.get("STAGELENS_RUN_PID") == str(os.getpid()):
-            sys.stderr.write(
+            _report(
                 "stagelens run: nothing is timed, %s is Python %d.%d and Stagelens needs %d.%d.\n"
                 % (sys.executable, sys.version_info[0], sys.version_info[1], _OLDEST[0], _OLDEST[1])
             )
-            sys.stderr.write("    Run the service with Python %d.%d or newer.\n" % _OLDEST)
+            _report("    Run the service with Python %d.%d or newer.\n" % _OLDEST)
         return
     try:
         import stagelens
@@ -33,12 +41,10 @@ def _instrument():
     except ImportError as error:
         # The scripts that the command starts may use any interpreter: only the command itself reports an error.
         if os.environ.get("STAGELENS_RUN_PID") == str(os.getpid()):
-            sys.stderr.write(
-                "stagelens run: nothing is timed, %s cannot load stagelens (%s).\n" % (sys.executable, error)
-            )
-            sys.stderr.write("    %s -m pip install stagelens\n" % sys.executable)
+            _report("stagelens run: nothing is timed, %s cannot load stagelens (%s).\n" % (sys.executable, error))
+            _report("    %s -m pip install stagelens\n" % sys.executable)
     except Exception as error:
-        sys.stderr.write("stagelens: nothing is timed, it failed to start (%r).\n" % (error,))
+        _report("stagelens: nothing is timed, it failed to start (%r).\n" % (error,))
 
 
 def _run_the_next():

@@ -165,13 +165,7 @@ OTHER_NAMES = {
 
 
 class TimedLibrary(NamedTuple):
-    """A library that would be timed.
-
-    Args:
-        title: Display name of the library.
-        versions: Installed version and tested version, by distribution.
-        certain: Whether the command's own modules import the library, or are unknown.
-    """
+    """A library that would be timed."""
 
     title: str
     versions: dict[str, tuple[str, str]]
@@ -224,11 +218,7 @@ GREEN, YELLOW, RED, BOLD = "32", "33", "31", "1"
 
 
 class ReportWriter:
-    """Writer of the report: styled and wrapped lines.
-
-    Args:
-        out: Output stream.
-    """
+    """Writer of the report: styled and wrapped lines."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

@@ -195,11 +195,7 @@ _FOLDERS = ("--app-dir", "--chdir", "--pythonpath", "--working-dir")
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Parsed source files of a command.
-
-    Args:
-        trees: Syntax trees by path, that of the program first.
-    """
+    """Parsed source files of a command."""
 
     trees: Mapping[Path, ast.Module]
 

@@ -226,11 +226,6 @@ def with_traceparent(headers: Any, marks: Marks, host: str) -> Any:
     """Return a copy of *headers* with the request's `traceparent`, or *headers* itself if it has one already.
 
     The service is added as `tracestate`, unless there is one, or *host* does not get it.
-
-    Args:
-        headers: Mapping with a `copy` method; not modified.
-        marks: Marks of the request.
-        host: Called host, "" if unknown.
     """
     try:
         present = {name.lower() for name in headers}

@@ -110,11 +110,7 @@ def _no_rows(_: Any) -> int:
 
 
 class Jitted:
-    """A jitted function whose calls are timed. In all else it is the function, whose class is written in C++ and cannot be patched.
-
-    Args:
-        jitted: What `jax.jit` returned.
-    """
+    """A jitted function whose calls are timed. In all else it is the function, whose class is written in C++ and cannot be patched."""
 
     def __init__(self, jitted: Any) -> None:
         self.jitted = jitted

@@ -47,3 +47,25 @@ def test_a_failing_instrumentor_does_not_affect_the_import(
     assert module.VALUE == 1
     assert reported == {"instrumenting no_such_module"}
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("broken", ["sys.stderr.close()", "sys.stderr = None", "os.close(2)"])
+def test_a_log_that_cannot_be_written_raises_nothing_into_the_host(broken: str) -> None:
+    """A daemon closes its streams, and logging cannot report that either."""
+    code = f"""
+import logging, os, sys
+import stagelens
+stagelens.instrument()
+from stagelens.instrumentors import instrumentor
+logging.basicConfig(level="INFO", stream=open(os.devnull, "w"))
+logging.getLogger().handlers[0].stream.close()
+{broken}
+try:
+    raise ValueError("ours")
+except ValueError:
+    instrumentor.log_failure("timing a request")
+print("served")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout == "served\n"

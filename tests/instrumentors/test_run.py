@@ -239,6 +239,18 @@ def test_an_older_python_gets_the_required_version(own: bool, message: str) -> N
     assert ("Run the service with Python 3.11 or newer." in ended.stderr) is own
 
 
+def test_a_start_that_fails_without_streams_does_not_stop_the_program(tmp_path: Path) -> None:
+    """Nothing can be reported, and the program runs."""
+    broken = tmp_path / "stagelens"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("raise ValueError('ours')")
+    path = os.pathsep.join((str(run.AUTOLOAD), str(tmp_path)))
+    command = ("sh", "-c", 'exec "$@" 2>&-', "sh", sys.executable, "-c", "print('served')")
+    ended = subprocess.run(command, check=True, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path})
+
+    assert ended.stdout == "served\n"
+
+
 def test_each_uvicorn_worker_reports_its_requests(
     tmp_path: Path, sink: Sink, serve: Callable[..., Service], until: Callable[..., None]
 ) -> None:

@@ -50,5 +50,6 @@ def _imported(library: str, _: object):
 try:
     _watch()
 except Exception as error:
-    sys.stderr.write("stagelens doctor: this process cannot be inspected (%r).\n" % (error,))
+    if sys.stderr is not None:
+        sys.stderr.write("stagelens doctor: this process cannot be inspected (%r).\n" % (error,))
 _run_the_next()

@@ -41,13 +41,7 @@ OK = 200
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """Address of a server, as given to a client.
-
-    Args:
-        protocol: "http" or "grpc".
-        url: First argument of the client: host, port and optionally a path.
-        arguments: All arguments of the client, which include the TLS settings.
-    """
+    """Address of a server, as given to a client."""
 
     protocol: str
     url: str
