@@ -60,10 +60,6 @@ def _open_folder(path: Path) -> Generator[int]:
 def check_writable(path: Path, option: str) -> None:
     """Check that *path* can be written, before any work starts.
 
-    Args:
-        path: File, existing or not.
-        option: Command line option that named the file, for the error message.
-
     Raises:
         StagelensError: The file cannot be written.
     """

@@ -29,10 +29,6 @@ The token is in STAGELENS_DASHBOARD_TOKEN, or in the file that STAGELENS_DASHBOA
 def main(words: Sequence[str], env: Mapping[str, str]) -> int:
     """Write the image of a page.
 
-    Args:
-        words: Arguments after `stagelens snapshot`.
-        env: Environment variables.
-
     Returns:
         The exit code 0.
 

@@ -20,7 +20,7 @@ import gc
 import os
 import resource
 import sys
-from asyncio import AbstractEventLoop, _get_running_loop
+from asyncio import AbstractEventLoop, get_running_loop
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Collection, Iterable, Sequence
@@ -300,9 +300,12 @@ def _identity(file: int) -> tuple[int, int]:
 def watch_loop() -> None:
     """Start the heartbeat in the running event loop of asyncio, if any; never raises."""
     try:
+        loop = get_running_loop()
+    except RuntimeError:
         # Trio has none, nor has any other library.
-        loop = _get_running_loop()
-        if loop is not None and loop not in _watched:
+        return
+    try:
+        if loop not in _watched:
             _watched.add(loop)
             _next_beat(loop, ThreadStatistics())
     except Exception:

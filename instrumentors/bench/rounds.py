@@ -251,14 +251,7 @@ _SHOWN_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class RequestSpec:
-    """Specification of the HTTP request that is sent repeatedly.
-
-    Args:
-        url: URL of the request.
-        method: HTTP method.
-        body: Request body, None for none.
-        headers: Request headers.
-    """
+    """Specification of the HTTP request that is sent repeatedly."""
 
     url: str
     method: str = "GET"

@@ -35,13 +35,7 @@ OLDEST_OPENTELEMETRY = (1, 30)
 
 
 class DoctorFinding(NamedTuple):
-    """A problem or hint that a check has found.
-
-    Args:
-        text: The problem and its consequence.
-        fix: Command, setting or code to copy; "" if there is no fix.
-        hurts: Whether data is missing, lost or wrong because of the problem; False for a hint.
-    """
+    """A problem or hint that a check has found."""
 
     text: str
     fix: str = ""
@@ -53,18 +47,11 @@ class Interpreter:
     """Facts about the interpreter of the command, from a test start in the command's environment.
 
     Args:
-        executable: Path of the interpreter.
-        version: Version of Python.
-        implementation: Name of the implementation, such as `cpython`.
-        gil: Whether the global interpreter lock is enabled.
         ignores_environment: Whether the interpreter was started with `-E` or `-I`.
         no_site: Whether the interpreter was started with `-S`.
-        no_user_site: Whether the user's site-packages are disabled.
         sitecustomize: Path of the executed `sitecustomize`, "" for none.
         stagelens: Whether Stagelens is `loaded`, and the `error` of its import, or its `version` and `file`.
         thread_error: Error of starting a thread, "" for none.
-        distributions: Versions of the installed distributions by name.
-        places: Folders of some packages by name.
         environment: Environment variables that the checks need, as seen by the interpreter.
     """
 

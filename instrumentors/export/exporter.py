@@ -35,14 +35,7 @@ from .otlp import parse_fields
 
 @dataclass(frozen=True, slots=True)
 class ExportBatch:
-    """One export request. Its bytes are the same at every attempt.
-
-    Args:
-        name: Value of the batch header.
-        url: URL of the collector.
-        body: Protobuf message, gzipped.
-        requests: Number of requests that are lost if the batch is never delivered. [count]
-    """
+    """One export request with *requests* requests; its *body* is gzipped, and the same at every attempt."""
 
     name: str
     url: str
@@ -145,8 +138,6 @@ class Exporter:
     """Exporter that sends batches to the collector one after the other, with retries.
 
     Args:
-        headers: HTTP headers of every post.
-        trust: TLS files.
         timeout_seconds: Timeout of one post. [seconds]
         buffer_bytes: Limit of the outbox. [bytes]
         lost: Called with the reason and number of requests that are finally lost.

@@ -83,7 +83,7 @@ def explain(error: Exception, url: str) -> tuple[str, str]:
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2].removesuffix(f":{parts.port}")
     otlp = f"{parts.scheme}://{host}:{HTTP_PORT}"
-    line = error.line if isinstance(error, http.client.BadStatusLine) else ""
+    line = f"{error}" if isinstance(error, http.client.BadStatusLine) else ""
     reason, address = f"{error}" or type(error).__name__, otlp if parts.port == GRPC_PORT else ""
     if isinstance(error, ssl.SSLError) and "WRONG_VERSION_NUMBER" in str(error):
         reason, address = "it does not use TLS", f"http:{url.partition(':')[2]}"

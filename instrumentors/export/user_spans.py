@@ -27,11 +27,6 @@ MAX_SECONDS = 0.5
 def export_spans(traces: Iterable[Trace], anchor_ns: int, max_spans: int = MAX_SPANS) -> int:
     """Pass *traces* to the user's OpenTelemetry SDK, if the program has configured one; never raises.
 
-    Args:
-        traces: Retained traces.
-        anchor_ns: Difference between Unix time and the recorder's clock. [nanoseconds]
-        max_spans: Maximum number of spans. [count]
-
     Returns:
         Remaining number of spans; 0 as soon as a trace did not fit. [count]
     """

@@ -27,6 +27,7 @@ from .server_common import (
     is_users_code,
     proxy_wait_ns,
     record_request_head,
+    timed_handler,
 )
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -234,9 +235,7 @@ def _handle_request(original: Any) -> Any:
 
 def _build_middlewares(original: Any) -> Any:
     # Results are cached by the handler, so our wrapper of a handler is always the same one.
-    @functools.lru_cache(maxsize=1024)
-    def handled(handler: Handler) -> Handler:
-        return functools.update_wrapper(timed_async("handler")(handler), handler)
+    handled = functools.lru_cache(maxsize=1024)(functools.partial(timed_handler, is_async=True))
 
     def _cached_build_middleware(handler: Handler, apps: Any) -> Any:
         exchange = _exchange.get()
@@ -245,6 +244,17 @@ def _build_middlewares(original: Any) -> Any:
         exchange.handler_timed = True
         return original(handled(handler), apps)
 
+    def cache_clear() -> None:
+        handled.cache_clear()
+        original.cache_clear()
+
+    # Another version of aiohttp may have no cache.
+    if hasattr(original, "cache_clear"):
+        vars(_cached_build_middleware).update(
+            cache_info=original.cache_info,
+            cache_parameters=original.cache_parameters,
+            cache_clear=functools.update_wrapper(cache_clear, original.cache_clear),
+        )
     return _cached_build_middleware
 
 

@@ -31,6 +31,7 @@ from .server_common import (
     Exchange,
     ResponseStream,
     is_users_code,
+    named_like,
     proxy_wait_ns,
     record_request_head,
 )
@@ -48,14 +49,7 @@ _REPORTED: Final = BY_KEY.keys() - {FRAMEWORK, HANDLER}
 
 
 def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
-    """Return *message* with a `Server-Timing` header, or unchanged if it has timings of another server; never raises.
-
-    Args:
-        message: ASGI message that starts the response; not modified.
-        marks: Marks of the request.
-        start: Start of the request. [nanoseconds of the recorder's clock]
-        now: Current time. [nanoseconds of the recorder's clock]
-    """
+    """Return *message* with a `Server-Timing` header, or unchanged if it has timings of another server; never raises."""
     try:
         headers = list(message.get("headers", ()))
         present = b", ".join(value for name, value in headers if name.lower() == _SERVER_TIMING)
@@ -109,7 +103,7 @@ def flushing_at_shutdown(send: Send) -> Send:
                 log_failure("the last requests before the shutdown")
         await send(message)
 
-    return report_and_send
+    return named_like(report_and_send, send)
 
 
 Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
@@ -196,48 +190,56 @@ class AsgiExchange(Exchange):
         if started:
             self._marks.extend(("handler", started, self._ended or clock()))
 
-    async def receive(self) -> Message:
-        """Receive a message for the application; the wait for the body is `network`, the wait for a disconnect is not."""
-        started = clock()
-        try:
-            message = await self._receive()
-        except BaseException:
-            if not self._body_read:
-                self._mark(started)
-            raise
-        try:
-            if message["type"] == "http.disconnect":
-                self._disconnected = True
-            if not self._body_read:
-                self._mark(started)
-                self._body_read = not message.get("more_body", False)
-        except Exception:
-            log_failure("timing a request body")
-        return message
+    def receiving(self) -> Receive:
+        """Return the application's `receive`: the wait for the body is `network`, the wait for a disconnect is not."""
 
-    async def send(self, message: Message) -> None:
-        """Send a message for the application as `network`; the last part of the body ends the request."""
-        started = clock()
-        if sends_server_timing and message["type"] == "http.response.start":
-            message = with_timing(message, self._marks, self._start, started)
-        try:
-            await self._send(message)
-        except BaseException:
-            self._mark(started)
-            raise
-        try:
-            ended = clock()
-            more = message.get("more_body", False)
-            if (not more or ended - started > MIN_CHUNK_NS) and len(self._marks) < MAX_MARKS:
-                self._marks.extend(("network", started, ended))
-            kind = message["type"]
-            if kind == "http.response.start":
-                self._status = message["status"]
-                self._headers = message.get("headers", ())
-            elif kind in LAST_MESSAGES:
-                self._sent_body(message, started, more)
-        except Exception:
-            log_failure("timing a response")
+        async def receive() -> Message:
+            started = clock()
+            try:
+                message = await self._receive()
+            except BaseException:
+                if not self._body_read:
+                    self._mark(started)
+                raise
+            try:
+                if message["type"] == "http.disconnect":
+                    self._disconnected = True
+                if not self._body_read:
+                    self._mark(started)
+                    self._body_read = not message.get("more_body", False)
+            except Exception:
+                log_failure("timing a request body")
+            return message
+
+        return named_like(receive, self._receive)
+
+    def sending(self) -> Send:
+        """Return the application's `send`: it is `network`; the last part of the body ends the request."""
+
+        async def send(message: Message) -> None:
+            started = clock()
+            if sends_server_timing and message["type"] == "http.response.start":
+                message = with_timing(message, self._marks, self._start, started)
+            try:
+                await self._send(message)
+            except BaseException:
+                self._mark(started)
+                raise
+            try:
+                ended = clock()
+                more = message.get("more_body", False)
+                if (not more or ended - started > MIN_CHUNK_NS) and len(self._marks) < MAX_MARKS:
+                    self._marks.extend(("network", started, ended))
+                kind = message["type"]
+                if kind == "http.response.start":
+                    self._status = message["status"]
+                    self._headers = message.get("headers", ())
+                elif kind in LAST_MESSAGES:
+                    self._sent_body(message, started, more)
+            except Exception:
+                log_failure("timing a response")
+
+        return named_like(send, self._send)
 
     def close(self, error_type: str) -> None:
         """Finish the record if the last byte was never sent, because the application returned, raised or was cancelled."""
@@ -336,7 +338,7 @@ def recorded(application: Application) -> Application:
         elif isinstance(opened, tuple):
             exchange, token = opened
             try:
-                await application(self, scope, exchange.receive, exchange.send)
+                await application(self, scope, exchange.receiving(), exchange.sending())
             except BaseException as error:
                 exchange.close(type(error).__qualname__)
                 raise

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import current
 from . import asgi, wsgi
-from .server_common import is_users_code
+from .server_common import is_users_code, timed_handler
 from .wsgi import Environ, StartResponse
 
 
@@ -78,10 +78,10 @@ def _wsgi_handler(original: Any) -> Any:
         exchange = environ.get(wsgi.KEY)
         try:
             # None for the file wrapper of the server.
-            streaming = None if exchange is None else getattr(response, "streaming", None)
-            if streaming:
+            streaming = getattr(response, "streaming", None)
+            if exchange is not None and streaming:
                 response._iterator = wsgi.passing(response._iterator, exchange, id(response))  # noqa: SLF001 - there is no public name for it
-            elif streaming is not None:
+            elif exchange is not None and streaming is not None:
                 exchange.hand_over(len(response.content))
         except Exception:
             log_failure("timing a response")
@@ -114,7 +114,7 @@ def _view(original: Any) -> Any:
             return made
         # Awaited or called by the loop or thread that Django chooses for it.
         is_async = sys.modules["django.core.handlers.base"].iscoroutinefunction(made)
-        return (timed_async if is_async else timed)("handler")(made)
+        return timed_handler(made, is_async=is_async)
 
     return make_view_atomic
 

@@ -14,11 +14,13 @@ on its length. A body with a declared length is not a stream, regardless of the 
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing
+from types import FunctionType
 from typing import Any, Final
 
 from ...core.names import BY_FIRST_CHUNK
@@ -32,11 +34,7 @@ MIN_CHUNK_NS = 50_000
 
 
 class ResponseStream:
-    """Times of the chunks of one streamed body; empty chunks do not count.
-
-    Args:
-        at: Time when the first chunk was passed to the server. [nanoseconds by `clock`]
-    """
+    """Times of the chunks of one streamed body; empty chunks do not count."""
 
     __slots__ = ("_first", "_last", "_longest")
 
@@ -108,59 +106,91 @@ def relayed(parts: Any, after: Callable[[int, Any], None]) -> Any:
     return named_like((_relayed_async if hasattr(parts, "__anext__") else _relayed)(parts, after), parts)
 
 
-def named_like(generator: Any, original: Any) -> Any:
-    """Return *generator* with the names of *original*."""
-    for name in ("__name__", "__qualname__"):
-        setattr(generator, name, getattr(original, name, getattr(type(original), name)))
-    return generator
+def named_like(made: Any, original: Any) -> Any:
+    """Return *made*, a function or generator, with the names of *original*, under which other tools show it."""
+    try:
+        made.__name__, made.__qualname__ = original.__name__, original.__qualname__
+    except AttributeError:
+        made.__name__ = made.__qualname__ = type(original).__name__
+    if isinstance(made, FunctionType):
+        made.__module__ = getattr(original, "__module__", made.__module__)
+    return made
 
 
 def _relayed(parts: Any, after: Callable[[int, Any], None]) -> Generator[Any, Any, Any]:
-    produce, argument = next, parts
+    produce: Callable[[], Any] = parts.__next__
     while True:
         started, part = clock(), ENDED
         try:
-            part = produce(argument)
+            part = produce()
         except StopIteration as last:
             return last.value
         finally:
             after(started, part)
         try:
             sent = yield part
-            produce, argument = (next, parts) if sent is None else (parts.send, sent)
+            produce = parts.__next__ if sent is None else functools.partial(parts.send, sent)
         except GeneratorExit:
             after(0, ENDED)
             parts.close()
             raise
         except BaseException as error:
-            produce, argument = parts.throw, error
+            produce = functools.partial(parts.throw, error)
 
 
 async def _relayed_async(parts: Any, after: Callable[[int, Any], None]) -> AsyncGenerator[Any, Any]:
-    produce, argument = anext, parts
+    produce: Callable[[], Any] = parts.__anext__
     while True:
         started, part = clock(), ENDED
         try:
-            part = await produce(argument)
+            part = await produce()
         except StopAsyncIteration:
             return
         finally:
             after(started, part)
         try:
             sent = yield part
-            produce, argument = (anext, parts) if sent is None else (parts.asend, sent)
+            produce = parts.__anext__ if sent is None else functools.partial(parts.asend, sent)
         except GeneratorExit:
             after(0, ENDED)
             await parts.aclose()
             raise
         except BaseException as error:
-            produce, argument = parts.athrow, error
+            produce = functools.partial(parts.athrow, error)
 
 
 def _record_step(started: int, _: Any = None) -> None:
     marks, now = current.get(), clock()
     if started and marks is not None and now - started > MIN_CHUNK_NS and len(marks) < MAX_MARKS:
         marks.extend(("handler", started, now))
+
+
+class TimedCallable:
+    """A callable object, such as a partial or a bound method, whose calls are timed. In all else it is the object."""
+
+    __slots__ = ("_called", "_original")
+
+    def __init__(self, called: Any, original: Any) -> None:
+        self._called, self._original = called, original
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call the object."""
+        return object.__getattribute__(self, "_called")(*args, **options)
+
+    def __getattribute__(self, name: str) -> Any:
+        original = object.__getattribute__(self, "_original")
+        return inspect.signature(original) if name == "__signature__" else getattr(original, name)
+
+    def __repr__(self) -> str:
+        return repr(object.__getattribute__(self, "_original"))
+
+
+def timed_handler(handler: Any, *, is_async: bool) -> Any:
+    """Return *handler* with its calls recorded as `handler`."""
+    timed_call = (timed_async if is_async else timed)("handler")(handler)
+    if isinstance(handler, FunctionType):
+        return functools.update_wrapper(timed_call, handler)
+    return TimedCallable(timed_call, handler)
 
 
 def as_handler(call: Any, function: Any) -> Any:

@@ -94,13 +94,17 @@ class WsgiExchange(Exchange):
         """Set the route to *template*."""
         self.route = template
 
-    def start_response(self, status: str, headers: Any, *exc_info: Any) -> Any:
-        """Start the response for the application."""
-        try:
-            self._status, self._headers = int(status[:3]), headers
-        except Exception:
-            log_failure("reading a status")
-        return self._start_response(status, headers, *exc_info)
+    def starting(self) -> StartResponse:
+        """Return the application's `start_response`."""
+
+        def start_response(status: str, headers: Any, *exc_info: Any) -> Any:
+            try:
+                self._status, self._headers = int(status[:3]), headers
+            except Exception:
+                log_failure("reading a status")
+            return self._start_response(status, headers, *exc_info)
+
+        return named_like(start_response, self._start_response)
 
     def wrote(self, now: int) -> None:
         """Record that the server has finished writing the previous part."""
@@ -330,7 +334,7 @@ class Input:
         return functools.partial(_read, self._marks, attribute) if name in READS else attribute
 
     @property
-    def __class__(self) -> type[Any]:
+    def __class__(self) -> type[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody assigns it
         """Class of the server's stream, for `isinstance`."""
         return type(self._stream)
 
@@ -369,7 +373,7 @@ def serve(application: Application, app: Any, environ: Environ, start_response: 
         return body if outer is None else _failing_open(_attached_inside, body, environ, outer)
     exchange, token = opened
     try:
-        body = application(app, environ, exchange.start_response)
+        body = application(app, environ, exchange.starting())
     except BaseException as error:
         exchange.finish(type(error).__qualname__)
         raise

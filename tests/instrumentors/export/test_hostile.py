@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import grpc
 import pytest
@@ -42,7 +43,7 @@ def test_a_peer_that_is_no_collector_is_named_in_one_line(
     page = b"<!DOCTYPE html>\n<html><head><title>Sign in\x1b[2J</title>"
     monkeypatch.setitem(PEERS, "a page to log in", [b"HTTP/1.0 200 OK\r\nContent-Type: text/html\r\n\r\n", page])
     with listening(name) as url:
-        agent = an_exporter()
+        agent: Any = an_exporter()
         for number in range(2):
             agent.offer(ExportBatch(f"instance:{number}", f"{url}/v1/metrics", b"body", 1))
             agent.wake()
@@ -63,7 +64,7 @@ def test_the_grpc_port_of_a_real_server_is_named(caplog: pytest.LogCaptureFixtur
         server = grpc.server(pool)
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
-        agent = an_exporter()
+        agent: Any = an_exporter()
         agent.offer(ExportBatch("instance:1", f"http://127.0.0.1:{port}/v1/metrics", b"body", 1))
         agent.wake()
         with agent._attempt:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
+import gc
+import inspect
 import logging
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -44,6 +48,57 @@ Client: TypeAlias = "TestClient[web.Request, web.Application]"
 
 async def item(request: web.Request) -> web.Response:
     return web.json_response({"item": request.match_info["item"]})
+
+
+def test_a_handler_without_a_name_gets_none(finished: Finished) -> None:
+    """A middleware sees a partial as one, with what it has and nothing more."""
+    seen: list[Any] = []
+
+    async def view(request: web.Request, extra: int) -> web.Response:
+        work()
+        return web.json_response({"extra": extra, "path": request.path})
+
+    @web.middleware
+    async def middleware(request: web.Request, handler: Any) -> web.StreamResponse:
+        seen.append(
+            (isinstance(handler, functools.partial), vars(handler), repr(handler), hasattr(handler, "__name__"))
+        )
+        seen.append((handler.func, inspect.iscoroutinefunction(handler), handler.__module__))
+        return await handler(request)
+
+    app = web.Application(middlewares=[middleware])
+    handler = functools.partial(view, extra=1)
+    app.router.add_get("/", handler)
+
+    assert send_request(app, "GET", "/")[0] == 200
+    assert seen == [(True, {}, repr(handler), False), (view, True, "functools")]
+    assert "handler" in finished.stages()
+
+
+def test_the_cache_of_middlewares_is_that_of_aiohttp(instrumented: Instrumentor) -> None:
+    """Tests of a service clear it, and then it holds no handler."""
+    web_app: Any = sys.modules["aiohttp.web_app"]
+
+    async def handler(request: web.Request) -> web.Response:
+        del request
+        return web.Response()
+
+    cache = web_app._cached_build_middleware
+    app = application(("GET", "/", handler))
+    app.middlewares.append(web.normalize_path_middleware())
+    cache.cache_clear()
+    assert send_request(app, "GET", "/")[0] == 200
+    full = cache.cache_info().currsize
+    cache.cache_clear()
+    reference = weakref.ref(handler)
+    del handler, app
+    gc.collect()
+    instrumented.uninstrument()
+
+    assert (full, web_app._cached_build_middleware.cache_info().currsize) == (1, 0)
+    assert cache.cache_parameters() == web_app._cached_build_middleware.cache_parameters()
+    assert cache.cache_clear.__name__ == "cache_clear"
+    assert reference() is None
 
 
 def application(*routes: tuple[str, str, Handler]) -> web.Application:

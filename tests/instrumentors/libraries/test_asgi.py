@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import copy
 import gc
+import inspect
 import itertools
 import logging
 import pickle
@@ -603,6 +604,34 @@ def test_an_application_may_copy_and_serialize_the_scope(finished: Finished) -> 
     assert send_request(app, "GET", "/").status_code == 200
     assert [copied["stagelens"] for copied in seen] == [None, None]
     assert [record[3] for record in finished] == ["/"]
+
+
+def test_what_the_application_gets_has_the_names_of_the_server(finished: Finished) -> None:
+    """Other tools name spans after `receive`, `send`, the endpoint and the coroutine of a task."""
+    seen: list[Any] = []
+
+    async def application(_: Any, scope: Any, receive: Any, send: Any) -> None:
+        seen.append([(each.__name__, each.__qualname__, each.__module__) for each in (receive, send)])
+        seen.append([inspect.iscoroutinefunction(each) for each in (receive, send)])
+        await send({"type": "http.response.start" if scope["type"] == "http" else "lifespan.startup.complete"})
+
+    class App:
+        __call__ = asgi.recorded(application)
+
+    class Server:
+        async def take(self) -> Message:
+            return {}
+
+        async def put(self, message: Message) -> None:
+            del message
+
+    server = Server()
+    for kind in ("http", "lifespan"):
+        asyncio.run(drive(App(), server.take, server.put, type=kind))
+
+    names = [(each.__name__, each.__qualname__, __name__) for each in (server.take, server.put)]
+    assert seen == [names, [True, True]] * 2
+    assert len(finished) == 1
 
 
 def test_websockets_and_lifespans_are_not_recorded(finished: Finished) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
+import inspect
 import logging
 import subprocess
 import sys
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, MutableMapping
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import django
@@ -18,7 +21,7 @@ from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.core.handlers.wsgi import WSGIHandler
 from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
-from django.test import override_settings
+from django.test import RequestFactory, override_settings
 from django.urls import include, path, re_path
 from django.views import View
 from opentelemetry.instrumentation.django import DjangoInstrumentor as TheirInstrumentor
@@ -309,6 +312,36 @@ def test_the_server_gets_the_response_of_django(finished: Finished, instrumented
 
     assert seen() == without_us
     assert len(finished) == 1
+
+
+class Answer:
+    """View that is an object, which has no name."""
+
+    csrf_exempt = True
+
+    def __call__(self, _: HttpRequest) -> HttpResponse:
+        """Answer after the work."""
+        work()
+        return HttpResponse()
+
+
+@pytest.mark.parametrize(
+    "view", [worker, async_worker, Worker.as_view(), functools.partial(worker), Answer(), Answer().__call__]
+)
+def test_a_timed_view_has_the_name_and_the_attributes_of_the_view(in_a_request: Finished, view: Any) -> None:
+    """Other tools name a request after what Django calls."""
+    timed: Any = WSGIHandler().make_view_atomic(view)
+
+    for name in ("__name__", "__qualname__", "__module__", "__doc__", "csrf_exempt", "view_class", "func", "__class__"):
+        assert getattr(timed, name, None) == getattr(view, name, None)
+    assert inspect.iscoroutinefunction(timed) is inspect.iscoroutinefunction(view)
+    assert inspect.signature(timed) == inspect.signature(view)
+    assert repr(timed) == repr(view) or isinstance(view, FunctionType)
+    if view is async_worker:
+        asyncio.run(timed(RequestFactory().get("/")))
+    else:
+        timed(RequestFactory().get("/"))
+    assert "handler" in in_a_request.stages()
 
 
 def test_a_middleware_that_reads_the_response_and_passes_it_on_sends_its_body(finished: Finished) -> None:

@@ -125,8 +125,9 @@ def test_the_server_gets_the_body_of_flask(finished: Finished, app: Flask, instr
 
     def seen(path: str, **headers: str) -> list[Any]:
         before = len(finished)
-        environ = EnvironBuilder(path, headers=headers).get_environ()
-        body: Any = app(environ, lambda *_: None)
+        environ = EnvironBuilder(path, headers=[*headers.items()]).get_environ()
+        serve: Any = app
+        body = serve(environ, lambda *_: None)
         found = [type(body), hasattr(body, "close"), hasattr(body, "__len__"), *getattr(body, "__dict__", ())]
         found += [list(body), list(body)]
         if hasattr(body, "close"):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import AsyncGenerator, Generator
+from types import GeneratorType
 from typing import Any
 
 import pytest
@@ -40,8 +40,8 @@ def test_a_generator_of_a_handler_stays_one_of_its_name() -> None:
 
     error, own = LookupError(), iter([])
     relayed: Any = as_handler(steps, steps)()
-    assert inspect.isgenerator(relayed)
-    assert (relayed.__name__, relayed.__qualname__) == (steps.__name__, steps.__qualname__)
+    names = (relayed.__name__, relayed.__qualname__)
+    assert (type(relayed), *names) == (GeneratorType, steps.__name__, steps.__qualname__)
     assert (next(relayed), relayed.send(0), relayed.throw(error)) == (1, 2, 3)
     with pytest.raises(StopIteration) as last:
         next(relayed)

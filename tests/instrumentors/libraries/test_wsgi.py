@@ -169,7 +169,7 @@ def test_exceptions_from_every_step_are_unchanged(finished: Finished) -> None:
         finally:
             raise broken
 
-    def closed(body: Iterator[bytes]) -> None:
+    def closed(body: Any) -> None:
         next(body)
         body.close()
 
@@ -341,6 +341,24 @@ def test_an_object_that_is_returned_for_every_request_ends_all_but_the_last(fini
         assert call(served(lambda *_: body)) is body
 
     assert len(finished) == 2
+
+
+def test_start_response_has_the_names_of_the_server(finished: Finished) -> None:
+    """Other tools name spans after it."""
+    seen: list[Any] = []
+
+    def start(*_: Any) -> None:
+        """Take the status."""
+
+    def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
+        seen.append((start_response.__name__, start_response.__qualname__, start_response.__module__))
+        ok(start_response)
+        return []
+
+    served(application)(environment(), start)
+
+    assert seen == [(start.__name__, start.__qualname__, start.__module__)]
+    assert len(finished) == 1
 
 
 def test_the_input_stream_is_of_the_class_of_the_server(finished: Finished) -> None:

@@ -190,7 +190,7 @@ def test_a_stream_is_unchanged_and_its_tokens_are_counted(
     in_a_request: Running, upstream: Upstream, client: openai.OpenAI
 ) -> None:
     """The first token is that with content; seven tokens in three parts are six steps."""
-    stream = open_stream(client)
+    stream: Any = open_stream(client)
     assert inspect.isgenerator(stream._iterator)
     assert stream._iterator.__qualname__ == "Stream.__stream__"
     texts = [part.choices[0].delta.content if part.choices else "usage" for part in stream]
