@@ -66,11 +66,11 @@ agent: $(VENV)/dev-$(INSTALL)
 
 KILLS  ?= 100
 INPUTS ?= 1000000
-.PHONY: soak chaos fuzz flood outside
-soak: $(VENV)/stacks-$(INSTALL) stacks tensorflow llama router truth ## what takes long: TensorFlow, vLLM and llama-cpp-python, leaks, new examples for property tests, chaos, fuzz, flood, outside (over an hour; KILLS=100 INPUTS=1000000)
+.PHONY: soak chaos fuzz flood outside upstream
+soak: $(VENV)/stacks-$(INSTALL) stacks tensorflow llama router truth ## what takes long: TensorFlow, vLLM and llama-cpp-python, leaks, new examples for property tests, chaos, fuzz, flood, outside, upstream (hours; KILLS=100 INPUTS=1000000)
 	$(PYTEST) --tier soak
 	$(PYTEST) --tier first -m hypothesis --hypothesis-profile explore
-	$(MAKE) --no-print-directory chaos fuzz flood outside
+	$(MAKE) --no-print-directory chaos fuzz flood outside upstream
 
 chaos: $(VENV)/stacks-$(INSTALL) ## kill collectors KILLS times under load and break what is around them, then those who alert; count (docs/reliability.md)
 	$(BIN)/python -m tests.chaos --kills $(KILLS)
@@ -84,6 +84,10 @@ flood: $(VENV)/stacks-$(INSTALL) ## send a collector what nobody should, and pri
 
 outside: $(VENV)/stacks-$(INSTALL) ## attack a dashboard and a collector without credentials; fails if a regular reader or sender is kept out (two minutes)
 	$(BIN)/python -m tests.chaos.outside
+
+upstream: | $(VENV)/bin/python ## the tests of Python and of other libraries, without and with the agent; fails if one passes only without (hours; K=WORD: those named so)
+	@tests/programs.sh redis-server
+	$(BIN)/python -m tests.upstream --word '$(K)' $(if $(WRITE),--write)
 
 check: types lint ## lint, formatting, import arrows, types
 
@@ -156,15 +160,15 @@ programs:
 
 # All that the tests of stacks need beside the virtual environment.
 .PHONY: stacks
-stacks: programs triton kserve bentoml litserve mlserver torchserve models ray around upstream vllm oldest oldest-sdk found
+stacks: programs triton kserve bentoml litserve mlserver torchserve models ray around vllm oldest oldest-sdk found
 
 # What the tests of KServe, BentoML, LitServe, MLServer, TorchServe, Ray, vLLM, libraries of models, and clients such as redis-py
-# run, and those of httpx and Starlette themselves, beside what the tests have anyway; the oldest supported versions of libraries and of
+# run, beside what the tests have anyway; the oldest supported versions of libraries and of
 # the OpenTelemetry SDK; and what `benchmarks/accuracy.py as-found` runs. TensorFlow, of 280 MB, is only for `make soak` and
 # these; llama-cpp-python, which pip compiles in 15 minutes, the router of vLLM, and guidellm (truth) only for `make soak`.
 PINNED = $(wildcard tests/*/$@.txt tests/*/*/$@.txt tests/*/*/*/$@.txt benchmarks/*/$@.txt)
-.PHONY: kserve bentoml litserve mlserver torchserve models ray around upstream vllm oldest oldest-sdk found tensorflow llama router truth
-kserve bentoml litserve mlserver torchserve models ray around upstream vllm oldest oldest-sdk found tensorflow llama router truth: | $(VENV)/bin/python
+.PHONY: kserve bentoml litserve mlserver torchserve models ray around vllm oldest oldest-sdk found tensorflow llama router truth
+kserve bentoml litserve mlserver torchserve models ray around vllm oldest oldest-sdk found tensorflow llama router truth: | $(VENV)/bin/python
 	@cmp -s $(PINNED) $(VENV)/$@/installed || { rm -rf $(VENV)/$@ \
 	&& $(PIP) install --no-deps --no-compile --target $(VENV)/$@ -r $(PINNED) $(AFTER) \
 	&& cp $(PINNED) $(VENV)/$@/installed; } \
