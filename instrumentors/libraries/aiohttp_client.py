@@ -7,14 +7,16 @@ If the called server reports its times, these times become stages: see [server-r
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..probes import Probe
 from ..records import Marks, clock, current
-from .client_common import TRACEPARENT, LineStream, attach_call, call_of, record_read, record_wait, with_traceparent
+from .client_common import LineStream, attach_call, call_of, record_read, record_wait, with_traceparent
 
 # Attribute with which a response refers to its `LineStream`, and its connection weakly to the same.
 LINES: Final = "_stagelens_lines"
@@ -39,7 +41,9 @@ class AiohttpClientInstrumentor(Instrumentor):
         return {"aiohttp.client": self._session, "aiohttp.client_proto": self._reader}
 
     def _session(self, module: ModuleType) -> None:
-        self.replace(module.ClientSession, "_request", lambda original: _request(original, module.CIMultiDict))
+        # Its warnings name the line of its caller. It prepares headers first, before it lets another task run.
+        self.replace(module.ClientSession, "_request", Probed(Probe(_begin, _answered, parameters=3)))
+        self.replace(module.ClientSession, "_prepare_headers", _prepare_headers)
         self.replace(module.ClientResponse, "read", _read)
 
     def _reader(self, module: ModuleType) -> None:
@@ -47,25 +51,60 @@ class AiohttpClientInstrumentor(Instrumentor):
         self.replace(module.StreamReader, "readuntil", _readuntil)
 
 
-def _request(original: Any, headers_class: Any) -> Any:
-    async def _request(self: Any, method: Any, str_or_url: Any, **options: Any) -> Any:
-        marks = current.get()
-        if marks is None:
-            return await original(self, method, str_or_url, **options)
-        _add_trace(options, headers_class, self, marks, str_or_url)
-        started = clock()
-        response = None
-        try:
-            response = await original(self, method, str_or_url, **options)
-            return response
-        finally:
-            record_wait(marks, started)
-            # After a redirect the server reports only the last call.
-            if response is not None and not getattr(response, "history", ()):
-                attach_call(response, response, marks, started)
-                _watch(response)
+class _Begun(threading.local):
+    """The call of this thread whose headers are not prepared yet: its marks and its address."""
 
-    return _request
+    call: tuple[Marks, Any] | None = None
+
+
+_begun: Final = _Begun()
+
+
+class _Call:
+    __slots__ = ("_marks", "_started")
+
+    def __init__(self, marks: Marks, str_or_url: Any) -> None:
+        _begun.call = marks, str_or_url
+        self._marks: Marks | None = marks
+        self._started = clock()
+
+    def __del__(self) -> None:
+        _begun.call = None
+        self.answered(None)
+
+    def answered(self, response: Any) -> None:
+        """Record the wait for *response*, None if there is none."""
+        marks, self._marks = self._marks, None
+        if marks is None:
+            return
+        record_wait(marks, self._started)
+        # After a redirect the server reports only the last call.
+        if response is not None and not getattr(response, "history", ()):
+            attach_call(response, response, marks, self._started)
+            _watch(response)
+
+
+def _begin(_session: Any, _method: Any, str_or_url: Any) -> _Call | None:
+    _begun.call = None
+    marks = current.get()
+    return None if marks is None else _Call(marks, str_or_url)
+
+
+def _answered(call: _Call | None, response: Any) -> None:
+    if call is not None:
+        call.answered(response)
+
+
+def _prepare_headers(original: Any) -> Any:
+    def prepare(self: Any, headers: Any) -> Any:
+        prepared = original(self, headers)
+        call, _begun.call = _begun.call, None
+        if call is None:
+            return prepared
+        marks, str_or_url = call
+        return with_traceparent(prepared, marks, _host(self, str_or_url))
+
+    return prepare
 
 
 def _watch(response: Any) -> None:
@@ -82,16 +121,6 @@ def _watch(response: Any) -> None:
 
 def _no_stream() -> None:
     """Return None, like a dead weak reference."""
-
-
-def _add_trace(options: dict[str, Any], headers_class: Any, session: Any, marks: Marks, str_or_url: Any) -> None:
-    try:
-        if TRACEPARENT not in session.headers:
-            # A copy, because an iterable may be readable only once.
-            headers = headers_class(options.get("headers") or ())
-            options["headers"] = with_traceparent(headers, marks, _host(session, str_or_url))
-    except Exception:
-        log_failure("propagating a trace")
 
 
 def _host(session: Any, str_or_url: Any) -> str:
