@@ -45,7 +45,7 @@ LIBRARIES = (
     Library("botocore", "catalog", "BotocoreInstrumentor"),
     Library("catboost", "catboost", "CatBoostInstrumentor"),
     Library("concurrent.futures", "process_pools", "ProcessPoolInstrumentor"),
-    Library("confluent_kafka", "kafka", "KafkaInstrumentor"),
+    Library("confluent_kafka.cimpl", "kafka", "KafkaInstrumentor"),
     Library("ctranslate2", "ctranslate2", "CTranslate2Instrumentor"),
     Library("cv2", "catalog", "OpenCvInstrumentor"),
     Library("diffusers", "diffusers", "DiffusersInstrumentor"),

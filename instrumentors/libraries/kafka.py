@@ -4,11 +4,13 @@
 - A call below 20 µs is not recorded.
 - Stagelens does not read messages, keys or topics.
 """
-# The classes of confluent-kafka are written in C, and their methods cannot be replaced. Subclasses take their place.
+# The classes of confluent-kafka are written in C, and their methods cannot be replaced. Subclasses take their place, before the
+# package takes the classes from its extension, so that all of it has the same ones.
 
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -40,7 +42,7 @@ class KafkaInstrumentor(DependencyInstrumentor):
     not_timed = (
         "`await` on the future that `send` of aiokafka returns, except in `send_and_wait`",
         "deliveries whose failure only a callback of confluent-kafka reports: they are no failed calls",
-        "`flush` of `SerializingProducer`, and classes that a module took with `from confluent_kafka import Producer` before `stagelens.instrument()`",
+        "confluent-kafka, if it was imported before `stagelens.instrument()`",
     )
     tested = MappingProxyType({"kafka-python": "3.0.12", "confluent-kafka": "2.16.1", "aiokafka": "0.14.0"})
     calls = MappingProxyType(
@@ -58,14 +60,20 @@ class KafkaInstrumentor(DependencyInstrumentor):
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module."""
-        return {**super().hooks(), "confluent_kafka": self._confluent}
+        return {**super().hooks(), "confluent_kafka.cimpl": self._confluent, "confluent_kafka": self._package}
 
     def _confluent(self, module: ModuleType) -> None:
-        for name, names in _CONFLUENT.items():
-            self.replace(module, name, functools.partial(self._subclass, names))
+        # Not where the package has the original classes already: it would have two of the same name.
+        if not hasattr(sys.modules.get("confluent_kafka"), "Producer"):
+            for name, names in _CONFLUENT.items():
+                self.replace(module, name, functools.partial(self._subclass, names))
+
+    def _package(self, module: ModuleType) -> None:
+        for patch in [each for each in self._patches if getattr(module, each.name, None) is each.replacement]:
+            self._patches.append(patch._replace(owner=module))
 
     def _subclass(self, names: Sequence[str], original: type[Any]) -> type[Any]:
-        make = self.wrapper("dependency", is_async=False)
+        make = self.wrapper("dependency")
         found = {name: vars(original)[name] for name in names if name in vars(original)}
         attributes = {name: functools.update_wrapper(make(method), method) for name, method in found.items()}
         described = {name: getattr(original, name) for name in ("__doc__", "__module__", "__qualname__")}

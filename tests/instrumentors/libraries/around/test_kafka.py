@@ -7,6 +7,7 @@ import importlib
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -26,9 +27,11 @@ pytestmark = [
 
 
 @pytest.fixture(autouse=True)
-def instrumented(around: Path) -> Generator[None]:
-    """Instrument the clients."""
+def instrumented(around: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
+    """Instrument the clients; of confluent-kafka the classes are replaced while it is imported."""
     assert around.exists()
+    for name in [name for name in sys.modules if name.partition(".")[0] == "confluent_kafka"]:
+        monkeypatch.delitem(sys.modules, name)
     instrumentor = KafkaInstrumentor()
     instrumentor.instrument()
     yield
