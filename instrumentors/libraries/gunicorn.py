@@ -61,5 +61,6 @@ def _handle(original: Any) -> Any:
             return original(self, conn)
         finally:
             waited_ns.reset(token)
+            del token
 
     return handle

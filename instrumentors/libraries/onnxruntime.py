@@ -216,6 +216,7 @@ def _done(
             callback(results, user_data, error)
         finally:
             current.reset(token)
+            del token
 
     return done
 

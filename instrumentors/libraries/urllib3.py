@@ -67,6 +67,7 @@ def _urlopen(original: Any) -> Any:
         finally:
             record_wait(marks, started)
             _inside.reset(token)
+            del token
             if response is not None and not _is_repeated(response):
                 attach_call(response, response, marks, started)
 

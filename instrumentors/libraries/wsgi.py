@@ -128,6 +128,7 @@ class WsgiExchange(Exchange):
             raise
         finally:
             end(token)
+            del token
             now = clock()
             if now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
                 self.marks.extend(("handler", started, now))
@@ -152,6 +153,7 @@ class WsgiExchange(Exchange):
             raise
         finally:
             end(token)
+            del token
             self.closed(key, error_type)
 
     def closed(self, key: int, error_type: str = "") -> None:

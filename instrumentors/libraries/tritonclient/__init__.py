@@ -287,6 +287,7 @@ class CallStream:
             self._callback(result=result, error=error)
         finally:
             current.reset(token)
+            del token
 
     def _note(self, result: Any, error: Any) -> StreamedCall | None:
         if error is not None:

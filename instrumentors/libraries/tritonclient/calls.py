@@ -298,6 +298,7 @@ def async_infer_grpc(original: Any) -> Any:
                 callback(result=result, error=error)
             finally:
                 current.reset(token)
+                del token
 
         args = _with_headers(call, GRPC_HEADERS, args, options)
         tokens = enter(call)
