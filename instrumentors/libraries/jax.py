@@ -48,15 +48,12 @@ class JaxInstrumentor(Instrumentor):
     def _jax(self, module: ModuleType) -> None:
         self.replace(module, "jit", _jit)
         self.replace(module, "block_until_ready", timed_call("forward"))
-        # Pickle looks them up in the module that defines them.
-        for name in ("jit", "block_until_ready"):
-            self.replace(module._src.api, name, lambda _, name=name: getattr(module, name))  # noqa: SLF001
+        # Pickle looks it up in the module that defines it.
+        self.replace(module._src.api, "jit", lambda _: module.jit)  # noqa: SLF001
         for name in ("array", "asarray"):
             self.replace(module.numpy, name, preparation)
         # JAX adds it after the import of the module that defines the class.
-        arrays: Any = module._src.array.ArrayImpl  # noqa: SLF001
-        self.replace(arrays, "item", timed_call("forward"))
-        self.replace(module._src.numpy.array_methods, "_item", lambda _: arrays.item)  # noqa: SLF001
+        self.replace(module._src.array.ArrayImpl, "item", timed_call("forward"))  # noqa: SLF001
         # An operation comes from the code that called `jnp.array`, not from our wrapper.
         module._src.source_info_util.register_exclusion(PACKAGE)  # noqa: SLF001
 

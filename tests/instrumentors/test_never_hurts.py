@@ -31,7 +31,7 @@ BESIDE = {
     "tensorflow": "tensorflow",
     "vllm": "vllm",
     **dict.fromkeys(
-        ("aiokafka", "botocore", "confluent_kafka", "kafka", "librosa", "orjson", "redis", "soundfile"), "around"
+        ("aiokafka", "botocore", "confluent_kafka.cimpl", "kafka", "librosa", "orjson", "redis", "soundfile"), "around"
     ),
     **dict.fromkeys(("torchaudio", "torchvision"), "around"),
     **dict.fromkeys(
@@ -39,20 +39,40 @@ BESIDE = {
     ),
 }
 ALONE = {"gradio", "kserve", "llama_cpp", "mlserver", "ray.serve", "tensorflow", "vllm"}
-# Patches each class of a library, which has more of them the more of its modules are imported.
-GROWS = {"sklearn"}
+# Patches each class of a library, which has more of them the more of its modules are imported; classes only before that.
+GROWS = {"aiokafka", "confluent_kafka.cimpl", "kafka", "sklearn"}
 INSTALLED = {trigger: Path(__file__).parents[2] / ".venv" / part for trigger, part in BESIDE.items()}
 MISSING = {trigger for trigger, folder in INSTALLED.items() if not folder.exists() and not os.environ.get("CI")}
 PROGRAM = Path(__file__).parent / "harmless" / "examine.py"
 # Where a promise is kept in another way than by its letter.
 ALLOWED = MappingProxyType(
     {
-        # They return what is a generator in all that it does, and no context variable is set across its `yield`.
+        # Nobody sends a name that anyio imports for itself to another process.
         "looks different": {
+            "anyio.to_thread.get_async_backend pickled",
+            # They return what is a generator in all that it does.
             "BoundSyncStream.__iter__ isgeneratorfunction",
             "BoundAsyncStream.__aiter__ isasyncgenfunction",
             "Stream.__stream__ isgeneratorfunction",
             "AsyncStream.__stream__ isasyncgenfunction",
+        },
+        # Warnings to authors of other event loops and task factories.
+        "is between a function and its caller": {
+            "BaseEventLoop.create_task: _set_task_name: warnings.warn('Task.set_name() was added in Python 3.8, the method support will be mandatory for third-party task implementations since 3.13.', DeprecationWarning, stacklevel=3)",
+            "Replica.perform_graceful_shutdown: _ensure_future: events._get_event_loop(stacklevel=4)",
+        },
+        "is noticed": {
+            # What they return is a function, whose calls are timed: it has all names and attributes of the original.
+            "APIMethod._local_call returns a function",
+            "BaseHandler.make_view_atomic returns a TimedCallable",
+            "anyio.to_thread.get_async_backend returns a _Backend",
+            "grpc._server._unary_request returns a function",
+            "jax.jit returns a Jitted",
+            # A cache.
+            "torch._dynamo.trace_rules.get_tensor_method keeps what it was given, its result or its exception",
+            # The names of models, which are text, stay with the marks of the request.
+            "InferenceServerClient.async_infer keeps what it was given, its result or its exception",
+            "InferenceServerClient.infer keeps what it was given, its result or its exception",
         },
         # Python turns the function of the subclass into a class method.
         "cannot be overridden": {"_MetadataRequester.__init_subclass__"},

@@ -207,11 +207,6 @@ class Examination:
                 for place in self._wrapped()
                 for what in looks_at_caller(function_in(self._before[place]), place.owner)
             ],
-            "is noticed": [
-                f"{place} {what}"
-                for place in self._wrapped()
-                for what in noticed(function_in(self._before[place]), self._makes[place])
-            ],
             "cannot be overridden": [str(place) for place in self._patched if not overridden(place)],
             "patched twice": self._twice(),
             "not restored": self._restored(),
@@ -222,6 +217,11 @@ class Examination:
             for place in self._patched
             for what, value in with_us[place].items()
             if value != without_us[place][what]
+        ]
+        broken["is noticed"] = [
+            f"{place} {what}"
+            for place in self._wrapped()
+            for what in noticed(function_in(self._before[place]), self._makes[place])
         ]
         self._instrumentor.instrument()
         broken["not patched again"] = [str(place) for place in set(self._patched) ^ set(changed(self._before))]

@@ -7,12 +7,12 @@ the last variable of the caller ends.
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
 import inspect
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from typing import Any
 
 from calls import ways
@@ -24,11 +24,12 @@ class Anything:
     """An argument with every attribute and method, each of which is another one."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith(("__", "_stagelens", "stagelens")):
             raise AttributeError(name)
         return Anything()
 
     def __call__(self, *_: Any, **__: Any) -> Any:
+        """Return another one."""
         return Anything()
 
     def __iter__(self) -> Iterator[Any]:
@@ -60,9 +61,11 @@ class _Original:
 
     def __init__(self, function: Any, *, raises: bool) -> None:
         self.place: list[Any] = [StandInError("stand-in") if raises else Anything()]
+        self.called = False
         place = self.place
 
         def stand_in(*_: Any, **__: Any) -> Any:
+            self.called = True
             if raises:
                 raise place[0]
             return place[0]
@@ -71,8 +74,12 @@ class _Original:
             return stand_in()
 
         chosen = stand_in_async if inspect.iscoroutinefunction(function) else stand_in
-        self.function: Any = functools.update_wrapper(chosen, function)
-        del self.function.__wrapped__
+        self.function: Any = chosen
+        self.function.__name__ = self.function.__qualname__ = getattr(function, "__name__", "stand_in")
+        # Such as `cache_clear` of a cached function.
+        for name in dir(function):
+            if not name.startswith("_"):
+                setattr(self.function, name, Anything())
         with contextlib.suppress(ValueError, TypeError):
             self.function.__signature__ = inspect.signature(function)
 
@@ -89,10 +96,11 @@ def noticed(function: Any, make: Callable[[Any], Any]) -> Iterator[str]:
             wrapper = make(original.function)
             if inspect.isroutine(wrapper):
                 with where:
-                    yield from _noticed(wrapper, original.place, len(args), list(options))
+                    yield from _noticed(wrapper, original, len(args), list(options))
 
 
-def _noticed(wrapper: Any, place: list[Any], count: int, names: list[str]) -> Iterator[str]:
+def _noticed(wrapper: Any, original: _Original, count: int, names: list[str]) -> Iterator[str]:
+    place = original.place
     given: list[Any] = [Anything() for _ in range(count + len(names))]
     ends = [weakref.ref(each) for each in (*given, place[0])]
     gc.collect()
@@ -102,20 +110,21 @@ def _noticed(wrapper: Any, place: list[Any], count: int, names: list[str]) -> It
             warnings.simplefilter("always")
             if inspect.iscoroutinefunction(wrapper):
                 wrapper(*given[:count], **dict(zip(names, given[count:], strict=True))).close()
-            what = _outcome(wrapper, place, given[:count], dict(zip(names, given[count:], strict=True)))
+            what = _outcome(wrapper, original, given[:count], dict(zip(names, given[count:], strict=True)))
         given.clear()
         place.clear()
         if what:
             yield what
         if any(end() is not None for end in ends):
             yield "keeps what it was given, its result or its exception"
-        yield from (str(each.message) for each in warned)
+        yield from (str(each.message) for each in warned if "never awaited" in str(each.message))
     finally:
         gc.enable()
 
 
-def _outcome(wrapper: Any, place: list[Any], args: list[Any], options: dict[str, Any]) -> str:
+def _outcome(wrapper: Any, original: _Original, args: list[Any], options: dict[str, Any]) -> str:
     """Return what is wrong with the result or the exception of a call, "" for nothing."""
+    place = original.place
     try:
         result = wrapper(*args, **options)
         if inspect.iscoroutine(result):
@@ -127,8 +136,15 @@ def _outcome(wrapper: Any, place: list[Any], args: list[Any], options: dict[str,
     except StandInError as error:
         changed = error is not place[0] or error.args != ("stand-in",) or error.__cause__ or error.__context__
         return "changes an exception" if changed or hasattr(error, "__notes__") else ""
+    except (RuntimeError, TypeError, ValueError):
+        # A wrapper may calculate with what a stand-in for an argument is not.
+        return ""
     except Exception as error:  # noqa: BLE001 - whatever it is, the original did not raise it
         return f"raises {error!r} of its own"
+    # A generator or a context manager calls the original later; an alias of another wrapper does not call it at all.
+    later = (AsyncGenerator, Generator, AbstractContextManager, AbstractAsyncContextManager)
+    if not original.called or isinstance(result, later):
+        return ""
     if isinstance(place[0], StandInError):
         return "hides an exception"
-    return "" if result is place[0] else "returns another object"
+    return "" if result is place[0] or result is None else f"returns a {type(result).__name__}"
