@@ -173,10 +173,9 @@ class TimedCall:
     def __init__(self, marks: Marks, stage: str) -> None:
         self.marks, self.stage, self.started = marks, stage, clock()
 
-    # What it needs is bound here: at the end of the interpreter the module may be gone.
-    def __del__(self, now: Callable[[], int] = clock, has_room: Callable[[Marks], bool] = has_capacity) -> None:
-        if has_room(self.marks):
-            self.marks.extend((self.stage, self.started, now()))
+    def __del__(self) -> None:
+        if has_capacity(self.marks):
+            self.marks.extend((self.stage, self.started, clock()))
 
 
 class LongCall(TimedCall):
@@ -184,9 +183,9 @@ class LongCall(TimedCall):
 
     __slots__ = ()
 
-    def __del__(self, now: Callable[[], int] = clock, has_room: Callable[[Marks], bool] = has_capacity) -> None:
-        ended = now()
-        if ended - self.started >= MIN_CALL_NS and has_room(self.marks):
+    def __del__(self) -> None:
+        ended = clock()
+        if ended - self.started >= MIN_CALL_NS and has_capacity(self.marks):
             self.marks.extend((self.stage, self.started, ended))
 
 
@@ -206,14 +205,14 @@ class AtEnd:
 
 
 class Probed:
-    """What observes the calls of a function and changes none: `Instrumentor.replace` adds *probe* to a function of Python.
+    """Observer of the calls of a function that changes none of them: `Instrumentor.replace` adds *probe* to a function of Python.
 
     A function in C, a generator function, and one that is not at home in a module or class, get a wrapper that does the same: `Probed` is called
     with it.
 
     Args:
         probe: What runs at the entry and at the end.
-        is_async: Whether a wrapped function is a coroutine function.
+        is_async: Whether what is wrapped returns a coroutine although it is no coroutine function.
     """
 
     def __init__(self, probe: Probe, *, is_async: bool = False) -> None:
@@ -283,27 +282,23 @@ def enter(call: Callable[[Marks, str], object], stage: str) -> object:
     return None if marks is None else call(marks, stage)
 
 
-def _timed(stage: str, call: Callable[[Marks, str], object], *, is_async: bool) -> Probed:
-    # Not a closure: some pools pickle the code of the functions of a script.
-    return Probed(Probe(functools.partial(enter, call, stage)), is_async=is_async)
-
-
 def timed(stage: str) -> Probed:
     """Return what records every call of a function as a stage of the running request."""
-    return _timed(stage, TimedCall, is_async=False)
+    # Not a closure: some pools pickle the code of the functions of a script.
+    return Probed(Probe(functools.partial(enter, TimedCall, stage)))
 
 
 def timed_async(stage: str) -> Probed:
-    """Return the same for a coroutine function."""
-    return _timed(stage, TimedCall, is_async=True)
+    """Return the same, for a callable that returns a coroutine."""
+    return Probed(timed(stage).probe, is_async=True)
 
 
-def timed_call(stage: str, *, is_async: bool = False) -> Probed:
+def timed_call(stage: str) -> Probed:
     """Return what records the calls of a function as a stage of the running request, except calls shorter than `MIN_CALL_NS`.
 
     A call inside a call of the same stage changes nothing: the stage has the time of the outer call.
     """
-    return _timed(stage, LongCall, is_async=is_async)
+    return Probed(Probe(functools.partial(enter, LongCall, stage)))
 
 
 class CallsInstrumentor(Instrumentor):
@@ -326,12 +321,11 @@ class CallsInstrumentor(Instrumentor):
                 path, _, attribute = name.rpartition(".")
                 owner = getattr(module, path, None) if path else module
                 if owner is not None:
-                    is_async = inspect.iscoroutinefunction(_function(vars(owner).get(attribute)))
-                    self.replace(owner, attribute, self.wrapper(stage, is_async=is_async))
+                    self.replace(owner, attribute, self.wrapper(stage))
 
-    def wrapper(self, stage: str, *, is_async: bool) -> Callable[[Any], Any]:
-        """Return what records the calls of a function, or of a coroutine function, as *stage*."""
-        return timed_call(stage, is_async=is_async)
+    def wrapper(self, stage: str) -> Probed:
+        """Return what records the calls of a function as *stage*."""
+        return timed_call(stage)
 
 
 def _identity(function: Any) -> tuple[str | None, str | None]:

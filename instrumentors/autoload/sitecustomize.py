@@ -17,7 +17,7 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _OLDEST = (3, 11)
 
 
-def _report(text):
+def _report(text):  # pyright: ignore[reportMissingParameterType]
     try:  # noqa: SIM105 - see above
         sys.stderr.write(text)
     except Exception:

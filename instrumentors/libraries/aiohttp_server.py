@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, TypeAlias
 
 from .. import named_attributes
-from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..recorder import abandon, begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
@@ -187,8 +187,8 @@ class AioHttpServerInstrumentor(Instrumentor):
         self.replace(module.RequestHandler, "_handle_request", _handle_request)
 
     def _request(self, module: ModuleType) -> None:
-        self.replace(module.BaseRequest, "json", timed_async("serialize"))
-        self.replace(module.BaseRequest, "post", timed_async("serialize"))
+        self.replace(module.BaseRequest, "json", timed("serialize"))
+        self.replace(module.BaseRequest, "post", timed("serialize"))
 
     def _response(self, module: ModuleType) -> None:
         self.replace(module.StreamResponse, "write", _write)
@@ -198,7 +198,7 @@ class AioHttpServerInstrumentor(Instrumentor):
         self.replace(module, "json_response", timed("serialize"))
 
     def _file_response(self, module: ModuleType) -> None:
-        self.replace(module.FileResponse, "_sendfile", timed_async("network"))
+        self.replace(module.FileResponse, "_sendfile", timed("network"))
 
     def _runner(self, module: ModuleType) -> None:
         self.replace(module.BaseRunner, "setup", _setup)
@@ -226,6 +226,7 @@ def _handle_request(original: Any) -> Any:
         finally:
             exchange.finish(response)
             end(token)
+            del opened, token
             # Fails in another context, in which the garbage collector may close the coroutine of an unfinished task.
             with contextlib.suppress(ValueError):
                 _exchange.reset(serving)

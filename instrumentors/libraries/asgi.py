@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from ...core.partition import partition
 from ...core.stages import BY_KEY, FRAMEWORK, HANDLER, OVERHEAD, ordered
 from .. import named_attributes, recorder
-from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..recorder import abandon, begin, end, end_work, finish, start_work
 from ..records import MAX_MARKS, MAX_WAYS_BACK, Marks, clock, current
 from ..request_marks import read_marks
@@ -347,6 +347,7 @@ def recorded(application: Application) -> Application:
                     exchange.close("")
             finally:
                 end(token)
+                del opened, token
                 # Break the reference cycle of scope and exchange, which the garbage collector would have to free for each request.
                 scope.pop(KEY, None)
         else:
@@ -425,8 +426,8 @@ class AsgiInstrumentor(Instrumentor):
         self.replace(module, "request_response", _request_response)
 
     def _starlette_requests(self, module: ModuleType) -> None:
-        self.replace(module.Request, "json", timed_async("serialize"))
-        self.replace(module.Request, "_get_form", timed_async("serialize"))
+        self.replace(module.Request, "json", timed("serialize"))
+        self.replace(module.Request, "_get_form", timed("serialize"))
 
     def _starlette_responses(self, module: ModuleType) -> None:
         # Renders the body in all subclasses; streaming responses do not call it.
@@ -439,10 +440,10 @@ class AsgiInstrumentor(Instrumentor):
     def _fastapi_routing(self, module: ModuleType) -> None:
         self.replace(module.APIRoute, "handle", _route)
         self.replace(module, "run_endpoint_function", _run_endpoint)
-        self.replace(module, "serialize_response", timed_async("serialize"))
+        self.replace(module, "serialize_response", timed("serialize"))
 
     def _fastapi_dependencies(self, module: ModuleType) -> None:
-        self.replace(module, "request_body_to_args", timed_async("serialize"))
+        self.replace(module, "request_body_to_args", timed("serialize"))
 
     def _anyio(self, module: ModuleType) -> None:
         # Not `run_sync` itself, whose warnings name the line of its caller. The second name is that of anyio 3.
@@ -504,8 +505,7 @@ def _request_response(original: Any) -> Any:
     def request_response(func: Any) -> Any:
         if not is_users_code(func) or not inspect.isroutine(func):
             return original(func)
-        timer = timed_async if inspect.iscoroutinefunction(func) else timed
-        return original(functools.wraps(func)(timer("handler")(func)))
+        return original(functools.wraps(func)(timed("handler")(func)))
 
     return request_response
 

@@ -15,7 +15,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import SHARED, Marks, clock
 from ..tickets import BatchScope, Ticket, ticket
 from .server_common import as_handler
@@ -46,7 +46,7 @@ class BentoMLInstrumentor(Instrumentor):
 
     def _io(self, module: ModuleType) -> None:
         for name in ("from_http_request", "to_http_response"):
-            self.replace(module.IOMixin, name, timed_async("serialize"))
+            self.replace(module.IOMixin, name, timed("serialize"))
 
     def _dispatcher(self, module: ModuleType) -> None:
         self.replace(module.CorkDispatcher, "inbound_call", _inbound)
@@ -77,6 +77,7 @@ def _inbound(original: Any) -> Any:
             return await original(self, data)
         finally:
             _drawn.reset(token)
+            del token
             drawn.drop(clock())
 
     return inbound_call

@@ -20,15 +20,15 @@ class DependencyInstrumentor(CallsInstrumentor):
     facts = ("failed_calls",)
     service: ClassVar[str] = ""
 
-    def wrapper(self, stage: str, *, is_async: bool) -> Probed:
-        """Return what records the calls of a function, or of a coroutine function, and their failures."""
+    def wrapper(self, stage: str) -> Probed:
+        """Return what records the calls of a function and their failures."""
         service = self.service
 
         def failed(call: LongCall | None, error: BaseException) -> None:
             if call is not None:
                 _record_failure(call, service, error)
 
-        calls = timed_call(stage, is_async=is_async)
+        calls = timed_call(stage)
         calls.probe = calls.probe._replace(failed=failed)
         return calls
 

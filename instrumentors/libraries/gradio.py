@@ -12,7 +12,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from .. import recorder
-from ..instrumentor import Hook, Instrumentor, log_failure, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..recorder import begin, end, finish
 from ..records import Marks, clock, current
 
@@ -46,9 +46,9 @@ class GradioInstrumentor(Instrumentor):
         self.replace(module, "call_process_api", _call)
 
     def _blocks(self, module: ModuleType) -> None:
-        self.replace(module.Blocks, "preprocess_data", timed_async("preprocess"))
-        self.replace(module.Blocks, "call_function", timed_async("handler"))
-        self.replace(module.Blocks, "postprocess_data", timed_async("postprocess"))
+        self.replace(module.Blocks, "preprocess_data", timed("preprocess"))
+        self.replace(module.Blocks, "call_function", timed("handler"))
+        self.replace(module.Blocks, "postprocess_data", timed("postprocess"))
 
 
 # Classes of the exceptions in the events that the current task processes.

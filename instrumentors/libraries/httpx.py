@@ -12,7 +12,7 @@ from contextlib import aclosing
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..records import Marks, clock, current
 from .client_common import (
     DEPENDENCY,
@@ -51,7 +51,7 @@ class HttpxInstrumentor(Instrumentor):
         self.replace(module.Client, "send", timed(DEPENDENCY))
         self.replace(module.Client, "_send_single_request", _send_single_request)
         self.replace(module.BoundSyncStream, "__iter__", _iter)
-        self.replace(module.AsyncClient, "send", timed_async(DEPENDENCY))
+        self.replace(module.AsyncClient, "send", timed(DEPENDENCY))
         self.replace(module.AsyncClient, "_send_single_request", _send_single_request_async)
         self.replace(module.BoundAsyncStream, "__aiter__", _iter)
         self.replace(module.Response, "read", _read)

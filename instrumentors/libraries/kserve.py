@@ -5,12 +5,11 @@ The [Starlette and FastAPI](asgi.md) module counts the web requests, and the [gR
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from .server_common import is_users_code
 
 STAGE_OF_METHOD: Final = {
@@ -55,5 +54,4 @@ class KServeInstrumentor(Instrumentor):
 
     def _time_methods(self, owner: type) -> None:
         for name, stage in STAGE_OF_METHOD.items():
-            is_async = inspect.iscoroutinefunction(vars(owner).get(name))
-            self.replace(owner, name, (timed_async if is_async else timed)(stage))
+            self.replace(owner, name, timed(stage))

@@ -175,7 +175,7 @@ class QueueRun(BatchRun):
             self.children[id(child)] = ref(child)
 
     def alive(self) -> list[Any]:
-        """Return the children that somebody holds."""
+        """Return the children that still exist."""
         return [child for known in [*self.children.values()] if (child := known()) is not None]
 
     def is_idle(self) -> bool:

@@ -71,14 +71,14 @@ class RayServeInstrumentor(Instrumentor):
         self.replace(module._DeploymentHandleBase, "_init_router_and_get_metadata", _metadata)  # noqa: SLF001
         self.replace(module.DeploymentResponse, "__await__", _await)
         self.replace(module.DeploymentResponse, "result", timed(DEPENDENCY))
-        self.replace(module.DeploymentResponseGenerator, "__anext__", timed_async(DEPENDENCY))
+        self.replace(module.DeploymentResponseGenerator, "__anext__", timed(DEPENDENCY))
         self.replace(module.DeploymentResponseGenerator, "__next__", timed(DEPENDENCY))
 
     def _replica(self, module: ModuleType) -> None:
         self.replace(module.Replica, "_wrap_request", _call)
         self.replace(module.Replica, "perform_graceful_shutdown", _shutdown)
         self.replace(module.UserCallableWrapper, "_call_http_entrypoint", _http)
-        self.replace(module.UserCallableWrapper, "_call_func_or_gen", timed_async("handler"))
+        self.replace(module.UserCallableWrapper, "_call_func_or_gen", timed("handler"))
         self.replace(module.UserCallableWrapper, "_handle_user_method_result", _result)
 
     def _batching(self, module: ModuleType) -> None:

@@ -13,10 +13,10 @@ from .models import thread_state
 class OutsideInstrumentor(CallsInstrumentor):
     """Base class of a library of such functions."""
 
-    def wrapper(self, stage: str, *, is_async: bool) -> Probed:
+    def wrapper(self, stage: str) -> Probed:
         """Return what records the calls outside of modules."""
         enter = timed_call(stage).probe.enter
-        return Probed(Probe(functools.partial(_enter, enter)), is_async=is_async)
+        return Probed(Probe(functools.partial(_enter, enter)))
 
 
 def _enter(enter: Callable[[], object]) -> object:
