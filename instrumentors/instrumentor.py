@@ -157,7 +157,8 @@ class Instrumentor:
     def override(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
         """Define method *name* of class *owner* as `make(inherited)`, because the type that has it cannot be patched."""
         if name not in vars(owner):
-            setattr(owner, name, make(getattr(owner, name)))
+            inherited = getattr(owner, name)
+            setattr(owner, name, _as_wrapper_of(make(inherited), inherited))
             self._overrides.append((owner, name))
 
 
