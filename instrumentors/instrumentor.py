@@ -190,21 +190,6 @@ class LongCall(TimedCall):
             self.marks.extend((self.stage, self.started, ended))
 
 
-class AtEnd:
-    """Token of a call that runs *function* when it is released."""
-
-    __slots__ = ("function",)
-
-    def __init__(self, function: Callable[[], object]) -> None:
-        self.function = function
-
-    def __del__(self) -> None:
-        try:
-            self.function()
-        except Exception:
-            log_failure("recording the end of a call")
-
-
 class Probed:
     """Observer of the calls of a function that changes none of them: `Instrumentor.replace` adds *probe* to a function of Python.
 

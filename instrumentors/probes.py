@@ -44,7 +44,7 @@ _NOWHERE: Final[Position] = (None, None, None, None)
 
 
 class Probe(NamedTuple):
-    """Functions that run at the entry of a function and at its end. None of them may raise.
+    """Functions that run at the entry and at the end of a function. None of them may raise.
 
     Args:
         enter: Called with the first parameters of the function; returns the token, None where the call is not observed.

@@ -1,4 +1,4 @@
-"""Runs tests of Python itself with a probe in every function that they test, and prints as JSON what the probes were told."""
+"""Runs tests of Python itself with a probe in every function that they test, and prints as JSON what the probes counted."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ TESTS = tuple(
         "typing",
     ]
 )
-told: collections.Counter[str] = collections.Counter()
+counts: collections.Counter[str] = collections.Counter()
 
 
 class Token:
     """Counts its own end."""
 
     def __init__(self, *_: Any) -> None:
-        told["entered"] += 1
+        counts["entered"] += 1
 
     def __del__(self) -> None:
-        told["ended"] += 1
+        counts["ended"] += 1
 
 
 def leave(_: Token, __: Any) -> None:
     """Count a return."""
-    told["left"] += 1
+    counts["left"] += 1
 
 
 def failed(_: Token, __: BaseException) -> None:
     """Count an exception."""
-    told["failed"] += 1
+    counts["failed"] += 1
 
 
 def functions() -> Iterator[types.FunctionType]:
@@ -95,6 +95,6 @@ if __name__ == "__main__":
     with contextlib.redirect_stdout(sys.stderr):
         result = unittest.TextTestRunner().run(suite)
     gc.collect()
-    counted = {"functions": len(found), **told}
+    counted = {"functions": len(found), **counts}
     print(json.dumps(counted))
     sys.exit(not result.wasSuccessful())

@@ -1,4 +1,4 @@
-"""Probes: a function with one is the same function, and what it does at its entry and end is told."""
+"""Probes: a function with one is the same function, and reports its start and its end."""
 
 from __future__ import annotations
 
@@ -23,39 +23,39 @@ PROGRAM = Path(__file__).parent / "everything_probed.py"
 
 
 class Log:
-    """Notes what a probe is told."""
+    """Notes what a probe is called with."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.noted: list[Any] = []
 
     def probe(self, parameters: int = 0) -> Probe:
         """Return a probe that notes all it can see."""
         return Probe(self._enter, self._leave, self._failed, parameters)
 
     def _enter(self, *args: Any) -> Token:
-        self.told.append(("enter", *args))
-        return Token(self.told)
+        self.noted.append(("enter", *args))
+        return Token(self.noted)
 
     def _leave(self, token: Token, value: Any) -> None:
-        self.told.append(("leave", token.told is self.told, value))
+        self.noted.append(("leave", token.noted is self.noted, value))
 
     def _failed(self, token: Token, error: BaseException) -> None:
-        self.told.append(("failed", token.told is self.told, type(error)))
+        self.noted.append(("failed", token.noted is self.noted, type(error)))
 
 
 class Token:
     """Notes its own end."""
 
-    def __init__(self, told: list[Any]) -> None:
-        self.told = told
+    def __init__(self, noted: list[Any]) -> None:
+        self.noted = noted
 
     def __del__(self) -> None:
-        self.told.append("end")
+        self.noted.append("end")
 
 
 @pytest.fixture
 def log() -> Log:
-    """What the probes of a test are told."""
+    """What the probes of a test record."""
     return Log()
 
 
@@ -65,7 +65,7 @@ def with_probe(function: Any, probe: Probe) -> Any:
     return function
 
 
-def test_what_a_function_takes_returns_and_raises_is_told(log: Log) -> None:
+def test_what_a_function_takes_returns_and_raises_is_recorded(log: Log) -> None:
     """A parameter that an inner function uses, too, and one with a default."""
 
     def half(value: float, by: int = 2) -> float:
@@ -81,13 +81,13 @@ def test_what_a_function_takes_returns_and_raises_is_told(log: Log) -> None:
         half(1.0, 0)
     with pytest.raises(TypeError):
         half()  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
-    assert log.told == [
+    assert log.noted == [
         *(("enter", 3.0, 2), ("leave", True, 1.5), "end"),
         *(("enter", 1.0, 0), ("failed", True, ZeroDivisionError), "end"),
     ]
 
 
-def test_a_coroutine_is_told_from_its_first_step_to_its_end(log: Log) -> None:
+def test_a_coroutine_is_recorded_from_its_first_step_to_its_end(log: Log) -> None:
     """Returned, failed, cancelled, closed before it started, and closed while it waits."""
 
     async def work(how: str) -> str:
@@ -111,14 +111,14 @@ def test_a_coroutine_is_told_from_its_first_step_to_its_end(log: Log) -> None:
 
     asyncio.run(main())
 
-    assert log.told == [
+    assert log.noted == [
         *(("enter",), ("leave", True, "returns"), "end"),
         *(("enter",), ("failed", True, ValueError), "end"),
         *(("enter",), ("failed", True, asyncio.CancelledError), "end"),
     ]
-    log.told.clear()
+    log.noted.clear()
     work("never").close()
-    assert log.told == []
+    assert log.noted == []
 
     async def waits() -> None:
         await asyncio.sleep(0)
@@ -127,7 +127,7 @@ def test_a_coroutine_is_told_from_its_first_step_to_its_end(log: Log) -> None:
     waiting = waits()
     waiting.send(None)
     waiting.close()
-    assert (log.told[0], log.told[-1]) == (("enter",), "end")
+    assert (log.noted[0], log.noted[-1]) == (("enter",), "end")
 
 
 def test_the_caller_sees_the_same_function_and_no_frame_of_ours() -> None:

@@ -159,7 +159,7 @@ class Runner:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-            hung = _hangs(process, outcomes, suite.patience)
+            hung = _hangs(process, outcomes, suite.hang_seconds)
         return _read(outcomes, found, process.returncode, "hung" if hung else "crashed")
 
 
@@ -169,7 +169,7 @@ def _group(test: str) -> str:
     return file if name else test.rpartition(".")[0]
 
 
-def _hangs(process: subprocess.Popen[bytes], outcomes: Path, patience: int) -> bool:
+def _hangs(process: subprocess.Popen[bytes], outcomes: Path, hang_seconds: int) -> bool:
     """Wait for the end of *process*, or until no test has ended for long; end what it started. Return whether it hung."""
     size, since, hung = 0, time.monotonic() + STARTING_SECONDS, False
     last = time.monotonic() + MOST_SECONDS
@@ -178,7 +178,7 @@ def _hangs(process: subprocess.Popen[bytes], outcomes: Path, patience: int) -> b
         now = outcomes.stat().st_size if outcomes.exists() else 0
         if now != size:
             size, since = now, time.monotonic()
-        hung = time.monotonic() > min(since + patience, last)
+        hung = time.monotonic() > min(since + hang_seconds, last)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

@@ -41,7 +41,7 @@ class Suite:
         counts_spans: Whether the tests count what an OpenTelemetry SDK exports: the agent exports retained traces to it, too.
         left_out: Reasons by patterns of the names of tests that do not run.
         differences: Reasons by patterns of the names of tests that the agent changes, as documented.
-        patience: Time after which a test hangs. [seconds]
+        hang_seconds: Time after which a test hangs. [seconds]
     """
 
     name: str
@@ -57,7 +57,7 @@ class Suite:
     counts_spans: bool = False
     left_out: Mapping[str, str] = field(default_factory=dict[str, str])
     differences: Mapping[str, str] = field(default_factory=dict[str, str])
-    patience: int = 90
+    hang_seconds: int = 90
 
     @property
     def work(self) -> Path:

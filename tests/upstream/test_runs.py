@@ -61,7 +61,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Runner]
     """Runner of the suite above, in this environment."""
     monkeypatch.setattr(suites, "WORK", tmp_path)
     monkeypatch.setattr(Suite, "python", Path(sys.executable))
-    suite = Suite("tiny", "Tiny", command=("-m", "unittest", "tiny"), patience=5)
+    suite = Suite("tiny", "Tiny", command=("-m", "unittest", "tiny"), hang_seconds=5)
     suite.cwd.mkdir(parents=True)
     (suite.cwd / "tiny.py").write_text(TINY)
     with collector() as endpoint:
