@@ -193,8 +193,7 @@ class LongCall(TimedCall):
 class Probed:
     """Observer of the calls of a function that changes none of them: `Instrumentor.replace` adds *probe* to a function of Python.
 
-    A function in C, a generator function, and one that is not at home in a module or class, get a wrapper that does the same: `Probed` is called
-    with it.
+    A function in C, and a function that no module or class holds, get a wrapper that does the same: call this object with them.
 
     Args:
         probe: What runs at the entry and at the end.

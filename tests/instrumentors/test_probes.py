@@ -227,3 +227,34 @@ def test_the_tests_of_python_pass_with_a_probe_in_every_function() -> None:
     assert counted["entered"] == counted["ended"] == counted["left"] + counted["failed"]
     assert counted["entered"] > 500_000
     assert counted["functions"] > 500
+
+
+LOOKS_AT_ITS_CALLER = """
+import io, sys, warnings
+import stagelens
+stagelens.instrument()
+import numpy
+from pydantic import BaseModel, TypeAdapter
+
+def local():
+    class Outer(BaseModel):
+        inner: "Inner"
+    class Inner(BaseModel):
+        x: int
+    return Outer.model_validate({"inner": {"x": 1}}).inner.x, TypeAdapter(Inner).validate_json('{"x": 2}').x
+
+with warnings.catch_warnings(record=True) as warned:
+    for read in (numpy.genfromtxt, numpy.loadtxt):
+        read(io.StringIO(""))
+        read(io.StringIO(""))
+print(local(), [(each.filename, each.lineno) for each in warned])
+"""
+
+
+def test_libraries_that_look_at_their_caller_find_it() -> None:
+    """Pydantic reads the types of forward references there, and warnings of NumPy name each line once."""
+    code = [sys.executable, "-W", "default", "-c", LOOKS_AT_ITS_CALLER]
+    completed = subprocess.run(code, capture_output=True, text=True, check=False)
+
+    assert completed.stderr == ""
+    assert completed.stdout == f"{(1, 2)} {[('<string>', line) for line in (17, 18, 17, 18)]}\n"
