@@ -133,7 +133,7 @@ class _ImportHook:
         try:
             self._library.load()().instrument()
         except Exception:
-            log_failure(f"instrumenting {self._library.module}")
+            log_failure(f"instrumenting {self._library.trigger}")
 
 
 def _run_agent() -> None:

@@ -247,13 +247,13 @@ def test_every_python_file_that_documents_name_is_there() -> None:
 
 
 # Distributions they name are installed for the second tier.
-HEAVY = {"onnxruntime", "opencv", "sentence_transformers", "sklearn", "torch", "tritonclient"}
+HEAVY = {"cv2", "onnxruntime", "sentence_transformers", "sklearn", "torch", "tritonclient"}
 
 
 @pytest.mark.parametrize(
     "library",
     [
-        pytest.param(library, id=library.module, marks=[pytest.mark.stacks] if library.module in HEAVY else [])
+        pytest.param(library, id=library.trigger, marks=[pytest.mark.stacks] if library.trigger in HEAVY else [])
         for library in LIBRARIES
     ],
 )
@@ -346,11 +346,11 @@ SINGLE_VERSION = {
 def test_every_library_has_a_minimum_that_is_tested() -> None:
     """`make test-oldest` runs it, and docs/compatibility.md has it from there."""
     oldest = _generate().oldest_versions()
-    tested = {library.module: library.load().tested for library in LIBRARIES}
-    main = {module: next(iter(versions)) for module, versions in tested.items() if versions}
+    tested = {library.trigger: library.load().tested for library in LIBRARIES}
+    main = {trigger: next(iter(versions)) for trigger, versions in tested.items() if versions}
 
-    assert {module for module, name in main.items() if name not in oldest} == {
-        module for module, name in main.items() if name in SINGLE_VERSION
+    assert {trigger for trigger, name in main.items() if name not in oldest} == {
+        trigger for trigger, name in main.items() if name in SINGLE_VERSION
     }
     for versions in tested.values():
         assert [name for name in versions if Version(oldest.get(name, versions[name])) > Version(versions[name])] == []
@@ -370,4 +370,4 @@ def test_every_library_is_in_the_readme() -> None:
     """Every timed library is on the front page."""
     readme = (ROOT / "README.md").read_text()
 
-    assert [library.module for library in LIBRARIES if library.load().title not in readme] == []
+    assert [library.trigger for library in LIBRARIES if library.load().title not in readme] == []

@@ -349,7 +349,7 @@ def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float
         took = time.monotonic() - started
         seen = {int(path.name): path.read_text().splitlines() for path in folder.iterdir()}
         failure = session.failure() if session.code else ""
-    titles = {library.module: library.load().title for library in LIBRARIES}
+    titles = {library.trigger: library.load().title for library in LIBRARIES}
     imported = [{titles[line.split()[1]] for line in lines if line.startswith("library ")} for lines in seen.values()]
     found = sorted({title for each in imported for title in each})
     return LiveRun(

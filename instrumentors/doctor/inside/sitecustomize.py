@@ -40,7 +40,7 @@ def _watch():
     os.register_at_fork(after_in_child=lambda: _write("begun"))
     for library in bootstrap.LIBRARIES:
         # Registered after the hook of the instrumentor, so that the patches are already applied.
-        instrumentor.when_imported(library.trigger, functools.partial(_imported, library.module))
+        instrumentor.when_imported(library.trigger, functools.partial(_imported, library.trigger))
 
 
 def _imported(library: str, _: object):

@@ -330,6 +330,7 @@ def test_a_run_reports_imports_and_uninstrumented_processes_and_cleans_up(
     assert code == 1
     assert "in instrumented Python processes: 1" in output
     assert "Starlette and FastAPI (1)" in output
+    assert "JSON (1)" in output
     assert f"{MISSED}` ran without Stagelens" in output
     assert _running(MISSED) == []
 
