@@ -16,6 +16,7 @@ import asyncio
 import contextlib
 import functools
 import gc
+import itertools
 import random
 import sys
 import sysconfig
@@ -24,6 +25,7 @@ from bisect import bisect_right
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any, NamedTuple
 
@@ -306,7 +308,7 @@ class Profiler:
 
     def _look(self, chosen: list[_Request], held_since: int, offset: int) -> None:
         """Sample and remove the last of *chosen*, until it is time for a pause; add *offset* to the times."""
-        frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
+        frames = _current_frames()
         jobs = {id(marks): thread for thread, marks in list(recorder.working.items()) if thread in frames}
         now = clock()
         try:
@@ -545,6 +547,29 @@ def _short_folder(folder: str) -> str:
     return short.removeprefix("/") if not folder else short
 
 
+@functools.cache
+def _list_of_interpreters() -> Callable[[], list[object]]:
+    alone: list[object] = [None]
+    if sys.version_info < (3, 12):
+        return alone.copy
+    if sys.version_info >= (3, 13):
+        return import_module("_interpreters").list_all if find_spec("_interpreters") else alone.copy
+    # Its own list may destroy one that begins: there may be others from the import of the module on that makes them.
+    is_main = import_module("_thread")._is_main_interpreter()  # noqa: SLF001 - `threading` has it from there
+    return lambda: alone if is_main and "_xxsubinterpreters" not in sys.modules else []
+
+
+def _current_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread; none while there are other interpreters.
+
+    `sys._current_frames` of Python 3.12 to 3.15 also reads the frames of those, whose threads do not wait meanwhile, and crashes.
+    """
+    alone = itertools.takewhile((1).__eq__, map(len, iter(_list_of_interpreters(), None)))
+    found = iter(sys._current_frames, None)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the documented way
+    # Both happen in one call, in which no other thread can make an interpreter.
+    return next(zip(alone, found, strict=False), (1, dict[int, FrameType]()))[1]
+
+
 def _thread_frames(top: FrameType) -> list[FrameType]:
     found: list[FrameType] = []
     frame: FrameType | None = top
@@ -559,7 +584,7 @@ def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:
     suspended = greenlet.gr_frame
     if suspended is not None:
         return _thread_frames(suspended)
-    top = sys._current_frames().get(thread)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    top = _current_frames().get(thread)
     found = [] if top is None else _thread_frames(top)
     return found if greenlet.gr_frame is None and not greenlet.dead else []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import importlib
 import itertools
 import os
 import queue
@@ -327,6 +328,24 @@ def test_the_worker_of_a_queue_counts_as_the_work_of_the_waiting_request(profile
         worker.join()
         queues.uninstrument()
     assert functions(profiler, opened[0])[:2] == ["loop", "guilty"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="interpreters share a lock before Python 3.12")
+def test_no_thread_is_looked_at_while_there_is_another_interpreter(profiler: Profiler) -> None:
+    """Python 3.12 and newer also read the frames of threads that run in it, and crash."""
+    interpreters = importlib.import_module("_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters")
+    marks, token = open_request()
+    other = interpreters.create()
+    look(profiler)
+    interpreters.destroy(other)
+    del sys.modules[interpreters.__name__]
+    now = records.clock() + 2 * LATER
+
+    assert profiler.take(marks, {"overhead": now}, [], marks[1], now) == {}
+
+    look(profiler)
+    assert "look" in functions(profiler, marks)
+    recorder.end(token)
 
 
 def test_the_thread_of_a_finished_request_is_not_sampled(profiler: Profiler) -> None:
