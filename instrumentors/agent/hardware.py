@@ -21,6 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
 from ...core.hardware import (
@@ -216,7 +217,9 @@ class Gpus:
 
     def watch(self) -> None:
         """Start a thread that reads the GPUs every `EVERY_SECONDS`."""
-        if self._nvml is not None:
+        if self._nvml is None:
+            return
+        with suppress(RuntimeError):  # since Python 3.12 no thread starts at exit
             threading.Thread(target=self._run, name="stagelens-gpus", daemon=True).start()
 
     def take(self) -> list[Reading]:

@@ -183,7 +183,13 @@ class Exporter:
 
     def wake(self) -> None:
         """Wake the sending thread, unless it waits after a failure; start it if it does not run."""
-        self._start()
+        try:
+            self._start()
+        except RuntimeError as error:
+            if "shutdown" not in str(error):
+                raise
+            # Python 3.12 and later start no thread at exit: `drain` sends then.
+            return
         with self._attempt:
             if self._delay is None:
                 self._wake.set()

@@ -340,6 +340,7 @@ def test_the_remainder_is_sent_when_no_thread_can_start(
     agent.offer(batch(sink.url, 1))
     agent.offer(batch(sink.url, 2))
 
+    agent.wake()
     assert agent.drain(60)
     assert [post.name for post in sink.posts] == ["instance:1", "instance:2"]
 
