@@ -180,8 +180,10 @@ def test_a_failed_statement_is_one_failed_call(failed_calls: Callable[[], list[s
     with engine.connect() as connection, pytest.raises(ProgrammingError):
         connection.execute(text("SELECT * FROM missing"))
     engine.dispose()
-    with create_engine("sqlite://").connect() as connection, pytest.raises(OperationalError):
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection, pytest.raises(OperationalError):
         connection.execute(text("SELECT * FROM missing"))
+    engine.dispose()
 
     assert failed_calls() == ["psycopg:error", "psycopg:cancelled", "psycopg:error", "sqlalchemy:error"]
 
@@ -205,7 +207,9 @@ def test_an_async_engine_is_a_dependency(stages: Callable[[], list[str]], postgr
 
 def test_an_engine_is_a_dependency(stages: Callable[[], list[str]]) -> None:
     """Of a driver that is not instrumented, too."""
-    with create_engine("sqlite://").connect() as connection:
+    engine = create_engine("sqlite://")
+    with engine.connect() as connection:
         assert connection.execute(text("SELECT 1")).scalar() == 1
+    engine.dispose()
 
     assert set(stages()) == {"dependency"}
