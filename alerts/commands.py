@@ -415,7 +415,6 @@ def _send_opened_and_resolved(
 
 
 def _try_send(channel: Channel, message: Message) -> tuple[str, ChannelError | None]:
-    """Send *message* and return the reference from the channel, and the error if sending failed."""
     try:
         return channel.send(message), None
     except ChannelError as error:

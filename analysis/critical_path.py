@@ -254,7 +254,6 @@ def _calls(request: TracedRequest) -> list[PlacedCall]:
 
 
 def _is_below(one: PlacedRequest | None, other: PlacedRequest) -> bool:
-    """Return whether *one* is *other* or below it."""
     while one is not None and one is not other:
         one = one.caller
     return one is other

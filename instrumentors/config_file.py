@@ -98,7 +98,6 @@ def _as_text(attributes: Mapping[str, object]) -> str:
 
 
 def _http_exporters(config: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the OTLP/HTTP exporters of *config* with their signal."""
     for processor in (config.tracer_provider.processors if config.tracer_provider else None) or ():
         chosen = processor.batch or processor.simple
         if chosen is not None and chosen.exporter.otlp_http is not None:

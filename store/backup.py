@@ -240,8 +240,6 @@ def _refuse_filled(connection: Connection, target: Store) -> None:
 
 
 def _write_stretch(target: Store, table: PointTable, tier: int, number: int) -> None:
-    """Write the points of stretch *number* to *target*, and record the progress."""
-
     def prepare(connection: Connection) -> PreparedWrite:
         part = take_part(connection)
         summed = table.added_up(tier)

@@ -206,5 +206,4 @@ def _load_spans(connection: Connection, parcels: Sequence[Parcel]) -> Iterator[P
 
 
 def _id_chunks(numbers: Sequence[int]) -> list[Sequence[int]]:
-    """Return *numbers* in chunks that fit into one statement."""
     return [numbers[start : start + _IDS_AT_ONCE] for start in range(0, len(numbers), _IDS_AT_ONCE)]

@@ -294,7 +294,6 @@ def _raise_damaged(error: Exception | None = None) -> NoReturn:
 
 
 def _smallest(values: NDArray[np.generic]) -> NDArray[np.generic]:
-    """Return *values* with the smallest type that holds them."""
     if values.dtype.kind == "f":
         return values.astype(_FLOAT)
     low, high = int(values.min(initial=0)), int(values.max(initial=0))

@@ -166,7 +166,6 @@ def _zigzag(values: Ints) -> Ints:
 
 
 def _encode_varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
-    """Return *values* encoded as varints, and the end of each varint."""
     size = np.ones(len(values), np.int64)
     for bits in range(7, 64, 7):
         size += values >= np.uint64(1 << bits)

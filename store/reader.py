@@ -119,8 +119,6 @@ def _visible_rows(environments: frozenset[str]) -> dict[Table, FromClause]:
 
 
 def _restricted(statement: Select[Any], visible: dict[Table, FromClause]) -> Select[Any]:
-    """Return *statement* with the visible rows in place of each table."""
-
     def replacement(element: Any, **_: Any) -> Any:
         if isinstance(element, Table):
             return None if element in _SHARED else _rows_of(element, visible)

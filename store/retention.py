@@ -66,7 +66,6 @@ def _advance(connection: Connection, points: Points, source: Tier, tier: Tier, t
 
 
 def _as_totals(connection: Connection, rows: Sequence[PointRow]) -> list[PointRow]:
-    """Return *rows* as rows of their totals."""
     series = schema.series
     totals = {row.id: row.total_id for row in connection.execute(select(series.c.id, series.c.total_id))}
     return [total for row in rows if (total := row.in_total(totals[row.series_id]))]

@@ -286,7 +286,6 @@ class Store:
             return False
 
     def _apply(self, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Apply the write that *prepare* returns; return whether there was one."""
         with self._lock:
             try:
                 return self.points.apply(self.engine, prepare)

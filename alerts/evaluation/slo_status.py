@@ -283,7 +283,6 @@ def _split_by_day(first: int, last: int) -> Iterator[tuple[int, int]]:
 
 
 def _minute_index(at: datetime, first: int) -> int:
-    """Return the index of the first minute that starts at or after *at*."""
     return max(0, int(-((first - at.timestamp()) // _MINUTE_SECONDS)))
 
 

@@ -304,7 +304,6 @@ class _SloReader:
         return sli and self._measured(found.document, ("spec",), sli, base)
 
     def _measured(self, document: Document, place: Place, sli: _Sli, base: Slo) -> _Indicator | None:
-        """Return the indicator of *sli*, at *place* of *document*."""
         if sli.ratio is None:
             assert sli.threshold is not None  # noqa: S101 - `_Sli.faults`
             at = (*place, "thresholdMetric", "metricSource")

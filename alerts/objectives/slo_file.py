@@ -168,7 +168,6 @@ def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | Non
 
 
 def _sorted_problems(files: Iterable[tuple[Path | None, Sequence[Document]]], what: str) -> list[Problem]:
-    """Return the problems or warnings of all documents, sorted by file and line."""
     found = (
         replace(each, path=file)
         for file, documents in files

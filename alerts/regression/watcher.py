@@ -345,7 +345,6 @@ class RegressionRule:
 
 
 def _is_same_pair(finding: Finding | None, old: str, new: str) -> bool:
-    """Return whether *finding* compares the versions *old* and *new*."""
     if finding is None or finding.shift is None:
         return False
     return (finding.shift.against, finding.where.get("version")) == (old, new)

@@ -93,7 +93,6 @@ def pool(strata: Strata, whole: MinuteHistograms, parts: Mapping[str, MinuteHist
 
 
 def _move(found: Ints, counts: NDArray[np.int64], place: Ints, shift: int) -> None:
-    """Move *counts* at *place* in *found* by *shift* buckets."""
     found[..., place] -= counts
     found[..., place - shift] += counts
 

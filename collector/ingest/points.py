@@ -100,7 +100,6 @@ def read_gauges(metric: Metric, resource: Attributes, window: TimeWindow, tally:
 
 
 def _has_type_of(metric: Metric, kind: str) -> bool:
-    """Return whether *metric* has the OTLP type of a measure of *kind*."""
     if kind == "rate":
         return metric.kind == SUM and metric.temporality == DELTA and metric.monotonic
     # An up-down sum is equivalent to a gauge.

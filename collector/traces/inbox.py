@@ -171,7 +171,6 @@ def _replica_points(requests: Requests, counted: Ints) -> Iterator[PointColumns]
 
 
 def _token_histograms(requests: Requests, together: _Groups) -> Iterator[_MetricHistograms]:
-    """Yield the histograms of streamed responses and tokens."""
     responses = requests.responses
     group = together.of_request[responses.request]
     counted = group >= 0

@@ -133,7 +133,6 @@ def _overlapping(  # noqa: PLR0917 - columns
 def _partition_overlapping(
     intervals: Intervals, requests: Ints, stages: Sequence[str], is_request: Bools
 ) -> Iterator[tuple[int, dict[str, int]]]:
-    """Yield each of *requests* with the result of `partition`."""
     wanted = np.zeros(int(intervals.request.max(initial=-1)) + 1, np.bool_)
     wanted[requests] = True
     # A request with a stage of its own counts as an interval.
@@ -377,7 +376,6 @@ def intervals_of(joined: AssembledSpans, stages: Sequence[str]) -> Intervals:
 
 
 def _is_client(joined: AssembledSpans) -> Bools:
-    """Return which rows are client spans."""
     return joined.gathered.of_labels(lambda label: label.kind == "client", np.bool_).astype(bool)
 
 

@@ -209,7 +209,6 @@ def parse_protobuf(body: bytes, meanings: RuleCache, correct: Correction | None)
 
 @contextmanager
 def _wire_errors(size_bytes: int) -> Generator[None]:
-    """Turn errors of the parser into `WireError`."""
     try:
         yield
     except (DecodeError, UnicodeDecodeError) as error:
@@ -231,7 +230,6 @@ def decode_together(parsed: Sequence[ParsedSpans]) -> None:
 
 
 def _parsed(body: bytes) -> Any:
-    """Return the parsed *body*, with serialized spans."""
     if len(body) > WALKED_BYTES:
         check_bulk(body, LiteRequest.DESCRIPTOR)
     request = LiteRequest.FromString(body)
@@ -245,7 +243,6 @@ def _parsed(body: bytes) -> Any:
 
 
 def _chunks(found: Any) -> Iterator[Sequence[bytes]]:
-    """Yield the serialized spans *found* in chunks."""
     for first in range(0, len(found), _SPANS_AT_ONCE):
         some = found[first : first + _SPANS_AT_ONCE]
         if sum(map(len, some)) <= _BYTES_AT_ONCE:

@@ -351,7 +351,6 @@ class _Validation:
 def _to_columns(
     read: DecodedSpans, rows: Rows, valid: _Mask, sources: Sequence[SpanSource], labels: list[Label]
 ) -> Spans:
-    """Return the valid rows with their measurements."""
     number_of = np.cumsum(valid) - 1
     streams: dict[int, StreamMeasurements] = {}
     intervals: list[tuple[int, SpanInterval]] = []

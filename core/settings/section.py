@@ -128,7 +128,6 @@ def read_section(
 
 
 def _warnings(value: object, place: Place) -> Iterator[tuple[Place, str]]:
-    """Yield the warnings about *value* and all sections in it, with their places."""
     if isinstance(value, Section):
         yield from (((*place, *fault.loc), fault.text) for fault in value.faults() if fault.is_warning)
         for key, name in zip(_keys(type(value)), type(value).model_fields, strict=True):

@@ -172,7 +172,6 @@ def _on_path(
 
 
 def _joined(pieces: Sequence[PathPiece]) -> list[PathPiece]:
-    """Return *pieces* with adjacent ones joined."""
     found: list[PathPiece] = []
     for piece in sorted(pieces, key=lambda each: each.start):
         if found and found[-1].end >= piece.start:

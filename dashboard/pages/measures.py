@@ -185,7 +185,6 @@ def _latency_before(context: Context) -> dict[str, tuple[int, float]]:
 
 
 def _history_starts(context: Context) -> dict[str, datetime]:
-    """Return the start of the history of each service."""
     known = context.source.cached(context.source.read.releases, context.view.text("env"))
     return {str(name): at.to_pydatetime() for name, at in known.groupby("service")["first_seen"].min().items()}
 

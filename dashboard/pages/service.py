@@ -353,7 +353,6 @@ def _inspector_table(rows: list[Component], named: str, foot: Component) -> Comp
 
 
 def _stages_with_time(frame: pd.DataFrame) -> list[str]:
-    """Return the stages with any time."""
     return [str(each) for each in frame.columns if each not in COLUMNS and float(frame[each].sum()) > 0]
 
 

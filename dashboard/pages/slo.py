@@ -135,7 +135,6 @@ def _head(found: Sequence[SloStatus], windows: Component | None = None) -> Compo
 
 
 def _file_problems(problems: Sequence[str], *, in_force: bool) -> list[Node]:
-    """Return the problems of the SLO file, each with file and line."""
     if not problems:
         return []
     effect = "The previous version stays in effect." if in_force else "None of its objectives is in effect."

@@ -144,7 +144,6 @@ def _row(
 
 
 def _yaml_string(service: str) -> str:
-    """Return *service* as a YAML string, quoted if necessary."""
     return service if re.fullmatch(r"[A-Za-z][\w.-]*", service) else json.dumps(service)
 
 

@@ -145,7 +145,6 @@ def _cell(view: View, waste: Waste, kind: WasteKind, chosen: WasteKind, currency
 
 
 def _sentence(kind: WasteKind, waste: Waste, currency: str, view: View) -> list[Node]:
-    """Return the largest waste as a sentence."""
     name = html.B(waste.service, className="b")
     when = view.window_phrase
     match kind:

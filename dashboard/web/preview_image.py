@@ -282,12 +282,10 @@ def preview_png(preview: ViewPreview) -> bytes:
 
 
 def _write(pen: ImageDraw.ImageDraw, at: tuple[float, float], text: str, style: tuple[int, str], right: float) -> None:
-    """Write *text* at *at*, cut at *right*."""
     draw_text(pen, at, fit_text(text, style[0], right - at[0]), style, "lm")
 
 
 def _write_lines(pen: ImageDraw.ImageDraw, top: float, text: str, size: int, most: int) -> None:
-    """Write *text* in at most *most* lines."""
     lines = [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()

@@ -401,7 +401,6 @@ def _text(value: float) -> str:
 
 
 def _limited(found: list[Any], made: Callable[[list[Any]], Any] = list, warnings: Sequence[str] = ()) -> Response:
-    """Return the response *made* of what the parameter `limit` leaves of *found*."""
     text = request.values.get("limit", "") or "0"
     if not text.isdecimal():
         msg = f'invalid parameter "limit": {text[:40]!r} is not a number'

@@ -84,7 +84,6 @@ def _read_event(source: Source) -> Event:
 
 
 def _with_author(event: Event) -> Event:
-    """Return *event* with the reader as its author, if readers have names."""
     name = "".join(each for each in guard.current_principal().name if each.isprintable())
     if not name or event.kind == "advice":
         return event

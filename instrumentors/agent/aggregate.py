@@ -327,7 +327,6 @@ def _add_facts(
     own: Mapping[str, int],
     times: tuple[int, int],
 ) -> None:
-    """Count the facts of a request."""
     if not _STREAM_FACTS.isdisjoint(facts):
         _add_stream(counts, facts, intervals, *times)
     if "@batch" in facts:

@@ -193,7 +193,6 @@ def _make_ready(service: Session, plan: Plan, asking: RequestSpec) -> None:
 
 
 def _measure_load(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
-    """Measure one turn of the load on *service*."""
     cpu_before, started = service.cpu_seconds(), time.perf_counter()
     latencies = [] if plan.load else burst(asking, plan.requests, plan.concurrency)
     if plan.load:
@@ -206,7 +205,6 @@ def _measure_load(service: Session, plan: Plan, asking: RequestSpec) -> Turn:
 
 
 def _measure_command(plan: Plan, env: Mapping[str, str]) -> Turn:
-    """Measure one turn of a command that is its own load."""
     started = time.perf_counter()
     with Session(plan.command, env) as service:
         cpu = service.wait()
@@ -214,7 +212,6 @@ def _measure_command(plan: Plan, env: Mapping[str, str]) -> Turn:
 
 
 def _latency_measures(latencies: Sequence[float], took: float) -> dict[str, float]:
-    """Return the measures of a burst with the sorted *latencies*."""
     turn = {"p50": statistics.median(latencies)}
     for tail in (tail for tail in _TAILS if has_enough_samples(len(latencies), tail)):
         turn[f"p{tail * 100:g}"] = latencies[round(tail * len(latencies)) - 1]

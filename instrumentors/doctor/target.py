@@ -206,7 +206,6 @@ def _skip_wrapper(
 
 
 def _after_options(words: list[str], begin: int, values: frozenset[str]) -> int:
-    """Return the index after the options that start at index *begin*."""
     place = begin
     while place < len(words) and words[place].startswith("-"):
         if words[place] == "--":

@@ -420,7 +420,6 @@ def _of_segments(
 
 
 def _statements(selects: Sequence[_Select]) -> Iterator[TextClause]:
-    """Yield statements that return the rows of all *selects*."""
     for first in range(0, len(selects), _SEGMENTS_AT_ONCE):
         part = selects[first : first + _SEGMENTS_AT_ONCE]
         values = {name: value for each in part for name, value in each.values.items()}
@@ -525,7 +524,6 @@ def _pieces(connection: Connection, statement: Executable) -> Iterator[list[Poin
 
 
 def _seen_in(tables: Iterable[PointTable]) -> list[SeriesSeen]:
-    """Return the contents of each series in *tables*."""
     found: dict[int, SeriesSeen] = {}
     for table in tables:
         series, place = np.unique(table.series, return_inverse=True)

@@ -93,7 +93,6 @@ class _Sample:
 
 
 def _steps(snapshot: StoreSnapshot, selection: Selection, most: int) -> tuple[Steps, Ints]:
-    """Return at most *most* steps of *selection*, and their starts."""
     start, end = selection.seconds
     least = max(_MINUTE, schema.finest_retained(snapshot.tiers, start))
     width = max((end - start) / max(most, 1), _HOUR if end - start > _DAY_SECONDS else least)

@@ -244,7 +244,6 @@ def _request_mix(snapshot: StoreSnapshot, a: Selection, b: Selection) -> pd.Data
 
 
 def _requests_by_dimension(snapshot: StoreSnapshot, selection: Selection) -> dict[str, dict[str, int]]:
-    """Return the number of requests by dimension and value."""
     seen = series_with_requests(snapshot, selection)
     found: dict[str, Counter[str]] = {dimension: Counter() for dimension in MIX_DIMENSIONS}
     for dimension, requests in found.items():

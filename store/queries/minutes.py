@@ -232,7 +232,6 @@ def _distinct_groups(found: Mapping[Group, Any]) -> set[Group]:
 def _count_groups(
     columns: Columns, steps: Steps, length: int, members: Mapping[Group, Ints]
 ) -> Iterator[tuple[Group, _GroupCounts]]:
-    """Yield the counts of each group that has points in *columns*."""
     columns = columns.where(columns.scale == SCALE)
     if not len(columns):
         return

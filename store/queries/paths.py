@@ -171,7 +171,6 @@ def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float
 
 
 def _whole_traces(snapshot: StoreSnapshot, trace_ids: list[str]) -> dict[str, list[PlacedRequest]]:
-    """Return the outermost requests of each trace."""
     found: defaultdict[str, list[KeptTrace]] = defaultdict(list)
     for first in range(0, len(trace_ids), _IDS_AT_ONCE):
         some = schema.traces.c.trace_id.in_(trace_ids[first : first + _IDS_AT_ONCE])
@@ -185,7 +184,6 @@ def _documents(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[Kept
 
 
 def _known_calls(roots: Iterable[PlacedRequest]) -> dict[str, set[str]]:
-    """Return the services that each service calls."""
     found: defaultdict[str, set[str]] = defaultdict(set)
     for root in roots:
         for each in root.everything():

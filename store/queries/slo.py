@@ -163,7 +163,6 @@ def failed_series(snapshot: StoreSnapshot, selection: Selection) -> Ints:
 
 
 def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:
-    """Return the number of requests, and of bad requests."""
     failed = np.isin(requests.series, errors)
     total, lost = int(requests.counts.sum()), int(requests.counts[failed].sum())
     slow = Estimate(0, 0, 0)

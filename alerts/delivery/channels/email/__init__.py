@@ -110,7 +110,6 @@ def _template() -> Template:
 
 
 def _cause_and_impact(message: Message) -> list[str]:
-    """Return cause, impact and the description of the SLO."""
     why = _line(cause_text(message))
     lines = [why[:1].upper() + why[1:] + "."]
     if not message.resolved:
