@@ -39,7 +39,9 @@ def stepped(function: Callable[..., Generator[Any, Any, Any]], opened: Opened) -
 
     def call(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         with opened() as step:
-            return (yield from _Steps(function(*args, **kwargs), step))
+            steps = _Steps(function(*args, **kwargs), step)
+            del args, kwargs
+            return (yield from steps)
 
     return call
 
@@ -72,23 +74,23 @@ def async_stepped(function: Callable[..., AsyncGenerator[Any, Any]], opened: Ope
     async def call(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         with opened() as step:
             inner = function(*args, **kwargs)
-            advance = inner.asend(None)
+            # While it is suspended, this frame keeps nothing of what goes in and out.
+            del args, kwargs
+            advance, items = [inner.asend(None)], list[Any]()
             while True:
                 try:
                     with step():
-                        item = await advance
+                        items.append(await advance.pop())
                 except StopAsyncIteration:
                     return
                 try:
-                    sent = yield item
+                    advance.append(inner.asend((yield items.pop())))
                 except GeneratorExit:
                     with step():
                         await inner.aclose()
                     raise
                 except BaseException as error:
-                    advance = inner.athrow(error)
-                else:
-                    advance = inner.asend(sent)
+                    advance.append(inner.athrow(error))
 
     return call
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncGenerator, Generator
+import weakref
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -168,6 +169,39 @@ def test_a_decorated_generator_is_timed_step_by_step(finished: Finished) -> None
     assert stopped.value.value == "done"
     assert finished.stages() == ["forward"] * 3
     assert breakdown(finished[0])[OVERHEAD] >= 10_000_000
+
+
+def test_a_timed_generator_keeps_nothing_of_what_goes_through() -> None:
+    """An argument that it deletes, and an item that its consumer deletes."""
+
+    @stagelens.stage("decode")
+    def one_by_one(first: set[int]) -> Iterator[set[int]]:
+        yield first
+        del first
+        yield set()
+
+    @stagelens.stage("decode")
+    async def later(first: set[int]) -> AsyncIterator[set[int]]:
+        yield first
+        del first
+        yield set()
+
+    async def consume(end: weakref.ref[set[int]], items: AsyncIterator[set[int]]) -> bool:
+        await anext(items)
+        await anext(items)
+        return end() is None
+
+    with stagelens.request("generate"):
+        for timed in (one_by_one, later):
+            item = set[int]()
+            end, items = weakref.ref(item), timed(item)
+            del item
+            if isinstance(items, AsyncIterator):
+                assert asyncio.run(consume(end, items))
+            else:
+                next(items)
+                next(items)
+                assert end() is None
 
 
 def test_an_abandoned_generator_finishes_its_request_without_an_error(finished: Finished) -> None:
