@@ -16,14 +16,15 @@ import logging
 import os
 import sys
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import BuiltinFunctionType, FunctionType, ModuleType
-from typing import Any, ClassVar, NamedTuple
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from typing import Any, ClassVar, Final, NamedTuple
 
 from ..core.errors import ConfigError
 from . import recorder
 from .instrumentor import Hook, Instrumentor, timed
+from .probes import unprobed
 
 # Comma-separated stage=module:function, as `--stage` writes it.
 VARIABLE = "STAGELENS_STAGES"
@@ -67,6 +68,19 @@ def _parse_one(entry: str) -> NamedStage:
     return NamedStage(stage, module, path)
 
 
+# Also those inside of libraries that send functions to other processes.
+CLOUDPICKLES: Final = tuple(
+    f"{owner}cloudpickle.cloudpickle" for owner in ("", "joblib.externals.", "pyspark.", "ray.")
+)
+
+
+def _send_originals(module: ModuleType) -> None:
+    """Let functions that are sent by value work where Stagelens is not installed."""
+    reducers: dict[type, Callable[[CodeType], object]] = module.Pickler._dispatch_table  # noqa: SLF001 - there is no public way
+    reduce = reducers[CodeType]
+    reducers[CodeType] = lambda code: reduce(unprobed(code))
+
+
 class FunctionInstrumentor(Instrumentor):
     """Instrumentor of the functions that are listed in `STAGELENS_STAGES`."""
 
@@ -87,7 +101,8 @@ class FunctionInstrumentor(Instrumentor):
             self._unmatched.update(by_module)
             recorder.before_first_request(self._patch_script)
             atexit.register(self._report_unmatched)
-        return {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
+        hooks = {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
+        return hooks | dict.fromkeys(CLOUDPICKLES if hooks else (), _send_originals)
 
     def uninstrument(self, **more: Any) -> None:
         """Restore the original functions and cancel the pending import hooks."""

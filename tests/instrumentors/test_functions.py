@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import subprocess
 import sys
 from collections.abc import Generator
 from pathlib import Path
@@ -52,6 +53,19 @@ def test_functions_and_methods_become_stages(finished: Finished, work: Any) -> N
 
     assert results == (1, 2)
     assert finished.stages() == ["preprocess", "forward"]
+
+
+@pytest.mark.stacks
+def test_a_function_that_is_sent_by_value_needs_no_stagelens(work: Any) -> None:
+    """As to a worker of Ray or joblib, which may be in another environment."""
+    import cloudpickle  # noqa: PLC0415 - installed for the second tier
+
+    cloudpickle.register_pickle_by_value(work)
+    sent = cloudpickle.dumps(work.prepare)
+    cloudpickle.unregister_pickle_by_value(work)
+    program = "import pickle, sys; sys.modules['stagelens'] = None; print(pickle.load(sys.stdin.buffer)())"
+
+    assert subprocess.run([sys.executable, "-c", program], input=sent, capture_output=True, check=True).stdout == b"1\n"
 
 
 @pytest.mark.usefixtures("finished")
