@@ -19,6 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ..core.stages import LOAD_DESERIALISE, LOAD_READ
@@ -152,7 +153,11 @@ def shapes_of(values: Iterable[Any]) -> str:
     """
     try:
         shapes = [getattr(value, "shape", None) for value in values]
-        texts = ["x".join(str(int(size)) for size in shape) for shape in shapes if isinstance(shape, tuple) and shape]
+        # That of a tensor that PyTorch traces has tensors, which must not become numbers.
+        known = [
+            shape for shape in shapes if isinstance(shape, tuple) and all(isinstance(size, Integral) for size in shape)
+        ]
+        texts = ["x".join(map(str, map(int, shape))) for shape in known if shape]
     except Exception:
         # An input of a model may be an object whose attributes raise.
         return ""
