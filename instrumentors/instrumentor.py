@@ -19,20 +19,21 @@ import contextlib
 import functools
 import inspect
 import logging
+import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from types import FunctionType, MappingProxyType, ModuleType
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from weakref import WeakKeyDictionary
 
-from .probes import Probe, can_be_probed, probed
+from .probes import Probe, can_be_probed, probed, unprobed
 from .records import Marks, clock, current, has_capacity
 
 Hook: TypeAlias = Callable[[ModuleType], None]
 
 
-CODE: Final = "__code__"
 # Objects around a function, each around the other.
 MAX_LAYERS: Final = 16
 
@@ -41,11 +42,13 @@ _reported: set[str] = set()
 
 
 def log_failure(what: str) -> None:
-    """Log the current exception, the first time *what* fails."""
+    """Log the current exception, the first time *what* fails; raise it again if a signal handler of the host raised it."""
+    error = sys.exception()
+    if error is not None and _is_of_a_signal(error):
+        raise error
     if what in _reported:
         return
     _reported.add(what)
-    error = sys.exception()
     if error is not None:
         # Our code may fail while an exception of the host propagates; the host reports that one.
         error.__suppress_context__ = True
@@ -56,8 +59,17 @@ def log_failure(what: str) -> None:
     )
 
 
+def _is_of_a_signal(error: BaseException) -> bool:
+    """Return whether a handler of a signal raised *error*: the host's, such as that of a time limit, while our code ran."""
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code not in handlers:
+        trace = trace.tb_next
+    return trace is not None
+
+
 class Patch(NamedTuple):
-    """One replaced attribute of a module or class, or the code of a function with a probe."""
+    """One replaced attribute of a module or class."""
 
     owner: Any
     name: str
@@ -66,8 +78,7 @@ class Patch(NamedTuple):
 
     def is_applied(self) -> bool:
         """Return whether the attribute is still ours, neither reloaded nor wrapped again."""
-        present = self.owner.__code__ if self.name == CODE else vars(self.owner).get(self.name)
-        return present is self.replacement
+        return vars(self.owner).get(self.name) is self.replacement
 
     def is_reloaded(self) -> bool:
         """Return whether the attribute is the library's original again, as after a reload, and not a wrapper around ours."""
@@ -94,12 +105,14 @@ class Instrumentor:
     not_timed: ClassVar[Sequence[str]] = ()
     tested: ClassVar[Mapping[str, str]] = MappingProxyType({})
     _patches: ClassVar[list[Patch]]
+    # The code with a probe of each function.
+    _probes: ClassVar[WeakKeyDictionary[FunctionType, CodeType]]
     _overrides: ClassVar[list[tuple[type, str]]]
     _waiting: ClassVar[dict[str, Hook]]
 
     def __init_subclass__(cls) -> None:
         """Create the patches of each library."""
-        cls._patches, cls._overrides, cls._waiting = [], [], {}
+        cls._patches, cls._probes, cls._overrides, cls._waiting = [], WeakKeyDictionary(), [], {}
 
     def hooks(self) -> Mapping[str, Hook]:
         """Return the function that patches each module of the library, by import name; it runs after the import."""
@@ -126,6 +139,10 @@ class Instrumentor:
             if patch.is_applied():
                 setattr(patch.owner, patch.name, patch.original)
                 self._patches.remove(patch)
+        for function, code in list(self._probes.items()):
+            if function.__code__ is code:
+                function.__code__ = unprobed(code)
+                del self._probes[function]
         while self._overrides:
             delattr(*self._overrides.pop())
 
@@ -148,11 +165,9 @@ class Instrumentor:
         setattr(owner, name, replacement)
         self._patches.append(Patch(owner, name, original, replacement))
 
-    def _probe(self, function: Any, probe: Probe) -> None:
-        if not any(patch.owner is function and patch.is_applied() for patch in self._patches):
-            original = function.__code__
-            function.__code__ = probed(original, probe)
-            self._patches.append(Patch(function, CODE, original, function.__code__))
+    def _probe(self, function: FunctionType, probe: Probe) -> None:
+        if self._probes.get(function) is not function.__code__:
+            self._probes[function] = function.__code__ = probed(function.__code__, probe)
 
     def override(self, owner: type, name: str, make: Callable[[Any], Any]) -> None:
         """Define method *name* of class *owner* as `make(inherited)`, because the type that has it cannot be patched."""
@@ -167,14 +182,15 @@ MIN_CALL_NS: Final = 20_000
 
 
 class TimedCall:
-    """A call of a function in a request; recorded when it is released."""
+    """A call of a function in a request, the token of its probe."""
 
     __slots__ = ("marks", "stage", "started")
 
     def __init__(self, marks: Marks, stage: str) -> None:
         self.marks, self.stage, self.started = marks, stage, clock()
 
-    def __del__(self) -> None:
+    def end(self) -> None:
+        """Record the call."""
         if has_capacity(self.marks):
             self.marks.extend((self.stage, self.started, clock()))
 
@@ -184,7 +200,8 @@ class LongCall(TimedCall):
 
     __slots__ = ()
 
-    def __del__(self) -> None:
+    def end(self) -> None:
+        """Record a long call."""
         ended = clock()
         if ended - self.started >= MIN_CALL_NS and has_capacity(self.marks):
             self.marks.extend((self.stage, self.started, ended))
@@ -204,13 +221,24 @@ class Probed:
         self.probe = probe
         self._is_async = is_async
 
+    @classmethod
+    def until_end(cls, enter: Callable[..., object], parameters: int = 0) -> Probed:
+        """Return one that ends the tokens of *enter*, which have a method `end` without parameters, however the call ends."""
+        return cls(Probe(enter, end, end, parameters))
+
     def __call__(self, original: Any) -> Any:
         """Return a wrapper of *original*."""
         is_async = self._is_async or inspect.iscoroutinefunction(original)
         return (_observed_async if is_async else _observed)(original, self.probe)
 
 
-# The token is released at the end, because a traceback keeps the frame.
+def end(token: Any, _: object) -> None:
+    """End the *token* of a probe, if the call is observed."""
+    if token is not None:
+        token.end()
+
+
+# An exception of a signal handler, in *leave*, leads to *failed*. The token is released because a traceback keeps the frame.
 def _observed(original: Any, probe: Probe) -> Any:
     enter, leave, failed, parameters = probe
 
@@ -220,13 +248,13 @@ def _observed(original: Any, probe: Probe) -> Any:
             return original(*args, **options)
         try:
             value = original(*args, **options)
+            if leave is not None:
+                leave(token, value)
         except BaseException as error:
             if failed is not None:
                 failed(token, error)
             raise
         else:
-            if leave is not None:
-                leave(token, value)
             return value
         finally:
             del token
@@ -243,13 +271,13 @@ def _observed_async(original: Any, probe: Probe) -> Any:
             return await original(*args, **options)
         try:
             value = await original(*args, **options)
+            if leave is not None:
+                leave(token, value)
         except BaseException as error:
             if failed is not None:
                 failed(token, error)
             raise
         else:
-            if leave is not None:
-                leave(token, value)
             return value
         finally:
             del token
@@ -270,7 +298,7 @@ def enter(call: Callable[[Marks, str], object], stage: str) -> object:
 def timed(stage: str) -> Probed:
     """Return what records every call of a function as a stage of the running request."""
     # Not a closure: some pools pickle the code of the functions of a script.
-    return Probed(Probe(functools.partial(enter, TimedCall, stage)))
+    return Probed.until_end(functools.partial(enter, TimedCall, stage))
 
 
 def timed_async(stage: str) -> Probed:
@@ -283,7 +311,7 @@ def timed_call(stage: str) -> Probed:
 
     A call inside a call of the same stage changes nothing: the stage has the time of the outer call.
     """
-    return Probed(Probe(functools.partial(enter, LongCall, stage)))
+    return Probed.until_end(functools.partial(enter, LongCall, stage))
 
 
 class CallsInstrumentor(Instrumentor):
@@ -467,8 +495,10 @@ def _call_after_exec(spec: ModuleSpec) -> None:
         for hook in list(_hooks.get(spec.name, ())):
             hook(module)
 
-    try:
+    # As frames of Python's own import, which warnings and tracebacks leave out.
+    exec_module.__code__ = exec_module.__code__.replace(
+        co_filename="<frozen importlib._bootstrap_external>", co_name="_call_with_frames_removed"
+    )
+    # A loader with slots, or one that refuses, cannot be patched: the library runs unchanged.
+    with contextlib.suppress(Exception):
         loader.exec_module = exec_module
-    except AttributeError:
-        # A loader with slots cannot be patched: the library runs unchanged.
-        return

@@ -10,7 +10,8 @@ kind, frame and name; only its `__code__` is another one:
     leave(token, value)      # before each return
     failed(token, error)     # when an exception leaves the function
 
-The token is released at the end, however the function ends: a `__del__` sees even the end of a coroutine that is closed.
+The token is released at the end. A coroutine that is closed fails, too. An exception that a signal handler raises in `leave`
+leads to `failed`, and goes on to the caller; in a `__del__` it would be lost.
 """
 # The format of bytecode: Python's `InternalDocs` and `Objects/locations.md`. A unit is an opcode and its argument, of a byte each.
 
@@ -23,7 +24,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any, Final, NamedTuple, TypeAlias
-from weakref import WeakKeyDictionary
 
 # Nothing is known yet of other interpreters and later versions.
 SUPPORTED: Final = sys.implementation.name == "cpython" and sys.version_info < (3, 15)
@@ -102,8 +102,7 @@ def probed(code: CodeType, probe: Probe) -> CodeType:
     """Return *code*, that of a function that `can_be_probed`, with *probe*."""
     instructions = list(_instructions(code))
     resume = next(each for each in instructions if each.op == _OP["RESUME"])
-    constants = (*code.co_consts, probe.enter, probe.leave, probe.failed)
-    enter, leave, failed = range(len(code.co_consts), len(constants))
+    enter, leave, failed = range(len(code.co_consts), len(code.co_consts) + 3)
     prologue = _extended(_call(enter, [_parameter(code, index) for index in range(probe.parameters)]))
     # Copied from below what is called and its NULL: the token and the value; below the error there is where it was raised.
     epilogue = [] if probe.leave is None else [*_call(leave, [(_OP["COPY"], 4)] * 2), _POP]
@@ -125,23 +124,37 @@ def probed(code: CodeType, probe: Probe) -> CodeType:
         added = [(unit, _NOWHERE) for unit in _extended(handler)]
         handlers = _with_failed(handlers, places[resume.end], len(units), len(units) + len(added))
         units += added
-    new = code.replace(
+    return code.replace(
         co_code=bytes(itertools.chain.from_iterable(unit for unit, _ in units)),
-        co_consts=constants,
+        co_consts=(*code.co_consts, probe.enter, probe.leave, probe.failed, _Original(code)),
         co_stacksize=code.co_stacksize + 6 + probe.parameters,
         co_exceptiontable=b"".join(map(_row, handlers)),
         co_linetable=_line_table(code.co_firstlineno, [position for _, position in units]),
     )
-    _originals[new] = code
-    return new
 
 
-_originals: Final[WeakKeyDictionary[CodeType, CodeType]] = WeakKeyDictionary()
+def without_signals(function: FunctionType) -> FunctionType:
+    """Let no signal handler run inside of *function*, which must call nothing and have no loop.
+
+    Its first instruction looks for signals, except in what goes on after a `yield from`. Calls and jumps backwards do so, too.
+    """
+    units = zip(function.__code__.co_code[::2], function.__code__.co_code[1::2], strict=True)
+    changed = (bytes((op, 2 if op == _OP["RESUME"] else arg)) for op, arg in units)
+    function.__code__ = function.__code__.replace(co_code=b"".join(changed))
+    return function
+
+
+class _Original:
+    __slots__ = ("code",)
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
 
 
 def unprobed(code: CodeType) -> CodeType:
     """Return what *code* was before it got a probe; another code unchanged."""
-    return _originals.get(code, code)
+    last = code.co_consts[-1] if code.co_consts else None
+    return last.code if isinstance(last, _Original) else code
 
 
 def _with_failed(handlers: Sequence[_Handler], entered: int, body_end: int, end: int) -> list[_Handler]:
@@ -191,7 +204,6 @@ def _template(arguments: int) -> Sequence[_Instruction]:
 
 
 def _call(constant: int, arguments: Sequence[Unit]) -> list[Unit]:
-    """Return the call of a constant with what each of *arguments* loads."""
     operands = iter([(_OP["LOAD_CONST"], constant), *arguments])
     units: list[Unit] = []
     for each in _template(len(arguments)):
@@ -223,10 +235,12 @@ def _assembled(pieces: Sequence[_Piece]) -> tuple[list[tuple[Unit, Position]], d
             break
         extensions = needed
     units: list[tuple[Unit, Position]] = []
-    for (before, each, after), arg, room in zip(pieces, args, extensions, strict=True):
+    follows = [*(each.instruction.position for each in pieces[1:]), _NOWHERE]
+    for (before, each, after), arg, room, position in zip(pieces, args, extensions, follows, strict=True):
         own = [*before, *_with_arg(each.op, arg, room), *[_CACHE] * each.caches]
         units += ((unit, each.position) for unit in own)
-        units += ((unit, _NOWHERE) for unit in after)
+        # A debugger stops once at the first line.
+        units += ((unit, position) for unit in after)
     return units, places
 
 

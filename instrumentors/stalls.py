@@ -35,6 +35,7 @@ from ..core.stages import STALL_CPU, STALL_GC, STALL_LOOP, holds_up
 from . import recorder
 from .instrumentor import log_failure
 from .loads import on_and_off_cpu
+from .probes import without_signals
 from .records import clock
 
 # Measured: one reading takes 5 µs.
@@ -122,13 +123,14 @@ class Stall(NamedTuple):
 
 T = TypeVar("T", bound=tuple[str, int, int])
 _START, _END = itemgetter(1), itemgetter(2)
+_TIMES: Final = iter(clock, None)
 
 
 class Stalls:
     """The latest stalls of this process, at most `MAX_STALLS`. Thread-safe for many writers and one reader."""
 
     def __init__(self) -> None:
-        self._noted: deque[Stall] = deque(maxlen=MAX_STALLS)
+        self._noted: deque[tuple[str, int, int]] = deque(maxlen=MAX_STALLS)
         # Sorted, without overlaps.
         self._ring: list[Stall] = []
         self._since = 0
@@ -141,12 +143,12 @@ class Stalls:
     def note(self, cause: str, start: int, end: int) -> None:
         """Record a stall that has just ended, with times in nanoseconds by `clock`."""
         if end - start >= MIN_STALL_NS:
-            self._noted.append(Stall(cause, start, end))
+            self._noted.append((cause, start, end))
 
     def during(self, start: int, end: int) -> Sequence[Stall]:
         """Return the stalls that overlap the time from *start* to *end*, sorted, without overlaps among themselves."""
         while self._noted:
-            self._insert(self._noted.popleft())
+            self._insert(Stall(*self._noted.popleft()))
         return overlapping(self._ring, start, end)
 
     def _insert(self, stall: Stall) -> None:
@@ -158,12 +160,17 @@ class Stalls:
             started = max(started, other.end)
         del self._ring[:-MAX_STALLS]
 
+    # No other Python code runs in between: a collection holds the interpreter lock and does not nest. A collection may begin
+    # inside of C code during which a signal came: what its handler raises would end here. So this calls nothing.
+    @without_signals
     def _collection(self, phase: str, _: dict[str, Any]) -> None:
-        # No other Python code runs in between: a collection holds the interpreter lock and does not nest.
+        now = 0
+        for now in _TIMES:  # noqa: B007 - a call of the clock would look for signals
+            break
         if phase == "start":
-            self._since = clock()
-        else:
-            self.note(STALL_GC.key, self._since, clock())
+            self._since = now
+        elif now - self._since >= MIN_STALL_NS:
+            self._noted += ((STALL_GC.key, self._since, now),)
 
 
 def overlapping(intervals: Sequence[T], start: int, end: int) -> Sequence[T]:

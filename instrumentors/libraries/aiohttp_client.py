@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, end, log_failure
 from ..probes import Probe
 from ..records import Marks, clock, current
 from .client_common import LineStream, attach_call, call_of, record_read, record_wait, with_traceparent
@@ -42,7 +42,7 @@ class AiohttpClientInstrumentor(Instrumentor):
 
     def _session(self, module: ModuleType) -> None:
         # Its warnings name the line of its caller. It prepares headers first, before it lets another task run.
-        self.replace(module.ClientSession, "_request", Probed(Probe(_begin, _answered, parameters=3)))
+        self.replace(module.ClientSession, "_request", Probed(Probe(_begin, _answered, end, parameters=3)))
         self.replace(module.ClientSession, "_prepare_headers", _prepare_headers)
         self.replace(module.ClientResponse, "read", _read)
 
@@ -68,7 +68,8 @@ class _Call:
         self._marks: Marks | None = marks
         self._started = clock()
 
-    def __del__(self) -> None:
+    def end(self) -> None:
+        """Record a call without a response."""
         _begun.call = None
         self.answered(None)
 

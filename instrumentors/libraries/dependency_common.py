@@ -26,19 +26,16 @@ class DependencyInstrumentor(CallsInstrumentor):
 
         def failed(call: LongCall | None, error: BaseException) -> None:
             if call is not None:
-                _record_failure(call, service, error)
+                _record_failure(call.marks, call.stage, call.started, service, error)
 
         calls = timed_call(stage)
         calls.probe = calls.probe._replace(failed=failed)
         return calls
 
 
-def _record_failure(call: LongCall, service: str, error: BaseException) -> None:
+def _record_failure(marks: Marks, stage: str, started: int, service: str, error: BaseException) -> None:
     try:
         ended = clock()
-        # Recorded here, and not once more at the end.
-        marks, call.marks = call.marks, []
-        stage, started = call.stage, call.started
         if has_capacity(marks):
             failure = (
                 ()

@@ -28,21 +28,27 @@ def class_name(model: Any) -> str:
 class _Inside:
     """A call inside of which model calls are neither requests nor stages."""
 
-    __slots__ = ("_token",)
+    __slots__ = ()
 
     def __init__(self) -> None:
-        self._token = inside.set(True)
+        inside.set(True)
 
-    def __del__(self) -> None:
-        inside.reset(self._token)
+    def end(self) -> None:
+        """Let model calls count again."""
+        inside.set(False)
 
 
 class _Preparation(LongCall):
-    __slots__ = ("_inside",)
+    __slots__ = ()
 
     def __init__(self, marks: Marks) -> None:
         super().__init__(marks, "preprocess")
-        self._inside = _Inside()
+        inside.set(True)
+
+    def end(self) -> None:
+        """Record the call."""
+        inside.set(False)
+        super().end()
 
 
 def _prepare() -> object:
@@ -52,26 +58,29 @@ def _prepare() -> object:
 
 # For a function whose model calls are neither requests nor stages; and for a method that prepares the input of a model, which
 # is `preprocess` except inside of a model call.
-without_calls: Final = Probed(Probe(_Inside))
-preparation: Final = Probed(Probe(_prepare))
+without_calls: Final = Probed.until_end(lambda: None if inside.get() else _Inside())
+preparation: Final = Probed.until_end(_prepare)
 
 
 class _ModelCall(LongCall):
-    __slots__ = ("_inside", "_name", "_rows", "_scope", "outcome")
+    __slots__ = ("_name", "_rows", "_scope", "outcome")
 
     def __init__(self, marks: Marks, name: str, rows: int, scope: scripts.Scope | None) -> None:
         super().__init__(marks, "forward")
         self._name, self._rows, self._scope = name, rows, scope
         # The name of the raised exception and the class of the result, neither of which is kept.
         self.outcome: tuple[str, type] = "", object
-        self._inside = _Inside()
+        inside.set(True)
 
-    def __del__(self) -> None:
-        super().__del__()
+    def end(self) -> None:
+        """Record the call, and the request if it is one."""
+        inside.set(False)
+        super().end()
         if has_capacity(self.marks):
             self.marks.extend(("@model", self._name, 0, *(("@batch", self._rows, 0) if self._rows else ())))
-        if self._scope is not None:
-            scripts.finish(self._scope, self._name, *self.outcome)
+        scope, self._scope = self._scope, None
+        if scope is not None:
+            scripts.finish(scope, self._name, *self.outcome)
 
 
 def model_call(
@@ -102,10 +111,12 @@ def model_call(
     def leave(call: _ModelCall | None, value: object) -> None:
         if call is not None:
             call.outcome = "", type(value)
+            call.end()
 
     def failed(call: _ModelCall | None, error: BaseException) -> None:
         if call is not None:
             call.outcome = type(error).__qualname__, object
+            call.end()
 
     return Probed(Probe(enter, leave, failed, parameters=2))
 

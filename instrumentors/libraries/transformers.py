@@ -23,7 +23,6 @@ from ...core.stages import LOAD_FIRST_RUN, LOAD_READ
 from .. import scripts
 from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
 from ..loads import loads, shapes_of
-from ..probes import Probe
 from ..recorder import end
 from ..records import MAX_MARKS, OPEN, Marks, clock, current
 from .executors import as_job
@@ -49,11 +48,14 @@ class _Alone(TimedCall):
 
     def __init__(self, marks: Marks, stage: str) -> None:
         super().__init__(marks, stage)
-        self._hidden = suppress()
+        self._hidden: Token[Marks | None] | None = suppress()
 
-    def __del__(self) -> None:
-        end(self._hidden)
-        super().__del__()
+    def end(self) -> None:
+        """Record the call, and again those that follow."""
+        hidden, self._hidden = self._hidden, None
+        if hidden is not None:
+            end(hidden)
+        super().end()
 
 
 def _begin(stage: str) -> _Alone | None:
@@ -67,7 +69,7 @@ def wrap_stage(stage: str) -> Probed:
     So loading a model is one `load` without the waits of its tensors for a thread, and a recursive tokenizer call counts
     once. Calls inside a module or inside `generate`, whose streamer decodes every token, are not recorded.
     """
-    return Probed(Probe(functools.partial(_begin, stage)))
+    return Probed.until_end(functools.partial(_begin, stage))
 
 
 class _Load:
@@ -77,13 +79,15 @@ class _Load:
         self._begun = loads.begin(_requested_model(args), reading=True)
         self._stage = _begin("load")
 
-    def __del__(self) -> None:
-        self._stage = None
+    def end(self) -> None:
+        """Record the load."""
+        if self._stage is not None:
+            self._stage.end()
         loads.end(self._begun, LOAD_READ.key)
 
 
 # For a function that loads from a repository or folder: `load`, also recorded as a load outside of requests.
-wrap_load = Probed(Probe(_Load, parameters=2))
+wrap_load = Probed.until_end(_Load, parameters=2)
 
 
 def _requested_model(args: Any) -> str:

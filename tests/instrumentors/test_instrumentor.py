@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import gc
 import importlib
+import importlib.machinery
+import itertools
 import logging
+import signal
 import sys
-from collections.abc import Generator, Mapping
+import weakref
+from collections import deque
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -16,8 +22,9 @@ import pytest
 
 import stagelens
 from stagelens.instrumentors import instrumentor, recorder
-from stagelens.instrumentors.instrumentor import Hook, Instrumentor, timed, timed_async
-from stagelens.instrumentors.probes import unprobed
+from stagelens.instrumentors.instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
+from stagelens.instrumentors.probes import probed, unprobed
+from stagelens.instrumentors.stalls import stalls
 
 if TYPE_CHECKING:
     from conftest import Finished
@@ -142,6 +149,115 @@ def test_a_reloaded_library_is_patched_again(toy: ToyInstrumentor) -> None:
     assert not hasattr(library.Model.wrapped, "__wrapped__")
     for function in (library.Model.run, library.fetch):
         assert unprobed(function.__code__) is function.__code__
+
+
+class TimeLimitError(Exception):
+    """Raised by a handler of a signal."""
+
+
+def ends_in_c() -> bool:
+    """A long operation without a call, at the end of a timed function."""
+    return 3**1_000_000 > 0
+
+
+def collects() -> None:
+    """C code in which nothing but our callback of the collector is written in Python."""
+    deque(map(gc.collect, itertools.repeat(0, 20_000)), maxlen=0)
+
+
+def is_interrupted_in_ours() -> None:
+    """As a wrapper does it."""
+    try:
+        while True:
+            pass
+    except Exception:  # noqa: BLE001 - as in a wrapper
+        log_failure("testing")
+
+
+@pytest.mark.parametrize("work", [ends_in_c, collects, is_interrupted_in_ours])
+def test_what_a_signal_handler_raises_reaches_the_host(work: Callable[[], object], reported: set[str]) -> None:
+    """Such as a time limit, or the exit of a worker: it is raised wherever Python looks for signals next."""
+
+    def limit(*_: object) -> None:
+        raise TimeLimitError
+
+    def run() -> None:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.001)
+        work()
+
+    # Those of JAX and of Hypothesis are functions of Python, in which it would end.
+    others, gc.callbacks[:] = gc.callbacks[:], []
+    stalls.watch()
+    ends_in_c.__code__ = probed(ends_in_c.__code__, timed("forward").probe)
+    before = signal.signal(signal.SIGVTALRM, limit)
+    try:
+        with stagelens.request("limited"), pytest.raises(TimeLimitError):
+            run()
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)
+        gc.callbacks[:] = others
+        ends_in_c.__code__ = unprobed(ends_in_c.__code__)
+
+    assert reported == set()
+
+
+def test_a_class_ends_although_its_method_is_timed(toy: ToyInstrumentor) -> None:
+    """A library may be told of classes that are made in a function."""
+
+    def made() -> weakref.ref[type]:
+        class Model:
+            def run(self) -> None:
+                """Do nothing."""
+
+        toy.replace(Model, "run", timed("forward"))
+        return weakref.ref(Model)
+
+    end = made()
+    gc.collect()
+
+    assert end() is None
+
+
+def test_an_import_has_no_frame_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module that warns at its import names who imports it, and a traceback has the same frames as without us."""
+    (tmp_path / "toy_old.py").write_text(
+        "import warnings\nwarnings.warn('old', DeprecationWarning, 2)\nraise ImportError"
+    )
+    (tmp_path / "toy_user.py").write_text("import toy_old")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imported: list[ModuleType] = []
+    instrumentor.when_imported("toy_old", imported.append)
+    with pytest.warns(DeprecationWarning, match="old") as warned, pytest.raises(ImportError) as raised:
+        importlib.import_module("toy_user")
+    instrumentor.forget("toy_old", imported.append)
+
+    assert warned[0].filename == str(tmp_path / "toy_user.py")
+    assert [Path(entry.path).name for entry in raised.traceback][-2:] == ["toy_user.py", "toy_old.py"]
+
+
+def test_a_loader_that_cannot_be_changed_loads(toy: ToyInstrumentor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its module is not patched."""
+
+    class Fixed(importlib.machinery.SourceFileLoader):
+        def __setattr__(self, name: str, value: object) -> None:
+            if name == "exec_module":
+                raise TypeError(name)
+            super().__setattr__(name, value)
+
+    class Finder:
+        def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+            spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+            if spec is not None and name == "toy_library":
+                spec.loader = Fixed(name, str(spec.origin))
+            return spec
+
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path[:1], Finder(), *sys.meta_path[1:]])
+    library: Any = importlib.import_module("toy_library")
+
+    assert isinstance(library.__loader__, Fixed)
+    assert unprobed(library.Model.run.__code__) is library.Model.run.__code__
+    toy.uninstrument()
 
 
 def test_a_property_is_patched_and_restored() -> None:

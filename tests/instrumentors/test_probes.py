@@ -186,6 +186,24 @@ def test_a_debugger_stops_at_the_same_lines() -> None:
     assert steps() == before
 
 
+def test_a_function_has_a_line_while_its_probe_runs() -> None:
+    """Whoever describes the stack meanwhile, such as a signal handler, may compute with it."""
+
+    def lines() -> int | None:
+        return sys._getframe(2).f_lineno  # pyright: ignore[reportPrivateUsage]
+
+    found: list[int | None] = []
+    probe = Probe(lambda: found.append(lines()), lambda *_: found.append(lines()))
+
+    def double(value: int) -> int:
+        return 2 * value
+
+    first = double.__code__.co_firstlineno
+
+    assert with_probe(double, probe)(1) == 2
+    assert found == [first + 1, first + 1]
+
+
 class Big:
     """An argument whose end can be watched."""
 

@@ -34,7 +34,7 @@ from ....core.stages import (
 from ... import instrumentor, scripts
 from ...instrumentor import Hook, Instrumentor, Probed, log_failure
 from ...loads import loads, shapes_of
-from ...probes import Probe, unprobed
+from ...probes import unprobed
 from ...records import MAX_MARKS, OPEN, Marks, clock, current, has_capacity
 from ...stalls import stalls
 from ..onnxruntime_session import path_name
@@ -321,7 +321,8 @@ class _Loading:
         _busy.inside = True
         self._begun = loads.begin(reading=phase is LOAD_READ)
 
-    def __del__(self) -> None:
+    def end(self) -> None:
+        """Record the load."""
         _busy.inside = False
         loads.end(self._begun, self._phase.key, self._name)
         _mark_load(self._begun[0])
@@ -329,7 +330,7 @@ class _Loading:
 
 def _loading(phase: LoadPhase) -> Probed:
     """Return what records the calls of functions that load weights, with their copies, as one load."""
-    return Probed(Probe(lambda source: None if _busy.inside else _Loading(phase, source), parameters=1))
+    return Probed.until_end(lambda source: None if _busy.inside else _Loading(phase, source), parameters=1)
 
 
 def _loaded(source: Any) -> str:

@@ -6,7 +6,6 @@ import functools
 from collections.abc import Callable
 
 from ...instrumentor import CallsInstrumentor, Probed, timed_call
-from ...probes import Probe
 from .models import thread_state
 
 
@@ -16,7 +15,7 @@ class OutsideInstrumentor(CallsInstrumentor):
     def wrapper(self, stage: str) -> Probed:
         """Return what records the calls outside of modules."""
         enter = timed_call(stage).probe.enter
-        return Probed(Probe(functools.partial(_enter, enter)))
+        return Probed.until_end(functools.partial(_enter, enter))
 
 
 def _enter(enter: Callable[[], object]) -> object:

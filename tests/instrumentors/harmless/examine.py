@@ -25,7 +25,7 @@ from calls import refused
 from stand_ins import noticed
 
 from stagelens.instrumentors.bootstrap import LIBRARIES, instrument
-from stagelens.instrumentors.instrumentor import CODE, Instrumentor, Patch, innermost
+from stagelens.instrumentors.instrumentor import Instrumentor, Patch, innermost
 
 DESCRIPTION: Final = ("__name__", "__qualname__", "__module__", "__doc__", "__annotations__")
 KINDS: Final = (
@@ -36,6 +36,8 @@ KINDS: Final = (
     inspect.isclass,
 )
 ABSENT: Final = object()
+# The place of a probe is this of a function.
+CODE: Final = "__code__"
 # Py_TPFLAGS_BASETYPE: the class can have subclasses.
 BASETYPE: Final = 1 << 10
 
@@ -118,7 +120,7 @@ def loaded(instrumentor: Instrumentor) -> list[ModuleType]:
 def attributes(modules: list[ModuleType]) -> dict[Place, Any]:
     """Return everything in *modules* and in their packages, in their classes and the bases of these."""
     packages = {module.__name__.partition(".")[0] for module in modules}
-    around = [module for name, module in sys.modules.items() if name.partition(".")[0] in packages]
+    around = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages]
     owners: dict[int, Any] = {id(module): module for module in around}
     for module in modules:
         for value in list(vars(module).values()):
@@ -294,7 +296,8 @@ def instrument_first(triggers: Collection[str]) -> dict[str, list[str]]:
 def patches(instrumentor: type[Instrumentor]) -> list[str]:
     """Return the sorted list of its patches."""
     own: list[Patch] = vars(instrumentor)["_patches"]
-    return sorted(str(Place(patch.owner, patch.name)) for patch in own)
+    places = [Place(patch.owner, patch.name) for patch in own]
+    return sorted(map(str, [*places, *(Place(function, CODE) for function in vars(instrumentor)["_probes"])]))
 
 
 if __name__ == "__main__":

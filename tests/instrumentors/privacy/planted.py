@@ -54,4 +54,4 @@ def instrumented() -> list[str]:
     """Return which libraries are instrumented in this process."""
     from stagelens.instrumentors.bootstrap import LIBRARIES  # noqa: PLC0415 - where the service does not know it
 
-    return [each.trigger for each in LIBRARIES if vars(each.load())["_patches"]]
+    return [each.trigger for each in LIBRARIES if any(vars(each.load())[kind] for kind in ("_patches", "_probes"))]
