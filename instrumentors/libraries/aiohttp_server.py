@@ -11,11 +11,13 @@ import functools
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar, Token
-from types import MappingProxyType, ModuleType
-from typing import Any, TypeAlias
+from types import FunctionType, MappingProxyType, ModuleType
+from typing import Any, Final, TypeAlias
+from weakref import WeakSet
 
 from .. import named_attributes
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..probes import Probe, can_be_probed, probed
 from ..recorder import abandon, begin, end, finish
 from ..records import MAX_MARKS, Marks, clock
 from ..stalls import watch_loop
@@ -27,7 +29,6 @@ from .server_common import (
     is_users_code,
     proxy_wait_ns,
     record_request_head,
-    timed_handler,
 )
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -45,7 +46,6 @@ class AiohttpExchange:
         "_start",
         "_stream",
         "_streamed",
-        "handler_timed",
         "marks",
     )
 
@@ -59,8 +59,6 @@ class AiohttpExchange:
         self._streamed: Any = None
         # Size of the parts of a streamed response. [bytes]
         self._size = 0
-        # Whether the handler inside the middlewares records itself.
-        self.handler_timed = False
         headers = request.headers
         self._start = record_request_head(
             marks,
@@ -83,12 +81,16 @@ class AiohttpExchange:
             self._error_type = type(error).__qualname__
             raise
         finally:
-            if not self.handler_timed and self._runs_users_code() and len(self.marks) < MAX_MARKS:
+            if self._is_handler() and len(self.marks) < MAX_MARKS:
                 self.marks.extend(("handler", started, self._ended or clock()))
 
-    def _runs_users_code(self) -> bool:
+    def _is_handler(self) -> bool:
         match = getattr(self._request, "_match_info", None)
-        return getattr(match, "http_exception", None) is None and is_users_code(getattr(match, "handler", None))
+        handler = getattr(match, "handler", None)
+        if getattr(match, "http_exception", None) is not None or not is_users_code(handler):
+            return False
+        function = _function_of(handler)
+        return type(function) is not FunctionType or function not in _timed_handlers
 
     def reads(self, stream: Any) -> bool:
         """Return whether *stream* is the body of this request, not that of an outgoing request of the handler."""
@@ -174,7 +176,7 @@ class AioHttpServerInstrumentor(Instrumentor):
     def hooks(self) -> Mapping[str, Hook]:
         """Return the patch functions by module; `web` is last, because it imports names of the other modules."""
         return {
-            "aiohttp.web_app": lambda module: self.replace(module, "_cached_build_middleware", _build_middlewares),
+            "aiohttp.web_app": self._app,
             "aiohttp.web_protocol": self._protocol,
             "aiohttp.web_request": self._request,
             "aiohttp.web_response": self._response,
@@ -182,6 +184,10 @@ class AioHttpServerInstrumentor(Instrumentor):
             "aiohttp.web_runner": self._runner,
             "aiohttp.streams": self._streams,
         }
+
+    def _app(self, module: ModuleType) -> None:
+        # Called once for each handler, whose middlewares are cached.
+        self.replace(module, "_build_middlewares", Probed(Probe(_time_handler, parameters=1)))
 
     def _protocol(self, module: ModuleType) -> None:
         self.replace(module.RequestHandler, "_handle_request", _handle_request)
@@ -234,29 +240,32 @@ def _handle_request(original: Any) -> Any:
     return _handle_request
 
 
-def _build_middlewares(original: Any) -> Any:
-    # Results are cached by the handler, so our wrapper of a handler is always the same one.
-    handled = functools.lru_cache(maxsize=1024)(functools.partial(timed_handler, is_async=True))
+# Functions of handlers that record themselves, inside of the middlewares.
+_timed_handlers: WeakSet[FunctionType] = WeakSet()
+_HANDLER: Final = timed("handler").probe
 
-    def _cached_build_middleware(handler: Handler, apps: Any) -> Any:
-        exchange = _exchange.get()
-        if exchange is None or inspect.isclass(handler) or not is_users_code(handler):
-            return original(handler, apps)
-        exchange.handler_timed = True
-        return original(handled(handler), apps)
 
-    def cache_clear() -> None:
-        handled.cache_clear()
-        original.cache_clear()
+def _time_handler(handler: Handler) -> None:
+    """Time *handler* inside of its middlewares, which get the handler itself."""
+    try:
+        function = _function_of(handler)
+        if not is_users_code(handler) or not can_be_probed(function, _HANDLER) or function in _timed_handlers:
+            return
+        # Any other function may return before its coroutine has run.
+        if function.__code__.co_flags & inspect.CO_COROUTINE:
+            function.__code__ = probed(function.__code__, _HANDLER)
+            _timed_handlers.add(function)
+    except Exception:
+        log_failure("timing a handler")
 
-    # Another version of aiohttp may have no cache.
-    if hasattr(original, "cache_clear"):
-        vars(_cached_build_middleware).update(
-            cache_info=original.cache_info,
-            cache_parameters=original.cache_parameters,
-            cache_clear=functools.update_wrapper(cache_clear, original.cache_clear),
-        )
-    return _cached_build_middleware
+
+def _function_of(handler: Any) -> Any:
+    """Return the function that runs when *handler* is called, which is a method of a class-based view."""
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    if isinstance(handler, type):
+        handler = getattr(handler, "_iter", None)
+    return getattr(handler, "__func__", handler)
 
 
 def _open(connection: Any, request: Any, handler: Handler) -> tuple[AiohttpExchange, Token[Marks | None]] | None:

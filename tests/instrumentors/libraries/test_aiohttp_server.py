@@ -6,7 +6,6 @@ import asyncio
 import contextvars
 import functools
 import gc
-import inspect
 import logging
 import subprocess
 import sys
@@ -48,57 +47,6 @@ Client: TypeAlias = "TestClient[web.Request, web.Application]"
 
 async def item(request: web.Request) -> web.Response:
     return web.json_response({"item": request.match_info["item"]})
-
-
-def test_a_handler_without_a_name_gets_none(finished: Finished) -> None:
-    """A middleware sees a partial as one, with what it has and nothing more."""
-    seen: list[Any] = []
-
-    async def view(request: web.Request, extra: int) -> web.Response:
-        work()
-        return web.json_response({"extra": extra, "path": request.path})
-
-    @web.middleware
-    async def middleware(request: web.Request, handler: Any) -> web.StreamResponse:
-        seen.append(
-            (isinstance(handler, functools.partial), vars(handler), repr(handler), hasattr(handler, "__name__"))
-        )
-        seen.append((handler.func, inspect.iscoroutinefunction(handler), handler.__module__))
-        return await handler(request)
-
-    app = web.Application(middlewares=[middleware])
-    handler = functools.partial(view, extra=1)
-    app.router.add_get("/", handler)
-
-    assert send_request(app, "GET", "/")[0] == 200
-    assert seen == [(True, {}, repr(handler), False), (view, True, "functools")]
-    assert "handler" in finished.stages()
-
-
-def test_the_cache_of_middlewares_is_that_of_aiohttp(instrumented: Instrumentor) -> None:
-    """Tests of a service clear it, and then it holds no handler."""
-    web_app: Any = sys.modules["aiohttp.web_app"]
-
-    async def handler(request: web.Request) -> web.Response:
-        del request
-        return web.Response()
-
-    cache = web_app._cached_build_middleware
-    app = application(("GET", "/", handler))
-    app.middlewares.append(web.normalize_path_middleware())
-    cache.cache_clear()
-    assert send_request(app, "GET", "/")[0] == 200
-    full = cache.cache_info().currsize
-    cache.cache_clear()
-    reference = weakref.ref(handler)
-    del handler, app
-    gc.collect()
-    instrumented.uninstrument()
-
-    assert (full, web_app._cached_build_middleware.cache_info().currsize) == (1, 0)
-    assert cache.cache_parameters() == web_app._cached_build_middleware.cache_parameters()
-    assert cache.cache_clear.__name__ == "cache_clear"
-    assert reference() is None
 
 
 def application(*routes: tuple[str, str, Handler]) -> web.Application:
@@ -626,18 +574,48 @@ def test_a_refusal_of_a_middleware_is_framework(finished: Finished) -> None:
     assert "handler" not in own_times(finished)
 
 
-def test_a_middleware_sees_the_handler_of_the_user(finished: Finished) -> None:
-    """By its attributes, and unchanged in the match of the route."""
+class _View(web.View):
+    async def get(self) -> web.Response:
+        return await self.work(self.request)
+
+    async def work(self, request: web.Request, _: int = 0) -> web.Response:
+        return await worker(request)
+
+
+METHOD = _View(make_mocked_request("GET", "/")).work
+
+
+@pytest.mark.parametrize("handler", [worker, METHOD, functools.partial(METHOD, _=1), _View])
+def test_a_middleware_gets_the_handler_itself(finished: Finished, handler: Any) -> None:
+    """It may look it up among those that need no login."""
     seen: list[Any] = []
 
     @web.middleware
     async def looks(request: web.Request, handler: Any) -> web.StreamResponse:
-        seen.extend((handler.__name__, request.match_info.handler))
-        return await handler(request)
+        seen.append(handler)
+        return await slow_middleware(request, handler)
 
-    app = application(("GET", "/", worker))
+    app = application(("GET", "/", handler))
     app.middlewares.append(looks)
     send_request(app, "GET", "/")
 
-    assert seen == ["worker", worker]
-    assert len(finished) == 1
+    assert seen[0] is handler
+    own = own_times(finished)
+    assert min(own["framework"], own["handler"]) >= WORK_NS
+
+
+def test_no_handler_is_kept() -> None:
+    """Tests of a service clear aiohttp's cache of middlewares."""
+
+    async def handler(_: web.Request) -> web.Response:
+        return web.Response()
+
+    app = application(("GET", "/", handler))
+    app.middlewares.append(slow_middleware)
+    send_request(app, "GET", "/")
+    sys.modules["aiohttp.web_app"].__dict__["_cached_build_middleware"].cache_clear()
+    reference = weakref.ref(handler)
+    del handler, app
+    gc.collect()
+
+    assert reference() is None
