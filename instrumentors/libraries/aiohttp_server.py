@@ -302,7 +302,7 @@ def _write(original: Any) -> Any:
             return
         started = clock()
         try:
-            exchange.hand_over(self, len(data))
+            exchange.hand_over(self, _size_of(data))
         except Exception:
             log_failure("timing a response")
         try:
@@ -313,6 +313,11 @@ def _write(original: Any) -> Any:
                 exchange.mark_network(started, ended)
 
     return write
+
+
+def _size_of(data: Any) -> int:
+    # Of any other object aiohttp says what is wrong.
+    return len(data) if isinstance(data, (bytes, bytearray, memoryview)) else 0
 
 
 def _write_eof(original: Any) -> Any:
@@ -326,7 +331,7 @@ def _write_eof(original: Any) -> Any:
         try:
             await original(self, data)
         finally:
-            exchange.last_byte(started, len(data))
+            exchange.last_byte(started, _size_of(data))
 
     return write_eof
 

@@ -619,3 +619,23 @@ def test_no_handler_is_kept() -> None:
     gc.collect()
 
     assert reference() is None
+
+
+def test_an_invalid_end_of_a_response_is_an_error_of_aiohttp(finished: Finished) -> None:
+    """And an end after the end is none."""
+    raised: list[Any] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        for response in (web.StreamResponse(), web.Response()):
+            await response.prepare(request)
+            for data in (b"", None):
+                try:
+                    await response.write_eof(data)  # type: ignore[arg-type]
+                except AssertionError as error:
+                    raised.append(error)
+        return response
+
+    send_request(application(("GET", "/", handler)), "GET", "/")
+
+    assert len(raised) == 1
+    assert len(finished) == 1
