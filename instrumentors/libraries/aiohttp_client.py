@@ -8,18 +8,19 @@ If the called server reports its times, these times become stages: see [server-r
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from ..instrumentor import Hook, Instrumentor, Probed, end, log_failure
 from ..probes import Probe
 from ..records import Marks, clock, current
-from .client_common import LineStream, attach_call, call_of, record_read, record_wait, with_traceparent
+from .client_common import LineStream, RespondedCall, attach_call, call_of, record_read, record_wait, trace_headers
 
-# Attribute with which a response refers to its `LineStream`, and its connection weakly to the same.
-LINES: Final = "_stagelens_lines"
+# By the response. What reads a body only knows its connection, which lives as long as the response.
+_lines: WeakKeyDictionary[Any, LineStream] = WeakKeyDictionary()
+_by_connection: WeakValueDictionary[int, LineStream] = WeakValueDictionary()
 
 
 class AiohttpClientInstrumentor(Instrumentor):
@@ -44,7 +45,7 @@ class AiohttpClientInstrumentor(Instrumentor):
         # Its warnings name the line of its caller. It prepares headers first, before it lets another task run.
         self.replace(module.ClientSession, "_request", Probed(Probe(_begin, _answered, end, parameters=3)))
         self.replace(module.ClientSession, "_prepare_headers", _prepare_headers)
-        self.replace(module.ClientResponse, "read", _read)
+        self.replace(module.ClientResponse, "read", Probed(Probe(_unread, _note_body, parameters=1)))
 
     def _reader(self, module: ModuleType) -> None:
         self.replace(module.StreamReader, "_wait", lambda original: _wait(original, module.ResponseHandler))
@@ -103,7 +104,9 @@ def _prepare_headers(original: Any) -> Any:
         if call is None:
             return prepared
         marks, str_or_url = call
-        return with_traceparent(prepared, marks, _host(self, str_or_url))
+        # A new object for each call.
+        prepared.update(trace_headers(prepared, marks, _host(self, str_or_url)))
+        return prepared
 
     return prepare
 
@@ -113,15 +116,10 @@ def _watch(response: Any) -> None:
     try:
         call = call_of(response)
         if call is not None:
-            stream = LineStream(call)
-            setattr(response, LINES, stream)
-            setattr(response.content._protocol, LINES, weakref.ref(stream))  # noqa: SLF001 - there is no public name for it
+            _lines[response] = stream = LineStream(call)
+            _by_connection[id(response.content._protocol)] = stream  # noqa: SLF001 - there is no public name for it
     except Exception:
         log_failure("reading the lines of a response")
-
-
-def _no_stream() -> None:
-    """Return None, like a dead weak reference."""
 
 
 def _host(session: Any, str_or_url: Any) -> str:
@@ -133,23 +131,21 @@ def _host(session: Any, str_or_url: Any) -> str:
         return ""
 
 
-def _read(original: Any) -> Any:
-    async def read(self: Any) -> Any:
-        call = call_of(self) if getattr(self, "_body", None) is None else None
-        body = await original(self)
-        if call is not None:
-            call.ended = clock()
-            call.read(body)
-        return body
+def _unread(response: Any) -> RespondedCall | None:
+    return call_of(response) if getattr(response, "_body", None) is None else None
 
-    return read
+
+def _note_body(call: RespondedCall | None, body: Any) -> None:
+    if call is not None:
+        call.ended = clock()
+        call.read(body)
 
 
 def _readuntil(original: Any) -> Any:
     async def readuntil(self: Any, *args: Any, **options: Any) -> Any:
         line = await original(self, *args, **options)
         # Request bodies of the server have no such stream.
-        stream = getattr(self._protocol, LINES, _no_stream)()
+        stream = _by_connection.get(id(self._protocol))
         if stream is not None:
             if line:
                 stream.line(line)

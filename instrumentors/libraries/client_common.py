@@ -22,18 +22,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
 from ...core.names import BY_CLIENT_CONTENT
 from .. import records, trace_context
 from ..callers import TRACESTATE, tracestate_to
-from ..instrumentor import log_failure
+from ..instrumentor import Probed, log_failure
+from ..probes import Probe
 from ..records import MAX_MARKS, OPEN, Marks, clock
+from .server_common import ENDED, relayed
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
-
-# Attribute of a response, or of the object that reads its body, which refers to the call.
-CALL: Final = "_stagelens_call"
 
 _KNOWN: Final = frozenset(dialect.known_by for dialect in HEADERS)
 _FIELDS: Final = _KNOWN | {
@@ -108,17 +108,35 @@ def parse_object(body: str | bytes) -> dict[str, Any] | None:
     return parsed if isinstance(parsed, dict) else None
 
 
+# By the response, or by the object that reads its body.
+_calls: WeakKeyDictionary[Any, RespondedCall] = WeakKeyDictionary()
+
+
 def attach_call(holder: Any, response: Any, marks: Marks, started: int) -> None:
-    """Store the call of *response* on *holder*, and record the report in its headers; never raises."""
+    """Store the call of *response* for *holder*, and record the report in its headers; never raises."""
     try:
-        setattr(holder, CALL, RespondedCall(marks, started, response.headers))
+        _calls[holder] = RespondedCall(marks, started, response.headers)
     except Exception:
         log_failure("reading server timings of a call")
 
 
 def call_of(holder: Any) -> RespondedCall | None:
-    """Return the call that is stored on *holder*."""
-    return getattr(holder, CALL, None)
+    """Return the call that is stored for *holder*."""
+    try:
+        return _calls.get(holder)
+    except TypeError:
+        # No object that a client has made, such as None.
+        return None
+
+
+def body_probe(call: Callable[[Any], RespondedCall | None]) -> Probed:
+    """Return what records the server's report in the body that a method returns; *call* gets the response."""
+    return Probed(Probe(call, _note_body, parameters=1))
+
+
+def _note_body(call: RespondedCall | None, body: Any) -> None:
+    if call is not None:
+        call.read(body)
 
 
 def record_headers(headers: Any, marks: Marks, wait: Wait) -> bool:
@@ -222,24 +240,23 @@ def traceparent(marks: Marks) -> str:
         return ""
 
 
-def with_traceparent(headers: Any, marks: Marks, host: str) -> Any:
-    """Return a copy of *headers* with the request's `traceparent`, or *headers* itself if it has one already.
+def trace_headers(present: Iterable[Any], marks: Marks, host: str) -> dict[str, str]:
+    """Return the headers that a call adds to those with the names *present*; never raises.
 
-    The service is added as `tracestate`, unless there is one, or *host* does not get it.
+    They are the request's `traceparent`, and the service as `tracestate`, unless there is one, or *host* does not get it.
     """
     try:
-        present = {name.lower() for name in headers}
-        value = "" if TRACEPARENT in present or b"traceparent" in present else traceparent(marks)
+        names = {name.lower() for name in present if isinstance(name, (str, bytes))}
+        value = "" if TRACEPARENT in names or b"traceparent" in names else traceparent(marks)
         if not value:
-            return headers
-        carrier = headers.copy()
-        carrier[TRACEPARENT] = value
-        if TRACESTATE not in present and b"tracestate" not in present and (state := tracestate_to(host)):
-            carrier[TRACESTATE] = state
+            return {}
+        added = {TRACEPARENT: value}
+        if TRACESTATE not in names and b"tracestate" not in names and (state := tracestate_to(host)):
+            added[TRACESTATE] = state
     except Exception:
         log_failure("propagating a trace")
-        return headers
-    return carrier
+        return {}
+    return added
 
 
 # Fields with tokens in a part of a chat; reasoning under the names of vLLM, DeepSeek and others.
@@ -446,23 +463,9 @@ def _decode_line(line: str | bytes) -> str:
     return line if isinstance(line, str) else line.decode("utf-8", "replace")
 
 
-def note_lines(lines: Iterator[Any], call: RespondedCall) -> Iterator[Any]:
-    """Yield *lines*, and record each of them."""
+def noted_lines(lines: Any, call: RespondedCall | None) -> Any:
+    """Return the generator *lines*, of a sync or async client, whose lines are recorded if *call* is known."""
+    if call is None:
+        return lines
     stream = LineStream(call)
-    try:
-        for line in lines:
-            stream.line(line)
-            yield line
-    finally:
-        stream.end()
-
-
-async def note_lines_async(lines: AsyncIterator[Any], call: RespondedCall) -> AsyncGenerator[Any]:
-    """Yield the *lines* of an async client, and record each of them."""
-    stream = LineStream(call)
-    try:
-        async for line in lines:
-            stream.line(line)
-            yield line
-    finally:
-        stream.end()
+    return relayed(lines, lambda _, line: stream.end() if line is ENDED else stream.line(line))

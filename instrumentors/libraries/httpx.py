@@ -7,22 +7,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from types import MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..probes import Probe
 from ..records import Marks, clock, current
 from .client_common import (
     DEPENDENCY,
     RespondedCall,
     attach_call,
+    body_probe,
     call_of,
-    note_lines,
-    note_lines_async,
+    noted_lines,
     record_read,
-    with_traceparent,
+    trace_headers,
 )
 from .server_common import relayed
 
@@ -49,81 +50,60 @@ class HttpxInstrumentor(Instrumentor):
 
     def _client(self, module: ModuleType) -> None:
         self.replace(module.Client, "send", timed(DEPENDENCY))
-        self.replace(module.Client, "_send_single_request", _send_single_request)
+        self.replace(module.Client, "_send_single_request", _SENDING)
         self.replace(module.BoundSyncStream, "__iter__", _iter)
         self.replace(module.AsyncClient, "send", timed(DEPENDENCY))
-        self.replace(module.AsyncClient, "_send_single_request", _send_single_request_async)
+        self.replace(module.AsyncClient, "_send_single_request", _SENDING)
         self.replace(module.BoundAsyncStream, "__aiter__", _iter)
-        self.replace(module.Response, "read", _read)
+        self.replace(module.Response, "read", body_probe(_call_of))
         self.replace(module.Response, "iter_lines", _iter_lines)
-        self.replace(module.Response, "aread", _aread)
+        self.replace(module.Response, "aread", body_probe(_call_of))
         self.replace(module.Response, "aiter_lines", _aiter_lines)
 
 
-def _send_single_request(original: Any) -> Any:
-    def _send_single_request(self: Any, request: Any) -> Any:
-        marks = current.get()
-        if marks is None:
-            return original(self, request)
-        sent = _with_trace(request, marks)
-        started = clock()
+class _Sent:
+    """A request on its way, which has the headers of the trace until this object is released."""
+
+    __slots__ = ("_added", "_marks", "_request", "_started")
+
+    def __init__(self, request: Any, marks: Marks) -> None:
+        self._request, self._marks = request, marks
+        headers = request.headers
+        self._added = trace_headers(headers, marks, request.url.host) if isinstance(headers, MutableMapping) else {}
+        for name, value in self._added.items():
+            headers[name] = value
+        self._started = clock()
+
+    def __del__(self) -> None:
         try:
-            response = original(self, sent)
-        except Exception as error:
-            _give_back(error, sent, request)
-            raise
-        attach_call(_stream_of(response), response, marks, started)
-        _give_back(response, sent, request)
-        return response
+            headers = self._request.headers
+            for name, value in self._added.items():
+                # A transport may have set its own.
+                if headers.get(name) == value:
+                    del headers[name]
+        except Exception:
+            log_failure("propagating a trace")
 
-    return _send_single_request
-
-
-def _send_single_request_async(original: Any) -> Any:
-    async def _send_single_request(self: Any, request: Any) -> Any:
-        marks = current.get()
-        if marks is None:
-            return await original(self, request)
-        sent = _with_trace(request, marks)
-        started = clock()
-        try:
-            response = await original(self, sent)
-        except Exception as error:
-            _give_back(error, sent, request)
-            raise
-        attach_call(_stream_of(response), response, marks, started)
-        _give_back(response, sent, request)
-        return response
-
-    return _send_single_request
+    def responded(self, response: Any) -> None:
+        """Store the call for the *response*."""
+        attach_call(_stream_of(response), response, self._marks, self._started)
 
 
-def _with_trace(request: Any, marks: Marks) -> Any:
-    """Return a copy of *request* with `traceparent`, because the user may send *request* again or concurrently."""
-    headers = with_traceparent(request.headers, marks, request.url.host)
-    if headers is request.headers:
-        return request
+def _send(_client: Any, request: Any) -> _Sent | None:
+    marks = current.get()
     try:
-        # Not by `copy`, which omits the body and the extensions for the transport.
-        twin: Any = object.__new__(type(request))
-        vars(twin).update(vars(request))
-        twin.headers = headers
+        return None if marks is None else _Sent(request, marks)
     except Exception:
         log_failure("propagating a trace")
-        return request
-    return twin
+        return None
 
 
-def _give_back(outcome: Any, sent: Any, request: Any) -> None:
-    """Copy the state of the *sent* copy to the user's *request*, and let *outcome* refer to *request*."""
-    if sent is request:
-        return
-    try:
-        vars(request).update(vars(sent) | {"headers": request.headers})
-        if getattr(outcome, "_request", None) is sent:
-            outcome.request = request
-    except Exception:
-        log_failure("propagating a trace")
+def _responded(sent: _Sent | None, response: Any) -> None:
+    if sent is not None:
+        sent.responded(response)
+
+
+_SENDING: Final = Probed(Probe(_send, _responded, parameters=2))
 
 
 def _stream_of(response: Any) -> Any:
@@ -131,39 +111,21 @@ def _stream_of(response: Any) -> Any:
     return getattr(response, "stream", None)
 
 
-def _read(original: Any) -> Any:
-    def read(self: Any) -> Any:
-        body, call = original(self), call_of(_stream_of(self))
-        if call is not None:
-            call.read(body)
-        return body
-
-    return read
-
-
-def _aread(original: Any) -> Any:
-    async def aread(self: Any) -> Any:
-        body, call = await original(self), call_of(_stream_of(self))
-        if call is not None:
-            call.read(body)
-        return body
-
-    return aread
+def _call_of(response: Any) -> RespondedCall | None:
+    return call_of(_stream_of(response))
 
 
 def _iter_lines(original: Any) -> Any:
     def iter_lines(self: Any) -> Any:
-        lines, call = original(self), call_of(_stream_of(self))
-        yield from lines if call is None else note_lines(lines, call)
+        yield from noted_lines(original(self), _call_of(self))
 
     return iter_lines
 
 
 def _aiter_lines(original: Any) -> Any:
     async def aiter_lines(self: Any) -> Any:
-        lines, call = original(self), call_of(_stream_of(self))
-        async with aclosing(lines if call is None else note_lines_async(lines, call)) as passing:
-            async for line in passing:
+        async with aclosing(noted_lines(original(self), _call_of(self))) as lines:
+            async for line in lines:
                 yield line
 
     return aiter_lines

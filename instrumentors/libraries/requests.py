@@ -11,7 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, timed
-from .client_common import DEPENDENCY, call_of, note_lines
+from .client_common import DEPENDENCY, RespondedCall, body_probe, call_of, noted_lines
 
 
 class RequestsInstrumentor(Instrumentor):
@@ -35,23 +35,16 @@ class RequestsInstrumentor(Instrumentor):
         self.replace(module.Session, "send", timed(DEPENDENCY))
 
     def _models(self, module: ModuleType) -> None:
-        self.replace(module.Response, "content", _content)
+        self.replace(module.Response, "content", body_probe(_call_of))
         self.replace(module.Response, "iter_lines", _iter_lines)
 
 
-def _content(original: Any) -> Any:
-    def content(self: Any) -> Any:
-        body, call = original(self), call_of(getattr(self, "raw", None))
-        if call is not None:
-            call.read(body)
-        return body
-
-    return content
+def _call_of(response: Any) -> RespondedCall | None:
+    return call_of(getattr(response, "raw", None))
 
 
 def _iter_lines(original: Any) -> Any:
     def iter_lines(self: Any, *args: Any, **options: Any) -> Any:
-        lines, call = original(self, *args, **options), call_of(getattr(self, "raw", None))
-        yield from lines if call is None else note_lines(lines, call)
+        return noted_lines(original(self, *args, **options), _call_of(self))
 
     return iter_lines

@@ -8,6 +8,7 @@ urllib3 reads the body with the headers, so the time of the call includes the bo
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from contextvars import ContextVar
 from types import MappingProxyType, ModuleType
@@ -15,8 +16,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..instrumentor import Hook, Instrumentor
-from ..records import clock, current
-from .client_common import attach_call, call_of, record_read, record_wait, with_traceparent
+from ..records import Marks, clock, current
+from .client_common import attach_call, body_probe, call_of, record_read, record_wait, trace_headers
 
 
 class Urllib3Instrumentor(Instrumentor):
@@ -43,7 +44,7 @@ class Urllib3Instrumentor(Instrumentor):
         self.replace(module.HTTPResponse, "_fp_read", _read)
         self.replace(module.HTTPResponse, "_update_chunk_length", _read)
         self.replace(module.HTTPResponse, "_handle_chunk", _read)
-        self.replace(module.HTTPResponse, "data", _data)
+        self.replace(module.HTTPResponse, "data", body_probe(call_of))
 
 
 # Whether this context is already inside a call. Not a thread local, which greenlets of a thread would share.
@@ -57,7 +58,7 @@ def _urlopen(original: Any) -> Any:
         marks = current.get()
         if marks is None or _inside.get():
             return original(self, method, url, body, headers, *args, **options)
-        headers = with_traceparent(self.headers if headers is None else headers, marks, _host(self, url))
+        headers = _with_trace(self.headers if headers is None else headers, marks, _host(self, url))
         token = _inside.set(True)
         started = clock()
         response = None
@@ -72,6 +73,17 @@ def _urlopen(original: Any) -> Any:
                 attach_call(response, response, marks, started)
 
     return urlopen
+
+
+def _with_trace(headers: Any, marks: Marks, host: str) -> Any:
+    """Return a copy of *headers* with the trace of the request."""
+    # The library copies and changes them too, and says what is wrong where it cannot.
+    if isinstance(headers, Mapping) and (added := trace_headers(headers, marks, host)):
+        with contextlib.suppress(Exception):
+            carrier: Any = headers.copy()  # type: ignore[attr-defined]
+            carrier.update(added)
+            return carrier
+    return headers
 
 
 def _host(pool: Any, url: Any) -> str:
@@ -103,13 +115,3 @@ def _read(original: Any) -> Any:
                 call.ended = clock()
 
     return read
-
-
-def _data(original: Any) -> Any:
-    def data(self: Any) -> Any:
-        body, call = original(self), call_of(self)
-        if call is not None:
-            call.read(body)
-        return body
-
-    return data

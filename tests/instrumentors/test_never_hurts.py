@@ -53,6 +53,7 @@ ALLOWED = MappingProxyType(
             # They return what is a generator in all that it does.
             "BoundSyncStream.__iter__ isgeneratorfunction",
             "BoundAsyncStream.__aiter__ isasyncgenfunction",
+            "Response.iter_lines isgeneratorfunction",
             "Stream.__stream__ isgeneratorfunction",
             "AsyncStream.__stream__ isasyncgenfunction",
         },

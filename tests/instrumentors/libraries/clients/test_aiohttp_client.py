@@ -43,6 +43,7 @@ def test_the_wait_for_a_body_is_a_separate_interval(
     async def go() -> None:
         async with aiohttp.ClientSession() as session, session.get(f"{upstream.address}/held") as response:
             assert len(in_a_request.stages()) == 1
+            assert not [name for name in vars(response) if "stagelens" in name]
             future = asyncio.ensure_future(read(response))
             await asyncio.sleep(0)
             upstream.release.set()

@@ -164,17 +164,34 @@ def test_an_error_names_the_request_of_the_user(module: Any, upstream: Upstream)
 
 
 @pytest.mark.usefixtures("in_a_request")
-def test_a_body_read_by_the_transport_stays_readable(module: Any) -> None:
-    """A transport may read what comes from a generator, and the user looks at it afterwards."""
+def test_a_transport_gets_the_request_of_the_user(module: Any) -> None:
+    """It may sign it, read its body and be interrupted; afterwards only the trace is gone."""
+    sent: list[Any] = []
 
     def respond(request: Any) -> Any:
+        assert "traceparent" in request.headers
+        request.headers["X-Signature"] = "signed"
+        sent.append(request)
+        if request.url.path == "/interrupted":
+            raise KeyboardInterrupt
         return module.Response(200, content=request.read())
 
-    with module.Client(transport=module.MockTransport(respond)) as client:
-        request = client.build_request("POST", "http://upstream/", content=iter([b"one", b"two"]))
-        response = client.send(request)
+    async def go() -> Any:
+        async with module.AsyncClient(transport=module.MockTransport(respond)) as client:
+            return await client.send(module.Request("POST", "http://service/", content=b"onetwo"))
 
-    assert request.content == response.request.content == response.content == b"onetwo"
+    with module.Client(transport=module.MockTransport(respond)) as client:
+        request = module.Request("POST", "http://service/", content=iter([b"one", b"two"]))
+        responses = [client.send(request), asyncio.run(go())]
+        interrupted = module.Request("GET", "http://service/interrupted")
+        with pytest.raises(KeyboardInterrupt):
+            client.send(interrupted)
+
+    assert [response.request for response in responses] == sent[:2]
+    assert [sent[0] is request, sent[2] is interrupted] == [True, True]
+    assert {each.headers["X-Signature"] for each in sent} == {"signed"}
+    assert not any("traceparent" in each.headers for each in sent)
+    assert request.content == responses[0].content == responses[1].content == b"onetwo"
 
 
 def _refuse(module: Any) -> Any:

@@ -104,6 +104,9 @@ def test_sessions_and_responses_can_be_pickled_and_subclassed(upstream: Upstream
     with Session() as session:
         response = session.get(f"{upstream.address}/plain")
 
+    assert not [name for name in vars(response.raw) if "stagelens" in name]
+    with pytest.raises(TypeError, match="unknown"):
+        response.iter_lines(unknown=1)  # type: ignore[call-arg]
     assert pickle.loads(pickle.dumps(response)).content == b"answer"  # noqa: S301 - our own bytes
     assert isinstance(pickle.loads(pickle.dumps(requests.Session())), requests.Session)  # noqa: S301
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import urllib3
+from starlette.datastructures import Headers
 from urllib3._collections import HTTPHeaderDict
 from urllib3.util import parse_url
 
@@ -110,6 +111,16 @@ def test_headers_of_a_pool_are_sent_unchanged(upstream: Upstream, headers: Any) 
     assert upstream.heads[-1]["X-Own"] == "1"
     assert len(upstream.traces()) == 1
     assert dict(headers) == before
+
+
+@pytest.mark.usefixtures("in_a_request")
+@pytest.mark.parametrize("headers", [[("X-Own", "1")], 5, Headers({"X-Own": "1"})])
+def test_invalid_headers_raise_the_error_of_urllib3(headers: Any, reported: set[str]) -> None:
+    """Pairs, and what has no `copy`: they are no failure of ours."""
+    with urllib3.PoolManager() as pool, pytest.raises((AttributeError, TypeError)):
+        pool.urlopen("GET", "http://127.0.0.1:9/", headers=headers)
+
+    assert reported == set()
 
 
 @pytest.mark.usefixtures("in_a_request")
