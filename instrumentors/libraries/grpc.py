@@ -9,7 +9,7 @@ includes the wait for the headers.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
@@ -167,10 +167,13 @@ def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks, ca
 
 def _carrying(metadata: Any, marks: Marks, call: Any) -> Any:
     """Return a copy of *metadata* with the request's `traceparent`, and the service as `tracestate` if the host gets it."""
+    # gRPC says what is wrong with anything else.
+    if not isinstance(metadata or (), (Collection, Iterator)):
+        return metadata
+    # A copy, because an iterator can be read only once, and its exception is that of the call.
+    pairs: tuple[Any, ...] = tuple(metadata or ())
     try:
-        # A copy, because an iterator can be read only once.
-        pairs: tuple[Any, ...] = tuple(metadata or ())
-        present = {pair[0] for pair in pairs}
+        present = [pair[0] for pair in pairs if isinstance(pair, (tuple, list)) and pair]
         if TRACEPARENT in present:
             return pairs
         value = traceparent(marks)

@@ -239,6 +239,17 @@ def test_metadata_of_every_type_is_sent_unchanged(
 
 
 @pytest.mark.usefixtures("in_a_request")
+@pytest.mark.parametrize("make", [lambda: 5, lambda: (5,), lambda: ((),), lambda: (1 // number for number in (1, 0))])
+def test_invalid_metadata_raises_the_error_of_grpc(channel: grpc.Channel, reported: set[str], make: Any) -> None:
+    """Or that of the user's own iterator; it is no failure of ours."""
+    call: Any = channel.unary_unary(f"{SERVICE}/Unary")
+    with pytest.raises((TypeError, ValueError, ZeroDivisionError)):
+        call(b"", 30, make())
+
+    assert reported == set()
+
+
+@pytest.mark.usefixtures("in_a_request")
 def test_the_service_is_sent_with_the_trace(channel: grpc.Channel, server: Server) -> None:
     """The called service counts its requests by caller; an entry of the user is preserved."""
     call: Any = channel.unary_unary(f"{SERVICE}/Unary")
