@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import functools
 import inspect
 import sys
@@ -33,6 +34,7 @@ from .server_common import (
     MIN_CHUNK_NS,
     UNMATCHED,
     ResponseStream,
+    TimedCallable,
     as_handler,
     is_users_code,
     proxy_wait_ns,
@@ -435,20 +437,31 @@ def _service_pipeline(original: Any) -> Any:
 
 
 def _with_behavior(found: Any, wrap: Callable[[Any], Any], *converters: Callable[[Any], Any]) -> Any:
-    """Return a method like *found* (None for none), with its function wrapped by *wrap*, and its deserializer and serializer by *converters*."""
+    """Return a copy of the method *found*, if any, with its function wrapped by *wrap*, and its deserializer and serializer by *converters*."""
     try:
         if found is None:
             return None
         kind = "_".join("stream" if each else "unary" for each in (found.request_streaming, found.response_streaming))
-        behavior = getattr(found, kind)
-        convert = (found.request_deserializer, found.response_serializer)
-        if converters:
-            convert = tuple(make(each) for make, each in zip(converters, convert, strict=True))
-        make = getattr(sys.modules["grpc"], f"{kind}_rpc_method_handler")
-        return make(functools.update_wrapper(wrap(behavior), behavior), *convert)
+        changes = {kind: _as_original(wrap, getattr(found, kind))}
+        for make, name in zip(converters, ("request_deserializer", "response_serializer"), strict=False):
+            changes[name] = _as_original(make, getattr(found, name))
+        # That of gRPC is a named tuple, which may have further attributes.
+        is_tuple = hasattr(found, "_replace")
+        twin = found._replace(**changes) if is_tuple else copy.copy(found)
+        for name, value in (vars(found) if is_tuple else changes).items():
+            setattr(twin, name, value)
+    except AttributeError:
+        # The type forbids it.
+        return found
     except Exception:
         log_failure("timing a method of a gRPC server")
         return found
+    return twin
+
+
+def _as_original(make: Callable[[Any], Any], original: Any) -> Any:
+    made = make(original)
+    return made if made is None or made is original else TimedCallable(made, original)
 
 
 def _timed_behavior(behavior: Any) -> Any:

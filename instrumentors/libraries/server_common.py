@@ -184,6 +184,12 @@ class TimedCallable:
     def __repr__(self) -> str:
         return repr(object.__getattribute__(self, "_original"))
 
+    def __eq__(self, other: object) -> bool:
+        return bool(object.__getattribute__(self, "_original") == other)
+
+    def __hash__(self) -> int:
+        return hash(object.__getattribute__(self, "_original"))
+
 
 def timed_handler(handler: Any, *, is_async: bool) -> Any:
     """Return *handler* with its calls recorded as `handler`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import sys
 import threading
@@ -190,12 +191,13 @@ class Server:
 
 
 @contextlib.contextmanager
-def threads(interceptors: Any = (), **options: Any) -> Generator[Server]:
+def threads(interceptors: Any = (), handlers: Any = (), **options: Any) -> Generator[Server]:
     """Run a server with a pool of threads."""
     gate = Gate()
     with ThreadPoolExecutor(options.pop("max_workers", 4)) as pool:
         server: Any = grpc.server(pool, interceptors=interceptors, **options)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, sync_methods(gate)),))
+        own = grpc.method_handlers_generic_handler(SERVICE, sync_methods(gate))
+        server.add_generic_rpc_handlers((*handlers, own))
         server.add_registered_method_handlers("registered", {"Unary": sync_methods(gate)["Unary"]})
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
@@ -510,6 +512,52 @@ def test_interceptors_are_framework(seen: Any, kind: str, interceptor: Any) -> N
 
     assert spent["framework"] >= 3 * WORK_NS
     assert spent["handler"] >= WORK_NS
+
+
+class Described:
+    """Description of a method by the user's own type."""
+
+    request_deserializer = response_serializer = request_streaming = None
+    response_streaming = True
+
+    def __init__(self, behavior: Any) -> None:
+        self.unary_stream = behavior
+
+
+class Servicer:
+    """Has a method."""
+
+    def stream(self, request: bytes, _: Any) -> Iterator[bytes]:
+        """Return the request."""
+        yield request
+
+
+@pytest.mark.parametrize("describe", [grpc.unary_stream_rpc_method_handler, Described])
+def test_an_interceptor_sees_the_method_of_the_user(seen: Any, describe: Any) -> None:
+    """And the attributes of its description."""
+    method = Servicer().stream
+    found: list[Any] = []
+
+    class Looks(grpc.ServerInterceptor):
+        def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+            found.append(continuation(handler_call_details))
+            return found[0]
+
+    class Finds(grpc.GenericRpcHandler):
+        def service(self, handler_call_details: Any) -> Any:
+            del handler_call_details
+            described = describe(method)
+            described.permission = "admin"
+            return described
+
+    with threads(interceptors=[Looks()], handlers=[Finds()]) as server:
+        assert server.call("Stream", b"abc") == [b"abc"]
+
+    behavior = found[0].unary_stream
+    assert (type(found[0]), found[0].permission) == (type(describe(method)), "admin")
+    assert {behavior: inspect.isgeneratorfunction(behavior)} == {method: True}
+    assert behavior.__self__ is method.__self__
+    assert seen()[2]["handler"] > 0
 
 
 @pytest.mark.parametrize(("kind", "interceptor"), [("threads", server_interceptor), ("aio", aio_server_interceptor)])
