@@ -12,7 +12,7 @@ from contextlib import aclosing
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Probed, end, log_failure, timed
 from ..probes import Probe
 from ..records import Marks, clock, current
 from .client_common import (
@@ -62,7 +62,7 @@ class HttpxInstrumentor(Instrumentor):
 
 
 class _Sent:
-    """A request on its way, which has the headers of the trace until this object is released."""
+    """A request on its way, which has the headers of the trace until its end."""
 
     __slots__ = ("_added", "_marks", "_request", "_started")
 
@@ -74,7 +74,8 @@ class _Sent:
             headers[name] = value
         self._started = clock()
 
-    def __del__(self) -> None:
+    def end(self) -> None:
+        """Remove the headers of the trace."""
         try:
             headers = self._request.headers
             for name, value in self._added.items():
@@ -100,10 +101,11 @@ def _send(_client: Any, request: Any) -> _Sent | None:
 
 def _responded(sent: _Sent | None, response: Any) -> None:
     if sent is not None:
+        sent.end()
         sent.responded(response)
 
 
-_SENDING: Final = Probed(Probe(_send, _responded, parameters=2))
+_SENDING: Final = Probed(Probe(_send, _responded, end, parameters=2))
 
 
 def _stream_of(response: Any) -> Any:
