@@ -150,7 +150,6 @@ class Exposition:
         self.url = f"http://{host}:{self._server.server_port}/metrics"
 
     def stop(self) -> None:
-        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -353,7 +353,6 @@ class Mark:
     until: datetime | None = None
 
     def hides(self, now: datetime) -> bool:
-        """Return whether the mark hides the advice at the time *now*."""
         return self.state in ("dismissed", "done") or (self.until is not None and now < self.until)
 
 

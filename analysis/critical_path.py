@@ -102,7 +102,6 @@ class PlacedRequest:
 
     @property
     def service(self) -> str:
-        """Service of the request."""
         return self.request.service
 
     @property

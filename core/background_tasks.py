@@ -163,7 +163,6 @@ class PeriodicThread(ABC):
         return self._stopping.is_set()
 
     def start(self) -> None:
-        """Start the thread."""
         self.thread.start()
 
     def wake(self) -> None:

@@ -261,7 +261,6 @@ class HistogramArrays:
 
     @classmethod
     def of(cls, histograms: Sequence[Histogram]) -> HistogramArrays:
-        """Return *histograms* as arrays."""
         pairs = [pair for histogram in histograms for pair in sorted(histogram.buckets.items())]
         sizes = [len(histogram.buckets) for histogram in histograms]
         index, amount = np.array(pairs, np.int64).reshape(-1, 2).T
@@ -380,7 +379,6 @@ class PointColumns:
 
     @classmethod
     def of(cls, points: Sequence[Point]) -> PointColumns:
-        """Return *points* as columns."""
         known: dict[tuple[Series, str, str], Identity] = {}
         keys = [(point.series, point.metric, point.stage) for point in points]
         return cls(
@@ -446,7 +444,6 @@ class PointRow(NamedTuple):
 
     @property
     def is_block(self) -> bool:
-        """Whether the row is a block of points."""
         return self.series_id <= 0
 
     @property

@@ -50,7 +50,6 @@ class ClosedPoints(WrappedPoints):
     def read(
         self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        """Implement `StoredPoints.read`."""
         closed = [each for each in segments if _is_cached(each)]
         yield from self._points.read(connection, question, [each for each in segments if each not in closed], steps)
         selection = replace(question.selection, start=_ANY_TIME, end=_ANY_TIME)

@@ -146,20 +146,16 @@ class VisiblePoints(WrappedPoints):
     def read(
         self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        """Implement `StoredPoints.read`."""
         return super().read(connection, replace(question, visible=self._environments), segments, steps)
 
     def read_each(
         self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
-        """Implement `StoredPoints.read_each`."""
         own = [(replace(question, visible=self._environments), segments) for question, segments in asked]
         return super().read_each(connection, own)
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
-        """Implement `StoredPoints.seen`."""
         return super().seen(connection, replace(question, visible=self._environments), segments)
 
     def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        """Implement `StoredPoints.number`."""
         return super().number(connection, replace(question, visible=self._environments), segments)

@@ -102,7 +102,6 @@ class Retention:
     budget_bytes: int | None = None
 
     def of_tier(self, seconds: int) -> timedelta:
-        """Return the retention of the tier with buckets of *seconds*."""
         if seconds == schema.FINEST:
             return self.seconds_10
         return self.minutes if seconds < schema.WITHOUT_REPLICAS else self.hours

@@ -154,7 +154,6 @@ class PointKeys:
         return number
 
     def remember(self, identity: Hashable, number: int) -> None:
-        """Cache the *number* of the key of *identity*."""
         if len(self.known) >= _MAX_KEYS:
             self.known.clear()
         self.known[identity] = number
@@ -220,7 +219,6 @@ class SeriesIndex:
         return series in self._capped
 
     def total_of(self, series_id: int) -> int:
-        """Return the id of the total of the series *series_id*."""
         return self._total_of[series_id]
 
     def stage(self, connection: Connection, service_id: int, stage: str) -> str:

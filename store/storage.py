@@ -56,7 +56,6 @@ class PointQuery:
 
     @property
     def is_of_services(self) -> bool:
-        """Whether the query includes all points of its services."""
         return self.selection.is_of_services and self.visible is None
 
     def asks_totals(self, tier: int) -> bool:
@@ -427,29 +426,23 @@ class WrappedPoints:
     def read(
         self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        """Implement `StoredPoints.read`."""
         return self._points.read(connection, question, segments, steps)
 
     def read_each(
         self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
-        """Implement `StoredPoints.read_each`."""
         return self._points.read_each(connection, asked)
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
-        """Implement `StoredPoints.seen`."""
         return self._points.seen(connection, question, segments)
 
     def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        """Implement `StoredPoints.number`."""
         return self._points.number(connection, question, segments)
 
     def freed_seconds(self, tier: int) -> int:
-        """Implement `StoredPoints.freed_seconds`."""
         return self._points.freed_seconds(tier)
 
     def used_bytes(self, connection: Connection) -> int:
-        """Implement `StoredPoints.used_bytes`."""
         return self._points.used_bytes(connection)
 
 

@@ -64,7 +64,6 @@ class IncidentRecord:
 
     @property
     def is_open(self) -> bool:
-        """Whether the incident is open."""
         return self.resolved_at is None
 
 

@@ -70,7 +70,6 @@ class ServiceVersions:
 
     @property
     def cause(self) -> str:
-        """Cause of canary incidents of the service."""
         return canary_cause(self.whole)
 
     def advance(

@@ -244,7 +244,6 @@ class StageKey:
         return frozenset((*self.left_out, *self.waits.stages))
 
     def quantiles(self, stage: str) -> tuple[At, ...]:
-        """Return the quantiles for *stage*."""
         return self.waits.at if stage in self.waits.stages else self.at
 
 

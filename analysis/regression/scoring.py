@@ -82,7 +82,6 @@ class Reference:
     version_rows: tuple[Row, ...] = ()
 
     def to_json(self) -> str:
-        """Return the reference as JSON."""
         return json.dumps({"format": FORMAT, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
@@ -457,7 +456,6 @@ class AlarmState:
         return replace(self, runs=(), slow=(), released=(), held=minutes, fired_at=None)
 
     def to_json(self) -> str:
-        """Return the alarm state as JSON."""
         return json.dumps({name: getattr(self, name) for name in self.__slots__}, separators=(",", ":"))
 
     @classmethod

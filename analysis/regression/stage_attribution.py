@@ -39,7 +39,6 @@ class StageBaseline:
     spread: tuple[float, ...]
 
     def to_json(self) -> str:
-        """Return the baseline as JSON."""
         return json.dumps(asdict(self), separators=(",", ":"))
 
     @classmethod

@@ -159,7 +159,6 @@ class TailCounts:
         return self.start + len(self)
 
     def last(self, minutes: int) -> TailCounts:
-        """Return the counts of the last *minutes*."""
         first = max(len(self) - minutes, 0)
         return TailCounts(self.start + first, self.requests[first:], self.n[:, first:], self.beyond[:, first:])
 

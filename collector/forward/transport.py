@@ -164,7 +164,6 @@ class HttpTransport:
         self._client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=None)  # noqa: S113 - see `post`
 
     async def post(self, body: Outgoing, headers: Mapping[str, str]) -> SendOutcome:
-        """Send *body* with *headers*."""
         content, encoding = _encoded(body, self._destination.compression)
         sent = {**headers, "Content-Type": body.media_type, "User-Agent": AGENT, "Accept-Encoding": "identity"}
         if encoding:
@@ -324,7 +323,6 @@ class GrpcTransport:
         self._exports = {signal: self._channel.unary_unary(method) for signal, method in _METHODS.items()}
 
     async def post(self, body: Outgoing, headers: Mapping[str, str]) -> SendOutcome:
-        """Send *body* with *headers* as metadata."""
         try:
             message = await asyncio.to_thread(_message, body)
         except WireError as error:

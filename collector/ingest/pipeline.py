@@ -113,7 +113,6 @@ class ParsedMetrics:
     size_bytes: int
 
     def validated(self, reader: PointReader) -> Export:
-        """Return the validated export with the points that *reader* has read."""
         instance = _instance(item.resource for item in self.resources)
         batch = Batch(id=self.batch_id, points=reader.points, dropped=reader.dropped, instance=instance)
         return Export(batch, reader.tally, self.named, self.size_bytes)

@@ -65,7 +65,6 @@ class SourceMetric(Section):
 
     @property
     def unit_seconds(self) -> float:
-        """Seconds per unit."""
         name = self.names[0].removesuffix("_total")
         return UNITS[self.unit or next((unit for suffix, unit in _BY_SUFFIX.items() if name.endswith(suffix)), "s")]
 

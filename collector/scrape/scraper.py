@@ -114,7 +114,6 @@ class TargetStates(Collector):
         )
 
     def failed(self, target: ScrapeTarget, error: str) -> None:
-        """Record a failed scrape of *target*."""
         before = self._of(target)
         self._set(replace(before, state="down", error=error, failures=before.failures + 1))
 

@@ -132,7 +132,6 @@ class TokenBucket:
         self._level, self._at = self._filled(now) - amount, now
 
     def is_full(self, now: float) -> bool:
-        """Return whether the bucket is full."""
         return self._filled(now) >= self._size
 
     def _filled(self, now: float) -> float:

@@ -178,7 +178,6 @@ class SpanCondition(Section):
         return (not self.kind or kind in self.kind) and (not self.scope or _any(self.scope, scope))
 
     def matches(self, span: SpanFacts) -> bool:
-        """Return whether *span* matches the condition."""
         return (
             self.concerns(span.scope, span.kind)
             and (not self.span or _any(self.span, span.name))

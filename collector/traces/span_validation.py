@@ -230,7 +230,6 @@ class RawSpans(NamedTuple):
     errors: Sequence[bool] = ()
 
     def part(self, which: slice) -> RawSpans:
-        """Return the spans *which*."""
         columns = (self.traces[which], self.spans[which], self.parents[which])
         return RawSpans(*columns, self.starts[which], self.ends[which], self.errors[which])
 
@@ -272,7 +271,6 @@ class DecodedSpans:
     elements: int = 0
 
     def add(self, rows: Rows, which: Sequence[int], raw: RawSpans) -> None:
-        """Add *rows*; *raw* has the content of the rows *which*."""
         if not all(
             {*map(len, ids)} <= {size}
             for ids, size in ((raw.traces, _TRACE_BYTES), (raw.spans, _SPAN_BYTES), (raw.parents, _SPAN_BYTES))

@@ -43,7 +43,6 @@ class Fault:
 
     @property
     def loc(self) -> Place:
-        """Place in the section."""
         if isinstance(self.key, str):
             return (self.key,) if self.key else ()
         return self.key

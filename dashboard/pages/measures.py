@@ -125,7 +125,6 @@ class ServiceRow:
 
     @cached_property
     def status(self) -> ServiceStatus:
-        """Status of the service."""
         return service_status(self.context.view, self.slos, self.incidents, self.release)
 
     @property

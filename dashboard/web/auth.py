@@ -361,7 +361,6 @@ class RevokedSessions:
             _log.warning("dashboard: the store cannot be written, so a restart of the dashboard forgets sign-outs")
 
     def __contains__(self, cookie: str) -> bool:
-        """Return whether *cookie* is revoked."""
         with self._lock:
             now = self._clock()
             if now - self._read_at >= _FRESH_SECONDS:

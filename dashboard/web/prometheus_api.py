@@ -197,7 +197,6 @@ class _Query:
         self.warnings: list[str] = []
 
     def evaluate(self, query: str) -> Value:
-        """Return the value of *query*."""
         return QueryEvaluator(self.select, len(self._times)).evaluate(parse(query))
 
     def select(self, selector: promql.VectorSelector, *more: Matcher) -> Vector:

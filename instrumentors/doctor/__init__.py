@@ -225,7 +225,6 @@ class ReportWriter:
         self._coloured = out.isatty() and not os.environ.get("NO_COLOR")
 
     def line(self, text: str = "", *codes: str) -> None:
-        """Write *text* as one line."""
         painted = f"\x1b[{';'.join(codes)}m{text}\x1b[0m" if codes and self._coloured else text
         print(painted, file=self._out)
 

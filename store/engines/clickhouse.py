@@ -254,7 +254,7 @@ class ClickHousePoints:
         return cls(server, clock)
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Implement `Points.apply` in the three steps of the module docstring, under a lock that excludes other writes."""
+        """Apply the write in the three steps of the module docstring, under a lock that excludes other writes."""
         # Check first, so that a write that cannot succeed leaves no intent.
         self.server.check()
         known = database.dialect(engine.url)
@@ -279,7 +279,6 @@ class ClickHousePoints:
     def read(
         self, connection: Connection, question: PointQuery, segments: Sequence[Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        """Implement `Points.read`; the server adds up the points."""
         where = _where_clause(connection, question, segments)
         if where is None:
             return
@@ -291,13 +290,11 @@ class ClickHousePoints:
     def read_each(
         self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
-        """Implement `Points.read_each`, with one query to the server for each."""
         for number, (question, segments) in enumerate(asked):
             for found in self.read(connection, replace(question, by=None), segments, None):
                 yield replace(found, series=np.full(len(found), number))
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
-        """Implement `Points.seen`: return the contents of each series."""
         where = _where_clause(connection, question, segments)
         if where is None:
             return []
@@ -309,18 +306,15 @@ class ClickHousePoints:
         ]
 
     def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        """Implement `Points.number`: return the number of rows."""
         where = _where_clause(connection, question, segments)
         if where is None:
             return 0
         return self.server.rows(sql.select_query("count()", self._place.points, where))[0][0]
 
     def finest_rows(self, table: PointTable, part: int) -> list[PointRow]:
-        """Implement `Points.finest_rows`: return one row a point, because the server stores columns."""
         return table.rows(schema.FINEST, part)
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> PointTable:
-        """Implement `Points.load`: return all points of a stretch of time."""
         where = f"tier = {tier_code(tier)} AND bucket >= {start} AND bucket < {stop} AND {_visible_parts(connection)}"
         stages = self._stages(where)
         if not stages:
@@ -334,12 +328,10 @@ class ClickHousePoints:
         return PointTable.of(PointRow(*row) for row in zip(*(plain[name] for name in _PLAIN), blobs, strict=True))
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """Implement `Points.first_bucket`: return the first bucket from *since* on."""
         where = f"tier = {tier_code(tier)} AND bucket >= {since} AND {_visible_parts(connection)}"
         return self.server.rows(sql.select_query("minOrNull(bucket)", self._place.points, where))[0][0]
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:  # noqa: ARG002 - no row of the database goes with it
-        """Implement `Points.cut`: drop the partitions that end before *until*."""
         width = sql.FREED_SECONDS[tier]
         query = sql.select_query("DISTINCT partition", self._place.parts, self._place.own_parts)
         for (partition,) in self.server.rows(query):
@@ -350,7 +342,7 @@ class ClickHousePoints:
                 )
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Implement `Points.forget`: delete all rows of *services*; after a rollback of the transaction it must be repeated."""
+        """Delete all rows of *services*; after a rollback of the transaction it must be repeated."""
         theirs = f"service_id IN {sql.in_list(services)}"
         counted = f"{theirs} AND {_visible_parts(connection)}"
         rows = self.server.rows(
@@ -360,15 +352,12 @@ class ClickHousePoints:
         return [(tier_width(code), bucket, number) for code, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
-        """Implement `Points.freed_seconds`: return the length of a partition."""
         return sql.FREED_SECONDS[tier]
 
     def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the server counts them
-        """Implement `Points.used_bytes`: return the size of the table on disk."""
         return self.server.rows(sql.select_query("sum(bytes_on_disk)", self._place.parts, self._place.own_parts))[0][0]
 
     def tidy(self, connection: Connection, now: int) -> None:
-        """Implement `Points.tidy`: delete the rows and intents of writes that were interrupted."""
         intents = schema.intents
         orphans = connection.scalars(select(intents.c.part).where(intents.c.taken_at < now - ORPHANED_SECONDS)).all()
         if orphans:
@@ -377,7 +366,6 @@ class ClickHousePoints:
             connection.execute(delete(intents).where(intents.c.part.in_(orphans)))
 
     def close(self) -> None:
-        """Implement `Points.close`: close the connections to ClickHouse."""
         self.server.close()
 
     def _check_owner(self, part: int) -> None:

@@ -298,7 +298,6 @@ class Owners:
 
     @classmethod
     def of(cls, connection: Connection, question: PointQuery) -> Owners:
-        """Return the owners of the points of *question*."""
         series = schema.series.c
         statement = select(series.service_id, series.id, series.total_id).where(*question.selection.conditions())
         found = connection.execute(statement).all()

@@ -90,9 +90,7 @@ class SqlDialect(Protocol):
         """Hold the write lock over several transactions of *connection*."""
         ...
 
-    def insert_points(self, connection: Connection, rows: Sequence[PointRow]) -> None:
-        """Insert *rows*, from `stored_rows`, into `points`."""
-        ...
+    def insert_points(self, connection: Connection, rows: Sequence[PointRow]) -> None: ...
 
     def insert_rows(
         self, connection: Connection, table: str, columns: Sequence[str], rows: Sequence[tuple[Any, ...]]
@@ -113,6 +111,7 @@ class SqlDialect(Protocol):
         ...
 
     def used_bytes(self, connection: Connection) -> int:
+        """Return 0, because the size of the database includes the points."""
         """Return the size of the tables, without reusable free space."""
         ...
 
@@ -280,7 +279,6 @@ class SqlPoints:
         self._dialect = dialect
 
     def apply(self, engine: Engine, prepare: Callable[[Connection], PreparedWrite | None]) -> bool:
-        """Implement `Points.apply` in one transaction."""
         with writing(engine, "cannot write to") as connection:
             change = prepare(connection)
             if change is None:
@@ -291,7 +289,6 @@ class SqlPoints:
             return True
 
     def finest_rows(self, table: PointTable, part: int) -> list[PointRow]:
-        """Implement `Points.finest_rows`: return blocks."""
         return table.blocks(schema.FINEST, part)
 
     def read(
@@ -301,7 +298,6 @@ class SqlPoints:
         segments: Sequence[Segment],
         steps: Steps | None,
     ) -> Iterator[Columns]:
-        """Implement `Points.read`; the database adds up counts, but not histograms."""
         finest, coarser = _divided(segments)
         for table in _finest_tables(connection, question, finest):
             yield _columns_of_table(table, counts_only=question.counts_only)
@@ -319,7 +315,6 @@ class SqlPoints:
     def read_each(
         self, connection: Connection, asked: Sequence[tuple[PointQuery, Sequence[Segment]]]
     ) -> Iterator[Columns]:
-        """Implement `Points.read_each`; the points are not added up."""
         selects: list[_Select] = []
         for number, (question, segments) in enumerate(asked):
             finest, coarser = _divided(segments)
@@ -331,7 +326,6 @@ class SqlPoints:
             yield from map(_columns, _raw_rows(connection, statement))
 
     def seen(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> list[SeriesSeen]:
-        """Implement `Points.seen`: return the contents of each series."""
         finest, coarser = _divided(segments)
 
         def wanted(segment: Segment) -> str:
@@ -344,14 +338,13 @@ class SqlPoints:
         ]
 
     def number(self, connection: Connection, question: PointQuery, segments: Sequence[Segment]) -> int:
-        """Implement `Points.number`: return the number of points; of a block all of them, because all of them are read."""
+        """Return the number of points; of a block all of them, because all of them are read."""
         statements = _of_segments(
             question, segments, lambda segment: _POINTS if segment.tier == schema.FINEST else "count(*)"
         )
         return sum(int(number or 0) for statement in statements for number in connection.scalars(statement))
 
     def load(self, connection: Connection, tier: int, start: int, stop: int) -> PointTable:
-        """Implement `Points.load`: return all points of a stretch of time."""
         points = schema.points
         statement = select(*(points.c[name] for name in PointRow._fields[1:])).where(
             points.c.tier == tier,
@@ -364,7 +357,6 @@ class SqlPoints:
         return PointTable.of(PointRow(tier, *row) for piece in _raw_rows(connection, statement) for row in piece)
 
     def first_bucket(self, connection: Connection, tier: int, since: int) -> int | None:
-        """Implement `Points.first_bucket` with one index lookup for each service and metric."""
         found: list[int] = []
         for code in schema.METRIC_CODES.values():
             where = {"tier": tier, "code": code, "since": since}
@@ -374,11 +366,9 @@ class SqlPoints:
         return min(found, default=None)
 
     def cut(self, connection: Connection, tier: int, until: int) -> None:
-        """Implement `Points.cut`: delete the rows of *tier* before *until*."""
         self._dialect.free(connection, tier, until)
 
     def forget(self, connection: Connection, services: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Implement `Points.forget`: delete all rows of *services*."""
         points = schema.points
         theirs = points.c.service_id.in_(services)
         counted = select(points.c.tier, points.c.bucket, func.count()).where(theirs)
@@ -387,11 +377,9 @@ class SqlPoints:
         return [(tier, bucket, number) for tier, bucket, number in rows]
 
     def freed_seconds(self, tier: int) -> int:
-        """Implement `Points.freed_seconds`: return the length of time that the dialect deletes at once."""
         return self._dialect.FREED_SECONDS[tier]
 
     def used_bytes(self, connection: Connection) -> int:  # noqa: ARG002 - the database counts them
-        """Implement `Points.used_bytes`: return 0, because the size of the database includes the points."""
         return 0
 
     def tidy(self, connection: Connection, now: int) -> None:

@@ -214,7 +214,6 @@ class SharedPoints(WrappedPoints):
     def read(
         self, connection: Connection, question: PointQuery, segments: Sequence[schema.Segment], steps: Steps | None
     ) -> Iterator[Columns]:
-        """Implement `StoredPoints.read`."""
         selection = question.selection
         whole = replace(
             question,

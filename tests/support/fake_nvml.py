@@ -1,6 +1,6 @@
 """NVML as in `nvidia-ml-py`, without a driver: the functions in use, their errors and units."""
 
-# ruff: noqa: D102, N802 - its functions are called as NVIDIA calls them
+# ruff: noqa: N802 - its functions are called as NVIDIA calls them
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence

@@ -106,9 +106,7 @@ class ReleaseChannel(Protocol):
     """Interface of a channel that accepts release notices."""
 
     @property
-    def name(self) -> str:
-        """Name of the channel."""
-        ...
+    def name(self) -> str: ...
 
     def announce(self, release: ReleaseNotice) -> None:
         """Send *release* to the receiver.
