@@ -1,16 +1,15 @@
 """Process pools: times the wait for a process of a `ProcessPoolExecutor`, and the stages in the worker process."""
-# The job is wrapped in a function that records in the child and returns the record with the result or the exception. The
+# The job is wrapped in a function that records in the child and returns the record beside the result or the exception. The
 # pool's own thread in the parent removes the record before the user's code gets the result. Both processes use the same
 # clock.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from types import MappingProxyType, ModuleType
+from types import MappingProxyType, ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 from weakref import ref
 
@@ -19,8 +18,6 @@ from ..instrumentor import Hook, Instrumentor, log_failure
 from ..records import OPEN, Marks, clock, current
 from ..tickets import BatchRun, BatchScope, Ticket, ticket
 
-# Attribute of an exception with the run that was recorded before it.
-ATTRIBUTE: Final = "_stagelens_run"
 RECEIVE: Final = "process_result_item"
 
 
@@ -40,7 +37,6 @@ class ProcessPoolInstrumentor(Instrumentor):
         "stages in a process that is not instrumented. To instrument it, use `stagelens run`, or call `stagelens.instrument()` at the top of the main module.",
         "the transfer of the result from the worker process. This time is *Unattributed*.",
         "processes that use another interpreter (`multiprocessing.set_executable`)",
-        "the stages of a job that raises an exception whose class has custom pickling",
     )
 
     def hooks(self) -> Mapping[str, Hook]:
@@ -103,35 +99,26 @@ def _is_known(pool: Any) -> bool:
 
 
 class Returned(NamedTuple):
-    """Result of a job together with its run.
-
-    Args:
-        value: Return value of the job.
-        run: Record of the job.
-    """
+    """Result of a job together with its run; or its exception, as the library sends it."""
 
     value: Any
     run: BatchRun
+    error: Any = None
 
 
 def work(_: Ticket, traceparent: str, function: Callable[..., Any], /, *args: Any, **options: Any) -> Returned:
-    """Run a job in the worker process, and return its result together with its run.
-
-    Args:
-        traceparent: Header for outgoing calls of the job, "" for none.
-        function: Function of the job.
-        args: Positional arguments.
-        options: Keyword arguments.
-    """
+    """Run a job in the worker process; *traceparent* is the header for its outgoing calls, "" for none."""
     scope = BatchScope((), _facts(traceparent))
     run = scope.__enter__()
     try:
         value = function(*args, **options)
     except BaseException as error:
         scope.__exit__()
-        with contextlib.suppress(Exception):
-            vars(error)[ATTRIBUTE] = run
-        raise
+        below = error.__traceback__ and error.__traceback__.tb_next
+        caller: Any = sys._getframe(1)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        shown = TracebackType(below, caller, caller.f_lasti, caller.f_lineno)
+        processes: Any = sys.modules["concurrent.futures.process"]
+        return Returned(None, run, processes._ExceptionWithTraceback(error, shown))  # noqa: SLF001 - what the caller would do
     scope.__exit__()
     return Returned(value, run)
 
@@ -145,12 +132,11 @@ def _facts(traceparent: str) -> Marks:
 def _receive(original: Any) -> Any:
     def process_result_item(self: Any, result_item: Any) -> Any:
         returned = getattr(result_item, "result", None)
-        error = getattr(result_item, "exception", None)
         if type(returned) is Returned:
             result_item.result = returned.value
+            if returned.error is not None:
+                result_item.exception = returned.error
             _attach_run(self, result_item, returned.run)
-        elif error is not None:
-            _attach_run(self, result_item, getattr(error, "__dict__", {}).pop(ATTRIBUTE, None))
         return original(self, result_item)
 
     return process_result_item

@@ -95,16 +95,17 @@ def test_a_chunked_map_queues_once(finished: Finished, pool: ProcessPoolExecutor
     assert sum(partition(read_marks(record[0]).intervals, record[1], record[2]).values()) == record[2] - record[1]
 
 
-@pytest.mark.parametrize("kind", ["plain", "own"])
-def test_an_exception_is_unchanged(finished: Finished, pool: ProcessPoolExecutor, kind: str) -> None:
-    """Nothing of ours is on it; its stage is there where it could carry it."""
-    with request("failed"), pytest.raises((pool_jobs.Failed, pool_jobs.OwnPickle)) as raised:
-        pool.submit(pool_jobs.fail, kind).result(60)
-    keys = [key for key, _, _ in intervals(finished_request(finished))]
+@pytest.mark.parametrize("kind", [pool_jobs.Failed, pool_jobs.OwnPickle, pool_jobs.OwnState])
+def test_an_exception_is_unchanged(finished: Finished, pool: ProcessPoolExecutor, kind: type[Exception]) -> None:
+    """It comes with its stage, which is not on it: what the process sends, and its traceback, are those of the user."""
+    without_us = pool.submit(pool_jobs.fail, kind).exception(60)
+    with request("failed"):
+        with_us = pool.submit(pool_jobs.fail, kind).exception(60)
 
-    assert vars(raised.value) == ({"code": 7} if kind == "plain" else {})
-    assert "pool_jobs.py" in str(raised.value.__cause__)
-    assert keys == (["queue", "forward"] if kind == "plain" else [])
+    assert type(with_us) is type(without_us) is kind
+    assert vars(with_us) == vars(without_us)
+    assert str(getattr(with_us, "__cause__", "")) == str(getattr(without_us, "__cause__", None))
+    assert [key for key, _, _ in intervals(finished_request(finished))] == ["queue", "forward"]
 
 
 def test_a_request_in_the_process_is_part_of_the_outer_one(finished: Finished, pool: ProcessPoolExecutor) -> None:
