@@ -12,12 +12,14 @@ wait does not count as `queue`.
 from __future__ import annotations
 
 import gc
+import queue
 import sys
+from collections import deque
 from collections.abc import Mapping
-from functools import partial
+from functools import lru_cache, partial
 from threading import Thread
 from traceback import StackSummary
-from types import MappingProxyType, ModuleType
+from types import GetSetDescriptorType, MappingProxyType, MemberDescriptorType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -150,7 +152,8 @@ def note_child(marks: Marks, child: Any) -> None:
 
 def serves_all(thread: Thread) -> bool:
     """Return whether *thread* belongs to a pool or a connection that is shared by requests."""
-    module = str(getattr(getattr(thread, "_target", None) or type(thread), "__module__", None))
+    target = getattr(thread, "_target", None)
+    module = str(getattr(type(thread) if target is None else target, "__module__", None))
     return module in SERVING_ALL or module.partition(".")[0] in SERVING_ALL
 
 
@@ -199,11 +202,36 @@ def _runs_here(executor: Any) -> bool:
 def _record_length(executor: Any, marks: Marks) -> None:
     """Record the number of jobs that wait in *executor*, for the first job of a request."""
     try:
-        jobs = getattr(executor, "_work_queue", None)
+        jobs = length((attributes(executor) or {}).get("_work_queue"))
         if jobs is not None and len(marks) < MAX_MARKS:
-            marks.extend(("@queue_length", jobs.qsize(), 0))
+            marks.extend(("@queue_length", jobs, 0))
     except Exception:
         log_failure("reading the length of a queue")
+
+
+def attributes(item: Any) -> dict[str, Any] | None:
+    """Return the attributes in the `__dict__` of an instance, None if it has none; no property or `__getattr__` of the user runs."""
+    place = _place(type(item))
+    found = None if place is None else place.__get__(item)
+    return found if isinstance(found, dict) else None
+
+
+@lru_cache(1024)
+def _place(kind: type) -> Any:
+    places = [vars(base).get("__dict__") for base in reversed(kind.__mro__)]
+    return next((each for each in places if type(each) in {GetSetDescriptorType, MemberDescriptorType}), None)
+
+
+def length(waiting: Any) -> int | None:
+    """Return the number of items in a queue, without its lock and without code of the user; None if it is not known."""
+    kept = attributes(waiting) or {}
+    # In `queue`, in `asyncio`, and in a priority queue of janus.
+    for name in ("queue", "_queue", "_heap_queue"):
+        items: Any = kept.get(name)
+        if type(items) is deque or type(items) is list:
+            return len(items)
+    simple = queue.SimpleQueue
+    return simple.qsize(waiting) if issubclass(type(waiting), simple) else None
 
 
 def _run_in_executor(original: Any) -> Any:

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, log_failure
-from ..records import MAX_MARKS, OPEN, Marks, clock, current
+from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
+from ..probes import Probe
+from ..records import MAX_MARKS, OPEN, clock, current
+from .executors import attributes
 
 # Shorter waits are not recorded. [nanoseconds]
 MIN_WAIT: Final = 20_000
@@ -34,54 +36,34 @@ class LockInstrumentor(Instrumentor):
 
     def _asyncio(self, module: ModuleType) -> None:
         for owner in (module.Lock, module.Semaphore):
-            self.replace(owner, "acquire", _acquire_later)
+            self.replace(owner, "acquire", Probed(Probe(_acquire, parameters=1)))
 
     def _threading(self, module: ModuleType) -> None:
         for name in ("acquire", "__enter__"):
-            self.replace(module.Semaphore, name, _acquire)
+            self.replace(module.Semaphore, name, Probed(Probe(_acquire, parameters=2)))
 
 
-def _acquire(original: Any) -> Any:
-    def acquire(self: Any, blocking: bool = True, timeout: float | None = None) -> Any:
-        marks = current.get()
-        if marks is None or marks[0] != OPEN or not blocking:
-            return original(self, blocking, timeout)
-        # A semaphore that is free is no wait, however long the thread is suspended meanwhile.
-        if original(self, False):
-            return True
-        started = clock()
-        try:
-            return original(self, True, timeout)
-        finally:
-            _record(marks, started)
+class _Wait(TimedCall):
+    __slots__ = ()
 
-    return acquire
+    def __del__(self) -> None:
+        now = clock()
+        if now - self.started >= MIN_WAIT and len(self.marks) < MAX_MARKS:
+            self.marks.extend(("queue", self.started, now))
 
 
-def _acquire_later(original: Any) -> Any:
-    async def acquire(self: Any) -> Any:
-        marks = current.get()
-        started = 0
-        try:
-            if marks is not None and marks[0] == OPEN and (self.locked() or _has_waiters(self)):
-                started = clock()
-        except Exception:
-            log_failure("timing the wait for a lock")
-        try:
-            return await original(self)
-        finally:
-            if started and marks is not None:
-                _record(marks, started)
-
-    return acquire
-
-
-def _has_waiters(lock: Any) -> bool:
-    """Return whether *lock*, which may just be released, goes to a task that waited before."""
-    return any(not waiter.cancelled() for waiter in getattr(lock, "_waiters", None) or ())
-
-
-def _record(marks: Marks, started: int) -> None:
-    now = clock()
-    if now - started >= MIN_WAIT and len(marks) < MAX_MARKS:
-        marks.extend(("queue", started, now))
+def _acquire(lock: Any, blocking: Any = None) -> _Wait | None:
+    marks = current.get()
+    if marks is None or marks[0] != OPEN or blocking is False:
+        return None
+    try:
+        # A lock that is free is no wait, however long the thread is suspended meanwhile. One that was just released may go to a
+        # task that waited before. `locked` may be a method of the user.
+        state = attributes(lock) or {}
+        waiters = state.get("_waiters")
+        waits = waiters and not all(each.cancelled() for each in waiters)
+        if waits or state.get("_locked") or state.get("_value") == 0:
+            return _Wait(marks, "queue")
+    except Exception:
+        log_failure("timing the wait for a lock")
+    return None

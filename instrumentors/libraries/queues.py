@@ -23,18 +23,27 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from contextvars import Context
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import get_ident
-from types import MappingProxyType, ModuleType
+from types import (
+    BuiltinMethodType,
+    CoroutineType,
+    FunctionType,
+    MappingProxyType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
 from typing import Any, Final
 from weakref import ref
 
 from .. import recorder
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..probes import Probe
 from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, Marks, clock, current
 from ..tickets import BatchRun, Ticket, Triple, request_tickets
-from .executors import hide_caller
+from .executors import attributes, hide_caller, length
 
 # Types of the objects that a request waits for. A job with a future may also refer to a stop event, so futures come first.
 # Types of modules that the process has not imported are missing.
@@ -49,9 +58,8 @@ _FUTURE, _EVENT, _QUEUE, _NOTHING, _CONTEXT, _DICT, _SEQUENCE, _OBJECT = range(8
 # What each type of object in an item is, so that a job costs one lookup for each object.
 _kinds: dict[type, int] = {}
 MAX_KINDS: Final = 1024
-# Coroutines of asyncio, or ours around them, that wait and do no work.
+# Coroutines of asyncio and janus that wait and do no work.
 _WAITS: Final = ("get", "wait", "sleep", "acquire", "join")
-_HERE: Final = Path(__file__).parent
 
 _logger = logging.getLogger("stagelens")
 
@@ -78,11 +86,11 @@ class QueueInstrumentor(Instrumentor):
         """Return the patch functions by module."""
         return {
             "queue": self._queue,
-            "threading": lambda module: self.replace(module.Event, "wait", _wait),
+            "threading": lambda module: self.replace(module.Event, "wait", _AWAIT),
             "concurrent.futures._base": self._futures,
             "asyncio.futures": lambda module: _add_type(FUTURES, module.Future),
             "asyncio.queues": self._asyncio,
-            "asyncio": self._asyncio_package,
+            "asyncio.tasks": lambda module: self.replace(module, "sleep", Probed(Probe(_sleep))),
             "janus": self._janus,
             "asyncio.base_events": self._loop,
             "uvloop": self._uvloop,
@@ -90,28 +98,25 @@ class QueueInstrumentor(Instrumentor):
 
     def _futures(self, module: ModuleType) -> None:
         _add_type(FUTURES, module.Future)
-        self.replace(module.Future, "result", _result)
+        self.replace(module.Future, "result", _AWAIT)
 
     def _queue(self, module: ModuleType) -> None:
-        self.replace(module.Queue, "put", _put)
-        self.replace(module.Queue, "get", _get)
+        self.replace(module.Queue, "put", _PUT)
+        self.replace(module.Queue, "get", _GET)
 
     def _janus(self, module: ModuleType) -> None:
-        self.replace(module.Queue, "_put_internal", _put_nowait)
-        self.replace(module._SyncQueueProxy, "get", _get)  # noqa: SLF001 - the type of `Queue.sync_q`
-        self.replace(module._AsyncQueueProxy, "get", _get_janus)  # noqa: SLF001 - the type of `Queue.async_q`
-        self.replace(module._AsyncQueueProxy, "get_nowait", _get_nowait)  # noqa: SLF001 - as above
+        self.replace(module.Queue, "_put_internal", _PUT)
+        self.replace(module._SyncQueueProxy, "get", _GET)  # noqa: SLF001 - the type of `Queue.sync_q`
+        # It does not call `get_nowait`.
+        get = Probed(Probe(_start_get, _got, parameters=1))
+        self.replace(module._AsyncQueueProxy, "get", get)  # noqa: SLF001 - the type of `Queue.async_q`
+        self.replace(module._AsyncQueueProxy, "get_nowait", _GET_NOWAIT)  # noqa: SLF001 - as above
 
     def _asyncio(self, module: ModuleType) -> None:
         _add_type(QUEUES, module.Queue)
-        self.replace(module.Queue, "put_nowait", _put_nowait)
-        self.replace(module.Queue, "get", _get_later)
-        self.replace(module.Queue, "get_nowait", _get_nowait)
-
-    def _asyncio_package(self, module: ModuleType) -> None:
-        self.replace(module.tasks, "sleep", _sleep)
-        # The same function under another name.
-        self.replace(module, "sleep", lambda _: module.tasks.sleep)
+        self.replace(module.Queue, "put_nowait", _PUT)
+        self.replace(module.Queue, "get", Probed(Probe(_get_later, parameters=1)))
+        self.replace(module.Queue, "get_nowait", _GET_NOWAIT)
 
     def _loop(self, module: ModuleType) -> None:
         for name, patch in _LOOP.items():
@@ -200,13 +205,7 @@ class QueueRun(BatchRun):
 
 
 class Job(Ticket):
-    """Ticket of a job that was put into a queue, known by the object that its request waits for.
-
-    Args:
-        request: Marks of the request.
-        reply: The object that the request waits for.
-        length: Number of jobs that waited in the queue, None if unknown.
-    """
+    """Ticket of a job that was put into a queue behind *length* others, known by the object that its request waits for."""
 
     __slots__ = ("_key", "_length", "_reply", "confirmed", "owner", "parts", "released", "request", "resumed", "shared")
     automatic = True
@@ -216,8 +215,6 @@ class Job(Ticket):
         self._length = length
         self.gone = 0
         self.request: Marks | None = request
-        # A cycle, which `release` breaks.
-        self._reply: Any = ref(reply, self.release)
         self._key = id(reply)
         self.owner = _thread_or_task()
         # Run, start and end (0 while it lasts) of each part of the work.
@@ -227,12 +224,19 @@ class Job(Ticket):
         self.shared = False
         # An event or a queue may have another purpose until the request waits for it.
         self.confirmed = _kind(reply) == _FUTURE
+        # A cycle, which `release` breaks. Last, because a signal may interrupt us.
+        self._reply: Any = ref(reply, self.release)
+
+    def reply(self) -> Any:
+        """Return the object that the request waits for, None if it is set or does not exist any more."""
+        known = self._reply
+        return None if known is None else known()
 
     def waits_for(self, run: QueueRun) -> bool:
         """Return whether the request still waits for the work of *run* on this job."""
         if not self.released:
-            reply = self._reply()
-            if reply is None or self.request is None or self.request[0] != OPEN or _is_set(reply):
+            reply = self.reply()
+            if self.request is None or self.request[0] != OPEN or _is_set(reply):
                 self.release(reply)
         return not self.released and any(part[0] is run and not part[2] for part in self.parts)
 
@@ -247,7 +251,7 @@ class Job(Ticket):
         return [
             run.marks
             for run, _, ended in self.parts
-            if not ended and not run.ended and not any(hasattr(child, "get_coro") for child in run.alive())
+            if not ended and not run.ended and not any(hasattr(type(child), "get_coro") for child in run.alive())
         ]
 
     def release(self, reply: Any = None) -> None:
@@ -257,7 +261,7 @@ class Job(Ticket):
             return
         now = clock()
         # The event loop continues this request first; the others of the batch that have a result wait for their turn.
-        for run, _, ended in self.parts if hasattr(reply, "get_loop") else ():
+        for run, _, ended in self.parts if _has_loop(type(reply)) else ():
             # Another thread may close the run meanwhile, which gives it another list.
             jobs = run.jobs
             for job in jobs[jobs.index(self) + 1 :] if not ended and self in jobs else ():
@@ -269,18 +273,19 @@ class Job(Ticket):
 
     def answered(self) -> Any:
         """Return the future for which the request still waits if it has a result, else None."""
-        known = self._reply
-        reply = None if known is None else known()
-        return reply if reply is not None and _kind(reply) == _FUTURE and reply.done() else None
+        reply = self.reply()
+        return reply if _kind(reply) == _FUTURE and _is_set(reply) else None
 
     def end(self, reply: Any, now: int) -> None:
         """End all work at *now*, when *reply* is set."""
         self.released = now
-        self._reply = None
-        _jobs.pop(self._key, None)
         request, self.request = self.request, None
         # A cancelled request or a request that gave up says nothing about the rest of the batch.
-        completed = request is not None and request[0] == OPEN and not (_kind(reply) == _FUTURE and reply.cancelled())
+        completed = request is not None and request[0] == OPEN
+        if completed and _kind(reply) == _FUTURE:
+            completed = not _base(type(reply)).cancelled(reply)
+        self._reply = None
+        _jobs.pop(self._key, None)
         for run, _, ended in self.parts:
             if completed and not ended:
                 run.completed = True
@@ -348,6 +353,8 @@ _jobs: dict[int, Job] = {}
 def _add_type(types: list[type], kind: type) -> None:
     types.append(kind)
     _kinds.clear()
+    _base.cache_clear()
+    _has_loop.cache_clear()
 
 
 def _kind(item: Any) -> int:
@@ -364,6 +371,7 @@ def _classify(kind: type) -> int:
     if kind in _DATA:
         return _NOTHING
     for known, types in (
+        (_NOTHING, [type]),
         (_FUTURE, FUTURES),
         (_EVENT, [threading.Event]),
         (_QUEUE, QUEUES),
@@ -413,21 +421,12 @@ def _contents(item: Any, kind: int) -> Collection[Any]:
             return ()
         return [*(tuple.__iter__(item) if isinstance(item, tuple) else list.__iter__(item))]
     if kind == _OBJECT:
-        # Neither `__getattr__` nor a property of the user runs.
-        try:
-            item = object.__getattribute__(item, "__dict__")
-        except AttributeError:
-            slots: list[Any] = [vars(base).get(name) for base in type(item).__mro__ for name in _slots(base)]
-            return [slot.__get__(item) for slot in slots if type(slot) is _Slot and _has(slot, item)]
+        known = attributes(item)
+        if known is None:
+            slots = [each for base in type(item).__mro__ for each in vars(base).values()]
+            return [slot.__get__(item) for slot in slots if type(slot) is MemberDescriptorType and _has(slot, item)]
+        item = known
     return () if dict.__len__(item) > MAX_ITEMS else [*dict.values(item)]
-
-
-_Slot: Final[Any] = type(vars(Ticket)["since"])
-
-
-def _slots(base: type) -> tuple[str, ...]:
-    slots = vars(base).get("__slots__", ())
-    return slots if type(slots) is tuple else ()
 
 
 def _has(slot: Any, item: Any) -> bool:
@@ -438,20 +437,43 @@ def _has(slot: Any, item: Any) -> bool:
     return True
 
 
+# Only methods of Python's own classes: those of a subclass may do anything, such as wait for a lock that the caller holds.
 def _is_set(reply: Any) -> bool:
     kind = _kind(reply)
-    if kind == _FUTURE:
-        return reply.done()
-    return reply.is_set() if kind == _EVENT else not reply.empty()
+    try:
+        if kind != _FUTURE:
+            return threading.Event.is_set(reply) if kind == _EVENT else length(reply) != 0
+        if _has_loop(type(reply)):
+            return _base(type(reply)).done(reply)
+        return (attributes(reply) or {})["_state"] not in {"PENDING", "RUNNING"}
+    except (AttributeError, KeyError, RuntimeError, TypeError):
+        # Not initialized, as an object around another one: such a job is not followed.
+        return True
+
+
+@lru_cache(MAX_KINDS)
+def _base(kind: type) -> Any:
+    return next((known for known in FUTURES if issubclass(kind, known)), None)
+
+
+@lru_cache(MAX_KINDS)
+def _has_loop(kind: type) -> bool:
+    return hasattr(_base(kind), "get_loop")
 
 
 def _is_running(child: Any) -> bool:
-    return child.is_alive() if isinstance(child, threading.Thread) else not child.done()
+    if isinstance(child, threading.Thread):
+        return threading.Thread.is_alive(child)
+    return _kind(child) == _FUTURE and not _is_set(child)
+
+
+def _running_loop() -> Any:
+    asyncio = sys.modules.get("_asyncio")
+    return None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001 - asyncio's own way, which never raises
 
 
 def _thread_or_task() -> int:
-    asyncio = sys.modules.get("_asyncio")
-    loop = None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001 - asyncio's own way, which never raises
+    loop = _running_loop()
     return get_ident() if loop is None else id(_current_task(loop))
 
 
@@ -461,8 +483,7 @@ def _current_task(loop: Any) -> Any:
 
 def _is_get() -> bool:
     """Return whether this task is only a `get` that another task, whose run it has, waits for."""
-    asyncio = sys.modules.get("_asyncio")
-    loop = None if asyncio is None else asyncio._get_running_loop()  # noqa: SLF001 - as above
+    loop = _running_loop()
     task = None if loop is None else _current_task(loop)
     return task is not None and _only_waits(task.get_coro())
 
@@ -529,24 +550,10 @@ def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> 
         log_failure("following a job from a queue")
 
 
-def _put(original: Any) -> Any:
-    def put(self: Any, item: Any, block: Any = True, timeout: Any = None) -> Any:
-        marks = current.get()
-        if _jobs or (marks is not None and marks[0] == OPEN):
-            _send(marks, item, self)
-        return original(self, item, block, timeout)
-
-    return put
-
-
-def _put_nowait(original: Any) -> Any:
-    def put_nowait(self: Any, item: Any) -> Any:
-        marks = current.get()
-        if _jobs or (marks is not None and marks[0] == OPEN):
-            _send(marks, item, self)
-        return original(self, item)
-
-    return put_nowait
+def _put(into: Any, item: Any) -> None:
+    marks = current.get()
+    if _jobs or (marks is not None and marks[0] == OPEN):
+        _send(marks, item, into)
 
 
 def _send(marks: Marks | None, item: Any, into: Any) -> None:
@@ -567,11 +574,11 @@ def _send(marks: Marks | None, item: Any, into: Any) -> None:
 def _start(marks: Marks, reply: Any, into: Any) -> None:
     tickets = request_tickets(marks, create=True)
     if tickets is not None:
-        job = _jobs[id(reply)] = Job(marks, reply, _length(into))
+        job = _jobs[id(reply)] = Job(marks, reply, length(into))
         tickets.add(job)
         if job.confirmed:
             # A future may retain its callbacks.
-            reply.add_done_callback(partial(_release, ref(job)))
+            _base(type(reply)).add_done_callback(reply, partial(_release, ref(job)))
 
 
 def _release(job: ref[Job], reply: Any) -> None:
@@ -580,30 +587,57 @@ def _release(job: ref[Job], reply: Any) -> None:
         known.release(reply)
 
 
-def _length(waiting: Any) -> int | None:
-    """Return the number of items in a queue, without its lock if it has one; None if it is not known."""
-    size = getattr(waiting, "_qsize", None) or getattr(waiting, "qsize", None)
-    return None if size is None else size()
+class _Get:
+    """Call of `get` by a worker, or by a request that waits for its reply; it ends when it is released."""
+
+    __slots__ = ("_awaited", "_forms", "_started", "run")
+
+    def __init__(self, run: QueueRun | None, forms: bool, awaited: Job | None) -> None:
+        self.run, self._forms, self._awaited = run, forms, awaited
+        self._started = clock()
+
+    def __del__(self) -> None:
+        if self._awaited is not None:
+            self._awaited.release()
+        run = self.run
+        if run is not None and self._forms:
+            run.waits = False
+            if len(run.marks) < MAX_MARKS:
+                run.marks.extend(("queue", self._started, clock()))
 
 
-def _get(original: Any) -> Any:
-    def get(self: Any, block: Any = True, timeout: Any = None) -> Any:
-        marks = current.get()
-        if not _jobs and (marks is None or marks[3:4] != [SHARED] or not marks[1]):
-            started, run, forms, awaited = 0, None, False, None
-        else:
-            started = clock()
-            run, forms, awaited = _before(self)
-        try:
-            item = original(self, block, timeout)
-        finally:
-            if started:
-                _after(run if forms else None, awaited, started)
-        if _jobs:
-            _take(item, run, is_known=started > 0)
-        return item
+def _get(waited: Any) -> _Get | bool:
+    marks = current.get()
+    if not _jobs and (marks is None or marks[3:4] != [SHARED] or not marks[1]):
+        # The call is observed, but its item decides who works for whom.
+        return False
+    return _start_get(waited)
 
-    return get
+
+def _start_get(waited: Any) -> _Get:
+    return _Get(*_before(waited))
+
+
+def _got(call: Any, item: Any) -> None:
+    if _jobs:
+        _take(item, call.run if call else None, is_known=bool(call))
+
+
+def _get_later(waited: Any) -> _Get | None:
+    marks = current.get()
+    if marks is not None and (
+        # A run without jobs, or a request.
+        marks[4].owner == _thread_or_task()
+        if not marks[1]
+        else not _jobs and marks[0] == OPEN and _run_of(marks) is None
+    ):
+        return None
+    run, forms, awaited = _before(waited)
+    if (forms or awaited is not None) and not length(waited):
+        return _Get(run, forms, awaited)
+    if awaited is not None:
+        awaited.release()
+    return None
 
 
 def _before(waited: Any) -> tuple[QueueRun | None, bool, Job | None]:
@@ -633,102 +667,34 @@ def _confirm(waited: Any) -> Job | None:
     return job
 
 
-def _after(forming: QueueRun | None, awaited: Job | None, started: int) -> None:
-    if awaited is not None:
-        awaited.release()
-    if forming is not None:
-        forming.waits = False
-        if len(forming.marks) < MAX_MARKS:
-            forming.marks.extend(("queue", started, clock()))
+def _sleep() -> _Get | None:
+    marks = current.get()
+    run = None if marks is None else _run_of(marks)
+    return None if run is None or not run.is_idle() else _Get(run, forms=True, awaited=None)
 
 
-def _get_later(original: Any) -> Any:
-    async def get(self: Any) -> Any:
-        marks = current.get()
-        if marks is not None and (
-            # A run without jobs, or a request.
-            marks[4].owner == _thread_or_task()
-            if not marks[1]
-            else not _jobs and marks[0] == OPEN and _run_of(marks) is None
-        ):
-            return await original(self)
-        run, forms, awaited = _before(self)
-        if (forms or awaited is not None) and self.empty():
-            return await _forming(original(self), run, awaited)
-        if awaited is not None:
-            awaited.release()
-        return await original(self)
+class _Awaited:
+    """Call in which a request waits for the reply of *job*: a thread has to wake up after the worker has set it."""
 
-    return get
+    __slots__ = ("_job",)
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+
+    def __del__(self) -> None:
+        if self._job.released or _is_set(self._job.reply()):
+            self._job.release()
 
 
-def _get_janus(original: Any) -> Any:
-    # It does not call `get_nowait`.
-    async def get(self: Any) -> Any:
-        run, forms, awaited = _before(self)
-        item = await _forming(original(self), run if forms else None, awaited)
-        if _jobs:
-            _take(item, run, is_known=True)
-        return item
-
-    return get
+def _await(reply: Any) -> _Awaited | None:
+    job = _confirm(reply) if _jobs else None
+    return None if job is None else _Awaited(job)
 
 
-async def _forming(waiting: Any, run: QueueRun | None, awaited: Job | None) -> Any:
-    started = clock()
-    try:
-        return await waiting
-    finally:
-        _after(run, awaited, started)
-
-
-def _sleep(original: Any) -> Any:
-    async def sleep(*args: Any, **options: Any) -> Any:
-        marks = current.get()
-        run = None if marks is None else _run_of(marks)
-        waiting = original(*args, **options)
-        return await (waiting if run is None or not run.is_idle() else _forming(waiting, run, None))
-
-    return sleep
-
-
-def _get_nowait(original: Any) -> Any:
-    def get_nowait(self: Any) -> Any:
-        item = original(self)
-        if _jobs:
-            _take(item)
-        return item
-
-    return get_nowait
-
-
-def _wait(original: Any) -> Any:
-    def wait(self: Any, *args: Any, **options: Any) -> Any:
-        awaited = _confirm(self) if _jobs else None
-        try:
-            return original(self, *args, **options)
-        finally:
-            if awaited is not None and self.is_set():
-                awaited.release()
-
-    return wait
-
-
-def _result(original: Any) -> Any:
-    def result(self: Any, timeout: Any = None) -> Any:
-        job = _jobs.get(id(self)) if _jobs else None
-        if job is not None and job.request is not current.get():
-            job = None
-        try:
-            return original(self, timeout)
-        finally:
-            # Set by the worker before; this thread had to wake up.
-            if job is not None and job.released:
-                job.release()
-            # As the original does, because the exception of the future refers to this frame.
-            del self, job
-
-    return result
+_AWAIT: Final = Probed(Probe(_await, parameters=1))
+_GET: Final = Probed(Probe(_get, _got, parameters=1))
+_PUT: Final = Probed(Probe(_put, parameters=2))
+_GET_NOWAIT: Final = Probed(Probe(bool, _got))
 
 
 def _create_task(original: Any) -> Any:
@@ -759,11 +725,9 @@ def _create_task(original: Any) -> Any:
 
 
 def _only_waits(coro: Any, names: tuple[str, ...] = _WAITS) -> bool:
-    code = getattr(coro, "cr_code", None)
-    if code is None or code.co_name not in names:
+    if not isinstance(coro, CoroutineType) or coro.cr_code.co_name not in names:
         return False
-    folder = Path(code.co_filename).parent
-    return folder == _HERE or folder.name == "asyncio"
+    return Path(coro.cr_code.co_filename).parent.name in {"asyncio", "janus"}
 
 
 def _call_soon_threadsafe(original: Any) -> Any:
@@ -785,11 +749,14 @@ def _answer(marks: Marks, callback: Any, args: tuple[Any, ...]) -> None:
     if run is None or not run.jobs:
         return
     run.completed = True
-    known = [getattr(callback, "__self__", None), *args]
-    # The variables of a lambda; one that is not set yet raises.
-    for cell in getattr(callback, "__closure__", None) or ():
-        with suppress(ValueError):
-            known.append(cell.cell_contents)
+    known = [*args]
+    if isinstance(callback, (MethodType, BuiltinMethodType)):
+        known.append(callback.__self__)
+    elif isinstance(callback, FunctionType):
+        # The variables of a lambda; one that is not set yet raises.
+        for cell in callback.__closure__ or ():
+            with suppress(ValueError):
+                known.append(cell.cell_contents)
     for reply in replies((*known,)):
         job = _jobs.get(id(reply))
         if job is not None:
