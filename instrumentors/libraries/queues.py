@@ -232,6 +232,25 @@ class Job(Ticket):
         known = self._reply
         return None if known is None else known()
 
+    def observe(self, future: Any) -> None:
+        """Have `release` called when *future* is set."""
+        kind = _base(type(future))
+        if not _has_loop(type(future)):
+            # A future of a thread retains its callbacks.
+            kind.add_done_callback(future, partial(_release, ref(self)))
+            return
+        # In debug mode, asyncio refuses to set a future in another thread only if it has a callback.
+        loop = kind.get_loop(future)
+        if loop is _running_loop() and not loop.get_debug():
+            kind.add_done_callback(future, self.release)
+
+    def ignore(self, loop: Any = None) -> None:
+        """Remove the callback from a future of *loop*, None for any, which the request may never await."""
+        reply = self.reply()
+        kind = _base(type(reply))
+        if _has_loop(type(reply)) and (loop is None or loop is kind.get_loop(reply)):
+            kind.remove_done_callback(reply, self.release)
+
     def waits_for(self, run: QueueRun) -> bool:
         """Return whether the request still waits for the work of *run* on this job."""
         if not self.released:
@@ -282,7 +301,9 @@ class Job(Ticket):
         request, self.request = self.request, None
         # A cancelled request or a request that gave up says nothing about the rest of the batch.
         completed = request is not None and request[0] == OPEN
-        if completed and _kind(reply) == _FUTURE:
+        if not completed:
+            self.ignore()
+        elif _kind(reply) == _FUTURE:
             completed = not _base(type(reply)).cancelled(reply)
         self._reply = None
         _jobs.pop(self._key, None)
@@ -577,14 +598,22 @@ def _start(marks: Marks, reply: Any, into: Any) -> None:
         job = _jobs[id(reply)] = Job(marks, reply, length(into))
         tickets.add(job)
         if job.confirmed:
-            # A future may retain its callbacks.
-            _base(type(reply)).add_done_callback(reply, partial(_release, ref(job)))
+            job.observe(reply)
 
 
 def _release(job: ref[Job], reply: Any) -> None:
     known = job()
     if known is not None:
         known.release(reply)
+
+
+def _close(loop: Any) -> None:
+    """Leave the futures of a loop that closes: one with a callback could no longer be set or cancelled."""
+    try:
+        for job in [*_jobs.values()]:
+            job.ignore(loop)
+    except Exception:
+        log_failure("following jobs at the end of an event loop")
 
 
 class _Get:
@@ -763,4 +792,8 @@ def _answer(marks: Marks, callback: Any, args: tuple[Any, ...]) -> None:
             job.release(reply)
 
 
-_LOOP: Final = {"create_task": _create_task, "call_soon_threadsafe": _call_soon_threadsafe}
+_LOOP: Final = {
+    "create_task": _create_task,
+    "call_soon_threadsafe": _call_soon_threadsafe,
+    "close": Probed(Probe(_close, parameters=1)),
+}

@@ -650,6 +650,38 @@ def test_no_method_of_a_reply_runs(finished: Finished, reported: set[str], make:
     assert not reported
 
 
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+@pytest.mark.usefixtures("finished")
+def test_a_future_that_nobody_awaits_needs_no_loop(factory: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    """It can be set after the loop was closed and, in debug mode, by another thread."""
+    jobs: queue.Queue[Any] = queue.Queue()
+
+    async def put() -> None:
+        jobs.put(asyncio.get_running_loop().create_future())
+
+    async def give_up() -> Any:
+        with request("gives up"):
+            await put()
+        jobs.put("next")
+        taken, _ = jobs.get(), jobs.get()
+        return taken
+
+    async def poll() -> None:
+        await put()
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(jobs.get().set_result, None).result(30)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        taken = runner.run(give_up())
+    assert taken.cancel()
+    with request("waits"):
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(put())
+        assert jobs.get().cancel()
+        with asyncio.Runner(loop_factory=factory, debug=True) as runner:
+            runner.run(poll())
+
+
 def test_an_interrupted_put_leaves_nothing(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal may raise anywhere; what it leaves is freed without an error, which pytest would report."""
     future: Future[None] = Future()
