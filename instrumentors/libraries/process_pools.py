@@ -88,7 +88,8 @@ def _is_known(pool: Any) -> bool:
     """Return whether the processes of *pool* have the same packages as this one, and `_receive` gets their results."""
     try:
         # A subclass may start a thread of its own for the results.
-        if type(pool)._start_executor_manager_thread.__module__ != "concurrent.futures.process":  # noqa: SLF001
+        starts = getattr(type(pool), "_start_executor_manager_thread", None)
+        if getattr(starts, "__module__", None) != "concurrent.futures.process":
             return False
         spawn = sys.modules.get("multiprocessing.spawn")
         forks = pool._mp_context.get_start_method() == "fork"  # noqa: SLF001 - there is no public name for it
