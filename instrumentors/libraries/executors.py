@@ -211,7 +211,9 @@ def _record_length(executor: Any, marks: Marks) -> None:
 
 def attributes(item: Any) -> dict[str, Any] | None:
     """Return the attributes in the `__dict__` of an instance, None if it has none; no property or `__getattr__` of the user runs."""
-    place = _place(type(item))
+    kind = type(item)
+    # A class that is made in a function may be dropped.
+    place = _place.__wrapped__(kind) if "<locals>" in kind.__qualname__ else _place(kind)
     found = None if place is None else place.__get__(item)
     return found if isinstance(found, dict) else None
 

@@ -10,7 +10,6 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
-from ..probes import Probe
 from ..records import MAX_MARKS, OPEN, clock, current
 from .executors import attributes
 
@@ -36,17 +35,17 @@ class LockInstrumentor(Instrumentor):
 
     def _asyncio(self, module: ModuleType) -> None:
         for owner in (module.Lock, module.Semaphore):
-            self.replace(owner, "acquire", Probed(Probe(_acquire, parameters=1)))
+            self.replace(owner, "acquire", Probed.until_end(_acquire, 1))
 
     def _threading(self, module: ModuleType) -> None:
         for name in ("acquire", "__enter__"):
-            self.replace(module.Semaphore, name, Probed(Probe(_acquire, parameters=2)))
+            self.replace(module.Semaphore, name, Probed.until_end(_acquire, 2))
 
 
 class _Wait(TimedCall):
     __slots__ = ()
 
-    def __del__(self) -> None:
+    def end(self) -> None:
         now = clock()
         if now - self.started >= MIN_WAIT and len(self.marks) < MAX_MARKS:
             self.marks.extend(("queue", self.started, now))

@@ -20,10 +20,12 @@ import logging
 import queue
 import sys
 import threading
-from collections.abc import Collection, Mapping
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from contextvars import Context
 from functools import lru_cache, partial
+from itertools import islice, takewhile
 from pathlib import Path
 from threading import get_ident
 from types import (
@@ -51,6 +53,8 @@ FUTURES: Final[list[type]] = []
 QUEUES: Final[list[type]] = [queue.Queue]
 # Objects of one item; a larger one is data.
 MAX_ITEMS: Final = 256
+# Times that a job is followed through queues. Of one that is put back again and again nothing is known.
+MAX_PARTS: Final = 100
 _DATA: Final = frozenset(
     {str, bytes, int, float, bool, complex, type(None), bytearray, memoryview, type, logging.LogRecord}
 )
@@ -90,7 +94,7 @@ class QueueInstrumentor(Instrumentor):
             "concurrent.futures._base": self._futures,
             "asyncio.futures": lambda module: _add_type(FUTURES, module.Future),
             "asyncio.queues": self._asyncio,
-            "asyncio.tasks": lambda module: self.replace(module, "sleep", Probed(Probe(_sleep))),
+            "asyncio.tasks": lambda module: self.replace(module, "sleep", Probed.until_end(_sleep)),
             "janus": self._janus,
             "asyncio.base_events": self._loop,
             "uvloop": self._uvloop,
@@ -108,14 +112,14 @@ class QueueInstrumentor(Instrumentor):
         self.replace(module.Queue, "_put_internal", _PUT)
         self.replace(module._SyncQueueProxy, "get", _GET)  # noqa: SLF001 - the type of `Queue.sync_q`
         # It does not call `get_nowait`.
-        get = Probed(Probe(_start_get, _got, parameters=1))
+        get = Probed(Probe(_start_get, _got, _failed, parameters=1))
         self.replace(module._AsyncQueueProxy, "get", get)  # noqa: SLF001 - the type of `Queue.async_q`
         self.replace(module._AsyncQueueProxy, "get_nowait", _GET_NOWAIT)  # noqa: SLF001 - as above
 
     def _asyncio(self, module: ModuleType) -> None:
         _add_type(QUEUES, module.Queue)
         self.replace(module.Queue, "put_nowait", _PUT)
-        self.replace(module.Queue, "get", Probed(Probe(_get_later, parameters=1)))
+        self.replace(module.Queue, "get", Probed.until_end(_get_later, 1))
         self.replace(module.Queue, "get_nowait", _GET_NOWAIT)
 
     def _loop(self, module: ModuleType) -> None:
@@ -130,15 +134,15 @@ class QueueInstrumentor(Instrumentor):
 class QueueRun(BatchRun):
     """Record of a worker from the `get` of its first job until it has no job that a request waits for."""
 
-    __slots__ = ("children", "completed", "jobs", "mixed", "owner", "size", "waits")
+    __slots__ = ("_began", "children", "completed", "jobs", "mixed", "owner", "size", "waits")
 
     def __init__(self, owner: int) -> None:
         # The start is 0 until the first job.
         super().__init__([CLOSED, 0, 0, SHARED, self, 0])
         self.owner = owner
-        # Emptied at the end, because each job refers to the run.
-        self.jobs: list[Job] = []
-        self.size = 0
+        # Those of the current batch that may still wait. Emptied at the end, because each job refers to the run.
+        self.jobs: deque[Job] = deque()
+        self._began = self.size = 0
         # Tasks, jobs of executors and threads that the worker started, by their ids.
         self.children: dict[int, ref[Any]] = {}
         # Whether a result was set: the forming of the batch is over.
@@ -152,24 +156,52 @@ class QueueRun(BatchRun):
         """Add a job to the batch."""
         if self.marks[0] != OPEN:
             self.marks[0], self.marks[1] = OPEN, self.marks[1] or now
-            self.ended, self._completed, self.size = 0, False, 0
+            self.ended, self._completed, self.size, self._began = 0, False, 0, now
             if recorder.opened is not None:
                 recorder.opened(self.marks, "")
-        if job not in self.jobs:
+        self.size += not any(part[0] is self and part[1] >= self._began for part in job.parts)
+        if not self.jobs or self.jobs[-1] is not job:
             self.jobs.append(job)
-            self.size += 1
         job.parts.append([self, now, 0])
+        if len(job.parts) > MAX_PARTS:
+            job.parts, job.shared = [], True
+
+    # A batch may have thousands of jobs, and each `get` and each result looks for one: the others at its end are forgotten.
+
+    def any_waits(self) -> bool:
+        """Return whether a request waits for this run."""
+        with suppress(IndexError):
+            while not self.jobs[0].waits_for(self):
+                self.jobs.popleft()
+            return True
+        return False
+
+    def is_done(self) -> bool:
+        """Return whether all requests continue."""
+        # Results are usually set in the order of the jobs, or in reverse.
+        with suppress(IndexError):
+            while self.jobs[0].released:
+                self.jobs.popleft()
+            while self.jobs[-1].released:
+                self.jobs.pop()
+        return not self.jobs
+
+    def answered_after(self, job: Job) -> list[Job]:
+        """Return the jobs after *job* up to the first that has no result."""
+        # Another thread may change what is iterated over.
+        with suppress(ValueError, RuntimeError):
+            return list(takewhile(Job.answered, islice(self.jobs, self.jobs.index(job) + 1, None)))
+        return []
 
     def forms(self, now: int) -> bool:
         """Return whether the worker, which calls `get`, adds to this batch; if not, end its work on the jobs."""
         if self.ended:
             return False
-        waiting = [job for job in self.jobs if job.waits_for(self)]
         busy = any(map(_is_running, self.alive()))
-        if waiting and not self.completed and not busy:
+        if self.any_waits() and not self.completed and not busy:
             return True
         if not busy:
-            for job in waiting:
+            for job in [*self.jobs]:
                 job.leave(self, now)
             self.close(now)
         return False
@@ -179,9 +211,9 @@ class QueueRun(BatchRun):
         with suppress(TypeError):
             self.children[id(child)] = ref(child)
 
-    def alive(self) -> list[Any]:
-        """Return the children that still exist."""
-        return [child for known in [*self.children.values()] if (child := known()) is not None]
+    def alive(self) -> Iterator[Any]:
+        """Yield the children that still exist."""
+        return (child for known in [*self.children.values()] if (child := known()) is not None)
 
     def is_idle(self) -> bool:
         """Return whether the worker has jobs and has not started to work on them: a `sleep` lets the batch grow."""
@@ -201,7 +233,7 @@ class QueueRun(BatchRun):
                 self.marks[4] = 0
             self.ended = now
             self.children.clear()
-            self.jobs = []
+            self.jobs = deque()
 
 
 class Job(Ticket):
@@ -242,7 +274,8 @@ class Job(Ticket):
         # In debug mode, asyncio refuses to set a future in another thread only if it has a callback.
         loop = kind.get_loop(future)
         if loop is _running_loop() and not loop.get_debug():
-            kind.add_done_callback(future, self.release)
+            # In no context, because the future would keep its variables.
+            kind.add_done_callback(future, self.release, context=Context())
 
     def ignore(self, loop: Any = None) -> None:
         """Remove the callback from a future of *loop*, None for any, which the request may never await."""
@@ -281,19 +314,14 @@ class Job(Ticket):
         now = clock()
         # The event loop continues this request first; the others of the batch that have a result wait for their turn.
         for run, _, ended in self.parts if _has_loop(type(reply)) else ():
-            # Another thread may close the run meanwhile, which gives it another list.
-            jobs = run.jobs
-            for job in jobs[jobs.index(self) + 1 :] if not ended and self in jobs else ():
-                answered = job.answered()
-                if answered is None:
-                    break
-                job.end(answered, now)
+            for job in run.answered_after(self) if not ended else ():
+                job.end(job.reply(), now)
         self.end(reply, now)
 
-    def answered(self) -> Any:
-        """Return the future for which the request still waits if it has a result, else None."""
+    def answered(self) -> bool:
+        """Return whether the request still waits for a future that has a result."""
         reply = self.reply()
-        return reply if _kind(reply) == _FUTURE and _is_set(reply) else None
+        return _kind(reply) == _FUTURE and _is_set(reply)
 
     def end(self, reply: Any, now: int) -> None:
         """End all work at *now*, when *reply* is set."""
@@ -312,11 +340,7 @@ class Job(Ticket):
                 run.completed = True
                 # A `get` that was cancelled before it started, as by `asyncio.wait_for` with a timeout of 0, has not said so.
                 run.waits = False
-            # Backwards, because results are usually set in the order of the jobs.
-            for job in reversed(run.jobs):
-                if not job.released:
-                    break
-            else:
+            if run.is_done():
                 run.close(now)
 
     def ready(self) -> bool:
@@ -382,9 +406,12 @@ def _kind(item: Any) -> int:
     kind = type(item)
     known = _kinds.get(kind)
     if known is None:
-        if len(_kinds) >= MAX_KINDS:
-            _kinds.clear()
-        known = _kinds[kind] = _classify(kind)
+        known = _classify(kind)
+        # One that is made in a function may be dropped.
+        if "<locals>" not in kind.__qualname__:
+            if len(_kinds) >= MAX_KINDS:
+                _kinds.clear()
+            _kinds[kind] = known
     return known
 
 
@@ -617,7 +644,7 @@ def _close(loop: Any) -> None:
 
 
 class _Get:
-    """Call of `get` by a worker, or by a request that waits for its reply; it ends when it is released."""
+    """Call of `get` by a worker, or by a request that waits for its reply."""
 
     __slots__ = ("_awaited", "_forms", "_started", "run")
 
@@ -625,7 +652,7 @@ class _Get:
         self.run, self._forms, self._awaited = run, forms, awaited
         self._started = clock()
 
-    def __del__(self) -> None:
+    def end(self) -> None:
         if self._awaited is not None:
             self._awaited.release()
         run = self.run
@@ -650,6 +677,13 @@ def _start_get(waited: Any) -> _Get:
 def _got(call: Any, item: Any) -> None:
     if _jobs:
         _take(item, call.run if call else None, is_known=bool(call))
+    if call:
+        call.end()
+
+
+def _failed(call: Any, _: BaseException) -> None:
+    if call:
+        call.end()
 
 
 def _get_later(waited: Any) -> _Get | None:
@@ -710,7 +744,7 @@ class _Awaited:
     def __init__(self, job: Job) -> None:
         self._job = job
 
-    def __del__(self) -> None:
+    def end(self) -> None:
         if self._job.released or _is_set(self._job.reply()):
             self._job.release()
 
@@ -720,8 +754,8 @@ def _await(reply: Any) -> _Awaited | None:
     return None if job is None else _Awaited(job)
 
 
-_AWAIT: Final = Probed(Probe(_await, parameters=1))
-_GET: Final = Probed(Probe(_get, _got, parameters=1))
+_AWAIT: Final = Probed.until_end(_await, 1)
+_GET: Final = Probed(Probe(_get, _got, _failed, parameters=1))
 _PUT: Final = Probed(Probe(_put, parameters=2))
 _GET_NOWAIT: Final = Probed(Probe(bool, _got))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import _queue
 import asyncio
+import contextvars
 import gc
 import queue
 import threading
 import time
 import warnings
+import weakref
 from abc import ABC
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -566,6 +568,62 @@ def test_an_event_that_the_request_does_not_wait_for_claims_nothing(finished: Fi
         worker.join(30)
 
     assert found(finished) == {"a": (set(), None)}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_each_of_many_jobs_is_looked_at_a_few_times(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, order: int
+) -> None:
+    """The time that a worker needs for a job does not grow with their number."""
+    looked, waits_for = list[queues.Job](), queues.Job.waits_for
+    monkeypatch.setattr(queues.Job, "waits_for", lambda job, run: looked.append(job) or waits_for(job, run))
+    jobs, number = queue.Queue[Future[int]](), 300
+
+    def work_on_all() -> None:
+        taken = [jobs.get() for _ in range(number)]
+        for future in taken[::order]:
+            future.set_result(1)
+
+    worker = threading.Thread(target=work_on_all)
+    worker.start()
+    with request("many"):
+        futures = [Future[int]() for _ in range(number)]
+        for future in futures:
+            jobs.put(future)
+        assert [future.result() for future in futures] == [1] * number
+    worker.join()
+
+    assert found(finished)["many"][1] == number
+    assert number / 2 < len(looked) < 3 * number
+
+
+def test_what_a_job_belongs_to_ends_with_it(finished: Finished) -> None:
+    """Its class, if it was made in a function, and the variables of its context."""
+    variable: contextvars.ContextVar[set[int]] = contextvars.ContextVar("variable")
+
+    async def ask_for_nothing(jobs: asyncio.Queue[Any]) -> list[weakref.ref[Any]]:
+        class Question:
+            pass
+
+        question, value = Question(), set[int]()
+        variable.set(value)
+        with request("asked"):
+            vars(question)["reply"] = asyncio.get_running_loop().create_future()
+            jobs.put_nowait(question)
+        return [weakref.ref(Question), weakref.ref(value)]
+
+    async def serve_none() -> list[object]:
+        jobs = asyncio.Queue[Any]()
+        ends = await asyncio.create_task(ask_for_nothing(jobs))
+        future = (await jobs.get()).reply
+        # The loop drops the task.
+        await asyncio.sleep(0)
+        gc.collect()
+        future.cancel()
+        return [end() for end in ends]
+
+    assert asyncio.run(serve_none()) == [None, None]
+    assert len(finished) == 1
 
 
 def test_a_future_of_two_requests_claims_nothing(finished: Finished) -> None:
