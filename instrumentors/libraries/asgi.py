@@ -18,7 +18,8 @@ from typing import Any, Final, TypeAlias
 from ...core.partition import partition
 from ...core.stages import BY_KEY, FRAMEWORK, HANDLER, OVERHEAD, ordered
 from .. import named_attributes, recorder
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..probes import Probe
 from ..recorder import abandon, begin, end, end_work, finish, start_work
 from ..records import MAX_MARKS, MAX_WAYS_BACK, Marks, clock, current
 from ..request_marks import read_marks
@@ -421,8 +422,8 @@ class AsgiInstrumentor(Instrumentor):
         self.replace(module.Starlette, "__call__", recorded)
 
     def _starlette_routing(self, module: ModuleType) -> None:
-        self.replace(module.Route, "handle", _route)
-        self.replace(module.Mount, "handle", _mount)
+        self.replace(module.Route, "handle", _as_handler(_routing))
+        self.replace(module.Mount, "handle", _as_handler(_mounting))
         self.replace(module, "request_response", _request_response)
 
     def _starlette_requests(self, module: ModuleType) -> None:
@@ -432,13 +433,13 @@ class AsgiInstrumentor(Instrumentor):
     def _starlette_responses(self, module: ModuleType) -> None:
         # Renders the body in all subclasses; streaming responses do not call it.
         self.replace(module.Response, "__init__", timed("serialize"))
-        self.replace(module.StreamingResponse, "__call__", _stream)
+        self.replace(module.StreamingResponse, "__call__", _as_handler(_streaming))
 
     def _fastapi_application(self, module: ModuleType) -> None:
         self.replace(module.FastAPI, "__call__", recorded)
 
     def _fastapi_routing(self, module: ModuleType) -> None:
-        self.replace(module.APIRoute, "handle", _route)
+        self.replace(module.APIRoute, "handle", _as_handler(_routing))
         self.replace(module, "run_endpoint_function", _run_endpoint)
         self.replace(module, "serialize_response", timed("serialize"))
 
@@ -451,54 +452,40 @@ class AsgiInstrumentor(Instrumentor):
             self.replace(module, name, _get_backend)
 
 
-def _route(original: Any) -> Any:
-    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
+def _as_handler(starting: Callable[[Any, Any, Scope], bool]) -> Probed:
+    """Return what records a method as `handler` up to the last byte if *starting*, with its object and scope, is true."""
+
+    def enter(owner: Any, scope: Scope) -> AsgiExchange | None:
         exchange = scope.get(KEY)
-        is_named = exchange is not None and exchange.name_once(self, scope)
-        if is_named and not hasattr(self, "dependant") and not inspect.isroutine(self.endpoint):
-            # A class that handles ASGI itself.
-            await _handled(exchange, original(self, scope, receive, send))
-        else:
-            await original(self, scope, receive, send)
+        if exchange is None or not starting(exchange, owner, scope):
+            return None
+        exchange.handling = clock()
+        return exchange
 
-    return handle
+    return Probed(Probe(enter, _handled, _handled, 2))
 
 
-def _mount(original: Any) -> Any:
-    async def handle(self: Any, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = scope.get(KEY)
-        if exchange is not None:
-            try:
-                exchange.mounts += self.path
-            except Exception:
-                log_failure("naming a route")
-            app = getattr(self, "_base_app", self.app)
-            if is_users_code(app) and not hasattr(app, "routes"):
-                await _handled(exchange, original(self, scope, receive, send))
-                return
-        await original(self, scope, receive, send)
-
-    return handle
-
-
-async def _handled(exchange: Any, handler: Awaitable[None]) -> None:
-    """Await *handler*, which sends the response itself; its record ends with the last byte."""
-    exchange.handling = clock()
-    try:
-        await handler
-    finally:
+def _handled(exchange: AsgiExchange | None, _: object) -> None:
+    if exchange is not None:
         exchange.end_handler()
 
 
-def _stream(original: Any) -> Any:
-    async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
-        exchange = scope.get(KEY)
-        if exchange is None or exchange.handling or not is_users_code(scope.get("endpoint")):
-            await original(self, scope, receive, send)
-        else:
-            await _handled(exchange, original(self, scope, receive, send))
+def _routing(exchange: AsgiExchange, route: Any, scope: Scope) -> bool:
+    # A class that handles ASGI itself.
+    return exchange.name_once(route, scope) and not (hasattr(route, "dependant") or inspect.isroutine(route.endpoint))
 
-    return __call__
+
+def _mounting(exchange: AsgiExchange, mount: Any, _: Scope) -> bool:
+    try:
+        exchange.mounts += mount.path
+    except Exception:
+        log_failure("naming a route")
+    app = getattr(mount, "_base_app", mount.app)
+    return is_users_code(app) and not hasattr(app, "routes")
+
+
+def _streaming(exchange: AsgiExchange, _: Any, scope: Scope) -> bool:
+    return not exchange.handling and is_users_code(scope.get("endpoint"))
 
 
 def _request_response(original: Any) -> Any:

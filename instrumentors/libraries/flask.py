@@ -6,12 +6,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
-from ..records import MAX_MARKS, clock, current
+from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure, timed
+from ..probes import Probe
+from ..records import current
 from .server_common import is_users_code
 from .wsgi import KEY, Environ, StartResponse, close, serve, step
 
@@ -53,9 +55,9 @@ class FlaskInstrumentor(Instrumentor):
         # A server that calls `app.wsgi_app` bypasses `__call__`.
         self.replace(module.Flask, "__call__", _application)
         self.replace(module.Flask, "wsgi_app", _application)
-        self.replace(module.Flask, "full_dispatch_request", _dispatch)
-        self.replace(module.Flask, "dispatch_request", _view)
-        self.replace(module.Flask, "handle_exception", _handle_exception)
+        self.replace(module.Flask, "full_dispatch_request", Probed(Probe(_dispatching)))
+        self.replace(module.Flask, "dispatch_request", Probed(Probe(_calling_view, parameters=1)))
+        self.replace(module.Flask, "handle_exception", Probed(Probe(_handling_exception)))
         self.replace(module.Flask, "make_response", timed("serialize"))
 
     def _provider(self, module: ModuleType) -> None:
@@ -66,7 +68,7 @@ class FlaskInstrumentor(Instrumentor):
             self.replace(provider, "response", timed("serialize"))
 
     def _request(self, module: ModuleType) -> None:
-        self.replace(module.Request, "get_json", _get_json)
+        self.replace(module.Request, "get_json", Probed(Probe(_parsing_json, parameters=1)))
         self.replace(module.Request, "_load_form_data", timed("serialize"))
 
     def _bodies(self, module: ModuleType) -> None:
@@ -82,25 +84,16 @@ def _application(original: Any) -> Any:
     return application
 
 
-def _dispatch(original: Any) -> Any:
-    # Later versions of Flask pass the request context as an argument.
-    def full_dispatch_request(self: Any, *context: Any, **named: Any) -> Any:
-        try:
-            _name_route()
-        except Exception:
-            log_failure("naming a route")
-        return original(self, *context, **named)
-
-    return full_dispatch_request
+def _dispatching() -> None:
+    try:
+        _name_route()
+    except Exception:
+        log_failure("naming a route")
 
 
-def _view(original: Any) -> Any:
-    handled = timed("handler")(original)
-
-    def dispatch_request(self: Any, *context: Any, **named: Any) -> Any:
-        return (handled if _has_view(self) else original)(self, *context, **named)
-
-    return dispatch_request
+def _calling_view(app: Any) -> TimedCall | None:
+    marks = current.get()
+    return TimedCall(marks, "handler") if marks is not None and _has_view(app) else None
 
 
 def _has_view(app: Any) -> bool:
@@ -115,32 +108,20 @@ def _has_view(app: Any) -> bool:
         return False
 
 
-def _handle_exception(original: Any) -> Any:
-    # The exception is the last argument in every version, and is named "e".
-    def handle_exception(self: Any, *context_and_error: Any, **named: Any) -> Any:
-        try:
-            _name_error(named["e"] if "e" in named else context_and_error[-1])
-        except Exception:
-            log_failure("naming an error")
-        return original(self, *context_and_error, **named)
-
-    return handle_exception
+def _handling_exception() -> None:
+    # Not the parameter, which is not the same one in every version.
+    error = sys.exception()
+    try:
+        if error is not None:
+            _name_error(error)
+    except Exception:
+        log_failure("naming an error")
 
 
-def _get_json(original: Any) -> Any:
-    def get_json(self: Any, force: bool = False, silent: bool = False, cache: bool = True) -> Any:
-        marks = current.get()
-        # Repeated calls of a view return the cached value.
-        if marks is None or "_cached_json" in vars(self):
-            return original(self, force, silent, cache)
-        started = clock()
-        try:
-            return original(self, force, silent, cache)
-        finally:
-            if len(marks) < MAX_MARKS:
-                marks.extend(("serialize", started, clock()))
-
-    return get_json
+def _parsing_json(request: Any) -> TimedCall | None:
+    marks = current.get()
+    # Repeated calls of a view return the cached value.
+    return None if marks is None or "_cached_json" in vars(request) else TimedCall(marks, "serialize")
 
 
 def _name_route() -> None:

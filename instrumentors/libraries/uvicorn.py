@@ -14,7 +14,8 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from .. import recorder
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure
+from ..probes import Probe
 from ..stalls import watch_loop
 
 
@@ -31,16 +32,8 @@ class UvicornInstrumentor(Instrumentor):
         return {"uvicorn.server": self._server}
 
     def _server(self, module: ModuleType) -> None:
-        self.replace(module.Server, "startup", _startup)
+        self.replace(module.Server, "startup", Probed(Probe(watch_loop)))
         self.replace(module.Server, "shutdown", _shutdown)
-
-
-def _startup(original: Any) -> Any:
-    async def startup(self: Any, *args: Any, **options: Any) -> None:
-        watch_loop()
-        await original(self, *args, **options)
-
-    return startup
 
 
 def _shutdown(original: Any) -> Any:
