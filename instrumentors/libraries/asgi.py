@@ -31,9 +31,10 @@ from .server_common import (
     UNMATCHED,
     Exchange,
     ResponseStream,
+    called_like,
     is_users_code,
-    named_like,
     proxy_wait_ns,
+    readable,
     record_request_head,
 )
 from .server_reports import TOTAL
@@ -52,8 +53,8 @@ _REPORTED: Final = BY_KEY.keys() - {FRAMEWORK, HANDLER}
 def with_timing(message: Any, marks: Marks, start: int, now: int) -> Any:
     """Return *message* with a `Server-Timing` header, or unchanged if it has timings of another server; never raises."""
     try:
-        headers = list(message.get("headers", ()))
-        present = b", ".join(value for name, value in headers if name.lower() == _SERVER_TIMING)
+        headers = message.get("headers", ())
+        present = b", ".join(value for name, value in readable(headers) if name.lower() == _SERVER_TIMING)
         # A gateway forwards the header of the server behind it; with two reports the stages would be ambiguous.
         if parse_server_timing(present.decode("latin-1")):
             return message
@@ -104,7 +105,7 @@ def flushing_at_shutdown(send: Send) -> Send:
                 log_failure("the last requests before the shutdown")
         await send(message)
 
-    return named_like(report_and_send, send)
+    return called_like(report_and_send, send)
 
 
 Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
@@ -212,7 +213,7 @@ class AsgiExchange(Exchange):
                 log_failure("timing a request body")
             return message
 
-        return named_like(receive, self._receive)
+        return called_like(receive, self._receive)
 
     def sending(self) -> Send:
         """Return the application's `send`: it is `network`; the last part of the body ends the request."""
@@ -234,13 +235,13 @@ class AsgiExchange(Exchange):
                 kind = message["type"]
                 if kind == "http.response.start":
                     self._status = message["status"]
-                    self._headers = message.get("headers", ())
+                    self._headers = readable(message.get("headers"))
                 elif kind in LAST_MESSAGES:
                     self._sent_body(message, started, more)
             except Exception:
                 log_failure("timing a response")
 
-        return named_like(send, self._send)
+        return called_like(send, self._send)
 
     def close(self, error_type: str) -> None:
         """Finish the record if the last byte was never sent, because the application returned, raised or was cancelled."""
@@ -298,30 +299,28 @@ class AsgiExchange(Exchange):
         return self.mounts or (template if template and isinstance(template, str) else UNMATCHED)
 
     def _read_head(self) -> int:
-        traceparent = tracestate = forced = size = ""
-        waited = 0
-        for name, value in self._scope["headers"]:
-            if name not in READ:
-                continue
-            if name == b"content-length":
-                size = value.decode("latin-1")
-            elif name == b"traceparent":
-                traceparent = value.decode("latin-1")
-            elif name == b"tracestate":
-                tracestate = value.decode("latin-1")
-            elif name == b"x-request-start":
-                waited = waited or proxy_wait_ns(value.decode("latin-1"))
-            elif name == b"x-force-trace":
-                forced = value.decode("latin-1")
+        read: dict[bytes, str] = {}
+        for name, value in readable(self._scope.get("headers")):
+            if name in READ:
+                read.setdefault(name, value.decode("latin-1"))
+        waited = proxy_wait_ns(read[b"x-request-start"]) if b"x-request-start" in read else 0
         if named_attributes.sources:
             named_attributes.record_headers(self._marks, self._header)
         return record_request_head(
-            self._marks, self._scope.get("method", ""), traceparent, forced, waited, tracestate, size
+            self._marks,
+            self._scope.get("method", ""),
+            read.get(b"traceparent", ""),
+            read.get(b"x-force-trace", ""),
+            waited,
+            read.get(b"tracestate", ""),
+            read.get(b"content-length", ""),
         )
 
     def _header(self, name: str) -> str:
         wanted = name.encode()
-        return ", ".join(value.decode("latin-1") for key, value in self._scope["headers"] if key == wanted)
+        return ", ".join(
+            value.decode("latin-1") for key, value in readable(self._scope.get("headers")) if key == wanted
+        )
 
 
 def recorded(application: Application) -> Application:

@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing
-from types import FunctionType
+from types import FunctionType, MethodType
 from typing import Any, Final
 
 from ...core.names import BY_FIRST_CHUNK
@@ -107,14 +107,34 @@ def relayed(parts: Any, after: Callable[[int, Any], None]) -> Any:
 
 
 def named_like(made: Any, original: Any) -> Any:
-    """Return *made*, a function or generator, with the names of *original*, under which other tools show it."""
+    """Return the generator *made* with the names of *original*, under which other tools show it."""
     try:
         made.__name__, made.__qualname__ = original.__name__, original.__qualname__
     except AttributeError:
         made.__name__ = made.__qualname__ = type(original).__name__
-    if isinstance(made, FunctionType):
-        made.__module__ = getattr(original, "__module__", made.__module__)
     return made
+
+
+def called_like(made: Any, original: Any) -> Any:
+    """Return the function *made* in place of the callable *original*, as which other code sees it."""
+    # A function costs a call the least.
+    if type(original) is MethodType:
+        made.__self__ = original.__self__
+    elif type(original) is not FunctionType:
+        return timed_callable(made, original)
+    if original.__dict__:
+        made.__dict__.update(original.__dict__)
+    made.__module__, made.__name__, made.__qualname__ = original.__module__, original.__name__, original.__qualname__
+    return made
+
+
+# Exactly these types: a subclass may do anything when it is iterated, and another iterable may be read only once.
+COMPLETE: Final = frozenset({list, tuple})
+
+
+def readable(headers: Any) -> Any:
+    """Return *headers* if they can be read without a change for others, else none."""
+    return headers if type(headers) in COMPLETE else ()
 
 
 def _relayed(parts: Any, after: Callable[[int, Any], None]) -> Generator[Any, Any, Any]:
@@ -165,24 +185,56 @@ def _record_step(started: int, _: Any = None) -> None:
         marks.extend(("handler", started, now))
 
 
-class TimedCallable:
-    """A callable object, such as a partial or a bound method, whose calls are timed. In all else it is the object."""
-
-    __slots__ = ("_called", "_original")
-
-    def __init__(self, called: Any, original: Any) -> None:
-        self._called, self._original = called, original
-
-    def __call__(self, *args: Any, **options: Any) -> Any:
-        """Call the object."""
-        return object.__getattribute__(self, "_called")(*args, **options)
+class _StandIn:
+    # The original, and the function of `stand_in`.
+    __slots__ = ("__weakref__", "state")
+    state: Any
 
     def __getattribute__(self, name: str) -> Any:
-        original = object.__getattribute__(self, "_original")
-        return inspect.signature(original) if name == "__signature__" else getattr(original, name)
+        original, timed = _state(self)
+        if name == "__signature__" and callable(original):
+            return inspect.signature(original)
+        attribute, call = getattr(original, name), timed(name)
+        return attribute if call is None else timed_callable(call, attribute)
 
-    def __repr__(self) -> str:
-        return repr(object.__getattribute__(self, "_original"))
+
+# Not by its name, which is one of the original.
+_state, _set_state = _StandIn.state.__get__, _StandIn.state.__set__
+# What a stand-in has of its own. `__del__` is for the original alone.
+_OWN: Final = frozenset({"__class__", "__del__", "__getattr__", "__getattribute__", "__init__", "__new__"})
+
+
+def _special(name: str) -> Any:
+    def method(self: Any, *args: Any, **options: Any) -> Any:
+        original, timed = _state(self)
+        call = timed(name)
+        if call is None:
+            is_class = isinstance(original, type)
+            call = functools.partial(getattr(type(original), name), original) if is_class else getattr(original, name)
+        result = call(*args, **options)
+        return self if result is original else result
+
+    return method
+
+
+@functools.lru_cache(maxsize=64)
+def _stand_in_class(kind: type[Any]) -> Any:
+    # Python looks up special methods in the class.
+    names = [name for name in dir(kind) if name[:2] == name[-2:] == "__" and callable(getattr(kind, name, None))]
+    special = {name: _special(name) for name in names if name not in _OWN}
+    return type(kind.__name__, (_StandIn,), {"__slots__": (), "__module__": kind.__module__, **special})
+
+
+def stand_in(original: Any, timed: Callable[[str], Any]) -> Any:
+    """Return an object that is *original* in all but its identity and what *timed* returns for the name of a method."""
+    made = _stand_in_class(type(original))()
+    _set_state(made, (original, timed))
+    return made
+
+
+def timed_callable(call: Callable[..., Any], original: Any) -> Any:
+    """Return an object that is the callable *original*, but calls *call*."""
+    return stand_in(original, {"__call__": call}.get)
 
     def __eq__(self, other: object) -> bool:
         return bool(object.__getattribute__(self, "_original") == other)
@@ -194,9 +246,9 @@ class TimedCallable:
 def timed_handler(handler: Any, *, is_async: bool) -> Any:
     """Return *handler* with its calls recorded as `handler`."""
     timed_call = (timed_async if is_async else timed)("handler")(handler)
-    if isinstance(handler, FunctionType):
+    if type(handler) is FunctionType:
         return functools.update_wrapper(timed_call, handler)
-    return TimedCallable(timed_call, handler)
+    return timed_callable(timed_call, handler)
 
 
 def as_handler(call: Any, function: Any) -> Any:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import functools
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Iterator, MutableMapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, MutableMapping
 from contextvars import ContextVar, Token
 from typing import Any, TypeAlias
 
@@ -30,9 +30,12 @@ from .server_common import (
     UNMATCHED,
     Exchange,
     ResponseStream,
+    called_like,
     named_like,
     proxy_wait_ns,
+    readable,
     record_request_head,
+    stand_in,
 )
 
 Environ: TypeAlias = MutableMapping[str, Any]
@@ -77,13 +80,17 @@ class WsgiExchange(Exchange):
         self._written = 0
         # Id of the body with which the request ends, and of the one that the server got; 0 for none.
         self.ends_with = self.returned = 0
+        waited = waited_ns.get()
+        if waited:
+            # Reset, because the next request shares the connection and its thread.
+            waited_ns.set(0)
         self._start = record_request_head(
             marks,
             environ.get("REQUEST_METHOD", ""),
             environ.get("HTTP_TRACEPARENT", ""),
             environ.get("HTTP_X_FORCE_TRACE", ""),
             # The wait since the proxy includes the wait for a thread of the server.
-            max(proxy_wait_ns(environ.get("HTTP_X_REQUEST_START", "")), _waited_here()),
+            max(proxy_wait_ns(environ.get("HTTP_X_REQUEST_START", "")), waited),
             environ.get("HTTP_TRACESTATE", ""),
             environ.get("CONTENT_LENGTH", ""),
         )
@@ -97,14 +104,15 @@ class WsgiExchange(Exchange):
     def starting(self) -> StartResponse:
         """Return the application's `start_response`."""
 
-        def start_response(status: str, headers: Any, *exc_info: Any) -> Any:
+        def start_response(*args: Any, **options: Any) -> Any:
             try:
-                self._status, self._headers = int(status[:3]), headers
+                status, headers = (*args, *options.values())[:2]
+                self._status, self._headers = int(status[:3]), readable(headers)
             except Exception:
                 log_failure("reading a status")
-            return self._start_response(status, headers, *exc_info)
+            return self._start_response(*args, **options)
 
-        return named_like(start_response, self._start_response)
+        return called_like(start_response, self._start_response)
 
     def wrote(self, now: int) -> None:
         """Record that the server has finished writing the previous part."""
@@ -215,20 +223,12 @@ def _variable(header: str) -> str:
     return name if name in {"CONTENT_TYPE", "CONTENT_LENGTH"} else f"HTTP_{name}"
 
 
-def _waited_here() -> int:
-    waited = waited_ns.get()
-    if waited:
-        # Reset, because the next request shares the connection and its thread.
-        waited_ns.set(0)
-    return waited
-
-
 Application: TypeAlias = Callable[[Any, Environ, StartResponse], Iterable[bytes]]
 
 # Key of the exchange in the environment, through which wrappers set the route; the dot marks it as no CGI variable.
 KEY = "stagelens.exchange"
 
-READS = frozenset({"read", "read1", "readinto", "readinto1", "readline", "readlines"})
+READS = frozenset({"__next__", "read", "read1", "readinto", "readinto1", "readline", "readlines"})
 
 # Bodies on their way to the server by id, with their requests.
 _bodies: dict[int, tuple[weakref.ref[Any], WsgiExchange]] = {}
@@ -322,35 +322,8 @@ async def _passing_async(parts: Any, exchange: WsgiExchange) -> AsyncGenerator[A
         yield part
 
 
-class Input:
-    """Wrapper of `wsgi.input` that records reads as `network`."""
-
-    __slots__ = ("_marks", "_stream")
-
-    def __init__(self, stream: Any, marks: Marks) -> None:
-        self._stream = stream
-        self._marks = marks
-
-    def __getattr__(self, name: str) -> Any:
-        attribute = getattr(self._stream, name)
-        return functools.partial(_read, self._marks, attribute) if name in READS else attribute
-
-    @property
-    def __class__(self) -> type[Any]:  # pyright: ignore[reportIncompatibleMethodOverride] - nobody assigns it
-        """Class of the server's stream, for `isinstance`."""
-        return type(self._stream)
-
-    def __repr__(self) -> str:
-        return repr(self._stream)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return self
-
-    def __next__(self) -> bytes:
-        line = _read(self._marks, self._stream.readline)
-        if not line:
-            raise StopIteration
-        return line
+def _timed_read(stream: Any, marks: Marks, name: str) -> Any:
+    return functools.partial(_read, marks, getattr(stream, name)) if name in READS else None
 
 
 def _read(marks: Marks, read: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
@@ -409,8 +382,10 @@ def _open(environ: Environ, start_response: StartResponse) -> tuple[WsgiExchange
     marks, token = opened
     try:
         exchange = environ[KEY] = WsgiExchange(environ, start_response, marks)
-        if environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in environ:
-            environ["wsgi.input"] = Input(environ["wsgi.input"], marks)
+        stream = environ.get("wsgi.input")
+        has_body = environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in environ
+        if has_body and stream is not None:
+            environ["wsgi.input"] = stand_in(stream, functools.partial(_timed_read, stream, marks))
     except Exception:
         abandon(token)
         log_failure("timing a request")

@@ -63,9 +63,9 @@ ALLOWED = MappingProxyType(
             "Replica.perform_graceful_shutdown: _ensure_future: events._get_event_loop(stacklevel=4)",
         },
         "is noticed": {
-            # What they return is a function, whose calls are timed: it has all names and attributes of the original.
+            # What they return stands for a function, whose calls are timed: it has all names and attributes of the original.
             "APIMethod._local_call returns a function",
-            "BaseHandler.make_view_atomic returns a TimedCallable",
+            "BaseHandler.make_view_atomic returns a Anything",
             "anyio.to_thread.get_async_backend returns a _Backend",
             "grpc._server._unary_request returns a function",
             "jax.jit returns a Jitted",

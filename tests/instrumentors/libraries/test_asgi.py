@@ -613,6 +613,7 @@ def test_what_the_application_gets_has_the_names_of_the_server(finished: Finishe
     async def application(_: Any, scope: Any, receive: Any, send: Any) -> None:
         seen.append([(each.__name__, each.__qualname__, each.__module__) for each in (receive, send)])
         seen.append([inspect.iscoroutinefunction(each) for each in (receive, send)])
+        seen.append([each.__self__ for each in (receive, send)])
         await send({"type": "http.response.start" if scope["type"] == "http" else "lifespan.startup.complete"})
 
     class App:
@@ -630,8 +631,39 @@ def test_what_the_application_gets_has_the_names_of_the_server(finished: Finishe
         asyncio.run(drive(App(), server.take, server.put, type=kind))
 
     names = [(each.__name__, each.__qualname__, __name__) for each in (server.take, server.put)]
-    assert seen == [names, [True, True]] * 2
+    assert seen == [names, [True, True], [server, server]] * 2
     assert len(finished) == 1
+
+
+def test_headers_that_can_be_read_once_are_left_to_others(finished: Finished, reported: set[str]) -> None:
+    """In the specification they are an iterable, and some callers have none."""
+    seen: list[Any] = []
+    header = (b"content-length", b"2")
+
+    class Send:
+        """A callable object with an attribute."""
+
+        note = 1
+
+        async def __call__(self, message: Message) -> None:
+            seen.append(message)
+
+    async def application(_: Any, scope: Any, __: Any, send: Any) -> None:
+        seen.extend((list(scope.get("headers", ())), send.note))
+        await send({"type": "http.response.start", "status": 200, "headers": iter([header])})
+        for more in (True, False):
+            await send({"type": "http.response.body", "body": b"x", "more_body": more})
+
+    class App:
+        __call__ = asgi.recorded(application)
+
+    for headers in ({"headers": iter([header])}, {}):
+        asyncio.run(drive(App(), no_body, Send(), type="http", **headers))
+
+    assert [each for each in seen if not isinstance(each, dict)] == [[header], 1, [], 1]
+    assert [list(each["headers"]) for each in seen if isinstance(each, dict) and "headers" in each] == [[header]] * 2
+    assert reported == set()
+    assert len(finished) == 2
 
 
 def test_websockets_and_lifespans_are_not_recorded(finished: Finished) -> None:

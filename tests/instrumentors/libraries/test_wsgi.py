@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import io
+import pickle
 import threading
 import time
 import wsgiref.handlers
@@ -195,7 +197,6 @@ def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, mo
     """WSGI has no other sign of it; a part that goes straight to the socket's buffer is not worth a mark."""
     now = [0]
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
-    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
     body = call(served(three))
     for step in (1_000, 2_000_000, 3_000_000):
         next(body)
@@ -211,7 +212,6 @@ def test_the_time_between_two_parts_is_the_server_writing(finished: Finished, mo
 def test_a_stream_has_first_chunk_time_and_longest_gap(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its duration alone is no indication. Empty parts are ignored."""
     now = [0]
-    monkeypatch.setattr(wsgi, "clock", lambda: now[0])
     monkeypatch.setattr(wsgi, "clock", lambda: now[0])
 
     def tokens(_: dict[str, Any], start_response: Start) -> Iterator[bytes]:
@@ -343,38 +343,48 @@ def test_an_object_that_is_returned_for_every_request_ends_all_but_the_last(fini
     assert len(finished) == 2
 
 
-def test_start_response_has_the_names_of_the_server(finished: Finished) -> None:
-    """Other tools name spans after it."""
+def test_start_response_is_that_of_the_server(finished: Finished) -> None:
+    """Other tools name spans after it, and applications find the server by it."""
     seen: list[Any] = []
 
-    def start(*_: Any) -> None:
-        """Take the status."""
+    class Server:
+        def start(self, status: str, headers: Any, exc_info: Any = None) -> None:
+            seen.append((status, headers, exc_info))
 
-    def application(_: dict[str, Any], start_response: Start) -> list[bytes]:
-        seen.append((start_response.__name__, start_response.__qualname__, start_response.__module__))
-        ok(start_response)
+    def application(_: dict[str, Any], start_response: Any) -> list[bytes]:
+        seen.extend((start_response.__name__, start_response.__qualname__, start_response.__module__))
+        seen.append(start_response.__self__)
+        start_response("200 OK", [], exc_info=1)
         return []
 
+    server = Server()
+    start = server.start
     served(application)(environment(), start)
 
-    assert seen == [(start.__name__, start.__qualname__, start.__module__)]
-    assert len(finished) == 1
+    assert seen == [start.__name__, start.__qualname__, start.__module__, server, ("200 OK", [], 1)]
+    assert finished[0][4:6] == ("", 200)
 
 
-def test_the_input_stream_is_of_the_class_of_the_server(finished: Finished) -> None:
-    """Applications choose by it how to read."""
-    content = io.BytesIO(b"ping")
-    seen: list[bool] = []
+def test_the_input_stream_is_all_that_the_stream_of_the_server_is(finished: Finished) -> None:
+    """Applications choose by its class how to read, copy it, close it, and keep attributes in it."""
+    content: Any = io.BytesIO(b"ping")
 
-    def application(environ: dict[str, Any], start_response: Start) -> list[bytes]:
+    def application(environ: dict[str, Any], start_response: Start) -> list[Any]:
         stream = environ["wsgi.input"]
-        seen.extend((isinstance(stream, io.IOBase), repr(stream) == repr(content), stream.read() == b"ping"))
+        stream.note = "kept"
+        seen = [isinstance(stream, io.IOBase), type(stream).__name__, repr(stream), hash(stream), dir(stream)]
+        seen += [stream == content, bool(stream), stream.read.__name__, stream.read.__self__ is content, content.note]
+        seen += [copy.copy(stream).read(), pickle.loads(pickle.dumps(stream)).note]  # noqa: S301 - our own
+        with stream as entered:
+            seen += [entered is stream, iter(stream) is stream, stream.read()]
         ok(start_response)
-        return []
+        return [seen, content.closed]
 
-    call(served(application), CONTENT_LENGTH="4", **{"wsgi.input": content})
+    seen, closed = call(served(application), CONTENT_LENGTH="4", **{"wsgi.input": content})
 
-    assert seen == [True, True, True]
+    assert seen[:5] == [True, "BytesIO", repr(content), hash(content), dir(content)]
+    assert seen[5:] == [True, True, "read", True, "kept", b"ping", "kept", True, True, b"ping"]
+    assert closed
     assert finished.stages()[0] == "network"
 
 
