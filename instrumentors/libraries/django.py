@@ -11,7 +11,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
 from typing import Any
 
-from ..instrumentor import Hook, Instrumentor, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
+from ..probes import Probe
+from ..recorder import end
 from ..records import current
 from . import asgi, wsgi
 from .server_common import is_users_code, timed_handler
@@ -58,11 +60,11 @@ class DjangoInstrumentor(Instrumentor):
         self.replace(module.ASGIHandler, "__call__", asgi.recorded)
 
     def _base(self, module: ModuleType) -> None:
-        self.replace(module.BaseHandler, "resolve_request", _resolve_request)
+        self.replace(module.BaseHandler, "resolve_request", Probed(Probe(_resolving, _name_route, None, 2)))
         self.replace(module.BaseHandler, "make_view_atomic", _view)
 
     def _exception(self, module: ModuleType) -> None:
-        self.replace(module, "response_for_exception", _response_for_exception)
+        self.replace(module, "response_for_exception", Probed(Probe(_name_error, parameters=2)))
 
     def _request(self, module: ModuleType) -> None:
         self.replace(module.HttpRequest, "_load_post_and_files", timed("serialize"))
@@ -70,6 +72,8 @@ class DjangoInstrumentor(Instrumentor):
     def _response(self, module: ModuleType) -> None:
         self.replace(module.JsonResponse, "__init__", timed("serialize"))
         self.replace(module.HttpResponseBase, "close", wsgi.close)
+        self.replace(module.StreamingHttpResponse, "streaming_content", _streaming_content)
+        self.replace(module.StreamingHttpResponse, "__iter__", Probed(Probe(_enter, _leave, _leave, 1)))
 
 
 def _wsgi_handler(original: Any) -> Any:
@@ -77,12 +81,10 @@ def _wsgi_handler(original: Any) -> Any:
         response = original(self, environ, start_response)
         exchange = environ.get(wsgi.KEY)
         try:
-            # None for the file wrapper of the server.
-            streaming = getattr(response, "streaming", None)
-            if exchange is not None and streaming:
-                response._iterator = wsgi.passing(response._iterator, exchange, id(response))  # noqa: SLF001 - there is no public name for it
-            elif exchange is not None and streaming is not None:
-                exchange.hand_over(len(response.content))
+            # What Django iterates: a subclass may do anything for `content`. Streams and the file wrapper of the server have none.
+            container = getattr(response, "__dict__", {}).get("_container")
+            if exchange is not None and type(container) is list:
+                exchange.hand_over(sum(map(len, container)))
         except Exception:
             log_failure("timing a response")
         return response
@@ -93,18 +95,36 @@ def _wsgi_handler(original: Any) -> Any:
     return __call__
 
 
-def _resolve_request(original: Any) -> Any:
-    def resolve_request(self: Any, request: Any) -> Any:
-        match = original(self, request)
-        try:
-            exchange = _exchange_of(request)
-            if exchange is not None:
-                exchange.name("/" + match.route)
-        except Exception:
-            log_failure("naming a route")
-        return match
+def _streaming_content(original: Any) -> Any:
+    def streaming_content(self: Any) -> Any:
+        parts = original(self)
+        return parts if self.is_async or wsgi.exchange_of(self) is None else wsgi.stepped(parts, self)
 
-    return resolve_request
+    return streaming_content
+
+
+# Django consumes an asynchronous stream before a server of WSGI gets its first part.
+def _enter(response: Any) -> Any:
+    exchange = wsgi.exchange_of(response)
+    return None if exchange is None else current.set(exchange.marks)
+
+
+def _leave(token: Any, _: Any) -> None:
+    if token is not None:
+        end(token)
+
+
+def _resolving(_: Any, request: Any) -> Any:
+    return request
+
+
+def _name_route(request: Any, match: Any) -> None:
+    try:
+        exchange = _exchange_of(request)
+        if exchange is not None:
+            exchange.name("/" + match.route)
+    except Exception:
+        log_failure("naming a route")
 
 
 def _view(original: Any) -> Any:
@@ -119,17 +139,13 @@ def _view(original: Any) -> Any:
     return make_view_atomic
 
 
-def _response_for_exception(original: Any) -> Any:
-    def response_for_exception(request: Any, exc: BaseException) -> Any:
-        try:
-            exchange = _exchange_of(request)
-            if exchange is not None:
-                exchange.error_type = type(exc).__qualname__
-        except Exception:
-            log_failure("naming an error")
-        return original(request, exc)
-
-    return response_for_exception
+def _name_error(request: Any, error: BaseException) -> None:
+    try:
+        exchange = _exchange_of(request)
+        if exchange is not None:
+            exchange.error_type = type(error).__qualname__
+    except Exception:
+        log_failure("naming an error")
 
 
 def _exchange_of(request: Any) -> wsgi.WsgiExchange | asgi.AsgiExchange | None:

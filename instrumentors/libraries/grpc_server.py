@@ -34,11 +34,11 @@ from .server_common import (
     MIN_CHUNK_NS,
     UNMATCHED,
     ResponseStream,
-    TimedCallable,
     as_handler,
     is_users_code,
     proxy_wait_ns,
     record_request_head,
+    timed_callable,
 )
 
 # Errors of a server: https://opentelemetry.io/docs/specs/semconv/rpc/grpc/
@@ -461,7 +461,7 @@ def _with_behavior(found: Any, wrap: Callable[[Any], Any], *converters: Callable
 
 def _as_original(make: Callable[[Any], Any], original: Any) -> Any:
     made = make(original)
-    return made if made is None or made is original else TimedCallable(made, original)
+    return made if made is None or made is original else timed_callable(made, original)
 
 
 def _timed_behavior(behavior: Any) -> Any:

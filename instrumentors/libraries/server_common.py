@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing
-from types import FunctionType, MethodType
+from types import FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
 from ...core.names import BY_FIRST_CHUNK
@@ -236,12 +236,6 @@ def timed_callable(call: Callable[..., Any], original: Any) -> Any:
     """Return an object that is the callable *original*, but calls *call*."""
     return stand_in(original, {"__call__": call}.get)
 
-    def __eq__(self, other: object) -> bool:
-        return bool(object.__getattribute__(self, "_original") == other)
-
-    def __hash__(self) -> int:
-        return hash(object.__getattribute__(self, "_original"))
-
 
 def timed_handler(handler: Any, *, is_async: bool) -> Any:
     """Return *handler* with its calls recorded as `handler`."""
@@ -272,7 +266,8 @@ def as_handler(call: Any, function: Any) -> Any:
 
     def handle(*args: Any, **options: Any) -> Any:
         result = handled(*args, **options)
-        return relayed(result, _record_step) if inspect.isgenerator(result) else result
+        # Not `isgenerator`, which takes a proxy for what it is around.
+        return relayed(result, _record_step) if type(result) is GeneratorType else result
 
     return handle
 

@@ -14,10 +14,11 @@ one with its name. The methods of a framework's class of bodies are patched (`st
 from __future__ import annotations
 
 import functools
-import inspect
+import itertools
 import weakref
-from collections.abc import AsyncGenerator, Callable, Generator, Iterable, MutableMapping
+from collections.abc import Callable, Generator, Iterable, Iterator, MutableMapping
 from contextvars import ContextVar, Token
+from types import GeneratorType
 from typing import Any, TypeAlias
 
 from .. import named_attributes
@@ -25,6 +26,7 @@ from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
 from ..records import MAX_MARKS, Marks, clock, current
 from .server_common import (
+    COMPLETE,
     FAILED,
     MIN_CHUNK_NS,
     UNMATCHED,
@@ -144,7 +146,7 @@ class WsgiExchange(Exchange):
                 self.finish(error_type)
         if self.returned and self.ends_with == key:
             try:
-                self.hand_over(len(part.encode() if isinstance(part, str) else part))
+                self.hand_over(len(part))
             except Exception:
                 log_failure("timing a response")
         return part
@@ -265,6 +267,11 @@ def step(original: Any) -> Any:
     return __next__
 
 
+def stepped(parts: Iterator[Any], body: Any) -> Iterator[Any]:
+    """Return a `map` with each step of *parts* inside the request that ends with *body*."""
+    return map(step(lambda _: next(parts)), itertools.repeat(body))
+
+
 def close(original: Any) -> Any:
     """Wrap `close` of a class of bodies."""
 
@@ -278,48 +285,35 @@ def close(original: Any) -> Any:
     return close
 
 
-def passing(parts: Any, exchange: WsgiExchange, key: int = 0) -> Any:
-    """Return a generator like *parts*, with each step inside the request.
+class _Closing:
+    """Owner of a generator that closes it, even if others refer to it."""
 
-    Args:
-        parts: Iterator of the application.
-        exchange: State of the request.
-        key: Id of the body that *parts* belong to; 0 if they are the body.
-    """
-    if hasattr(type(parts), "__anext__"):
-        return named_like(_passing_async(parts, exchange), parts)
-    return named_like(_passing(parts, exchange, key), parts)
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: Generator[Any, Any, Any]) -> None:
+        self.parts = parts
+
+    def __del__(self) -> None:
+        self.parts.close()
 
 
-def _passing(parts: Any, exchange: WsgiExchange, key: int) -> Generator[Any, Any, Any]:
+def _passing(owner: _Closing, exchange: WsgiExchange) -> Generator[Any, Any, Any]:
+    """Return a generator like that of *owner*, with each step inside the request; closed before its start, it frees *owner*."""
+    parts = owner.parts
     produce, argument = next, parts
     while True:
         try:
-            part = exchange.step(produce, argument, key or exchange.ends_with)
+            part = exchange.step(produce, argument, exchange.ends_with)
         except StopIteration as last:
             return last.value
         try:
             sent = yield part
             produce, argument = (next, parts) if sent is None else (parts.send, sent)
         except GeneratorExit:
-            # The framework closes what it has made a body of.
-            if not key:
-                exchange.close(type(parts).close, parts, exchange.ends_with)
+            exchange.close(GeneratorType.close, parts, exchange.ends_with)
             raise
         except BaseException as error:
             produce, argument = parts.throw, error
-
-
-async def _passing_async(parts: Any, exchange: WsgiExchange) -> AsyncGenerator[Any]:
-    while True:
-        token = current.set(exchange.marks)
-        try:
-            part = await anext(parts)
-        except StopAsyncIteration:
-            return
-        finally:
-            end(token)
-        yield part
 
 
 def _timed_read(stream: Any, marks: Marks, name: str) -> Any:
@@ -395,11 +389,12 @@ def _open(environ: Environ, start_response: StartResponse) -> tuple[WsgiExchange
 
 def _attached(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
     """Return *body*, or a generator like it, with which the request will end."""
-    if inspect.isgenerator(body):
-        body = passing(body, exchange)
+    # Not `isgenerator`, which takes a proxy for what it is around.
+    if type(body) is GeneratorType:
+        body = named_like(_passing(_Closing(body), exchange), body)
         attach(body, exchange)
-    elif isinstance(body, (list, tuple)):
-        # Complete: its sending is not seen.
+    elif type(body) in COMPLETE:
+        # Its sending is not seen.
         exchange.hand_over(sum(map(len, body)))
         exchange.finish("")
     elif not _attach_file(body, environ, exchange) and not exchange.ends_with:
@@ -413,7 +408,7 @@ def _attached(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
 def _attach_file(body: Any, environ: Environ, exchange: WsgiExchange) -> bool:
     """End the request when the server closes *body*, if that is its file wrapper."""
     file_wrapper = environ.get("wsgi.file_wrapper")
-    if not isinstance(file_wrapper, type) or not isinstance(body, file_wrapper):
+    if not isinstance(file_wrapper, type) or not issubclass(type(body), file_wrapper):
         return False
     exchange.send_unread()
     try:

@@ -9,7 +9,6 @@ import inspect
 import logging
 import subprocess
 import sys
-import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, MutableMapping
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
@@ -47,7 +46,6 @@ INSTRUMENTOR = DjangoInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 
 TRACEPARENT = "00-" + "a" * 32 + "-" + "b" * 16 + "-01"
-TOGETHER = threading.Barrier(8, timeout=30)
 
 Message = MutableMapping[str, Any]
 # Method, path, options: the status and the body.
@@ -60,10 +58,6 @@ def item(_: HttpRequest, item: int) -> JsonResponse:
 
 def form(request: HttpRequest) -> HttpResponse:
     return HttpResponse(str(request.POST["a"]).encode())
-
-
-def body(request: HttpRequest) -> HttpResponse:
-    return HttpResponse(request.body)
 
 
 def broken(_: HttpRequest) -> HttpResponse:
@@ -106,11 +100,16 @@ def file(_: HttpRequest) -> FileResponse:
     return FileResponse(open(__file__, "rb"))  # noqa: PTH123 - the response closes it
 
 
-def mine(_: HttpRequest, n: str) -> HttpResponse:
-    TOGETHER.wait()
-    in_request(n)
-    TOGETHER.wait()
-    return HttpResponse(n.encode())
+class Own(HttpResponse):
+    """Response with a property of its own."""
+
+    reads = 0
+
+    def _read(self) -> bytes:
+        self.reads += 1
+        return super().content
+
+    content: Any = HttpResponse.content.getter(_read)  # type: ignore[assignment]
 
 
 def worker(_: HttpRequest) -> HttpResponse:
@@ -160,13 +159,12 @@ PATTERNS = (
     path("worker-stream", worker_stream),
     path("items/<int:item>/", item),
     path("form", form),
-    path("body", body),
     path("broken", broken),
     path("stream", stream),
     path("async-stream", async_stream),
     path("words", words),
+    path("own", lambda _: Own(b"own")),
     path("file", file),
-    path("mine/<n>", mine),
     path("part/", include([path("things/<path:where>", lambda _, where: HttpResponse(where))])),
     re_path(r"^years/(?P<year>[0-9]{4})$", lambda _, year: HttpResponse(year)),
     path("", lambda _: HttpResponse(b"root")),
@@ -270,28 +268,33 @@ def test_a_form_is_read_in_network_and_parsed_in_serialize(finished: Finished, s
     assert {"network", "serialize", "handler", "framework"} == set(finished.stages())
 
 
-def test_reading_the_body_is_network(finished: Finished) -> None:
-    """`HttpRequest.body` reads the server's stream."""
-    assert by_wsgi("POST", "/body", data=b"content") == (200, b"content")
-    assert finished.stages()[0] == "network"
-
-
 def test_an_exception_is_an_error_by_its_name(finished: Finished, send_request: Ask) -> None:
     """Django sends the response; an exception with another status, such as "not found", is no error."""
     assert send_request("GET", "/broken")[0] == 500
     assert [record[3:6] for record in finished] == [("/broken", "LookupError", 500)]
 
 
-@pytest.mark.parametrize(("asker", "url"), [(by_wsgi, "/stream"), (by_asgi, "/async-stream")])
-def test_a_stream_is_inside_its_request_to_the_last_part(finished: Finished, asker: Ask, url: str) -> None:
+@pytest.mark.parametrize(
+    ("asker", "url", "facts"),
+    [
+        (by_wsgi, "/stream", {"@first_token", "@gap"}),
+        (by_asgi, "/async-stream", {"@first_token", "@gap"}),
+        # Django has all of it before the first part.
+        (by_wsgi, "/async-stream", set()),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators")
+def test_a_stream_is_inside_its_request_to_the_last_part(
+    finished: Finished, asker: Ask, url: str, facts: set[str]
+) -> None:
     """Its first chunk and its longest gap are facts; the request lasts until the end."""
     assert asker("GET", url) == (200, b"xxx")
     assert [stage for stage in finished.stages() if stage.startswith("part")] == ["part 0", "part 1", "part 2"]
-    assert {"@first_token", "@gap"} < finished.facts().keys()
+    assert facts < finished.facts().keys()
     assert finished[0][3:6] == (url, "", 200)
 
 
-@pytest.mark.parametrize("url", ["/items/1/", "/worker-stream", "/words", "/file", "/broken", "/missing"])
+@pytest.mark.parametrize("url", ["/items/1/", "/worker-stream", "/words", "/file", "/own", "/broken", "/missing"])
 @pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume asynchronous iterators")
 def test_the_server_gets_the_response_of_django(finished: Finished, instrumented: Instrumentor, url: str) -> None:
     """A middleware around the application sees its class, its attributes and its body, once or again, and may add to it."""
@@ -300,6 +303,7 @@ def test_the_server_gets_the_response_of_django(finished: Finished, instrumented
         response: Any = WSGIHandler()(EnvironBuilder(url).get_environ(), lambda *_: None)
         running = len(finished)
         found = [type(response), *vars(response), repr(response), str(response.headers), response.streaming]
+        found += [type(getattr(response, "_iterator", None)), getattr(response, "reads", None)]
         found += [type(iter(response)), list(copy.copy(response)), list(response)]
         response["X-Added"] = "yes"
         response.close()
@@ -416,30 +420,6 @@ def test_a_mounted_application_is_one_request(finished: Finished) -> None:
     assert [record[3:6] for record in finished] == [("/site/items/<int:item>/", "", 200)]
 
 
-def test_concurrent_requests_do_not_mix(finished: Finished) -> None:
-    """Threads that are inside their views at the same time record their own marks only."""
-    threads = [threading.Thread(target=by_wsgi, args=("GET", f"/mine/{n}")) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert sorted(key for marks, *_ in finished for key in marks[::3] if key.isdigit()) == sorted(map(str, range(8)))
-    assert all(sum(key.isdigit() for key in marks[::3]) == 1 for marks, *_ in finished)
-
-
-def test_nothing_but_method_template_and_status_is_recorded(finished: Finished, send_request: Ask) -> None:
-    """Secrets in the path, the query, a header, a cookie and the body are in no mark."""
-    secret = "hunter2"  # noqa: S105 - planted
-    headers = {"X-Token": secret, "Cookie": f"sessionid={secret}", "Authorization": secret}
-    send_request("POST", f"/form?{secret}", data={"a": secret}, headers=headers)
-    send_request("GET", f"/part/things/{secret}", headers=headers)
-    send_request("GET", f"/{secret}", headers=headers)
-
-    assert len(finished) == 3
-    assert secret not in repr(finished)
-
-
 def test_an_agent_failure_is_logged_once_and_the_service_responds(
     finished: Finished,
     send_request: Ask,
@@ -455,17 +435,6 @@ def test_an_agent_failure_is_logged_once_and_the_service_responds(
     assert statuses == [200, 200, 500, 500]
     assert [record[3:6] for record in finished] == [("__unmatched__", "", status) for status in statuses]
     assert sum(record.name == "stagelens" for record in caplog.records) == len(reported) == 2
-
-
-def test_instrumenting_twice_patches_once(finished: Finished, send_request: Ask, instrumented: Instrumentor) -> None:
-    """There is one instance, and a second call finds everything patched."""
-    instrumented.instrument()
-    DjangoInstrumentor().instrument(skip_dep_check=True)
-
-    send_request("GET", "/items/1/")
-
-    assert len(finished) == 1
-    assert finished.stages().count("serialize") == 1
 
 
 def test_a_subclass_works_unchanged(finished: Finished) -> None:

@@ -18,6 +18,7 @@ from wsgiref.validate import validator
 
 import pytest
 from starlette.testclient import TestClient
+from wrapt import ObjectProxy
 
 from stagelens.instrumentors import records
 from stagelens.instrumentors.instrumentor import Instrumentor
@@ -271,12 +272,21 @@ def test_a_request_without_a_body_has_the_stream_of_the_server(finished: Finishe
 
 def test_the_server_gets_the_very_body_of_the_application(finished: Finished) -> None:
     """Servers and middlewares depend on its type: a list has a length, uWSGI compares a file with the one it gave."""
-    for body in ([b"fine"], (), io.BytesIO(b"fine"), Closing(lambda *_: None), map(bytes, [b"fine"])):
+
+    class Parts(list[bytes]):
+        """A list that does something when it is iterated."""
+
+        def __iter__(self) -> Iterator[bytes]:
+            raise AssertionError
+
+    proxy: Any = ObjectProxy(part for part in [b"fine"])
+    for body in ([b"fine"], (), io.BytesIO(), Closing(lambda *_: None), map(bytes, [b"fine"]), Parts([b"fine"]), proxy):
         assert call(served(lambda *_, body=body: body)) is body
         assert "close" not in vars(body) if hasattr(body, "__dict__") else True
         del body
+    del proxy
 
-    assert len(finished) == 5
+    assert len(finished) == 7
 
 
 def test_a_generator_is_replaced_by_one_that_nobody_can_tell_from_it(finished: Finished) -> None:
@@ -386,6 +396,15 @@ def test_the_input_stream_is_all_that_the_stream_of_the_server_is(finished: Fini
     assert seen[5:] == [True, True, "read", True, "kept", b"ping", "kept", True, True, b"ping"]
     assert closed
     assert finished.stages()[0] == "network"
+
+
+def test_a_generator_that_others_refer_to_is_closed_with_the_body(finished: Finished) -> None:
+    """Also if the server closes the body before its first part."""
+    parts = three({}, lambda *_: None)
+    call(served(lambda *_: parts)).close()
+
+    assert list(parts) == []
+    assert len(finished) == 1
 
 
 @pytest.mark.parametrize("checked", [True, False])
