@@ -56,7 +56,7 @@ class FlaskInstrumentor(Instrumentor):
         self.replace(module.Flask, "__call__", _application)
         self.replace(module.Flask, "wsgi_app", _application)
         self.replace(module.Flask, "full_dispatch_request", Probed(Probe(_dispatching)))
-        self.replace(module.Flask, "dispatch_request", Probed(Probe(_calling_view, parameters=1)))
+        self.replace(module.Flask, "dispatch_request", Probed.until_end(_calling_view, 1))
         self.replace(module.Flask, "handle_exception", Probed(Probe(_handling_exception)))
         self.replace(module.Flask, "make_response", timed("serialize"))
 
@@ -68,7 +68,7 @@ class FlaskInstrumentor(Instrumentor):
             self.replace(provider, "response", timed("serialize"))
 
     def _request(self, module: ModuleType) -> None:
-        self.replace(module.Request, "get_json", Probed(Probe(_parsing_json, parameters=1)))
+        self.replace(module.Request, "get_json", Probed.until_end(_parsing_json, 1))
         self.replace(module.Request, "_load_form_data", timed("serialize"))
 
     def _bodies(self, module: ModuleType) -> None:
