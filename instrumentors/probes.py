@@ -162,9 +162,14 @@ def _with_failed(handlers: Sequence[_Handler], entered: int, body_end: int, end:
     # All of a coroutine is inside a handler of Python's own, from Python 3.12 on, which stays outside of ours.
     outer = {each.target: each for each in handlers if each.start < entered}
     if outer:
+        halves = [
+            (each._replace(end=min(each.end, entered)), each._replace(start=max(each.start, entered)))
+            for each in handlers
+        ]
         body = [
             each._replace(target=body_end, depth=1, lasti=1) if each.start >= entered and each.target in outer else each
-            for each in handlers
+            for each in itertools.chain.from_iterable(halves)
+            if each.start < each.end
         ]
     else:
         free = [entered, *(at for each in handlers for at in (each.start, each.end)), body_end]

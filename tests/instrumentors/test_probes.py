@@ -88,9 +88,11 @@ def test_what_a_function_takes_returns_and_raises_is_recorded(log: Log) -> None:
 
 
 def test_a_coroutine_is_recorded_from_its_first_step_to_its_end(log: Log) -> None:
-    """Returned, failed, cancelled, closed before it started, and closed while it waits."""
+    """Returned, failed at once or later, cancelled, closed before it started, and closed while it waits."""
 
     async def work(how: str) -> str:
+        if how == "fails at once":
+            raise ValueError
         async with asyncio.Lock():
             await asyncio.sleep(3600 if how == "waits" else 0)
             if how == "fails":
@@ -101,8 +103,9 @@ def test_a_coroutine_is_recorded_from_its_first_step_to_its_end(log: Log) -> Non
 
     async def main() -> None:
         assert await work("returns") == "returns"
-        with pytest.raises(ValueError):  # noqa: PT011 - it has no message
-            await work("fails")
+        for how in ("fails at once", "fails"):
+            with pytest.raises(ValueError):  # noqa: PT011 - it has no message
+                await work(how)
         task = asyncio.create_task(work("waits"))
         await asyncio.sleep(0)
         task.cancel()
@@ -113,7 +116,7 @@ def test_a_coroutine_is_recorded_from_its_first_step_to_its_end(log: Log) -> Non
 
     assert log.noted == [
         *(("enter",), ("leave", True, "returns"), "end"),
-        *(("enter",), ("failed", True, ValueError), "end"),
+        *(2 * (("enter",), ("failed", True, ValueError), "end")),
         *(("enter",), ("failed", True, asyncio.CancelledError), "end"),
     ]
     log.noted.clear()
@@ -127,7 +130,7 @@ def test_a_coroutine_is_recorded_from_its_first_step_to_its_end(log: Log) -> Non
     waiting = waits()
     waiting.send(None)
     waiting.close()
-    assert (log.noted[0], log.noted[-1]) == (("enter",), "end")
+    assert log.noted == [("enter",), ("failed", True, GeneratorExit), "end"]
 
 
 def test_the_caller_sees_the_same_function_and_no_frame_of_ours() -> None:
