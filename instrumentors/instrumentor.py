@@ -19,7 +19,6 @@ import contextlib
 import functools
 import inspect
 import logging
-import signal
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -60,12 +59,19 @@ def log_failure(what: str) -> None:
 
 
 def _is_of_a_signal(error: BaseException) -> bool:
-    """Return whether a handler of a signal raised *error*: the host's, such as that of a time limit, while our code ran."""
-    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
+    """Return whether a handler of a signal raised *error*: the host's, such as that of a time limit, while our code ran.
+
+    A handler gets the frame that it interrupts, which is that of its caller.
+    """
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code not in handlers:
+    while trace is not None:
+        caller = trace.tb_frame.f_back
+        for value in trace.tb_frame.f_locals.values() if caller is not None else ():
+            # With `*args` it is in a tuple.
+            if value is caller or (type(value) is tuple and any(each is caller for each in value)):
+                return True
         trace = trace.tb_next
-    return trace is not None
+    return False
 
 
 class Patch(NamedTuple):
@@ -190,7 +196,6 @@ class TimedCall:
         self.marks, self.stage, self.started = marks, stage, clock()
 
     def end(self) -> None:
-        """Record the call."""
         if has_capacity(self.marks):
             self.marks.extend((self.stage, self.started, clock()))
 
@@ -201,7 +206,6 @@ class LongCall(TimedCall):
     __slots__ = ()
 
     def end(self) -> None:
-        """Record a long call."""
         ended = clock()
         if ended - self.started >= MIN_CALL_NS and has_capacity(self.marks):
             self.marks.extend((self.stage, self.started, ended))

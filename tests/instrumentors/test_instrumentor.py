@@ -202,6 +202,37 @@ def test_what_a_signal_handler_raises_reaches_the_host(work: Callable[[], object
     assert reported == set()
 
 
+def resets_itself(_: int, __: object) -> None:
+    """A handler that is called once."""
+    signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
+    raise TimeLimitError
+
+
+class Handler:
+    """A callable object."""
+
+    def __call__(self, *_: object) -> None:
+        raise TimeLimitError
+
+
+@pytest.mark.parametrize("handler", [resets_itself, functools.partial(resets_itself), Handler(), Handler().__call__])
+def test_every_kind_of_signal_handler_is_known(handler: Any, reported: set[str]) -> None:
+    """A function, a method, an object, and one that is no handler any more when it raises."""
+
+    def is_interrupted() -> None:
+        try:
+            signal.raise_signal(signal.SIGVTALRM)
+        except TimeLimitError:
+            log_failure("testing")
+
+    before = signal.signal(signal.SIGVTALRM, handler)
+    with pytest.raises(TimeLimitError):
+        is_interrupted()
+    signal.signal(signal.SIGVTALRM, before)
+
+    assert reported == set()
+
+
 def test_a_class_ends_although_its_method_is_timed(toy: ToyInstrumentor) -> None:
     """A library may be told of classes that are made in a function."""
 
