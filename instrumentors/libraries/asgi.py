@@ -402,7 +402,6 @@ class AsgiInstrumentor(Instrumentor):
     tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "starlette.applications": self._starlette_application,
             "starlette.routing": self._starlette_routing,
@@ -456,7 +455,12 @@ def _as_handler(starting: Callable[[Any, Any, Scope], bool]) -> Probed:
 
     def enter(owner: Any, scope: Scope) -> AsgiExchange | None:
         exchange = scope.get(KEY)
-        if exchange is None or not starting(exchange, owner, scope):
+        try:
+            if exchange is None or not starting(exchange, owner, scope):
+                return None
+        except Exception:
+            # A route or a mounted application of the user may raise for any attribute.
+            log_failure("timing a handler")
             return None
         exchange.handling = clock()
         return exchange
@@ -475,12 +479,9 @@ def _routing(exchange: AsgiExchange, route: Any, scope: Scope) -> bool:
 
 
 def _mounting(exchange: AsgiExchange, mount: Any, _: Scope) -> bool:
-    try:
-        exchange.mounts += mount.path
-    except Exception:
-        log_failure("naming a route")
+    exchange.mounts += mount.path
     app = getattr(mount, "_base_app", mount.app)
-    return is_users_code(app) and not hasattr(app, "routes")
+    return is_users_code(app) and inspect.getattr_static(app, "routes", None) is None
 
 
 def _streaming(exchange: AsgiExchange, _: Any, scope: Scope) -> bool:

@@ -117,14 +117,15 @@ def named_like(made: Any, original: Any) -> Any:
 
 def called_like(made: Any, original: Any) -> Any:
     """Return the function *made* in place of the callable *original*, as which other code sees it."""
-    # A function costs a call the least.
-    if type(original) is MethodType:
-        made.__self__ = original.__self__
-    elif type(original) is not FunctionType:
+    # A function costs a call the least. That of a method may be any callable object.
+    function = original.__func__ if type(original) is MethodType else original
+    if type(function) is not FunctionType:
         return timed_callable(made, original)
-    if original.__dict__:
-        made.__dict__.update(original.__dict__)
-    made.__module__, made.__name__, made.__qualname__ = original.__module__, original.__name__, original.__qualname__
+    if function is not original:
+        made.__self__ = original.__self__
+    if function.__dict__:
+        made.__dict__.update(function.__dict__)
+    made.__module__, made.__name__, made.__qualname__ = function.__module__, function.__name__, function.__qualname__
     return made
 
 
@@ -217,10 +218,23 @@ def _special(name: str) -> Any:
     return method
 
 
-@functools.lru_cache(maxsize=64)
+# By the id of the class, which may have no hash; each entry keeps its class.
+_stand_ins: Final[dict[int, tuple[type[Any], Any]]] = {}
+MAX_STAND_INS: Final = 64
+
+
 def _stand_in_class(kind: type[Any]) -> Any:
-    # Python looks up special methods in the class.
-    names = [name for name in dir(kind) if name[:2] == name[-2:] == "__" and callable(getattr(kind, name, None))]
+    if id(kind) not in _stand_ins:
+        if len(_stand_ins) >= MAX_STAND_INS:
+            _stand_ins.clear()
+        _stand_ins[id(kind)] = kind, _new_stand_in_class(kind)
+    return _stand_ins[id(kind)][1]
+
+
+def _new_stand_in_class(kind: type[Any]) -> Any:
+    # Python looks up special methods in the class, whose `__dir__` may leave some out.
+    found = {name: value for base in reversed(kind.__mro__) for name, value in vars(base).items()}
+    names = [name for name, value in found.items() if name[:2] == name[-2:] == "__" and callable(value)]
     special = {name: _special(name) for name in names if name not in _OWN}
     return type(kind.__name__, (_StandIn,), {"__slots__": (), "__module__": kind.__module__, **special})
 

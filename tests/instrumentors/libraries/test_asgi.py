@@ -487,6 +487,26 @@ def test_a_client_disconnect_finishes_a_stream_once(finished: Finished) -> None:
     assert [record[3:6] for record in finished] == [("/", "", 200)]
 
 
+def test_no_attribute_of_a_mounted_application_is_needed(finished: Finished, reported: set[str]) -> None:
+    """It may raise for any, as one that looks up its settings or loads its routes later."""
+
+    class Lazy:
+        @property
+        def routes(self) -> None:
+            raise RuntimeError
+
+        def __getattr__(self, name: str) -> None:
+            raise KeyError(name)
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            await PlainTextResponse("")(scope, receive, send)
+
+    asyncio.run(drive(Starlette(routes=[Mount("/lazy", Lazy())]), no_body, discard, path="/lazy/"))
+
+    assert [record[4:6] for record in finished] == [("", 200)]
+    assert reported == set()
+
+
 @pytest.mark.since("starlette", "0.42")  # before, it raises an ExceptionGroup, and waits for a disconnect
 def test_a_failing_stream_is_an_error_after_a_200_status(finished: Finished) -> None:
     """The status was sent long before; the exception makes it an error."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections.abc import AsyncGenerator, Generator
-from types import GeneratorType
+from types import GeneratorType, MethodType
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from stagelens.instrumentors.libraries.server_common import (
     MAX_PROXY_WAIT_NS,
     as_handler,
+    called_like,
     proxy_wait_ns,
     record_request_head,
 )
@@ -73,6 +75,43 @@ def described(method: str = "GET", traceparent: str = "", forced: str = "", wait
     marks: Marks = [OPEN, ARRIVED, 0]
     start = record_request_head(marks, method, traceparent, forced, waited_ns)
     return marks[3:], start
+
+
+class Without(type):
+    """A class of classes whose instances have no hash, and do not say what they have."""
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
+
+    def __eq__(cls, other: object) -> bool:
+        return cls is other
+
+    def __dir__(cls) -> list[str]:
+        return []
+
+
+class Odd(metaclass=Without):
+    """A callable object of such a class."""
+
+    def __call__(self, *_: object) -> str:
+        return "own"
+
+
+class Choice(enum.Enum):
+    """A callable member."""
+
+    YES = 1
+
+    def __call__(self, *_: object) -> str:
+        return "own"
+
+
+@pytest.mark.parametrize("called", [Odd(), Choice.YES, MethodType(Odd(), "object"), Odd().__call__, repr])
+def test_every_callable_object_can_be_timed(called: Any) -> None:
+    """Whatever its class is like, and whatever is behind a method."""
+    made = called_like(lambda *_: "timed", called)
+
+    assert made() == "timed"
+    assert isinstance(made, type(called)) or made.__self__ is called.__self__
 
 
 def test_a_plain_request_has_its_method_only() -> None:
