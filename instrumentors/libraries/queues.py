@@ -87,7 +87,6 @@ class QueueInstrumentor(Instrumentor):
     )
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "queue": self._queue,
             "threading": lambda module: self.replace(module.Event, "wait", _AWAIT),
@@ -169,7 +168,6 @@ class QueueRun(BatchRun):
     # A batch may have thousands of jobs, and each `get` and each result looks for one: the others at its end are forgotten.
 
     def any_waits(self) -> bool:
-        """Return whether a request waits for this run."""
         with suppress(IndexError):
             while not self.jobs[0].waits_for(self):
                 self.jobs.popleft()
@@ -377,7 +375,6 @@ class _RunPart(BatchRun):
         self._length = length
 
     def stage_facts(self) -> list[Triple]:
-        """Return the triples of the run in this part."""
         start, end = self.marks[1], self.ended
         found: list[Triple] = [] if self._run.mixed else [("@batch", self._run.size, 0)]
         if self._length is not None:
@@ -453,7 +450,7 @@ def replies(item: Any) -> list[Any]:
                 found[kind].append(inner)
             elif kind == _CONTEXT:
                 return []
-            elif depth < 1:
+            elif depth < 1 and len(below) <= left:
                 below += _contents(inner, kind)
         if found[_FUTURE] or not below:
             break
