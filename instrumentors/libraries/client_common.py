@@ -24,7 +24,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
-from weakref import WeakKeyDictionary
+from weakref import ref
 
 from ...core.names import BY_CLIENT_CONTENT
 from .. import records, trace_context
@@ -109,13 +109,14 @@ def parse_object(body: str | bytes) -> dict[str, Any] | None:
 
 
 # By the response, or by the object that reads its body.
-_calls: WeakKeyDictionary[Any, RespondedCall] = WeakKeyDictionary()
+_calls: dict[ref[Any], RespondedCall] = {}
 
 
 def attach_call(holder: Any, response: Any, marks: Marks, started: int) -> None:
     """Store the call of *response* for *holder*, and record the report in its headers; never raises."""
     try:
-        _calls[holder] = RespondedCall(marks, started, response.headers)
+        # A callback in C: what a signal handler raises in one of Python would be lost.
+        _calls[ref(holder, _calls.pop)] = RespondedCall(marks, started, response.headers)
     except Exception:
         log_failure("reading server timings of a call")
 
@@ -123,7 +124,7 @@ def attach_call(holder: Any, response: Any, marks: Marks, started: int) -> None:
 def call_of(holder: Any) -> RespondedCall | None:
     """Return the call that is stored for *holder*."""
     try:
-        return _calls.get(holder)
+        return _calls.get(ref(holder))
     except TypeError:
         # No object that a client has made, such as None.
         return None
