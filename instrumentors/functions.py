@@ -68,17 +68,17 @@ def _parse_one(entry: str) -> NamedStage:
     return NamedStage(stage, module, path)
 
 
-# Also those inside of libraries that send functions to other processes.
-CLOUDPICKLES: Final = tuple(
-    f"{owner}cloudpickle.cloudpickle" for owner in ("", "joblib.externals.", "pyspark.", "ray.")
-)
-
-
 def _send_originals(module: ModuleType) -> None:
     """Let functions that are sent by value work where Stagelens is not installed."""
     reducers: dict[type, Callable[[CodeType], object]] = module.Pickler._dispatch_table  # noqa: SLF001 - there is no public way
     reduce = reducers[CodeType]
     reducers[CodeType] = lambda code: reduce(unprobed(code))
+
+
+# Also inside of libraries that send functions to other processes.
+CLOUDPICKLE_HOOKS: Final = dict.fromkeys(
+    (f"{owner}cloudpickle.cloudpickle" for owner in ("", "joblib.externals.", "pyspark.", "ray.")), _send_originals
+)
 
 
 class FunctionInstrumentor(Instrumentor):
@@ -102,7 +102,7 @@ class FunctionInstrumentor(Instrumentor):
             recorder.before_first_request(self._patch_script)
             atexit.register(self._report_unmatched)
         hooks = {module: functools.partial(self._patch, entries) for module, entries in by_module.items()}
-        return hooks | dict.fromkeys(CLOUDPICKLES if hooks else (), _send_originals)
+        return hooks | (CLOUDPICKLE_HOOKS if hooks else {})
 
     def uninstrument(self, **more: Any) -> None:
         """Restore the original functions and cancel the pending import hooks."""

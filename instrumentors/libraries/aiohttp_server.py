@@ -16,6 +16,7 @@ from typing import Any, Final, TypeAlias
 from weakref import WeakSet
 
 from .. import named_attributes
+from ..functions import CLOUDPICKLE_HOOKS
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe, can_be_probed, probed
 from ..recorder import abandon, begin, end, finish
@@ -183,6 +184,8 @@ class AioHttpServerInstrumentor(Instrumentor):
             "aiohttp.web_fileresponse": self._file_response,
             "aiohttp.web_runner": self._runner,
             "aiohttp.streams": self._streams,
+            # Handlers are functions of the user.
+            **CLOUDPICKLE_HOOKS,
         }
 
     def _app(self, module: ModuleType) -> None:
