@@ -51,6 +51,11 @@ class _Steps(Generator[Any, Any, Any]):
         self._inner = inner
         self._step = step
 
+    # Not that of the base class, whose frame a recursive generator would have once more at each level.
+    def __next__(self) -> Any:
+        with self._step():
+            return next(self._inner)
+
     def send(self, value: Any, /) -> Any:
         with self._step():
             return self._inner.send(value)
