@@ -130,7 +130,6 @@ class LoadLog:
             self._noted.append(load)
 
     def take(self) -> list[LoadRecord]:
-        """Return and remove the recorded loads."""
         return [self._noted.popleft() for _ in range(len(self._noted))]
 
 

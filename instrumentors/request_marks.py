@@ -183,7 +183,6 @@ class DeferredRecords:
 
     @property
     def waiting(self) -> int:
-        """Number of requests that wait."""
         return len(self._held)
 
     def holds(self, record: Record, now: float) -> bool:

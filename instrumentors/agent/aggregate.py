@@ -49,7 +49,6 @@ class RequestTotals:
     duration_ns: int = 0
 
     def include(self, other: RequestTotals) -> None:
-        """Add the totals of *other*."""
         self.requests += other.requests
         self.stages += other.stages
         self.duration_ns += other.duration_ns

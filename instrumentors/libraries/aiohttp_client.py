@@ -38,7 +38,6 @@ class AiohttpClientInstrumentor(Instrumentor):
     tested = MappingProxyType({"aiohttp": "3.14.5"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"aiohttp.client": self._session, "aiohttp.client_proto": self._reader}
 
     def _session(self, module: ModuleType) -> None:

@@ -37,7 +37,6 @@ class BentoMLInstrumentor(Instrumentor):
     tested = MappingProxyType({"bentoml": "1.4.39"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "_bentoml_sdk.method": lambda module: self.replace(module.APIMethod, "_local_call", _local_call),
             "_bentoml_sdk.io_models": self._io,

@@ -28,7 +28,6 @@ class CatBoostInstrumentor(Instrumentor):
     tested = MappingProxyType({"catboost": "1.2.10"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"catboost.core": self._core}
 
     def _core(self, module: ModuleType) -> None:

@@ -45,7 +45,6 @@ class CTranslate2Instrumentor(Instrumentor):
     tested = MappingProxyType({"ctranslate2": "4.8.5"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"ctranslate2._ext": self._extension}
 
     def _extension(self, module: ModuleType) -> None:

@@ -38,7 +38,6 @@ class DiffusersInstrumentor(Instrumentor):
     tested = MappingProxyType({"diffusers": "0.42.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "diffusers.pipelines.pipeline_utils": self._pipelines,
             "diffusers.image_processor": self._processors,

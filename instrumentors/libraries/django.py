@@ -43,7 +43,6 @@ class DjangoInstrumentor(Instrumentor):
     tested = MappingProxyType({"django": "5.2.19", "gunicorn": "27.0.1", "uvicorn": "0.54.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "django.core.handlers.wsgi": self._wsgi,
             "django.core.handlers.asgi": self._asgi,

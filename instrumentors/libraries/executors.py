@@ -65,7 +65,6 @@ class ExecutorInstrumentor(Instrumentor):
     tested = MappingProxyType({"gevent": "26.9.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "threading": self._threading,
             "concurrent.futures._base": self._futures,

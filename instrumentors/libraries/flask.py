@@ -43,7 +43,6 @@ class FlaskInstrumentor(Instrumentor):
     tested = MappingProxyType({"flask": "3.1.3", "werkzeug": "3.1.9", "gunicorn": "27.0.1", "gevent": "26.9.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "flask.app": self._app,
             "flask.json.provider": self._provider,

@@ -35,7 +35,6 @@ class GradioInstrumentor(Instrumentor):
     tested = MappingProxyType({"gradio": "6.31.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"gradio.queueing": self._queueing, "gradio.route_utils": self._routes, "gradio.blocks": self._blocks}
 
     def _queueing(self, module: ModuleType) -> None:

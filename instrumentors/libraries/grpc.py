@@ -39,7 +39,6 @@ class GrpcInstrumentor(Instrumentor):
     tested = MappingProxyType({"grpcio": "1.85.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"grpc._channel": self._sync, "grpc.aio._call": self._aio, "grpc.aio._channel": self._aio_channel}
 
     def _sync(self, module: ModuleType) -> None:

@@ -192,7 +192,6 @@ class GrpcServerInstrumentor(Instrumentor):
     tested = MappingProxyType({"grpcio": "1.85.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"grpc._server": self._sync, "grpc.aio._server": self._aio}
 
     def _sync(self, module: ModuleType) -> None:

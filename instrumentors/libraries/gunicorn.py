@@ -34,7 +34,6 @@ class GunicornInstrumentor(Instrumentor):
     tested = MappingProxyType({"gunicorn": "27.0.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"gunicorn.workers.gthread": self._gthread}
 
     def _gthread(self, module: ModuleType) -> None:

@@ -45,7 +45,6 @@ class HttpxInstrumentor(Instrumentor):
     tested = MappingProxyType({"httpx": "0.28.1", "httpx2": "2.16.2"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"httpx._client": self._client, "httpx2._client": self._client}
 
     def _client(self, module: ModuleType) -> None:

@@ -42,7 +42,6 @@ class JaxInstrumentor(Instrumentor):
     tested = MappingProxyType({"jax": "0.10.2"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"jax": self._jax, "jax._src.array": self._array, "jax._src.stages": self._stages}
 
     def _jax(self, module: ModuleType) -> None:

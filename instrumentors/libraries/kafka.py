@@ -59,7 +59,6 @@ class KafkaInstrumentor(DependencyInstrumentor):
     )
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {**super().hooks(), "confluent_kafka.cimpl": self._confluent, "confluent_kafka": self._package}
 
     def _confluent(self, module: ModuleType) -> None:

@@ -41,7 +41,6 @@ class KerasInstrumentor(Instrumentor):
     tested = MappingProxyType({"keras": "3.15.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "keras.src.models.model": self._model,
             # The public functions are names of many modules; these are called by all of them.

@@ -35,7 +35,6 @@ class KServeInstrumentor(Instrumentor):
     tested = MappingProxyType({"kserve": "0.21.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"kserve.model": self._model}
 
     def _model(self, module: ModuleType) -> None:

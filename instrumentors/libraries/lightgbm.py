@@ -26,7 +26,6 @@ class LightGBMInstrumentor(Instrumentor):
     tested = MappingProxyType({"lightgbm": "4.7.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"lightgbm.basic": self._basic, "lightgbm.sklearn": self._sklearn, "lightgbm.engine": self._engine}
 
     def _basic(self, module: ModuleType) -> None:

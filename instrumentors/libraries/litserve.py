@@ -57,7 +57,6 @@ class LitServeInstrumentor(Instrumentor):
     tested = MappingProxyType({"litserve": "0.2.19"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "litserve.server": lambda module: self.replace(
                 module.BaseRequestHandler, "_submit_request", _waiting.wrap_queueing

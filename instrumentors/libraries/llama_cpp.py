@@ -48,7 +48,6 @@ class LlamaCppInstrumentor(Instrumentor):
     tested = MappingProxyType({"llama-cpp-python": "0.3.36"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"llama_cpp.llama": self._llama}
 
     def _llama(self, module: ModuleType) -> None:

@@ -30,7 +30,6 @@ class LockInstrumentor(Instrumentor):
     not_timed = ("`threading.Lock` and `threading.RLock`. Their types cannot be instrumented.",)
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"asyncio.locks": self._asyncio, "threading": self._threading}
 
     def _asyncio(self, module: ModuleType) -> None:

@@ -42,7 +42,6 @@ class MLServerInstrumentor(Instrumentor):
     tested = MappingProxyType({"mlserver": "1.7.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "mlserver.handlers.dataplane": lambda module: self.replace(
                 module.DataPlane, "_infer_contextmanager", _infer

@@ -46,7 +46,6 @@ class _Preparation(LongCall):
         inside.set(True)
 
     def end(self) -> None:
-        """Record the call."""
         inside.set(False)
         super().end()
 

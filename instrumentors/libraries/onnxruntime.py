@@ -51,7 +51,6 @@ class OnnxRuntimeInstrumentor(Instrumentor):
     )
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"onnxruntime": self._onnxruntime}
 
     def _onnxruntime(self, module: ModuleType) -> None:

@@ -44,7 +44,6 @@ class OpenAIInstrumentor(Instrumentor):
     tested = MappingProxyType({"openai": "3.54.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"openai._streaming": self._streaming}
 
     def _streaming(self, module: ModuleType) -> None:

@@ -28,7 +28,6 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
     tested = MappingProxyType({"opentelemetry-sdk": "1.45.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"opentelemetry.sdk.trace": self._trace}
 
     def uninstrument(self, **options: Any) -> None:

@@ -46,7 +46,6 @@ class OpenVinoInstrumentor(Instrumentor):
     tested = MappingProxyType({"openvino": "2026.4.1", "openvino-genai": "2026.4.1.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"openvino._ov_api": self._api, "openvino_genai.py_openvino_genai": self._genai}
 
     def _api(self, module: ModuleType) -> None:

@@ -40,7 +40,6 @@ class ProcessPoolInstrumentor(Instrumentor):
     )
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"concurrent.futures.process": self._processes}
 
     def _processes(self, module: ModuleType) -> None:

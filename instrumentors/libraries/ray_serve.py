@@ -59,7 +59,6 @@ class RayServeInstrumentor(Instrumentor):
     tested = MappingProxyType({"ray": "2.60.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "ray.serve._private.proxy": lambda module: self.replace(module.HTTPProxy, "__call__", _proxy),
             "ray.serve.handle": self._handle,

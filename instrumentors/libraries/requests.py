@@ -27,7 +27,6 @@ class RequestsInstrumentor(Instrumentor):
     tested = MappingProxyType({"requests": "2.34.2"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"requests.sessions": self._sessions, "requests.models": self._models}
 
     def _sessions(self, module: ModuleType) -> None:

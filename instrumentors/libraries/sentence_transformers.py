@@ -47,7 +47,6 @@ class SentenceTransformersInstrumentor(Instrumentor):
     tested = MappingProxyType({"sentence-transformers": "6.2.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return dict.fromkeys(MODULES, self._models)
 
     def _models(self, module: ModuleType) -> None:

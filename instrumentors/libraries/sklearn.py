@@ -37,7 +37,6 @@ class SklearnInstrumentor(Instrumentor):
     tested = MappingProxyType({"scikit-learn": "1.9.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"sklearn.base": self._base, "sklearn.utils.parallel": self._parallel}
 
     def _base(self, module: ModuleType) -> None:

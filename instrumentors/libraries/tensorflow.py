@@ -37,7 +37,6 @@ class TensorFlowInstrumentor(Instrumentor):
     tested = MappingProxyType({"tensorflow-cpu": "2.21.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "tensorflow.python.eager.polymorphic_function.polymorphic_function": self._functions,
             "tensorflow.python.eager.polymorphic_function.concrete_function": self._concrete,

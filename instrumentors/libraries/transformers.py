@@ -80,7 +80,6 @@ class _Load:
         self._stage = _begin("load")
 
     def end(self) -> None:
-        """Record the load."""
         if self._stage is not None:
             self._stage.end()
         loads.end(self._begun, LOAD_READ.key)
@@ -449,7 +448,6 @@ class TransformersInstrumentor(Instrumentor):
     tested = MappingProxyType({"transformers": "5.23.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         hooks: dict[str, Hook] = {
             "transformers.generation.utils": self._generation,
             "transformers.pipelines.base": self._pipelines,

@@ -34,7 +34,6 @@ class Urllib3Instrumentor(Instrumentor):
     tested = MappingProxyType({"urllib3": "2.8.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"urllib3.connectionpool": self._pool, "urllib3.response": self._response}
 
     def _pool(self, module: ModuleType) -> None:

@@ -28,7 +28,6 @@ class UvicornInstrumentor(Instrumentor):
     tested = MappingProxyType({"uvicorn": "0.54.0", "gunicorn": "27.0.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"uvicorn.server": self._server}
 
     def _server(self, module: ModuleType) -> None:

@@ -41,7 +41,6 @@ class VllmInstrumentor(Instrumentor):
     tested = MappingProxyType({"vllm": "0.32.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"vllm.entrypoints.llm": self._llm}
 
     def _llm(self, module: ModuleType) -> None:

@@ -31,7 +31,6 @@ class XGBoostInstrumentor(Instrumentor):
     tested = MappingProxyType({"xgboost-cpu": "3.2.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {"xgboost.core": self._core, "xgboost.sklearn": self._sklearn, "xgboost.training": self._training}
 
     def _core(self, module: ModuleType) -> None:

@@ -161,7 +161,6 @@ class TorchInstrumentor(Instrumentor):
     tested = MappingProxyType({"torch": "2.13.0", "silero-vad": "6.2.3"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "torch": self._torch,
             "torch._dynamo.callback": self._dynamo,
@@ -322,7 +321,6 @@ class _Loading:
         self._begun = loads.begin(reading=phase is LOAD_READ)
 
     def end(self) -> None:
-        """Record the load."""
         _busy.inside = False
         loads.end(self._begun, self._phase.key, self._name)
         _mark_load(self._begun[0])

@@ -102,9 +102,7 @@ class StreamEvent(Protocol):
         """Return, without blocking, whether the device has reached the event."""
         ...
 
-    def elapsed_time(self, end_event: Any) -> float:
-        """Return the time from this event to *end_event*, in milliseconds."""
-        ...
+    def elapsed_time(self, end_event: Any) -> float: ...
 
 
 class EventSource(Protocol):
@@ -208,7 +206,6 @@ class Timeline:
         self._reference_ns = 0
 
     def record(self, stream: Any) -> DeviceEvent:
-        """Record an event on *stream*."""
         try:
             event = self._free.pop()
         except IndexError:

@@ -53,7 +53,6 @@ class TritonClientInstrumentor(Instrumentor):
     tested = MappingProxyType({"tritonclient": "2.73.0"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the patch functions by module."""
         return {
             "tritonclient.http._client": self._http,
             "tritonclient.http.aio": self._http_aio,
