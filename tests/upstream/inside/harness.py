@@ -119,6 +119,8 @@ def _start_agent() -> None:
     recorder = importlib.import_module("stagelens.instrumentors.recorder")
     while recorder.opened is None:
         time.sleep(0.01)
+    # This starts the thread that exports, too: some tests compare the threads.
+    recorder.flush()
 
 
 def _profile_all() -> None:
