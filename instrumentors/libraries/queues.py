@@ -165,7 +165,7 @@ class QueueRun(BatchRun):
         if len(job.parts) > MAX_PARTS:
             job.parts, job.shared = [], True
 
-    # A batch may have thousands of jobs, and each `get` and each result looks for one: the others at its end are forgotten.
+    # A batch may have thousands of jobs, and each `get` and each result looks for one: those at either end that do not wait are forgotten.
 
     def any_waits(self) -> bool:
         with suppress(IndexError):

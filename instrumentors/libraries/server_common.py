@@ -224,11 +224,12 @@ MAX_STAND_INS: Final = 64
 
 
 def _stand_in_class(kind: type[Any]) -> Any:
-    if id(kind) not in _stand_ins:
+    known = _stand_ins.get(id(kind))
+    if known is None:
         if len(_stand_ins) >= MAX_STAND_INS:
             _stand_ins.clear()
-        _stand_ins[id(kind)] = kind, _new_stand_in_class(kind)
-    return _stand_ins[id(kind)][1]
+        known = _stand_ins[id(kind)] = kind, _new_stand_in_class(kind)
+    return known[1]
 
 
 def _new_stand_in_class(kind: type[Any]) -> Any:
