@@ -78,5 +78,8 @@ class SklearnInstrumentor(Instrumentor):
 
 
 def _name(estimator: Any) -> str:
-    steps = getattr(estimator, "steps", None)
-    return class_name(steps[-1][1] if steps else estimator)
+    match getattr(estimator, "steps", None):
+        case [*_, [_, last, *_]]:
+            return class_name(last)
+        case _:
+            return class_name(estimator)

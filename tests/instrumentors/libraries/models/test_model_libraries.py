@@ -249,6 +249,7 @@ from sklearn.base import BaseEstimator
 from sklearn.ensemble import AdaBoostClassifier, RandomForestClassifier
 from sklearn.pipeline import Pipeline
 class Mine(BaseEstimator):
+    steps = 3
     def fit(self, X, y=None): return self
     def predict(self, X): return X
 x = np.arange(80.0).reshape(40, 2)
@@ -264,3 +265,5 @@ print(*(record[3] for record in recorder.pending))
     )
 
     assert done.stdout.split() == ["AdaBoostClassifier", "RandomForestClassifier", "Mine"]
+    # A number of steps, as of a forecast, is no list of estimators.
+    assert "Please report" not in done.stderr
