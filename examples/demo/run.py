@@ -122,12 +122,16 @@ def alert_inbox(show: Callable[[str], None]) -> Generator[str]:
 
     class Inbox(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            try:
+                message = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+                transition, headline = message["transition"], message["headline"]
+            except (LookupError, TypeError, ValueError):
+                self.send_error(400, "not an alert")
+                return
             self.send_response(200)
             self.end_headers()
-            message = json.loads(body)
-            show(f"{message['transition']}: {message['headline']}")
-            if message["transition"] == "opened":
+            show(f"{transition}: {headline}")
+            if transition == "opened":
                 say("the first card of the page says what is wrong; click it to see since when, and in which requests")
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is http.server's
@@ -212,7 +216,7 @@ def demo(options: argparse.Namespace) -> None:
         )
 
         pause(options.healthy_seconds)
-        while counted_requests(dashboard_url) < options.healthy_requests:
+        while server.poll() is None and counted_requests(dashboard_url) < options.healthy_requests:
             pause(1)
         say("releasing version 2.0.0: something in it is slow for large files")
         release.close()

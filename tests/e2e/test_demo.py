@@ -7,9 +7,11 @@ import re
 import shutil
 import signal
 import subprocess
+import urllib.request
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -170,6 +172,18 @@ def test_it_prints_what_the_readme_shows(demo: Demo) -> None:
     demo.wait_for("the first card")
 
     assert {line for line in expected if "ALERT" not in line} <= set(map(normalized, demo.lines))
+
+
+@pytest.mark.parametrize("body", [b"\x80", b"{", b"[]", b"{}"])
+def test_what_is_no_alert_is_refused(demo: Demo, temporary: Path, body: bytes) -> None:
+    """The receiver of the alerts has a port, which anything on the machine may post to."""
+    (slo,) = temporary.glob("*/slo.yaml")
+    channel = re.search(r"kind: webhook\n +url: (\S+)", slo.read_text())
+
+    assert demo.process.poll() is None
+    assert channel is not None
+    with pytest.raises(HTTPError, match="not an alert"):
+        urllib.request.urlopen(channel[1], body, timeout=30)
 
 
 def test_ctrl_c_leaves_nothing_behind(demo: Demo, clone: Path, temporary: Path) -> None:
