@@ -30,7 +30,7 @@ from stagelens.instrumentors.config import AgentConfig
 from tests.support.tiers import tier_of_file
 
 ROOT = Path(__file__).parent.parent
-PARTS = ("alerts", "analysis", "collector", "core", "dashboard", "instrumentors", "reports", "store")
+PARTS = ("alerts", "analysis", "collector", "core", "dashboard", "instrumentors", "questions", "reports", "store")
 # Set by `stagelens run` and `doctor` for their own children; no settings.
 INTERNAL = {"STAGELENS_DOCTOR", "STAGELENS_RUN_PID"}
 

@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 # Packages of the product. `core` also has the names on the wire and the settings.
-PACKAGES = ("alerts", "analysis", "cli", "collector", "core", "dashboard", "instrumentors", "store")
+PACKAGES = ("alerts", "analysis", "cli", "collector", "core", "dashboard", "instrumentors", "questions", "store")
 # A string constant of at least so many words is a message, a help text or a text of a page.
 MESSAGE_WORDS = 3
 

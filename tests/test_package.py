@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
-PARTS = ("alerts", "analysis", "cli", "collector", "core", "dashboard", "instrumentors", "store")
+PARTS = ("alerts", "analysis", "cli", "collector", "core", "dashboard", "instrumentors", "questions", "store")
 MODULES = [
     *sorted(path for part in PARTS for path in (ROOT / part).rglob("*.py")),
     ROOT / "__init__.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,16 +11,17 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.profile import MIN_SAMPLED, FunctionTime, ProfileBand, functions, profile_of_request
+from ...core.code_stack import split_stack_key
 from ...core.names import PROFILE, REPLICA_AGE, STATUS_OK, SUSPECT
 from ...core.stages import label
 from ...store import KeptTrace
-from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar
+from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, table
 from ..ui.format import duration, percent, rank, span, split_duration, times
 from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from ..view import service_path, trace_name, trace_path
 from .across_services import services_timeline
 from .page import Context, Page, empty_page_card, panel, traces_table
-from .trace_code import code_card
 from .trace_timeline import (
     NS,
     RARE,
@@ -41,6 +43,8 @@ _RETAINED_BECAUSE = {
     "cold": "it included loading or warm-up",
     "uniform": "it was sampled at random",
 }
+_MAX_FUNCTIONS = 12
+_CODE_HEAD = (("Stage", ""), ("Function", ""), ("Place", "hide"), ("Time", "r"), ("Of stage", "r hide"))
 
 
 def render(context: Context, trace_id: str) -> Page:
@@ -256,3 +260,36 @@ def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
         if usual and stages[stage] > 1.5 * usual:
             parts.append(f", {duration(stages[stage])} instead of the usual {duration(usual)}")
     return [*parts, "."] if parts else ["No stage stands out."]
+
+
+def code_card(found: KeptTrace) -> Component:
+    """Return the functions that the request was in."""
+    shown = request_functions(found)[:_MAX_FUNCTIONS]
+    if not shown:
+        return card("Code of this request", html.P("This request has no valid samples.", className="muted"))
+    rows = [
+        html.Tr(
+            [
+                html.Td(label(each.stage)),
+                html.Td(each.function, className="mono", title=f"{each.module}:{each.function}"),
+                html.Td(each.place, className="mono muted hide", title=each.file),
+                html.Td(duration(each.tail_self_ms / 1e3), className="r b"),
+                html.Td(percent(each.share), className="r muted hide"),
+            ]
+        )
+        for each in shown
+    ]
+    sub = "estimated from samples; time in libraries counts for the function that called them"
+    return card("Code of this request", table(_CODE_HEAD, rows, "Functions of this request"), sub=sub, flush=True)
+
+
+def request_functions(found: KeptTrace) -> list[FunctionTime]:
+    """Return the functions with the sampled time of the request, in descending order."""
+    sampled = profile_of_request(str(found.attributes.get(PROFILE, "")))
+    stages: dict[str, float] = defaultdict(float)
+    for key, micros in sampled.items():
+        stages[split_stack_key(key)[0]] += micros / 1e6
+    stacks = {key: micros / 1e6 for key, micros in sampled.items()}
+    # One request is not an estimate for others, so the minimum number of sampled requests does not apply.
+    band = ProfileBand(found.duration_ns / 1e9, MIN_SAMPLED, stages, stacks)
+    return [each for each in functions(band) if each.tail_self_ms > 0]

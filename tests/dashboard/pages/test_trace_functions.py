@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from stagelens.core import names
-from stagelens.dashboard.pages.trace_code import code_card, request_functions
+from stagelens.dashboard.pages.trace import code_card, request_functions
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.store import KeptTrace, Series
 
