@@ -74,14 +74,12 @@ class Tools:
         self._client_of = client_of
 
     def reading(self) -> list[Callable[..., str]]:
-        """Return the tools that change nothing."""
         return [
             *(self.list_services, self.why_slow, self.compare, self.slow_requests, self.trace, self.incidents),
             *(self.slo_status, self.capacity, self.advice, self.doctor),
         ]
 
     def writing(self) -> list[Callable[..., str]]:
-        """Return the tools that change incidents."""
         return [self.acknowledge, self.silence]
 
     def list_services(

@@ -79,7 +79,6 @@ class Child:
             self._gate.shutdown(socket.SHUT_WR)
 
     def cancel(self) -> None:
-        """Stop the child without executing the command."""
         self._gate.close()
         self.wait()
         self.release()
@@ -113,7 +112,6 @@ class Child:
             left = end - time.monotonic() if received is None or received.si_signo == signal.SIGCHLD else 0
 
     def release(self) -> None:
-        """Discard pending signals and restore the signal mask."""
         while signal.sigpending() & _SIGNALS:
             signal.sigwait(_SIGNALS)
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)

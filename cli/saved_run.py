@@ -56,7 +56,6 @@ class Run:
     exit_code: int
 
     def to_json(self) -> Json:
-        """Return the metadata as written to the file."""
         return {
             "command": list(self.command),
             "start": self.start.isoformat(),

@@ -181,7 +181,6 @@ class LiveConfig(PeriodicThread):
         return self._live.errors
 
     def refresh(self) -> None:
-        """Read the file if it has changed."""
         self._live.refresh(datetime.now(UTC))
         self.current = self._live.current or self.current
 

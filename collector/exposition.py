@@ -142,7 +142,6 @@ def _plain(metric: Metric) -> Any:
 
 
 def _classic(family: Any, samples: Sequence[Sample]) -> None:
-    """Add a classic histogram without labels."""
     made = family.metric.add().histogram
     for sample in samples:
         if sample.name.endswith("_bucket"):

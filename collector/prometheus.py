@@ -189,7 +189,6 @@ class Counters:
         self._free = list(range(size))[::-1]
 
     def count(self, points: PointColumns) -> None:
-        """Add the committed *points* to the histograms."""
         settings = self._settings()
         with self._lock:
             if settings != self._in_force:
@@ -246,7 +245,6 @@ class Counters:
         return self._in_force.histograms
 
     def read(self) -> list[HistogramFamily]:
-        """Return the current histograms by metric family."""
         with self._lock:
             self._forget()
             keys = sorted(self._rows)

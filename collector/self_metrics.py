@@ -54,7 +54,6 @@ class Health:
             _log.error("%s failed: %s", part, reason)
 
     def succeeded(self, part: str) -> None:
-        """Record a success of *part*."""
         with self._lock:
             news = self._failing.pop(part, None) is not None
         if news:
@@ -73,7 +72,6 @@ class Health:
             return dict(self._failing)
 
     def is_failing(self, part: str) -> bool:
-        """Return whether the last attempt of *part* failed."""
         with self._lock:
             return part in self._failing
 
@@ -165,15 +163,12 @@ class SelfMetrics:
             self._counters.count(PointColumns.join(points))
 
     def duplicate(self) -> None:
-        """Count a batch that had already been counted."""
         self._batches.labels("duplicate").inc()
 
     def unwritable(self) -> None:
-        """Count a batch whose content the store cannot write."""
         self._batches.labels("unwritable").inc()
 
     def maintenance_failed(self) -> None:
-        """Count a failed run of roll-ups and retention."""
         self._maintenance_failures.inc()
 
     def folded(self, outcome: InboxOutcome, points: PointColumns) -> None:
@@ -189,7 +184,6 @@ class SelfMetrics:
         self._fold_failures.inc()
 
     def waiting(self, waiting: InboxBacklog) -> None:
-        """Set the metrics of the spans that wait in the inbox."""
         self._spans_waiting.set(waiting.size_bytes)
         self._spans_oldest.set(waiting.oldest or 0)
 
@@ -198,7 +192,6 @@ class SelfMetrics:
         self._receiving.set(size_bytes)
 
     def queue(self, batches: int, size_bytes: int) -> None:
-        """Set the metrics of the queue of the writer."""
         self._queued.set(batches)
         self._queued_bytes.set(size_bytes)
 

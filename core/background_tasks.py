@@ -58,7 +58,6 @@ class TaskSupervisor(Generic[Target]):
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> bool:
@@ -75,7 +74,6 @@ class TaskSupervisor(Generic[Target]):
         return True
 
     async def in_thread(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Call *function* in a worker thread."""
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
     async def rest(self, seconds: float) -> None:

@@ -315,7 +315,6 @@ class CheckedTransport(httpx.AsyncBaseTransport):
         return await self._inner.handle_async_request(_at(found[-1], request))
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._inner.aclose()
 
 

@@ -138,7 +138,6 @@ class Source:
         return whole.cached(whole.read.service_environments).get(service) if service else None
 
     def now(self) -> datetime:
-        """Return the current time."""
         return datetime.fromtimestamp(self.clock(), UTC)
 
     def add_event(self, event: Event) -> None:

@@ -91,7 +91,6 @@ def filtered_engine(engine: Engine, environments: frozenset[str]) -> Engine:
 
 
 def _visible_rows(environments: frozenset[str]) -> dict[Table, FromClause]:
-    """Return the subquery that replaces each table."""
     own = sorted(environments)
     series, loads, traces = schema.series, schema.loads, schema.traces
     services, events, batches = schema.services, schema.events, schema.batches

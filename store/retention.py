@@ -245,6 +245,5 @@ def _forget_series(connection: Connection, oldest: int) -> bool:
 
 
 def _invalidate_series(connection: Connection) -> None:
-    """Make all processes reload their cached series."""
     table = schema.store
     connection.execute(update(table).values(series_epoch=table.c.series_epoch + 1))

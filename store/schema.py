@@ -97,11 +97,9 @@ class TierNumber(TypeDecorator[int]):
     cache_ok = True
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002 - the same for every dialect
-        """Return the number to store."""
         return None if value is None else tier_code(value)
 
     def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002 - the same for every dialect
-        """Return the width."""
         return None if value is None else tier_width(value)
 
 

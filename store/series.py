@@ -142,7 +142,6 @@ class PointKeys:
         return service, metric, series, stage
 
     def add(self, service_id: int, metric: int, series_id: int, stage: str) -> int:
-        """Return the number of a key."""
         key = (service_id, metric, series_id, stage)
         number = self._numbers.get(key)
         if number is None:

@@ -160,7 +160,6 @@ class Columns:
         return self._with(chosen, self.buckets.where(chosen))
 
     def of(self, metric: str) -> Columns:
-        """Return the points of *metric*."""
         return self.where(self.metric == schema.METRIC_CODES[metric])
 
     def between(self, low: int, high: int) -> Columns:

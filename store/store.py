@@ -295,7 +295,6 @@ class Store:
                 raise
 
     def close(self) -> None:
-        """Close all connections."""
         self.points.close()
         self.engine.dispose()
 

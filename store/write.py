@@ -123,7 +123,6 @@ def _write_batches(connection: Connection, batches: Sequence[Batch], now: int) -
 
 
 def _finest_table(connection: Connection, points: PointColumns, index: SeriesIndex, arrival: Arrival) -> PointTable:
-    """Return *points* summed by key in the finest tier."""
     at = arrival.valid_times(points.at)
     bucket = at - at % schema.FINEST
     keys = index.keys

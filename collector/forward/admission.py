@@ -111,6 +111,5 @@ class ForwardQueue:
             self._unseen = Counter(self._unwritten)
 
     def set_backlogs(self, backlogs: Mapping[str, Backlog]) -> None:
-        """Record the result of a backlog query."""
         with self._lock:
             self._waiting = self._unseen + Counter({name: backlog.size_bytes for name, backlog in backlogs.items()})

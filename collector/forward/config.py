@@ -73,7 +73,6 @@ class HeaderSecret(Section):
         return value
 
     def faults(self) -> Iterator[Fault]:
-        """Report a missing and a second source."""
         if self.env and self.file:
             yield Fault("file", "and env are both set; keep one")
         elif not self.env and not self.file:

@@ -132,7 +132,6 @@ class DestinationStates(Collector):
         self._said[name, why] = at, untold
 
     def up(self, name: str) -> None:
-        """Record that destination *name* works."""
         self._turn(name, lambda state: replace(state, state="up", error=""))
 
     def down(self, name: str, why: str, retries: int) -> None:
@@ -144,7 +143,6 @@ class DestinationStates(Collector):
         self._turn(name, lambda state: replace(state, state="elsewhere", error=""))
 
     def waiting(self, backlogs: Mapping[str, Backlog]) -> None:
-        """Record the backlog of each destination."""
         for name, backlog in backlogs.items():
             self._change(name, partial(replace, backlog=backlog))
 
@@ -177,7 +175,6 @@ class DestinationStates(Collector):
             _log.warning("forwarding to %s: %s", state.name, state.state)
 
     def collect(self) -> Iterable[Metric]:
-        """Return the states as Prometheus metrics."""
         labels = ("destination",)
         up = GaugeMetricFamily(_PREFIX + "up", "1 while the destination accepts data.", labels=labels)
         waiting = GaugeMetricFamily(_PREFIX + "waiting_bytes", "Size of waiting bodies, compressed.", labels=labels)
@@ -263,7 +260,6 @@ class DestinationSender:
         return self._held_until > self._clock()
 
     async def run(self) -> None:
-        """Send the backlog until the supervisor stops."""
         try:
             while not self._supervisor.ended.is_set():
                 try:
@@ -411,7 +407,6 @@ class Forwarder:
         self.thread = self._supervisor.thread
 
     def start(self) -> None:
-        """Start the thread that sends to the destinations."""
         self._supervisor.start()
 
     def stop(self) -> None:

@@ -188,7 +188,6 @@ class HttpTransport:
             return Retry(f"it cannot be reached ({str(error) or type(error).__name__})")
 
     async def aclose(self) -> None:
-        """Close all connections."""
         await self._client.aclose()
 
 
@@ -336,7 +335,6 @@ class GrpcTransport:
         return _failure_outcome(call, headers)
 
     async def aclose(self) -> None:
-        """Close all connections."""
         self._channel.close()
 
 

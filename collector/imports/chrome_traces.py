@@ -128,7 +128,6 @@ class Nested:
             open_.append(place)
 
     def outermost(self) -> list[ChromeEvent]:
-        """Return the ranges without an enclosing range."""
         found: list[ChromeEvent] = []
         for each in self.ranges:
             if not found or each.start >= found[-1].end:

@@ -395,7 +395,6 @@ class _Importer:
         self._batches, self._rows = [], 0
 
     def finish(self) -> None:
-        """Assemble and write the remaining spans and points."""
         self._fold(end=True)
         self._write()
 

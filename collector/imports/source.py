@@ -43,7 +43,6 @@ class TolerantGunzip(io.RawIOBase):
         self.broken = ""
 
     def readable(self) -> bool:
-        """Return True: the file can be read."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -53,7 +52,6 @@ class TolerantGunzip(io.RawIOBase):
         return len(data)
 
     def close(self) -> None:
-        """Close this reader and the file."""
         self._file.close()
         super().close()
 
@@ -109,7 +107,6 @@ class Diagnostics:
     broken_count: int = 0
 
     def note(self, text: str) -> None:
-        """Add the remark *text* unless it is already present."""
         if text not in self.notes:
             self.notes.append(text)
 

@@ -321,7 +321,6 @@ class PointReader:
         return self._buckets + buckets <= MAX_BUCKETS_A_BATCH and self._count + count <= MAX_COUNT_A_BATCH
 
     def add(self, points: PointColumns) -> None:
-        """Add the validated *points*."""
         self._pieces.append(points)
         self._buckets += len(points.histograms.buckets.index)
         self._count += int(points.histograms.zero.sum() + points.histograms.buckets.amount.sum())

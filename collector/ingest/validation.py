@@ -90,7 +90,6 @@ class IngestResult:
         self.explain(message)
 
     def explain(self, message: str) -> None:
-        """Add *message* to the explanations for the sender."""
         if len(self.messages) < MAX_MESSAGES:
             self.messages.append(message)
         else:

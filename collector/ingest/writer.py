@@ -77,7 +77,6 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="stagelens-writer", daemon=True)
 
     def start(self) -> None:
-        """Start the writer thread."""
         self._thread.start()
         self._health.watch(self._thread)
 

@@ -307,7 +307,6 @@ class Failure:
         return status.SerializeToString()
 
     def retry_info(self) -> bytes:
-        """Encode the retry delay as a google.rpc.RetryInfo."""
         return self._retry_info().SerializeToString()
 
     def _retry_info(self) -> RetryInfo:

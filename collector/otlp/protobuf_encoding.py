@@ -444,7 +444,6 @@ class Scan:
         return np.concatenate(messages), Scan(self.data, np.concatenate(begins), np.concatenate(ends))
 
     def skip(self, number: int) -> None:
-        """Skip all elements of a repeated message."""
         for _ in range(_MOST_REPEATED):
             begin = self.at
             self.contents(number)

@@ -121,7 +121,6 @@ class Engine(Section):
             yield Fault("", "selects no metric; add `request: my_request_duration_seconds`, or `stages:`")
 
     def all_sources(self) -> Iterator[SourceMetric]:
-        """Yield every metric that the rules read."""
         if self.request:
             yield self.request
         yield from self.stages.values()

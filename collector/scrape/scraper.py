@@ -118,7 +118,6 @@ class TargetStates(Collector):
         self._set(replace(before, state="down", error=error, failures=before.failures + 1))
 
     def elsewhere(self, target: ScrapeTarget) -> None:
-        """Record that another collector scrapes *target*."""
         self._set(replace(self._of(target), state="elsewhere", error=""))
 
     def forget(self, url: str) -> None:
@@ -138,7 +137,6 @@ class TargetStates(Collector):
             _log.warning("scraping %s: %s%s", state.url, state.state, f", {state.error}" if state.error else "")
 
     def collect(self) -> Iterable[Metric]:
-        """Return the states as Prometheus metrics."""
         up = GaugeMetricFamily(_PREFIX + "up", "1 while the target can be scraped.", labels=("target",))
         took = GaugeMetricFamily(_PREFIX + "seconds", "Duration of the last scrape.", labels=("target",))
         streams = GaugeMetricFamily(_PREFIX + "streams", "Series in the last scrape.", labels=("target",))
@@ -298,7 +296,6 @@ class Scraper:
         self._in_thread = self._supervisor.in_thread
 
     def start(self) -> None:
-        """Start the thread that scrapes the targets."""
         self._supervisor.start()
 
     def stop(self) -> None:
@@ -394,7 +391,6 @@ class Scraper:
 
 
 def _seconds(target: ScrapeTarget) -> float:
-    """Return the lease duration of *target*."""
     return _MISSED * target.every.total_seconds() + _LEASE_MARGIN_SECONDS
 
 

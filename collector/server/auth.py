@@ -160,7 +160,6 @@ class ClientMeter:
         return wait_seconds
 
     def body(self, size_bytes: int, now: float) -> None:
-        """Count the size of a request body."""
         if self._bytes:
             self._bytes.take(size_bytes, now)
 

@@ -184,7 +184,6 @@ class DecoderPool:
             self._large_bodies -= 1
 
     def stop(self) -> None:
-        """Decode the waiting bodies and stop the threads."""
         self._small.shutdown()
         self._large.shutdown()
 

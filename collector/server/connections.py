@@ -114,13 +114,11 @@ class ConnectionLimits:
                 del self._of[owner]
 
     def waits(self, connection: LimitedConnection) -> None:
-        """Mark *connection* as idle."""
         self._waiting.pop(connection, None)
         if connection in self._members or connection in self._surplus:
             self._waiting[connection] = None
 
     def works(self, connection: LimitedConnection) -> None:
-        """Mark *connection* as busy with a request."""
         self._waiting.pop(connection, None)
 
     def _has_room(self, owner: str) -> bool:
@@ -171,7 +169,6 @@ class Connection(HttpToolsProtocol):
         self._limits, self._handshake = limits, handshake
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] - as uvicorn has it
-        """Start the deadline of the first request head."""
         super().connection_made(transport)
         self._unanswered = deque()
         self.app: Any = with_certificate(self.app, certificate_of(transport))
@@ -203,19 +200,16 @@ class Connection(HttpToolsProtocol):
             self._expect_head()
 
     def on_message_begin(self) -> None:
-        """Start counting the bytes of a new request head."""
         if len(self._unanswered) >= MAX_UNANSWERED:
             raise _HeadError(_TOO_MANY_PIPELINED)  # uvicorn calls send_400_response for it
         super().on_message_begin()
         self._head_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Count a part of the URL."""
         self._count(len(url))
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header or trailer."""
         self._count(len(name) + len(value) + _HEADER_OVERHEAD_BYTES)
         super().on_header(name, value)
 
@@ -228,12 +222,10 @@ class Connection(HttpToolsProtocol):
         self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body to uvicorn."""
         self._unparsed_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Pass the end of the body to uvicorn."""
         self._unparsed_bytes = 0
         super().on_message_complete()
 
@@ -253,7 +245,6 @@ class Connection(HttpToolsProtocol):
         self.loop.call_soon(self.transport.abort)
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection."""
         super().timeout_keep_alive_handler()
         self._abort_later()
 
@@ -263,7 +254,6 @@ class Connection(HttpToolsProtocol):
         self._abort_later()
 
     def resume_writing(self) -> None:
-        """Stop the deadline of a client that reads again."""
         self._stop_unread_timer()
         if not self._unanswered:
             self._limits.waits(self)

@@ -55,7 +55,6 @@ class SpanBatch:
     streams: Streams
 
     def flag(self, flag: Flag) -> Bools:
-        """Return a mask of the rows that have *flag*."""
         return (self.rows["flags"] & flag.value) != 0
 
     def of_labels(self, what: Callable[[Label], T], kind: type[np.generic]) -> NDArray[np.generic]:

@@ -128,7 +128,6 @@ def _groups(requests: Requests, counted: Ints) -> _Groups:
 
 
 def _time_histograms(requests: Requests, counted: Ints, group: Ints) -> Iterator[_MetricHistograms]:
-    """Yield the histograms of durations and stage times."""
     stages, duration = requests.stages, requests.duration[counted]
     own, present = requests.split.own[counted], requests.split.present[counted]
     main = requests.split.main[counted]

@@ -295,7 +295,6 @@ class StreamRule(Section):
     unit: _Unit = "s"
 
     def faults(self) -> Iterator[Fault]:
-        """Report a first token without a definition."""
         if (self.first_token or self.first_token_event or self.answers) and not self.definition:
             yield Fault("definition", f"is missing; add `definition: {names.BY_CLIENT_CHUNK}`")
 

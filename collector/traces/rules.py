@@ -98,7 +98,6 @@ class RuleSet:
         return found
 
     def meaning(self, span: SpanFacts) -> SpanMeaning:
-        """Return the label and measurements of *span*."""
         rule = self.find(span)
         counted = span.attributes.get(names.COUNTED) is True
         label, flags = _label(rule, span), Flag.COUNTED if counted else 0
@@ -239,7 +238,6 @@ class ScannedKinds:
         self._lock = threading.Lock()
 
     def number_of(self, origin: SpanOrigin) -> int:
-        """Return the number of *origin* in the keys."""
         with self._lock:
             return self._origins.setdefault(origin, len(self._origins))
 
@@ -261,7 +259,6 @@ class RuleCache:
         self._bytes = 0
 
     def scanned(self) -> ScannedKinds:
-        """Return the rule results of scanned spans."""
         if self._scanned.is_full:
             self._scanned = ScannedKinds(self.rules)
         return self._scanned

@@ -172,7 +172,6 @@ class ParsedSpans:
         self.spans_bytes += size
 
     def clear(self) -> None:
-        """Remove the serialized spans."""
         self.spans, self.origins, self.spans_bytes = [], [], 0
 
 
@@ -283,7 +282,6 @@ def _decode_messages(parsed: ParsedSpans) -> None:
 
 
 def _decode_scanned(parsed: Sequence[ParsedSpans], meanings: RuleCache) -> None:
-    """Decode the serialized spans of exports together."""
     spans = [span for each in parsed for span in each.spans]
     origins = [origin for each in parsed for origin in each.origins]
     scanned = _scanned(spans, origins, meanings)

@@ -124,7 +124,6 @@ class LiveFile(Generic[T]):
         self._lock = threading.Lock()
 
     def refresh(self, now: datetime) -> None:
-        """Reload the file if it changed since the last call."""
         if self.path is None:
             return
         with self._lock:

@@ -78,7 +78,6 @@ class Section(BaseModel):
         return self
 
     def secrets(self) -> list[Secret]:
-        """Return the secrets that the section names."""
         return [value for name in type(self).model_fields if isinstance(value := getattr(self, name), Secret)]
 
     @model_validator(mode="before")

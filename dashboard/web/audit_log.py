@@ -63,7 +63,6 @@ class AuditLog:
         server.after_request(after)
 
     def signed_in(self, person: str) -> None:
-        """Write the entry of a sign-in of *person*."""
         self._write(AuditEntry(self._now(), person or "the shared token", "dashboard", "sign in"))
 
     def sign_in_failed(self, person: str) -> None:

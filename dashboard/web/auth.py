@@ -121,7 +121,6 @@ class Authenticator:
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
 
     def access_of(self, principal: Principal) -> ReaderAccess:
-        """Return the current rights of *principal*."""
         return self._access.of(principal.name, principal.groups, by_token=principal.has_token)
 
     def sign_in(self, request: Request, name: str, secret: str) -> str | None:
@@ -280,7 +279,6 @@ class LoginThrottle:
             return 0.0
 
     def succeeded(self, address: str) -> None:
-        """Reset the failed attempts of *address*."""
         with self._lock:
             self._known.pop(client_of(address), None)
 

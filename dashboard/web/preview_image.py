@@ -358,5 +358,4 @@ def _stage_colour(stage: str) -> str:
 
 @cache
 def _colours() -> Mapping[str, str]:
-    """Return the colours of the light theme by token."""
     return dict(_COLOUR.findall(assets.text_of("tokens.css")))

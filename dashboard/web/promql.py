@@ -285,7 +285,6 @@ class _Operation:
         return np.where(known, found, np.nan)
 
     def series(self, about: VectorSeries, left: Floats, right: Floats, kept: Floats) -> VectorSeries:
-        """Return the result with the labels of *about*."""
         values = self.apply(left, right, kept)
         return VectorSeries(about.labels, values) if self.keeps_name else _nameless(about, values)
 

@@ -125,7 +125,6 @@ class ClickHouseServer:
             self._client.command(statement)
 
     def rows(self, query: str) -> Sequence[Sequence[Any]]:
-        """Return the rows of the result of *query*."""
         with _explain_errors(self._url, "cannot read"):
             return self._client.query(query).result_rows
 
@@ -151,11 +150,9 @@ class ClickHouseServer:
             )
 
     def close(self) -> None:
-        """Close all connections."""
         self._client.close()
 
     def location(self) -> str:
-        """Return the name of the server for messages."""
         return _location(self._url)
 
 
@@ -383,7 +380,6 @@ class ClickHousePoints:
         self._is_ours = True
 
     def _stages(self, where: str) -> list[str]:
-        """Return the stages in the rows that match *where*."""
         found = self.server.rows(sql.select_query("DISTINCT stage", self._place.points, where, "ORDER BY stage"))
         return [row[0] for row in found]
 

@@ -403,7 +403,6 @@ class _Select(NamedTuple):
 def _of_segments(
     question: PointQuery, segments: Sequence[Segment], what: Callable[[Segment], str], then: str = ""
 ) -> Iterator[TextClause]:
-    """Yield the statements of `_selects`."""
     return _statements(_selects(question, segments, what, then))
 
 

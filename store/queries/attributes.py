@@ -84,11 +84,9 @@ class _Sample:
     segments: Sequence[schema.Segment]
 
     def fetch(self, snapshot: StoreSnapshot, question: PointQuery) -> Columns:
-        """Return the points of *question* by step."""
         return fetch_segments(snapshot, question, self.steps, self.segments)
 
     def step_of(self, columns: Columns) -> Ints:
-        """Return the number of the step of each point."""
         return self.steps.number(columns.times)
 
 

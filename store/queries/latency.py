@@ -162,11 +162,9 @@ class Mixture:
         return self._shares(self._times.amount.sum(axis=1) + self._times.zero)
 
     def at(self, quantile: float) -> PercentileGroup:
-        """Return the requests at *quantile*."""
         return self.bands((quantile,))[0]
 
     def bands(self, quantiles: Sequence[float]) -> list[PercentileGroup]:
-        """Return the requests at each of *quantiles*."""
         ranks = self._ranks(quantiles)
         if not len(self.latency.index):
             return [self._untimed()] * len(ranks)
@@ -220,7 +218,6 @@ class Mixture:
         )
 
     def _untimed(self) -> PercentileGroup:
-        """Return the requests whose latency is zero."""
         zero = self.latency.zero
         value = Estimate(0.0, 0.0, ZERO_THRESHOLD)
         return PercentileGroup(value, int(zero.sum()), {OVERHEAD: 1.0}, self._named(zero / zero.sum()))

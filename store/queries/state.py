@@ -55,7 +55,6 @@ class FoldedDimension:
     cap: int
 
     def __str__(self) -> str:
-        """Return a sentence for display."""
         return f"{self.service or 'The store'} has more than {self.cap} {_DIMENSION_TEXTS[self.dimension]}"
 
 
@@ -63,7 +62,6 @@ class StoreQueries(QueryGroup):
     """Queries of the freshness, size and writers of the store."""
 
     def state(self) -> StoreState:
-        """Return the freshness and size of the store."""
         with self._snapshot() as snapshot:
             return _state(snapshot, self._retention, int(self._clock()))
 

@@ -158,7 +158,6 @@ class CheckedSmtp(smtplib.SMTP):
     _deadline: threading.Timer | None = None
 
     def close(self) -> None:
-        """Close the connection."""
         if self._deadline is not None:
             self._deadline.cancel()
         if self._line is not None:
@@ -166,7 +165,6 @@ class CheckedSmtp(smtplib.SMTP):
         super().close()
 
     def getreply(self) -> tuple[int, bytes]:
-        """Return the next reply of the server."""
         if self.file is None and self.sock is not None:
             self.file = _Replies(self.sock.makefile("rb"))
         return super().getreply()
@@ -208,7 +206,6 @@ class CheckedSmtpTls(smtplib.SMTP_SSL, CheckedSmtp):
     """SMTP client with implicit TLS."""
 
     def _get_socket(self, host: str, port: int, timeout: float) -> socket.socket:
-        """Connect and start TLS."""
         try:
             return super()._get_socket(host, port, timeout)
         except BaseException:
@@ -238,7 +235,6 @@ class _Replies:
         return line
 
     def close(self) -> None:
-        """Close the file of the connection."""
         self._file.close()
 
 
