@@ -107,12 +107,14 @@ def _own_reader(words: list[str]) -> Callable[[list[str]], int] | None:
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
     """Return the environment, overridden by the options of the command line."""
+    from .core.addresses import server_url  # noqa: PLC0415
+
     given = {key: value for key, value in vars(options).items() if key.startswith("STAGELENS_") and value is not None}
     environment = os.environ | given
     host = environment.get("STAGELENS_DASHBOARD_HOST") or "127.0.0.1"
     port = environment.get("STAGELENS_DASHBOARD_PORT") or "8600"
     # Links in alerts lead to the dashboard of this process unless configured otherwise.
-    environment.setdefault("STAGELENS_DASHBOARD_URL", f"http://{host}:{port}")
+    environment.setdefault("STAGELENS_DASHBOARD_URL", server_url(host, port))
     return environment
 
 
@@ -294,11 +296,12 @@ def _parts(command: str, environment: Mapping[str, str], store: Store) -> list[t
     if command in ("up", "alerts"):
         parts.append((alerts, lambda: f"alerts     {alerts.place}"))
     if command in ("up", "dashboard"):
+        from .core.addresses import listening_url  # noqa: PLC0415
         from .dashboard.config import DashboardConfig  # noqa: PLC0415
         from .dashboard.web.app import Dashboard  # noqa: PLC0415
 
         dashboard = Dashboard(DashboardConfig.from_env(environment), store, alerts.reader)
-        parts.append((dashboard, lambda: f"dashboard  {_url(dashboard.address)}"))
+        parts.append((dashboard, lambda: f"dashboard  {listening_url(*dashboard.address)}"))
     return parts
 
 
@@ -312,10 +315,6 @@ def _collector(environment: Mapping[str, str], store: Store) -> Collector:
 
 def _collector_part(collector: Collector) -> tuple[Part, Callable[[], str]]:
     return collector, lambda: "\n  ".join(collector.places)
-
-
-def _url(address: tuple[str, int]) -> str:
-    return f"http://{address[0]}:{address[1]}"
 
 
 def _stop_on_signals() -> threading.Event:

@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from sqlalchemy import Connection, func, select
 from sqlalchemy.exc import SQLAlchemyError
 
+from ..core.addresses import host_and_port, server_url
 from ..core.errors import StagelensError, StoreError
 from ..store import Store
 from . import lease, schema
@@ -141,13 +142,13 @@ class Exposition:
             self._server, self._thread = start_http_server(port, host, registry)
         except OSError as error:
             msg = (
-                f"metrics cannot be served on {host}:{port} ({error.strerror or error}).\n"
+                f"metrics cannot be served on {host_and_port(host, port)} ({error.strerror or error}).\n"
                 "    Stop what uses that address, or choose another with STAGELENS_ALERTS_METRICS_HOST and "
                 "STAGELENS_ALERTS_METRICS_PORT."
             )
             raise StagelensError(msg) from error
         self._server.set_app(_probe_response(make_wsgi_app(registry), probes))
-        self.url = f"http://{host}:{self._server.server_port}/metrics"
+        self.url = f"{server_url(host, self._server.server_port)}/metrics"
 
     def stop(self) -> None:
         self._server.shutdown()

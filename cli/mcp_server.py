@@ -18,7 +18,7 @@ from mcp_types import ToolAnnotations
 
 from .. import __version__
 from ..client import ApiError, Client, connect
-from ..core.addresses import is_loopback
+from ..core.addresses import host_and_port, is_loopback, server_url
 from ..core.errors import StagelensError
 from .mcp_tools import INSTRUCTIONS, Tools
 
@@ -80,7 +80,7 @@ def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
     host, port = address
     if not is_loopback(host) and not _needs_token(url):
         msg = (
-            f"{url} responds without a token, so everyone who reaches {host}:{port} could read it.\n"
+            f"{url} responds without a token, so everyone who reaches {host_and_port(host, port)} could read it.\n"
             "    Set STAGELENS_DASHBOARD_TOKEN of the dashboard, or serve 127.0.0.1."
         )
         raise StagelensError(msg)
@@ -89,10 +89,11 @@ def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
     try:
         listening = socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        msg = f"cannot listen on {host}:{port}: {error.strerror}.\n    Choose another port with --http, or stop the process on that port."
+        msg = f"cannot listen on {host_and_port(host, port)}: {error.strerror}.\n    Choose another port with --http, or stop the process on that port."
         raise StagelensError(msg) from error
     with listening:
-        print(f"stagelens mcp: http://{host}:{listening.getsockname()[1]}/mcp asks {url}", file=sys.stderr, flush=True)
+        own = server_url(host, listening.getsockname()[1])
+        print(f"stagelens mcp: {own}/mcp asks {url}", file=sys.stderr, flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 

@@ -15,6 +15,7 @@ from ..collector.forward import forwarder as state
 from ..collector.forward.forwarder import Forwarder
 from ..collector.serve import Collector, CollectorConfig
 from ..collector.traces.inbox import InboxLimits
+from ..core.addresses import server_url
 from ..store import Retention, Store
 from ..store.collectors import read_backlogs
 from ..store.engines import database
@@ -38,8 +39,7 @@ class TemporaryCollector:
     @property
     def endpoint(self) -> str:
         """OTLP endpoint of the collector."""
-        host, port = self._collector.address
-        return f"http://{host}:{port}"
+        return server_url(*self._collector.address)
 
     def finish(self) -> list[str]:
         """Stop the collector and count all received data, including spans of incomplete requests.

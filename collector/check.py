@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+from ..core.addresses import listening_url
 from ..core.egress import EgressPolicy
 from ..core.errors import ConfigError, StagelensError, StoreError
 from ..core.settings.values import format_size
@@ -69,7 +70,7 @@ def described(config: CollectorConfig, file: CollectorFile) -> Iterator[str]:
     """Yield a description of a collector with *config* and *file*, without secrets."""
     scheme = "https" if file.access.tls else "http"
     grpc = "no gRPC" if config.grpc_port is None else f"gRPC on port {config.grpc_port or '(any port)'}"
-    yield f"listens    {scheme}://{config.host}:{config.port or '(any port)'}, {grpc}"
+    yield f"listens    {listening_url(config.host, config.port or '(any port)', scheme)}, {grpc}"
     yield from _column("accepts", _admitted(file.access, is_open=config.is_open))
     yield from store_locations(config)
     yield f"rules      {len(file.rules)} custom, then {len(built_in())} built-in"

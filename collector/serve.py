@@ -22,6 +22,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from ..core import names
+from ..core.addresses import listening_url
 from ..core.errors import StagelensError
 from ..store import Store
 from .background import Maintenance, SpanFolder, StatusReporter
@@ -326,8 +327,9 @@ class Collector:
         """Addresses of the collector, one line for each protocol."""
         scheme = "https" if self._file.current.access.tls else "http"
         host, port = self.address
-        places = [f"OTLP/HTTP  {scheme}://{host}:{port}"]
-        return places if self.grpc_port is None else [*places, f"OTLP/gRPC  {scheme}://{host}:{self.grpc_port}"]
+        places = [f"OTLP/HTTP  {listening_url(host, port, scheme)}"]
+        grpc = [] if self.grpc_port is None else [f"OTLP/gRPC  {listening_url(host, self.grpc_port, scheme)}"]
+        return [*places, *grpc]
 
     @property
     def address(self) -> tuple[str, int]:

@@ -32,6 +32,7 @@ from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.samples import Sample
 
 from ...core import names
+from ...core.addresses import host_and_port
 from ...core.attributes import ATTRIBUTE_SCALE, REPLICA, SCRAPED, attribute_key, replica_stage_key
 from ...core.errors import StagelensError
 from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Distribution, Histogram, bucket_index
@@ -431,7 +432,8 @@ def replica_points_of(
     if not count or total < ZERO_THRESHOLD * count:
         return
     address = urlsplit(target.url)
-    place = f"{SCRAPED}{address.hostname}:{address.port}" if address.port else f"{SCRAPED}{address.hostname}"
+    host = address.hostname or ""
+    place = f"{SCRAPED}{host_and_port(host, address.port) if address.port else host}"
     latency: defaultdict[Series, Histogram] = defaultdict(lambda: Histogram(ATTRIBUTE_SCALE))
     spent: Counter[tuple[Series, str]] = Counter()
     for stream, counted in added.items():

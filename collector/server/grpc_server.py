@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 from ...core import names
+from ...core.addresses import host_and_port
 from ...core.errors import StagelensError
 from ..ingest.pipeline import IngestPipeline, IngestRequest
 from ..otlp.model import PROTOBUF, BodyTooLargeError, ExportSignal, Failure, OtlpResponse
@@ -90,7 +91,7 @@ class GrpcServer(grpc.GenericRpcHandler):
         server = grpc.aio.server(options=[*_OPTIONS, ("grpc.max_receive_message_length", self._max_body_bytes)])
         server.add_generic_rpc_handlers((self,))
         host, port = self._address
-        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        where = host_and_port(host, port)
         try:
             port = (
                 server.add_insecure_port(where)

@@ -12,6 +12,7 @@ from ssl import SSLContext
 import uvicorn
 from starlette.types import ASGIApp
 
+from ...core.addresses import host_and_port
 from ...core.errors import StagelensError
 from .connections import Connection, ConnectionLimits, LimitedConnection, accept_tls
 
@@ -143,5 +144,5 @@ def open_listener(host: str, port: int, who: str, fix: str) -> socket.socket:
         family, *_, address = min(found, key=lambda each: each[0] != socket.AF_INET)
         return socket.create_server(address[:2], family=family, backlog=_BACKLOG)
     except OSError as error:
-        msg = f"the {who} cannot listen on {host}:{port} ({error.strerror or error}).\n    {fix}"
+        msg = f"the {who} cannot listen on {host_and_port(host, port)} ({error.strerror or error}).\n    {fix}"
         raise StagelensError(msg) from error

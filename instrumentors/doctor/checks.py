@@ -20,6 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from ... import __version__
+from ...core.addresses import server_url
 from ...core.settings.values import format_size
 from .. import run
 from ..agent.profile import SLOW_SHARE
@@ -276,9 +277,8 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
             f"{place}: TLS verification failed on one side ({_error_reason(error)}).", _tls_fix(place, error)
         )
     except http.client.HTTPException:
-        host = urlsplit(url).hostname
         text = f"{place} does not respond with HTTP/1; it may be the OTLP/gRPC port. No data arrives."
-        return DoctorFinding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT=http://{host}:{HTTP_PORT}")
+        return DoctorFinding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT={server_url(urlsplit(url).hostname or '', HTTP_PORT)}")
     except (OSError, ValueError) as error:
         fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
         buffer_size = f"{format_size(config.buffer_bytes)} for each process"
