@@ -25,9 +25,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from functools import cached_property
-from urllib.parse import parse_qsl, quote, unquote, urlencode
+from urllib.parse import parse_qsl, unquote, urlencode
 from zoneinfo import ZoneInfo
 
+from ..core.addresses import name_of_segment, path_segment
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
 from ..store.schema import storable, storable_name
@@ -83,8 +84,8 @@ class View:
 
     @cached_property
     def parts(self) -> tuple[str, ...]:
-        """Decoded segments of the path: `/s/ocr%20api` is `("s", "ocr api")`."""
-        return tuple(storable(unquote(part)) for part in self.path.split("/") if part)
+        """Names in the path: `/s/ocr%20api` is `("s", "ocr api")`."""
+        return tuple(storable(name_of_segment(part)) for part in self.path.split("/") if part)
 
     @cached_property
     def end(self) -> datetime:
@@ -257,7 +258,7 @@ _IN_KEY = str.maketrans({"%": "%25", ",": "%2C", ":": "%3A"})
 
 def service_path(service: str, tab: str = "") -> str:
     """Return the path of a service's page or tab: `tokens`, `capacity`, `replicas`, `traces` or `advice`."""
-    return f"/s/{quote(service, safe='')}" + (f"/{tab}" if tab else "")
+    return f"/s/{path_segment(service)}" + (f"/{tab}" if tab else "")
 
 
 def trace_name(trace_id: str, span_id: str) -> str:
@@ -267,17 +268,17 @@ def trace_name(trace_id: str, span_id: str) -> str:
 
 def trace_path(name: str) -> str:
     """Return the path of the page of a retained request; *name* is its `trace_name` or a trace id."""
-    return f"/traces/{quote(name, safe='')}"
+    return f"/traces/{path_segment(name)}"
 
 
 def slo_path(name: str) -> str:
     """Return the path of an objective's page."""
-    return f"/slo/{quote(name, safe='')}"
+    return f"/slo/{path_segment(name)}"
 
 
 def incident_page(name: str) -> str:
     """Return the path of the page of the incident with the id *name*."""
-    return f"/incidents/{quote(name, safe='')}"
+    return f"/incidents/{path_segment(name)}"
 
 
 def _zone(name: str | None) -> tzinfo:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import urlencode
 
 import pandas as pd
 
@@ -16,6 +16,7 @@ from ...analysis.attributes import find_causes
 from ...analysis.burn_rate import as_requests, burn_rate
 from ...analysis.comparison import StageGrowth, dominant_growth, rank_stage_growth
 from ...analysis.profile import FunctionGrowth, grown_functions
+from ...core.addresses import path_segment
 from ...core.names import STATUS_ERROR
 from ...store import Reader, Selection
 from ...store.schema import storable_name
@@ -161,7 +162,7 @@ def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime,
         "to": _milliseconds(now),
     }
     asked = urlencode({key: value for key, value in query.items() if value is not None}, safe=":,/")
-    return f"{dashboard_url.rstrip('/')}/s/{quote(slo.service, safe='')}{tab}?{asked}"
+    return f"{dashboard_url.rstrip('/')}/s/{path_segment(storable_name(slo.service))}{tab}?{asked}"
 
 
 def filter_params(slo: Slo) -> dict[str, str]:
@@ -172,7 +173,7 @@ def filter_params(slo: Slo) -> dict[str, str]:
 
 def trace_link(dashboard_url: str, trace: str) -> str:
     """Return the URL of the dashboard page for the retained trace *trace*; "" without a dashboard."""
-    return f"{dashboard_url.rstrip('/')}/traces/{quote(trace, safe='')}" if dashboard_url else ""
+    return f"{dashboard_url.rstrip('/')}/traces/{path_segment(trace)}" if dashboard_url else ""
 
 
 def filters_of(slo: Slo) -> dict[str, str]:

@@ -34,10 +34,13 @@
     return path + written(query, keys("keys"));
   };
 
+  // A part of a path as a name: what `name_of_segment` in core/addresses.py does.
+  app.named = (text) => decodeURIComponent(text).replace(/~([0-7][0-9A-F])/g, (_, code) => String.fromCharCode(parseInt(code, 16)));
+
   // The service this page is about.
   app.here = function () {
     const [, first, name] = location.pathname.split("/");
-    return first === "s" && name ? decodeURIComponent(name) : app.query().get("svc");
+    return first === "s" && name ? app.named(name) : app.query().get("svc");
   };
 
   app.go = function (address) {

@@ -51,7 +51,7 @@
 
   function fileName(what, kind) {
     const [start, end] = app.window().map((each) => new Date(each).toISOString().slice(0, 16).replace(/[-:]/g, ""));
-    const page = decodeURIComponent(location.pathname).split("/").filter((each) => each && each !== "s").join(" ") || "fleet";
+    const page = location.pathname.split("/").filter((each) => each && each !== "s").map(app.named).join(" ") || "fleet";
     return `${[app.query().get("svc") || "", page, what].join(" ").replace(/[^\p{L}\p{N}.]+/gu, "-").replace(/^-/, "")}_${start}Z-${end}Z.${kind}`;
   }
 

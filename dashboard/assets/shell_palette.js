@@ -18,13 +18,12 @@
 
   function ofService(service) {
     const found = names.services.find((each) => each.name === service);
-    const path = `/s/${encodeURIComponent(service)}`;
     const tabs = [...document.querySelectorAll(".tabs a")].map((tab) => [`${service}: ${tab.textContent}`, "Page", tab.getAttribute("href")]);
     const versions = (found ? found.versions : []).filter(Boolean);
     return [
       ...tabs,
       [`Compare ${service} with the previous version or window`, "Compare", app.to("/compare", { svc: service })],
-      ...versions.map((version) => [`${service} ${version}`, "Version", app.to(path, { v: version })]),
+      ...versions.map((version) => [`${service} ${version}`, "Version", app.to(found.path, { v: version })]),
       ...versions.map((version) => [`Compare ${version} of ${service} with the one before`, "Compare", app.to("/compare", { svc: service, b: version })]),
     ];
   }
@@ -41,7 +40,7 @@
     const pages = JSON.parse(document.getElementById("jump").dataset.pages);
     return [
       ...pages.map(([text, path]) => [text, "Page", app.to(path)]),
-      ...names.services.map(({ name }) => [name, "Service", app.to(`/s/${encodeURIComponent(name)}`)]),
+      ...names.services.map(({ name, path }) => [name, "Service", app.to(path)]),
       ...(service ? ofService(service) : []),
       ...buttons("[data-window]", "Time", (each) => each.textContent),
       ...buttons(".menu.time [data-key]", "Time", (each) => `${each.parentElement.getAttribute("aria-label")}: ${each.textContent}`),

@@ -153,7 +153,7 @@
     if (!shown || shown === location.pathname) return;
     wanted = location.pathname + location.search;
     history.replaceState(history.state, "", shownAt);
-    app.said(`Offline: ${decodeURIComponent(wanted.split("?")[0])} opens when the dashboard responds again`);
+    app.said(`Offline: ${app.named(wanted.split("?")[0])} opens when the dashboard responds again`);
   }
 
   // What was asked for meanwhile is shown, whether or not there is new data.

@@ -24,7 +24,7 @@ from ...store.schema import storable
 from ..pages.page import Context, Page
 from ..source import Source
 from ..ui.page_export import PageData, page_data
-from ..view import API_PREFIX, ONLY_COLD, ORDER, SCOPE, WITHOUT_COLD, View, parse
+from ..view import API_PREFIX, ONLY_COLD, ORDER, SCOPE, WITHOUT_COLD, View, parse, service_path
 from .api_formats import (
     NOT_FOUND,
     BadRequestError,
@@ -237,7 +237,7 @@ def _services(context: Context) -> Any:
 def _names(source: Source) -> dict[str, Any]:
     known = source.all_services()
     pairs = zip(known["service"], known["versions"], strict=True)
-    return {"services": [{"name": name, "versions": versions} for name, versions in pairs]}
+    return {"services": [{"name": name, "path": service_path(name), "versions": each} for name, each in pairs]}
 
 
 def _csv(context: Context, name: str, text: str) -> Response:

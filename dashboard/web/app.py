@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from html import escape
 from http import HTTPStatus
 from typing import Any
-from urllib.parse import quote
 
 from flask import Flask, Response, request, stream_with_context
 
@@ -128,6 +127,8 @@ def build(source: Source, config: DashboardConfig) -> Flask:
     own = guard.source_of_reader(source)
     audit_log = AuditLog(source.store, source.clock)
     server = Flask("stagelens", static_folder=None)
+    # A name may have two slashes.
+    server.url_map.merge_slashes = False
     wsgi_front.add_health_routes(server, source)
     assets.add_asset_route(server)
     api.add_api_routes(server, own)
@@ -151,7 +152,9 @@ def add_page_routes(server: Flask, source: Source, links: PreviewLinks) -> None:
     """Add the pages to *server*: their documents, and their parts: `GET /parts?path=/s/x&<its query>`."""
 
     def document(path: str = "") -> Response:  # noqa: ARG001 - the undecoded path counts
-        context = context_of(view_of(source, _path(), request.query_string.decode(errors="replace")), source)
+        context = context_of(
+            view_of(source, guard.requested_path(), request.query_string.decode(errors="replace")), source
+        )
         status = page_status(context)
         tags = links.tags(context) if status == HTTPStatus.OK else ""
         return _streamed(_document(context, tags), status)
@@ -172,12 +175,6 @@ def _streamed(pieces: Iterator[str], status: int = 200) -> Response:
     # Without this header nginx sends the document when it is complete.
     response.headers["X-Accel-Buffering"] = "no"
     return response
-
-
-def _path() -> str:
-    """Return the undecoded path of the request; decoded, a slash in a service name would end the name."""
-    path = str(request.environ.get("REQUEST_URI") or request.environ.get("RAW_URI") or "").partition("?")[0]
-    return path if path.startswith("/") else quote(request.path)
 
 
 def _seen() -> dict[str, Any]:

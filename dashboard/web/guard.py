@@ -11,7 +11,7 @@ from collections.abc import Collection
 from functools import cache
 from importlib.resources import files
 from typing import Any, cast
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import flask
 from flask import Flask, Response, redirect, request
@@ -114,6 +114,12 @@ def dashboard_url() -> str:
     """Return the base URL of the dashboard as the reader sees it, such as `https://stagelens.example.com`."""
     scheme = "https" if flask.current_app.extensions["stagelens authenticator"].is_https(request) else "http"
     return f"{scheme}://{request.host}"
+
+
+def requested_path() -> str:
+    """Return the undecoded path of the request; decoded, a slash in a service name would end the name."""
+    path = str(request.environ.get("REQUEST_URI") or request.environ.get("RAW_URI") or "").partition("?")[0]
+    return path if path.startswith("/") else quote(request.path)
 
 
 def has_session() -> bool:
@@ -250,7 +256,7 @@ def signin_from_url(authenticator: Authenticator, audit_log: AuditLog) -> AnyRes
         return None
     audit_log.signed_in("")
     left = [(key, value) for key, value in request.args.items(multi=True) if key != "token"]
-    path = _local_path(request.path)
+    path = _local_path(requested_path())
     return _with_session(redirect(path + ("?" + urlencode(left) if left else "")), session, authenticator)
 
 
@@ -272,7 +278,8 @@ def unauthenticated_response(config: DashboardConfig, authenticator: Authenticat
     if "token" in request.args:
         is_cross_site = _is_cross_site()
         wrong = "A link from another site cannot sign you in: enter the token here." if is_cross_site else _WRONG_TOKEN
-    return signin_form(config, _local_path(request.full_path.rstrip("?")) if not wrong else "/", wrong, _WRONG)
+    asked = f"{requested_path()}?{request.query_string.decode(errors='replace')}".rstrip("?")
+    return signin_form(config, _local_path(asked) if not wrong else "/", wrong, _WRONG)
 
 
 def signin_form(config: DashboardConfig, to: str, wrong: str = "", status: int = 200) -> Response:

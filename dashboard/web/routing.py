@@ -12,6 +12,7 @@ from dash.development.base_component import Component
 from flask import Flask, Response, request
 from plotly.io.json import to_json_plotly
 
+from ...store.schema import storable_name
 from ..access import ForbiddenError
 from ..pages import (
     advice,
@@ -142,7 +143,7 @@ def context_of(view: View, source: Source) -> Context:
     """Return the context of *view*; its service comes from the path or from `svc`."""
     match view.parts:
         case (str(first), str(name), *_) if first == _SERVICE:
-            return Context(view, source, name)
+            return Context(view, source, storable_name(name))
         case ("compare",) | ("traces",) | ("advice",) | ("events",):
             return Context(view, source, view.text("svc"))
         case _:

@@ -161,6 +161,8 @@ def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
         "SCRIPT_NAME": "",
         "PATH_INFO": unquote_to_bytes(scope["raw_path"]).decode("latin-1"),
         "QUERY_STRING": scope["query_string"].decode("latin-1"),
+        # Without it, the path of a request is known only decoded.
+        "REQUEST_URI": scope["raw_path"].decode("latin-1"),
         "CONTENT_LENGTH": str(len(body)),
         "SERVER_NAME": host,
         "SERVER_PORT": str(port),

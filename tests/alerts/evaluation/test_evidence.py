@@ -154,7 +154,7 @@ def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic, now: 
         # A latency regression has a percentile and no threshold.
         ({"threshold": None, "route": "/a"}, 0.95, "/s/magika-demo?p=95&r=/a&"),
         ({"watched": "stage", "stage": "queue"}, 0.0, "/s/magika-demo?p=99&"),
-        ({"service": "a/b"}, 0.0, "/s/a%2Fb?p=99&"),
+        ({"service": "a/b"}, 0.0, "/s/a~2Fb?p=99&"),
     ],
 )
 def test_the_link_opens_the_scope_of_the_message(

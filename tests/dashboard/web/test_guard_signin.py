@@ -191,6 +191,18 @@ def test_an_invalid_next_address_is_refused(filled: Store, file: Path) -> None:
     assert client.post("/signin", data=form).status_code == 400
 
 
+def test_signing_in_leads_to_the_address_of_the_link(filled: Store) -> None:
+    """A name with a slash stays one."""
+    client = client_of(filled, DashboardConfig(token=TOKEN))
+    entered = client.get(f"/s/team%2Fvision?p=50&token={TOKEN.replace(' ', '+')}")
+
+    assert (
+        'value="/s/team%2Fvision?p=50"'
+        in client_of(filled, DashboardConfig(token=TOKEN)).get("/s/team%2Fvision?p=50").text
+    )
+    assert entered.headers["Location"] == "/s/team%2Fvision?p=50"
+
+
 def test_failed_tokens_of_cross_site_requests_do_not_count(filled: Store) -> None:
     """Whatever tokens it leads to: they are not looked at, and do not count. A link of one's own signs in."""
     client = client_of(filled, DashboardConfig(token=TOKEN))
