@@ -367,7 +367,6 @@ class _Distributions:
         return compare_quantile(self.a, self.b, threshold.quantile)
 
     def of_stage(self, stage: str, quantile: float) -> QuantileComparison:
-        """Return the difference of the own time of *stage* at *quantile*."""
         before, after = (
             _with_absent_requests(self._stages_a.get(stage), self.a.count),
             _with_absent_requests(self._stages_b.get(stage), self.b.count),

@@ -109,6 +109,5 @@ def _needs_token(url: str) -> bool:
 
 
 def _token(headers: Mapping[str, str]) -> str | None:
-    """Return the bearer token in the HTTP *headers* of a call."""
     sent = headers.get("authorization", "")
     return sent[len(_BEARER) :].strip() if sent.lower().startswith(_BEARER) else None

@@ -140,7 +140,6 @@ class SelfMetrics:
         self._requests.labels(signal, str(code)).inc()
 
     def tally(self, signal: str, tally: IngestResult) -> None:
-        """Count the rejected and ignored items of a committed export."""
         self._ignored.labels(signal).inc(tally.ignored)
         for reason, count in tally.rejected.items():
             self._rejected.labels(signal, reason).inc(count)
@@ -180,7 +179,6 @@ class SelfMetrics:
         self._requests_folded.labels("agent").inc(outcome.known)
 
     def fold_failed(self) -> None:
-        """Count a failed run that assembles spans into requests."""
         self._fold_failures.inc()
 
     def waiting(self, waiting: InboxBacklog) -> None:

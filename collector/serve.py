@@ -105,7 +105,6 @@ class HttpApp:
         self._rendering = asyncio.Lock()
 
     def application(self) -> Starlette:
-        """Return the ASGI application."""
         posts = [
             Route(path, functools.partial(self._post, endpoint=endpoint), methods=["POST"])
             for path, endpoint in PATHS.items()
@@ -195,7 +194,6 @@ class Servers(HttpServer):
         self.grpc_port: int | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections."""
         if self._grpc is not None:
             self.grpc_port = await self._grpc.start()
         await super().startup(sockets)

@@ -186,7 +186,6 @@ class EgressPolicy:
         return cls(kinds, tuple(networks.values()), names)
 
     def with_kind(self, kind: Kind) -> EgressPolicy:
-        """Return the same policy with addresses of *kind* allowed."""
         return EgressPolicy(frozenset((*self.kinds, kind)), self.networks, self.names)
 
     def denial_reason(self, host: str, address: str | None = None) -> str:

@@ -286,7 +286,6 @@ class Request:
         return cast("F", functools.wraps(function)(call))
 
     def again(self) -> Request:
-        """Return a new timer with the same arguments."""
         return Request(self._name, self._facts)
 
     def detach(self) -> Marks | None:

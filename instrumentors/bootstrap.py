@@ -33,7 +33,6 @@ class Library(NamedTuple):
     name: str
 
     def load(self) -> type[Instrumentor]:
-        """Import *module* and return its `Instrumentor` class."""
         return getattr(import_module(f".libraries.{self.module}", __package__), self.name)
 
 

@@ -117,7 +117,6 @@ class Instrumentor:
     _waiting: ClassVar[dict[str, Hook]]
 
     def __init_subclass__(cls) -> None:
-        """Create the patches of each library."""
         cls._patches, cls._probes, cls._overrides, cls._waiting = [], WeakKeyDictionary(), [], {}
 
     def hooks(self) -> Mapping[str, Hook]:
@@ -231,7 +230,6 @@ class Probed:
         return cls(Probe(enter, end, end, parameters))
 
     def __call__(self, original: Any) -> Any:
-        """Return a wrapper of *original*."""
         is_async = self._is_async or inspect.iscoroutinefunction(original)
         return (_observed_async if is_async else _observed)(original, self.probe)
 
@@ -329,7 +327,6 @@ class CallsInstrumentor(Instrumentor):
     calls: ClassVar[Mapping[str, Mapping[str, Sequence[str]]]] = MappingProxyType({})
 
     def hooks(self) -> Mapping[str, Hook]:
-        """Return the function that patches each module of `calls`."""
         return dict.fromkeys(self.calls, self._patch)
 
     def _patch(self, module: ModuleType) -> None:
@@ -341,7 +338,6 @@ class CallsInstrumentor(Instrumentor):
                     self.replace(owner, attribute, self.wrapper(stage))
 
     def wrapper(self, stage: str) -> Probed:
-        """Return what records the calls of a function as *stage*."""
         return timed_call(stage)
 
 

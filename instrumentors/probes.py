@@ -69,7 +69,6 @@ class _Instruction(NamedTuple):
     position: Position
 
     def target(self) -> int | None:
-        """Return where it jumps to."""
         if self.op not in _JUMPS:
             return None
         return self.end + (-self.arg if self.op in _BACKWARD else self.arg)

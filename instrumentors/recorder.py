@@ -80,7 +80,6 @@ class Counter:
         self._reads = 0
 
     def read(self) -> int:
-        """Return the number of calls of `add` since the counter was created."""
         value = self.add() - self._reads
         self._reads += 1
         return value

@@ -136,7 +136,6 @@ class Stalls:
         self._since = 0
 
     def watch(self) -> None:
-        """Start recording garbage collections as stalls."""
         if self._collection not in gc.callbacks:
             gc.callbacks.append(self._collection)
 
@@ -152,7 +151,6 @@ class Stalls:
         return overlapping(self._ring, start, end)
 
     def _insert(self, stall: Stall) -> None:
-        """Insert the parts of *stall* that no earlier stall covers."""
         started = stall.start
         for other in [*overlapping(self._ring, stall.start, stall.end), Stall("", stall.end, stall.end)]:
             if started < other.start:
@@ -250,7 +248,6 @@ class LoopLag:
         self._closely_until = clock() + CLOSELY_NS
 
     def seconds(self) -> float:
-        """Return the time to the next beat."""
         # Pending records mean that there were requests within the last two seconds.
         return BEAT_SECONDS if recorder.pending and clock() < self._closely_until else IDLE_SECONDS
 

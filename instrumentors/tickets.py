@@ -139,7 +139,6 @@ class Ticket:
             self.gone = now or self.since
 
     def runs(self) -> list[BatchRun]:
-        """Return the runs of the ticket so far."""
         return self._runs[:]
 
     def working(self) -> list[Marks]:
@@ -160,7 +159,6 @@ class Tickets:
         self._drawn: list[Ticket] = []
 
     def draw(self) -> Ticket:
-        """Return a new ticket."""
         ticket = Ticket(clock())
         self.add(ticket)
         return ticket
@@ -184,7 +182,6 @@ class Tickets:
         return all(ticket.ready() for ticket in self.jobs())
 
     def marks(self) -> Marks:
-        """Return the marks of the waits and runs of all tickets."""
         now = clock()
         runs: dict[int, BatchRun] = {}
         waits: list[tuple[int, int]] = []
@@ -319,7 +316,6 @@ class TextWithRun(str):
     run: BatchRun
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the id together with its run."""
         return with_run, (str(self), self.run)
 
 
@@ -330,7 +326,6 @@ class UuidWithRun(UUID):
     run: BatchRun
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the id together with its run."""
         return with_run, (UUID(int=self.int), self.run)
 
 

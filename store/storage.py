@@ -105,7 +105,6 @@ class Steps:
     width: int | None
 
     def of(self, at: Ints) -> Ints:
-        """Return the start of the step that contains each time in *at*."""
         if self.width is None:
             return np.full(len(at), self.start)
         return np.maximum(at - at % self.width, self.start)
@@ -362,8 +361,6 @@ class PreparedWrite:
     finish: Callable[[Connection], None]
 
     def also(self, more: Callable[[Connection], None]) -> PreparedWrite:
-        """Return the write with *more* called at the end of *finish*."""
-
         def finish(connection: Connection) -> None:
             self.finish(connection)
             more(connection)

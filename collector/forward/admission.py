@@ -95,13 +95,11 @@ class ForwardQueue:
                 self._unwritten.subtract(sizes)
 
     def most_bytes(self, destination: Destination) -> int:
-        """Return the size limit of the backlog of *destination*."""
         if self._budget_bytes is None:
             return destination.most_waiting
         return min(destination.most_waiting, self._budget_bytes // _SHARE // max(len(self._destinations()), 1))
 
     def freed(self, name: str, size_bytes: int) -> None:
-        """Record that *size_bytes* left the backlog of destination *name*."""
         with self._lock:
             self._waiting[name] = max(self._waiting[name] - size_bytes, 0)
 

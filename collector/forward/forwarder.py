@@ -121,7 +121,6 @@ class DestinationStates(Collector):
             _log.warning("%s accepted only a part: %d items refused, %s", name, rejected, reason or "no reason")
 
     def lost(self, name: str, why: Lost, bodies: int, reason: str) -> None:
-        """Record *bodies* that will never be sent to destination *name*."""
         self._change(name, lambda state: replace(state, lost=Counter(state.lost) + Counter({why: bodies})))
         now = self._clock()
         at, untold = self._said.get((name, why), (float("-inf"), 0))
@@ -147,7 +146,6 @@ class DestinationStates(Collector):
             self._change(name, partial(replace, backlog=backlog))
 
     def forget(self, name: str) -> None:
-        """Remove the state of a destination that is no longer configured."""
         with self._lock:
             self._states.pop(name, None)
 

@@ -147,7 +147,6 @@ class ImportFile:
         return int(self._modified * 1e9)
 
     def note_undated(self) -> None:
-        """Add the remark that the times are based on `ended_ns`."""
         at = datetime.fromtimestamp(self._modified, UTC)
         self.diagnostics.note(
             f"its times have no date: the modification time of the file is used for the last, {at:%Y-%m-%d %H:%M:%S} UTC"

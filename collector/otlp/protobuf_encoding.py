@@ -549,7 +549,6 @@ def _filled(counts: Sequence[bytes], offset: Ints) -> tuple[Buckets, Ints, Flags
 
 
 def _varints(data: NDArray[np.uint8], last: Ints) -> Ints:
-    """Return the values of the varints that end at the positions *last*."""
     values = data[last].astype(np.int64)
     before = last - 1
     here = np.flatnonzero(data[before] >= _CONTINUES)

@@ -121,7 +121,6 @@ class TargetStates(Collector):
         self._set(replace(self._of(target), state="elsewhere", error=""))
 
     def forget(self, url: str) -> None:
-        """Remove the state of a target that is no longer configured."""
         with self._lock:
             self._states.pop(url, None)
 

@@ -75,7 +75,6 @@ class ServiceShares:
             return True
 
     def greedy(self) -> list[str]:
-        """Return the senders that exceeded their limit recently."""
         now = self._clock()
         with self._lock:
             self._greedy = {sender: at for sender, at in self._greedy.items() if now - at < FORGOTTEN_SECONDS}

@@ -182,7 +182,6 @@ class Connection(HttpToolsProtocol):
             self.give_way()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the deadlines and mark unfinished requests as disconnected."""
         self._limits.leave(self)
         self._stop_head_timer()
         self._stop_unread_timer()
@@ -249,7 +248,6 @@ class Connection(HttpToolsProtocol):
         self._abort_later()
 
     def pause_writing(self) -> None:
-        """Start the deadline of a client that does not read its response."""
         super().pause_writing()
         self._abort_later()
 

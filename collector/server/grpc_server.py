@@ -109,7 +109,6 @@ class GrpcServer(grpc.GenericRpcHandler):
         return port
 
     async def stop(self, grace_seconds: float) -> None:
-        """Refuse new calls and finish those in progress."""
         if self._server is not None:
             await self._server.stop(grace_seconds)
 

@@ -97,7 +97,6 @@ class HttpServer(uvicorn.Server):
                     _log.exception("the %s's server stopped", self.limits.name)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Start to accept connections."""
         if self._tls is None:
             await super().startup(sockets)
         else:

@@ -510,7 +510,6 @@ class _DueTraces:
         self._table[_cells(self._due)] = True
 
     def rows_of(self, rows: Rows) -> Ints:
-        """Return the indexes of *rows* that belong to these traces."""
         keys = trace_keys(rows)
         # Most rows belong to other traces: a table lookup is cheaper than a search.
         found = np.flatnonzero(self._table[_cells(keys)])

@@ -255,7 +255,6 @@ def _chosen(requests: Requests, policy: SamplingPolicy) -> dict[int, RetainReaso
 
 
 def _first(series: Ints, value: np.ndarray[Any, Any], count: int) -> Ints:
-    """Return the *count* rows with the smallest *value* of each series."""
     order = np.lexsort((value, series))
     begins = np.flatnonzero(np.diff(series[order], prepend=-1) != 0)
     rank = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order)))

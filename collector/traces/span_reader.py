@@ -255,7 +255,6 @@ def _chunks(found: Any) -> Iterator[Sequence[bytes]]:
 
 
 def _decode_spans(parsed: Sequence[ParsedSpans], meanings: RuleCache) -> None:
-    """Decode the serialized spans of exports with the same rules."""
     # An attribute or event takes at least two bytes, so only larger exports can have too many of them.
     is_large = any(each.size_bytes > 2 * MAX_ELEMENTS for each in parsed)
     if is_large or sum(len(each.spans) for each in parsed) < _FEW_SPANS:
@@ -266,7 +265,6 @@ def _decode_spans(parsed: Sequence[ParsedSpans], meanings: RuleCache) -> None:
 
 
 def _decode_messages(parsed: ParsedSpans) -> None:
-    """Decode the serialized spans of an export one after the other."""
     read, messages = parsed.read, _messages(parsed.spans)
     raw = _raw_spans(messages)
     rows = range(read.count, read.count + len(messages))
@@ -443,7 +441,6 @@ def _is_error(status: bytes) -> bool:
 
 
 def _protobuf_retained_span(span: Any) -> RetainedSpan:
-    """Return a span of a Stagelens agent with all attributes."""
     return RetainedSpan(
         trace_id=span.trace_id.hex(),
         span_id=span.span_id.hex(),

@@ -54,7 +54,6 @@ class RequestTotals:
         self.duration_ns += other.duration_ns
 
     def since(self, before: RequestTotals) -> RequestTotals:
-        """Return the difference from an earlier total."""
         return RequestTotals(
             self.requests - before.requests, self.stages - before.stages, self.duration_ns - before.duration_ns
         )
@@ -254,7 +253,6 @@ class Aggregator:
         return total
 
     def nothing(self) -> Delta:
-        """Return an empty delta of no series."""
         return Delta(Sampler(self._keep))
 
     def _delta(self, series: _Series) -> Delta:

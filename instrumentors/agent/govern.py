@@ -259,7 +259,6 @@ class Governor:
         return max(MIN_PROFILER_SHARE, (allowed_ns - sample.costs_ns[self.level] * sample.rate) / 1e9)
 
     def _first_fit(self, sample: CostSample, part: float) -> int:
-        """Return the first level whose cost is within *part* of the budget."""
         allowed_ns, free_ns = part * self._budget.allows_ns(sample.duration_ns), part * FREE_SHARE * 1e9
         return next(
             level for level, cost in enumerate(sample.costs_ns) if cost <= allowed_ns or cost * sample.rate <= free_ns
@@ -298,7 +297,6 @@ class CpuAccount:
 
     @contextlib.contextmanager
     def spending(self, work: Work) -> Generator[None]:
-        """Add the CPU time inside the context to *work*."""
         started = self._now()
         try:
             yield
@@ -386,7 +384,6 @@ class CostController:
         self.profiler_share = governor.profiler_share(sample)
 
     def note_export(self) -> None:
-        """Record the CPU time of the export that has just ended."""
         now, spent = time.monotonic(), self._cpu.spent_ns()
         seconds = now - self._exported_at
         if seconds < SAMPLE_EVERY_SECONDS:

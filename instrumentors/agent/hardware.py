@@ -216,7 +216,6 @@ class Gpus:
         self._readings: deque[Reading] = deque(maxlen=_MAX_READINGS)
 
     def watch(self) -> None:
-        """Start a thread that reads the GPUs every `EVERY_SECONDS`."""
         if self._nvml is None:
             return
         with suppress(RuntimeError):  # since Python 3.12 no thread starts at exit

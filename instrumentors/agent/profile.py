@@ -262,7 +262,6 @@ class Profiler:
             log_failure("profiling slow requests")
 
     def _seconds(self, *, is_slow: bool, is_alert: bool) -> float:
-        """Return the time to the next look."""
         if is_slow:
             return SLOW_SECONDS
         shortest = self.recent.shortest

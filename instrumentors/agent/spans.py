@@ -160,7 +160,6 @@ def _request_attributes(facts: Mapping[str, Any]) -> dict[str, str | int]:
 
 
 def _children(marks: Marks, root: Span, end: int) -> list[Span]:
-    """Return the spans of the requests inside the request."""
     triples = zip(marks[::3], marks[1::3], marks[2::3], strict=False)
     return [
         _span(to_text(key.removeprefix(CHILD)) or "request", t0, min(t1, end), {})

@@ -67,7 +67,6 @@ class LossCounter:
             self._counts[reason] = self._counts.get(reason, 0) + count
 
     def take(self) -> dict[str, int]:
-        """Return the losses since the last call."""
         with self._lock:
             counts, self._counts = self._counts, {}
             return counts
@@ -94,7 +93,6 @@ class Schedule:
         return due
 
     def left_seconds(self, now: float) -> float:
-        """Return the seconds until the next export."""
         return max(0.0, self._next - now)
 
     def _after(self, now: float) -> float:
@@ -145,7 +143,6 @@ class Agent:
         self._attribute_schedule = Schedule(ATTRIBUTE_SECONDS, time.time())
 
     def run(self) -> None:
-        """Aggregate and export in an endless loop."""
         stalls.watch()
         if self.config.hardware:
             self._hardware.watch()

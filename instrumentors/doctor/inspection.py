@@ -187,7 +187,6 @@ class Sources:
     trees: Mapping[Path, ast.Module]
 
     def imported(self) -> set[str]:
-        """Return the top-level names of all imported modules."""
         return {name.partition(".")[0] for tree in self.trees.values() for _, name in imported_names(tree)}
 
     def calls(self) -> Iterator[tuple[str, str, ast.Call]]:

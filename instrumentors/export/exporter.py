@@ -85,7 +85,6 @@ class Outbox:
             self._requests -= batch.requests
 
     def give_back(self, batch: ExportBatch) -> None:
-        """Return the undelivered *batch* to the front of the queue."""
         with self._lock:
             self._waiting.appendleft(batch)
 

@@ -140,7 +140,6 @@ def _histogram_fields(histogram: Histogram, *, summed: bool) -> bytes:
 
 
 def _histogram_metric(name: str, points: Iterable[bytes]) -> bytes:
-    """Return an encoded Metric of type ExponentialHistogram."""
     return (
         text_field(1, name)
         + text_field(3, names.UNITS.get(name, "s"))
@@ -181,7 +180,6 @@ def _machine_metrics(interval: ExportInterval, readings: Iterable[Reading]) -> I
 
 
 def _device_attributes(measure: Measure, device: str) -> dict[str, str]:
-    """Return the attributes that distinguish the points of a metric."""
     about: dict[str, str] = {}
     if measure.of == "gpu":
         about = {hardware.GPU_ID: device, hardware.GPU_TYPE: "gpu"}
@@ -191,7 +189,6 @@ def _device_attributes(measure: Measure, device: str) -> dict[str, str]:
 
 
 def _interval_fields(interval: ExportInterval) -> bytes:
-    """Return the fields of the start and end time of a data point."""
     return fixed64_field(2, interval.start_ns) + fixed64_field(3, interval.end_ns)
 
 

@@ -122,7 +122,6 @@ def _watch(response: Any) -> None:
 
 
 def _host(session: Any, str_or_url: Any) -> str:
-    """Return the called host."""
     try:
         return session._build_url(str_or_url).host or ""  # noqa: SLF001 - there is no public name for it
     except Exception:

@@ -98,7 +98,6 @@ class AiohttpExchange:
         return stream is self._request.content
 
     def hand_over(self, response: Any, size: int) -> None:
-        """Record that *response* sends a chunk of *size* bytes."""
         self._streamed = response
         if not size:
             return

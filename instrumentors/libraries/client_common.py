@@ -419,7 +419,6 @@ class LineStream:
         self._reported_at = 0
 
     def line(self, line: str | bytes) -> None:
-        """Record a *line* that has just arrived."""
         try:
             now, head = clock(), _decode_line(line[:_HEAD])
             if head.startswith(_DONE):

@@ -21,7 +21,6 @@ class DependencyInstrumentor(CallsInstrumentor):
     service: ClassVar[str] = ""
 
     def wrapper(self, stage: str) -> Probed:
-        """Return what records the calls of a function and their failures."""
         service = self.service
 
         def failed(call: LongCall | None, error: BaseException) -> None:

@@ -121,7 +121,6 @@ class GrpcExchange:
             self.mark("network", started)
 
     def enter(self, context: Any, behavior: Any) -> None:
-        """Start the method *behavior*."""
         self.received()
         self.context = context
         if is_users_code(behavior):
@@ -134,7 +133,6 @@ class GrpcExchange:
             self.mark("handler", started, 0)
 
     def hand_over(self, at: int) -> None:
-        """Record that a message of a stream is sent."""
         if self._stream is None:
             self._stream = ResponseStream(at)
         else:
@@ -147,7 +145,6 @@ class GrpcExchange:
         return message
 
     def finish(self, ended: int) -> None:
-        """Finish the record of the request."""
         self.end_handler()
         for fact, size in (("@request_size", self.request_bytes), ("@response_size", self.response_bytes)):
             if size is not None:

@@ -74,7 +74,6 @@ class _Sent:
         self._started = clock()
 
     def end(self) -> None:
-        """Remove the headers of the trace."""
         try:
             headers = self._request.headers
             for name, value in self._added.items():

@@ -130,8 +130,6 @@ def _generate(original: Any) -> Any:
 
 
 def _eval(original: Any) -> Any:
-    """Wrap `Llama.eval` in a loop of the user's own."""
-
     def eval_(self: Any, tokens: Any, *args: Any, **options: Any) -> Any:
         if _state.generation is None and current.get() is not None:
             _state.stage = "decode" if len(tokens) == 1 and self.n_tokens else "prefill"

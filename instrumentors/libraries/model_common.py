@@ -34,7 +34,6 @@ class _Inside:
         inside.set(True)
 
     def end(self) -> None:
-        """Let model calls count again."""
         inside.set(False)
 
 

@@ -73,7 +73,6 @@ class KnownSession:
         return None if shapes in self.seen else shapes
 
     def learn(self, shapes: tuple[Any, ...]) -> None:
-        """Record that a run had the input *shapes*."""
         self.seen.add(shapes)
         self.warm = self.device == "cpu" or len(self.seen) >= MAX_SHAPES
 

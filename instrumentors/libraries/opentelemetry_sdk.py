@@ -31,7 +31,6 @@ class OpenTelemetrySdkInstrumentor(Instrumentor):
         return {"opentelemetry.sdk.trace": self._trace}
 
     def uninstrument(self, **options: Any) -> None:
-        """Restore the originals."""
         trace_context.span_of_theirs = None
         super().uninstrument(**options)
 

@@ -152,7 +152,6 @@ class QueueRun(BatchRun):
         self.waits = False
 
     def take(self, job: Job, now: int) -> None:
-        """Add a job to the batch."""
         if self.marks[0] != OPEN:
             self.marks[0], self.marks[1] = OPEN, self.marks[1] or now
             self.ended, self._completed, self.size, self._began = 0, False, 0, now
@@ -185,7 +184,6 @@ class QueueRun(BatchRun):
         return not self.jobs
 
     def answered_after(self, job: Job) -> list[Job]:
-        """Return the jobs after *job* up to the first that has no result."""
         # Another thread may change what is iterated over.
         with suppress(ValueError, RuntimeError):
             return list(takewhile(Job.answered, islice(self.jobs, self.jobs.index(job) + 1, None)))
@@ -224,7 +222,6 @@ class QueueRun(BatchRun):
         )
 
     def close(self, now: int) -> None:
-        """End the work."""
         if not self.ended:
             self.marks[0] = CLOSED
             if not self.waits:
@@ -263,7 +260,6 @@ class Job(Ticket):
         return None if known is None else known()
 
     def observe(self, future: Any) -> None:
-        """Have `release` called when *future* is set."""
         kind = _base(type(future))
         if not _has_loop(type(future)):
             # A future of a thread retains its callbacks.

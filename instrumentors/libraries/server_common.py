@@ -49,7 +49,6 @@ class ResponseStream:
         self._last = at
 
     def facts(self) -> Marks:
-        """Return the facts of the request about its stream."""
         if self._longest < 0:
             return []
         return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, BY_FIRST_CHUNK]

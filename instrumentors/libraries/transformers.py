@@ -245,7 +245,6 @@ class GenerateCall:
         self.prompt = -1
 
     def step(self) -> None:
-        """Record the end of a step."""
         self.steps += 1
         if self.steps < 1:
             return

@@ -75,7 +75,6 @@ def _urlopen(original: Any) -> Any:
 
 
 def _with_trace(headers: Any, marks: Marks, host: str) -> Any:
-    """Return a copy of *headers* with the trace of the request."""
     # The library copies and changes them too, and says what is wrong where it cannot.
     if isinstance(headers, Mapping) and (added := trace_headers(headers, marks, host)):
         with contextlib.suppress(Exception):

@@ -100,12 +100,9 @@ class WsgiExchange(Exchange):
             named_attributes.record_headers(marks, lambda name: environ.get(_variable(name)))
 
     def name(self, template: str) -> None:
-        """Set the route to *template*."""
         self.route = template
 
     def starting(self) -> StartResponse:
-        """Return the application's `start_response`."""
-
         def start_response(*args: Any, **options: Any) -> Any:
             try:
                 status, headers = (*args, *options.values())[:2]
@@ -117,7 +114,6 @@ class WsgiExchange(Exchange):
         return called_like(start_response, self._start_response)
 
     def wrote(self, now: int) -> None:
-        """Record that the server has finished writing the previous part."""
         started, self._written = self._written, 0
         if started and now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
             self.marks.extend(("network", started, now))
@@ -175,7 +171,6 @@ class WsgiExchange(Exchange):
                 self.finish(error_type)
 
     def hand_over(self, size: int) -> None:
-        """Record that a part of *size* bytes was passed to the server."""
         self._written = now = clock()
         if not size:
             return

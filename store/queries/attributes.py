@@ -231,7 +231,6 @@ def _places(values: Iterable[str]) -> Mapping[str, str]:
 
 
 def _stage_time(columns: Columns, sample: _Sample) -> Mapping[str, Mapping[str, Ints]]:
-    """Return the microseconds of each step by place and stage."""
     shape = (len(sample.starts), len(columns.stages))
     place = sample.step_of(columns) * shape[1] + columns.stage
     spent = np.zeros(shape[0] * shape[1], np.int64)

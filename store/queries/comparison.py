@@ -144,7 +144,6 @@ def _whatif(
 
 
 def _stage_durations(durations: Columns, stage: str) -> StageCounts:
-    """Return the distribution of the exclusive time of *stage*."""
     return add_up(durations.where(np.array([name == stage for name in durations.stages], bool)[durations.stage]))
 
 

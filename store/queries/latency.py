@@ -158,7 +158,6 @@ class Mixture:
         return float(self.latency.sum.sum()) / self.n
 
     def mean_shares(self) -> dict[str, float]:
-        """Return the share of the time of all requests by stage."""
         return self._shares(self._times.amount.sum(axis=1) + self._times.zero)
 
     def at(self, quantile: float) -> PercentileGroup:

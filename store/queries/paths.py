@@ -275,7 +275,6 @@ class _TracedEdges:
                 self._waited[piece.services[:2]] += piece.end - piece.start
 
     def sampled(self, caller: str, called: str) -> float | None:
-        """Return the share of *caller* in the random requests of *called*."""
         every = sum(number for (_, service), number in self._random.items() if service == called)
         return self._random[caller, called] / every if every else None
 

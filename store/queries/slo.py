@@ -309,7 +309,6 @@ class IndicatorQueries(QueryGroup):
     """Queries of good and bad events of indicators."""
 
     def tally(self, selection: Selection, indicator: Indicator) -> Tally:
-        """Return the good and bad events of *indicator* in *selection*."""
         return self.tallies([selection], indicator)[0]
 
     def tallies(self, selections: Iterable[Selection], indicator: Indicator) -> list[Tally]:

@@ -145,12 +145,10 @@ class _Search:
         return not failed
 
     def dimensions(self) -> dict[str, dict[str, int]]:
-        """Return the number of requests by value of each dimension."""
         counts = _by_key((name, value, number) for (name, value), number in self._dimensions.items() if value)
         return {name: counts.get(name, {}) for name in COUNTED}
 
     def attributes(self) -> dict[str, dict[str, int]]:
-        """Return the number of requests by value of each attribute."""
         texts = ((key.removeprefix(_PREFIX), value, number) for (key, value), number in self._attributes.items())
         return _by_key((key, _as_text(key, value), number) for key, value, number in texts)
 

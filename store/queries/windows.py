@@ -113,7 +113,6 @@ class _Spans:
         return StepCounts(np.arange(len(self.first)), scale, found.index, *tables)
 
     def scales(self, columns: Columns) -> Ints:
-        """Return the coarsest scale of *columns* in each window."""
         found = np.full(len(self.first), MAX_SCALE)
         for scale in np.unique(columns.scale)[::-1].tolist():
             points = np.bincount(columns.times[columns.scale == scale], minlength=int(self.last[-1]))

@@ -172,7 +172,6 @@ class TorchInstrumentor(Instrumentor):
         }
 
     def uninstrument(self, **options: Any) -> None:
-        """Restore the originals."""
         super().uninstrument(**options)
         methods.remove()
 

@@ -153,7 +153,6 @@ class TorchEvents:
         return stream
 
     def event(self) -> StreamEvent:
-        """Return a new event."""
         return self._backend.Event(enable_timing=True)
 
     def prepare(self, device: Any) -> None:
@@ -219,7 +218,6 @@ class Timeline:
         self.source.prepare(self._device)
 
     def learn(self, stamp: DeviceEvent) -> None:
-        """Update the offset of the clocks from an event that has happened."""
         reference = self._reference
         if reference is None or abs(stamp.asked - reference.asked) > REFERENCE_NS:
             self._refer_to(stamp)
@@ -328,7 +326,6 @@ class DeviceWork:
         return [f"{self._stage}@launch", self.start.asked, self.end.asked]
 
     def release(self) -> None:
-        """Release the events of the finished work."""
         self._before = None
         self.timeline.release(self.start)
         self.timeline.release(self._ended())

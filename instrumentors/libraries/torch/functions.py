@@ -13,7 +13,6 @@ class OutsideInstrumentor(CallsInstrumentor):
     """Base class of a library of such functions."""
 
     def wrapper(self, stage: str) -> Probed:
-        """Return what records the calls outside of modules."""
         enter = timed_call(stage).probe.enter
         return Probed.until_end(functools.partial(_enter, enter))
 

@@ -48,11 +48,9 @@ class Method:
         return other is self.original or (isinstance(other, Method) and other.original is self.original)
 
     def __hash__(self) -> int:
-        """Return the hash of the original."""
         return hash(self.original)
 
     def __repr__(self) -> str:
-        """Return the representation of the original."""
         return repr(self.original)
 
     def __reduce__(self) -> Any:
@@ -98,7 +96,6 @@ class Methods:
             self._ours = {}
 
     def hide(self, attributes: dict[str, Any]) -> None:
-        """Restore the originals in the dictionary *attributes*."""
         for name, method in self._ours.items():
             if attributes.get(name) is method:
                 attributes[name] = method.original

@@ -66,7 +66,6 @@ class TritonClientInstrumentor(Instrumentor):
         }
 
     def uninstrument(self, **options: Any) -> None:
-        """Restore the originals and clear the known servers."""
         super().uninstrument(**options)
         statistics.known = statistics.KnownModels()
         statistics.close_channels()
@@ -458,7 +457,6 @@ class ResponseParts:
         return result, error
 
     def cancel(self) -> Any:
-        """Cancel the call and record this outcome."""
         self._call.end(None, "StatusCode.CANCELLED")
         return self._parts.cancel()
 

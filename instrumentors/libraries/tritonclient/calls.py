@@ -65,7 +65,6 @@ class Call:
             log_failure("timing a call of tritonclient")
 
     def settle(self, arrived: int, error: BaseException | None, status: str = "") -> None:
-        """Record the called model and the outcome."""
         self.marks.extend(("@model", self.model, 0))
         if self.version:
             self.marks.extend(("@model_version", self.version, 0))

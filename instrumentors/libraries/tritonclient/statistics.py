@@ -58,7 +58,6 @@ class Totals(NamedTuple):
     d2h: int
 
     def since(self, earlier: Totals) -> Totals:
-        """Return the difference from an earlier reading."""
         return Totals(*(now - before for now, before in zip(self, earlier, strict=True)))
 
 
@@ -269,7 +268,6 @@ class ModelReadings:
         self._readings.append(TotalsReading(now, totals))
 
     def called(self, t0: int, t1: int) -> None:
-        """Record a call of this process from *t0* to *t1*."""
         self._calls.append((t0, t1))
 
     def is_settled(self, t0: int, t1: int) -> bool:
@@ -328,7 +326,6 @@ class Averaged:
         return model.is_settled(*self._call)
 
     def marks(self) -> Marks:
-        """Return the marks of the averaged server stages."""
         model = known.model(self._server, self._model, self._version)
         if model is None:
             return []
