@@ -250,10 +250,11 @@ class Tools:
                 "threshold_seconds": each["slo"]["threshold"],
                 **{key: each[key] for key in ("state", "attained", "budget_left", "burn_1h", "burn_5m")},
                 "exhausted_in_hours": None if each["exhausted_in"] is None else each["exhausted_in"] / 3600,
+                "data_hours": each["covered"] / 3600,
             }
             for each in found
         ]
-        head = "A burn rate of 1 spends exactly the budget in the window of the objective."
+        head = "A burn rate of 1 spends exactly the budget in the window of the objective. The attained share is over data_hours, the budget left of the whole window at the same traffic."
         return paged(head, csv_lines(rows), page)
 
     def capacity(
@@ -265,7 +266,7 @@ class Tools:
         version: str = "",
         environment: Environment = "",
     ) -> str:
-        """Estimate the request rate up to which a service keeps its objective, and the headroom."""
+        """Estimate the request rate up to which a service keeps its objective, and how many more requests it can take."""
         with self._asking(ctx) as ask:
             found = ask("query/capacity", {"service": service, "version": version, **_window(window, environment)})
         steps = rows_of(found)

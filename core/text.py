@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 # Maximum of an OTLP integer, which has 64 bits: the collector refuses the whole export if one integer is larger.
@@ -25,6 +26,16 @@ def to_text(value: object) -> str:
         return "" if value is None else printable(str(value)[:MAX_TEXT])
     except Exception:  # noqa: BLE001 - the conversion of a foreign object may raise anything
         return ""
+
+
+def truncated_percent(ratio: float, target: float = 0.0) -> str:
+    """Return a share of good requests in percent, truncated, so that it reaches *target* only if the share does.
+
+    >>> truncated_percent(0.99996), truncated_percent(0.999956, target=0.99995), truncated_percent(1.0)
+    ('99.99', '99.995', '100.00')
+    """
+    digits = max(2, len(f"{target * 100:.8g}".partition(".")[2]))
+    return f"{math.floor(round(ratio * 100 * 10**digits, 6)) / 10**digits:.{digits}f}"
 
 
 def to_integer(value: Any) -> int:

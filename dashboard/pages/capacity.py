@@ -17,7 +17,21 @@ from ...core.stages import label
 from ..figures.capacity import VersionLoad, batch_figure, load_figure
 from ..figures.time_axis import STEPS, TimeAxis, step_for
 from ..ui.components import Node, card, chart, empty, link, spark, tile, tiles
-from ..ui.format import MINUS, UNKNOWN, axis_duration, count, duration, money, percent, percentile, span, whole
+from ..ui.format import (
+    MANIFOLD,
+    MINUS,
+    UNKNOWN,
+    axis_duration,
+    count,
+    duration,
+    money,
+    percent,
+    percentile,
+    signed_change,
+    span,
+    times,
+    whole,
+)
 from .hardware import hardware_card
 from .measures import measure
 from .page import Context, Page, panel
@@ -115,7 +129,11 @@ def _headroom_sentence(now: float, capacity: float) -> str:
         return ""
     if now > capacity:
         return f"The service handles {count(now)}/s now, {percent(now / capacity - 1)} above its capacity."
-    return f"The service handles {count(now)}/s now: {percent(1 - now / capacity)} headroom."
+    if not now:
+        return f"The service handles no request now and can take up to {count(capacity)}/s."
+    growth = capacity / now - 1
+    more = f"{percent(growth)} more requests" if growth < MANIFOLD else f"{times(1 + growth)} as many requests"
+    return f"The service handles {count(now)}/s now and can take {more} (it uses {percent(now / capacity)} of its capacity)."
 
 
 def _verdict_banner(first: str, rest: str) -> Component:
@@ -166,18 +184,16 @@ def _capacity_tile(loads: Loads) -> Component:
 def _headroom_tile(loads: Loads, now: float | None) -> Component:
     capacity, name = loads.now.capacity, "Headroom"
     if capacity is None or not now:
-        return tile(name, UNKNOWN, "", "capacity is unknown")
+        return tile(name, UNKNOWN, "", "capacity is unknown" if capacity is None else "no request now")
     if capacity.rate <= 0:
         return tile(name, "0", "%", html.Span("over the SLO at any load", className="bad"))
-    left = 1 - now / capacity.rate
     before = loads.before.capacity if loads.before else None
-    below: Node = html.Span("above capacity", className="bad") if left < 0 else f"at {count(now)} /s"
-    if before is not None and before.rate > 0:
-        change = left - (1 - now / before.rate)
-        mark, kind = ("▲", "down") if change > 0 else ("▼", "up")
-        text = f"{mark} {abs(change) * 100:.0f} pt since {loads.now.version}"
-        below = html.Span(text, className=f"delta {kind}")
-    return tile(name, f"{left * 100:.0f}".replace("-", MINUS), "%", below)
+    word, kind = ("above capacity", "bad") if now > capacity.rate else ("more load", "")
+    text = f"{word}; uses {percent(now / capacity.rate)} of capacity"
+    if before is not None and loads.before is not None and before.rate > 0:
+        text += f", {percent(now / before.rate)} on {loads.before.version}"
+        kind = "bad" if before.rate > capacity.rate else "good"
+    return tile(name, signed_change(capacity.rate / now - 1), "", html.Span(text, className=kind))
 
 
 def _load_card(context: Context, loads: Loads) -> Component:

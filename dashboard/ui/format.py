@@ -10,6 +10,7 @@ import math
 from datetime import datetime, timedelta
 
 from ...core.settings.values import format_size
+from ...core.text import truncated_percent
 
 # U+202F, the narrow no-break space of ISO 31-0 between a number and its unit.
 THIN = "\u202f"
@@ -22,7 +23,7 @@ TIMES = "\u00d7"
 # Smaller changes are noise and are shown in grey.
 SMALL_CHANGE = 0.03
 # From this ratio on, changes are written as factors instead of percentages.
-_TENFOLD = 9.0
+MANIFOLD = 9.0
 
 MILLI = 1e-3
 # Larger shares are written as 100 %, and larger portions of a change as all.
@@ -163,15 +164,15 @@ def target(ratio: float) -> str:
     return f"{ratio * 100:.6g}{THIN}%"
 
 
-def attained(ratio: float | None) -> str:
-    """Return the attainment, truncated instead of rounded: 99.996 % is not 100 %.
+def attained(ratio: float | None, target: float = 0.0) -> str:
+    """Return the attainment of *target*, truncated instead of rounded: 99.996 % is not 100 %.
 
     >>> attained(0.99996), attained(1.0)
     ('99.99\u202f%', '100.00\u202f%')
     """
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN
-    return f"{math.floor(ratio * 1e4 + 1e-6) / 100:.2f}{THIN}%"
+    return f"{truncated_percent(ratio, target)}{THIN}%"
 
 
 def change(ratio: float | None) -> str:
@@ -183,7 +184,7 @@ def change(ratio: float | None) -> str:
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN
     mark = "±" if abs(ratio) < SMALL_CHANGE else "▲" if ratio > 0 else "▼"
-    return f"{mark}{THIN}{times(1 + ratio) if ratio >= _TENFOLD else percent(abs(ratio))}"
+    return f"{mark}{THIN}{times(1 + ratio) if ratio >= MANIFOLD else percent(abs(ratio))}"
 
 
 def signed_change(ratio: float | None) -> str:
@@ -192,7 +193,7 @@ def signed_change(ratio: float | None) -> str:
     >>> signed_change(1.38), signed_change(106.63) == "108" + TIMES
     ('+138\u202f%', True)
     """
-    if ratio is not None and ratio >= _TENFOLD:
+    if ratio is not None and ratio >= MANIFOLD:
         return times(1 + ratio)
     return ("+" if ratio and ratio > 0 else "") + percent(ratio)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -104,7 +105,12 @@ def test_the_page_starts_with_capacity_compared_with_the_previous_version(store:
     text = shown(source_of(store, tmp_path))
 
     assert "1.15.0 keeps p99 within 250 ms up to about" in text
-    assert "headroom" in text
+    found = re.search(
+        r"handles ([\d.]+)/s now and can take (\d+) % more requests \(it uses (\d+) % of its capacity\)", text
+    )
+    assert found is not None
+    assert (1 + float(found[2]) / 100) * float(found[3]) / 100 == pytest.approx(1, abs=0.02)
+    assert f"Headroom +{found[2]} % more load; uses {found[3]} % of capacity" in text
     assert "/s on 1.14.2" in text
     assert "The knee of the curve is at" in text
 
