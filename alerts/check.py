@@ -65,7 +65,12 @@ def _preview_lines(found: Preview, slo: Slo) -> Iterator[str]:
     since = max(found.since, found.seen_from)
     span = formatting.duration(found.until - since)
     known = f"the last {span}" if since == found.since else f"the {span} of available data"
-    left = "" if found.budget_left is None else f"; {formatting.percent(found.budget_left)} of the budget remains"
+    whole = formatting.duration(slo.window)
+    left = (
+        ""
+        if found.budget_left is None
+        else f"; {formatting.percent(found.budget_left)} of the budget of {whole} remains"
+    )
     yield f"In {known} this SLO would have {_count_incidents(found.incidents)}{left}."
     worst = sorted(found.incidents, key=lambda each: (each.severity != "page", -each.spent))[:_SHOWN]
     for each in sorted(worst, key=lambda each: each.opened_at):

@@ -15,6 +15,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from ..core.histogram import has_enough_samples
 from ..core.stages import HANDLER, OVERHEAD, STAGES, label
+from ..core.text import truncated_percent
 
 # Maximum length of an answer, about 4,000 tokens. [characters]
 MAX_CHARS = 12_000
@@ -193,7 +194,8 @@ def cell(value: object) -> str:
     if value is None:
         return ""
     if isinstance(value, float):
-        return f"{value:.4g}"
+        # Shares near 1 are truncated: 0.99996 is not 1.
+        return f"{float(truncated_percent(value, 0.999999)) / 100:.6g}" if 0.9 < value < 1 else f"{value:.4g}"  # noqa: PLR2004
     if isinstance(value, Mapping):
         return "; ".join(f"{key} {cell(each)}" for key, each in value.items())
     if isinstance(value, list):

@@ -38,6 +38,8 @@ from ..objectives.maintenance import ActiveMaintenance
 from ..objectives.slo import Slo
 
 MINUTE = timedelta(minutes=1)
+# Share of an SLO's window that has data, from which on the window counts as complete; gaps of maintenance windows are short.
+_COMPLETE = 0.95
 _MINUTE_SECONDS, _DAY_SECONDS, _HOUR_SECONDS = 60, 86_400, 3600
 
 
@@ -318,6 +320,8 @@ class SloStatus:
         rules: Status of the tiers that can fire, pages first.
         stale_since: Time since which the collector has neither ingested nor rolled up data; None while it works.
         work: Maintenance window in progress, in which requests do not count and incidents are not notified; None for none.
+        covered: Time of the SLO's window with data, over which *attained* is; the budget is that of the whole window at the
+            traffic of this time.
     """
 
     slo: Slo
@@ -333,6 +337,12 @@ class SloStatus:
     rules: tuple[RuleStatus, ...] = ()
     stale_since: datetime | None = None
     work: ActiveMaintenance | None = None
+    covered: timedelta = timedelta.max
+
+    @property
+    def is_young(self) -> bool:
+        """Whether a part of the SLO's window is before the first data."""
+        return self.covered < _COMPLETE * self.slo.window
 
     @property
     def urgency(self) -> tuple[int, bool, float]:
@@ -358,6 +368,8 @@ def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
     """Return the status of a *measured* SLO; *guard* contains the minimum number of bad requests."""
     counts = measured.counts[measured.slo.window]
     known = counts.total > 0
+    allowed = counts.bad + measured.budget.bad_left
+    covered = counts.total * (1 - measured.slo.objective) / allowed if allowed > 0 else 1.0
     return SloStatus(
         slo=measured.slo,
         total=counts.total,
@@ -384,4 +396,5 @@ def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
         ),
         stale_since=measured.stale_since,
         work=measured.work,
+        covered=timedelta(seconds=round(min(covered, 1.0) * measured.slo.window.total_seconds())),
     )

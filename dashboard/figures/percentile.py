@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from ...analysis.breakdown import COLUMNS, NAMED_PERCENTILES
-from ..ui.format import axis_duration, duration, interval, percent, percentile, target
+from ..ui.format import attained, axis_duration, duration, interval, percent, percentile, target
 from .elements import (
     Annotation,
     Figure,
@@ -224,13 +224,26 @@ class Objective:
         threshold_seconds: Latency threshold; slower requests are bad. [seconds]
         target: Share of good requests required. [ratio]
         inside: Share of requests within the threshold. [ratio]
-        between: Bounds of that share, if the threshold splits a bucket. [ratio]
+        good: Share of requests within the threshold that did not fail. [ratio]
+        between: Bounds of *good*, if the threshold splits a bucket. [ratio]
     """
 
     threshold_seconds: float
     target: float
     inside: float | None = None
+    good: float | None = None
     between: tuple[float, float] | None = None
+
+    @property
+    def shares(self) -> str:
+        """Shares of requests within the threshold, and of those that did not fail either if that differs."""
+        inside, good = attained(self.inside, self.target), attained(self.good, self.target)
+        if self.between is not None and self.between[1] - self.between[0] >= _CERTAIN:
+            good = " to ".join(dict.fromkeys(attained(each, self.target) for each in self.between))
+            return f"{good} of requests inside and without error"
+        return f"{inside} of requests inside" + (
+            "" if self.good is None or good == inside else f", {good} also without error"
+        )
 
 
 def crossing_marker(places: np.ndarray, total: np.ndarray, threshold: float) -> list[Trace]:
@@ -256,19 +269,12 @@ def values_beside_label(
 def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
     """Return the label of the objective line: the share of good requests if it fits, else only the threshold."""
     text = f"SLO {axis_duration(objective.threshold_seconds)}"
-    clear = float(np.interp(places[-1] * 0.52, places, total)) < objective.threshold_seconds * _CLEAR
+    width = 0.75 if "," in objective.shares else 0.52
+    clear = float(np.interp(places[-1] * width, places, total)) < objective.threshold_seconds * _CLEAR
     if clear and objective.inside is not None:
-        text += f" · {_inside(objective)} of requests inside, target {target(objective.target)}"
+        text += f" · {objective.shares}, target {target(objective.target)}"
     style: Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xshift": 6, "yshift": 1}
     return note(text, 0, objective.threshold_seconds, xref="paper", xanchor="left", yanchor="bottom", **style)
-
-
-def _inside(objective: Objective) -> str:
-    low, high = objective.between or (objective.inside, objective.inside)
-    if low is None or high is None or high - low < _CERTAIN:
-        return percent(objective.inside, 2)
-    ends = dict.fromkeys((percent(low, 1), percent(high, 1)))
-    return " to ".join(ends)
 
 
 def place(quantile: float, *, even: bool) -> float:

@@ -29,7 +29,6 @@ from ..ui.format import (
     several,
     signed_change,
     span,
-    target,
     times,
 )
 from ..view import attributes_text, incident_page, service_path, slo_path
@@ -51,7 +50,7 @@ from .page import Context, Page, no_data, panel
 from .regressions import Release
 from .scope_filter import Option, filter_chip, menu
 from .service_map import map_card
-from .service_status import COLOURS, clock_or_date, state_counts, state_note
+from .service_status import COLOURS, attained_words, clock_or_date, state_counts, state_note
 from .slo import unwatched_line
 from .slo_spent import blamed_stage
 from .waste import waste_card
@@ -335,7 +334,7 @@ def _of_slo(row: ServiceRow) -> FleetFinding | None:
 
 def _slo(row: ServiceRow, found: SloStatus) -> Component:
     stage, cause = blamed_stage(row.context, found.slo)
-    attained = f"{percent(found.attained, 2)} good requests, target {target(found.slo.objective)}." if cause else ""
+    attained = f"{attained_words(found)}." if cause else ""
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
     href = row.context.view.link(slo_path(found.slo.name))
     title, text = _budget_title(found), f"{cause}. {attained}" if cause else f"{found.slo.in_words()}."

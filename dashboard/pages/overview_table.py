@@ -41,7 +41,7 @@ from .comparison import window_name
 from .events import TimelineEvent, timeline_events
 from .measures import KINDS, ServiceRow, by_environment, urgent_first
 from .page import Context
-from .service_status import COLOURS, state_counts
+from .service_status import COLOURS, state_counts, young_note
 
 _MAX_LEGEND = 4
 _MAX_EVENTS = 8
@@ -306,7 +306,9 @@ def _budget(row: ServiceRow) -> Node:
         return _UNKNOWN
     text, word = budget_left_words(found.budget_left)
     shown = html.Span(text if word == "left" else f"{text} {word}", className="b")
-    return link([gauge(found.budget_left, _colour(row)), shown], href=_slo_path(row), className="gauge")
+    return link(
+        [gauge(found.budget_left, _colour(row)), shown], href=_slo_path(row), className="gauge", title=young_note(found)
+    )
 
 
 def _burn(row: ServiceRow) -> Node:

@@ -50,7 +50,7 @@ from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_code import code_card
 from .service_frame import agent_cost, service_page, suspect_note
-from .service_status import burn_note
+from .service_status import burn_note, young_note
 from .shared_attributes import shared_card
 
 _MIN_BAR = 0.6
@@ -205,6 +205,7 @@ def _budget_tile(context: Context) -> Component | None:
     other = slo_scope_note(found.slo, context.selection)
     below: list[Node] = [html.Span(other, className="muted"), " · "] if other else []
     below += burn_note(found, context.view)
+    below += [f" · {young_note(found)}"] if found.is_young else []
     promise = f"{found.slo.name}: {found.slo.in_words()}"
     return tile("Error budget", *budget_left_words(found.budget_left), html.Span(below, title=promise))
 

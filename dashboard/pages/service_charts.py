@@ -18,7 +18,7 @@ from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
 from ..figures.percentile import MARKS, Objective, has_wide_bucket, percentile_figure
 from ..figures.time_axis import Alert, has_too_few
 from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, switch
-from ..ui.format import count, duration, interval, percent, percentile, span, whole
+from ..ui.format import count, duration, interval, percentile, span, whole
 from .measures import breakdown
 from .page import Context, records
 from .scope_filter import matches_selection
@@ -123,7 +123,7 @@ def _percentile_words(context: Context, frame: pd.DataFrame) -> str:
     objective = _objective(context)
     promise = ""
     if objective is not None and objective.inside is not None:
-        promise = f" {percent(objective.inside, 2)} of requests are within {duration(objective.threshold_seconds)}."
+        promise = f" Objective of {duration(objective.threshold_seconds)}: {objective.shares}."
     return (
         f"Stages of the latency by percentile, up to {percentile(float(last['percentile']))}, "
         f"{latency}: {spoken_stages(stages_at(frame, len(frame) - 1))}.{promise}"
@@ -134,13 +134,13 @@ def _objective(context: Context) -> Objective | None:
     status, threshold = context.covering_slo, context.threshold_seconds
     if status is None or threshold is None:
         return None
-    # Counted as by the objective: fast failures are bad, too.
+    # The curve has every request; for the objective, fast failures are bad, too.
+    inside = context.source.cached(context.source.read.latency, context.selection).fraction_below(threshold)
     counted = context.source.cached(context.source.read.slo_counts, context.selection, threshold)
-    value, between = None, None
-    if counted.total:
-        value, low, high = (1 - bad / counted.total for bad in (counted.bad, counted.bad_high, counted.bad_low))
-        between = (low, high)
-    return Objective(threshold, status.slo.objective, value, between)
+    if inside is None or not counted.total:
+        return Objective(threshold, status.slo.objective)
+    good, low, high = (1 - bad / counted.total for bad in (counted.bad, counted.bad_high, counted.bad_low))
+    return Objective(threshold, status.slo.objective, inside.value, good, (low, high))
 
 
 def _too_few(context: Context) -> Component:

@@ -16,7 +16,7 @@ from ...alerts.objectives.slo import Slo
 from ...alerts.reader import Incident
 from ...analysis.slo_status import URGENCY, SloState, service_state
 from ..ui.components import WORDS, Node, link, pill, status
-from ..ui.format import day, times
+from ..ui.format import attained, day, span, target, times
 from ..view import View, incident_page, slo_path
 from .comparison_text import short_name
 from .page import Context
@@ -136,6 +136,17 @@ def state_note(found: SloStatus, view: View) -> str:
             else maintenance_end(found.work, view)
         )
     return ""
+
+
+def attained_words(found: SloStatus) -> str:
+    """Return the share of good requests, the time over which it is, and the target."""
+    over, goal = span(min(found.covered, found.slo.window)), found.slo.objective
+    return f"{attained(found.attained, goal)} good requests in {over}, target {target(goal)}"
+
+
+def young_note(found: SloStatus) -> str:
+    """Return the part of the window of *found* that has data; "" if that is the whole window."""
+    return f"of {span(found.slo.window)}, {span(found.covered)} of data" if found.is_young else ""
 
 
 def maintenance_end(work: ActiveMaintenance, view: View) -> str:

@@ -37,7 +37,7 @@ from ..ui.format import TIMES, attained, axis_duration, count, several, span, ta
 from ..view import View, slo_path
 from .incidents import history_card, record_card, rules_card
 from .page import Context, Page, empty_page_card, panel
-from .service_status import COLOURS, maintenance_end, state_counts, state_line, state_note
+from .service_status import COLOURS, attained_words, maintenance_end, state_counts, state_line, state_note, young_note
 from .slo_spent import spent_card, stages_card
 
 # Values of `w`, default first: the shown part of the budget's window.
@@ -109,6 +109,8 @@ def slo_sentence(view: View, found: SloStatus) -> str:
         "overspent": f"{name} is {share} overspent",
         "spent": f"{name} has spent {share} its error budget",
     }[word]
+    if found.is_young and (found.attained or 0.0) < found.slo.objective:
+        budget += f" (of {span(found.slo.window)} at this traffic; so far {attained_words(found)})"
     if found.state == "maintenance":
         return f"{budget}. Maintenance window {state_note(found, view)}: its requests do not count, and notifications are paused."
     if found.state == "no_data":
@@ -367,7 +369,7 @@ def slo_tiles(view: View, found: SloStatus) -> Component:
     return tiles(
         [
             tile("Objective", target(slo.objective), _condition(slo, "<"), f"{span(slo.window)} rolling"),
-            tile("Attained", attained(found.attained), "", _attainment_words(found)),
+            tile("Attained", attained(found.attained, slo.objective), "", _attainment_words(found)),
             tile("Error budget", *_budget_left_words(found), _requests_left(found)),
             tile("At this rate", *_exhaustion_tile(view, found)),
         ]
@@ -419,6 +421,7 @@ def _attainment_words(found: SloStatus) -> Node:
         return "no request in its window"
     inside = found.attained >= found.slo.objective
     text, kind = ("on target", "good") if inside else ("below target", "bad")
+    text += f" in {span(found.covered)} of data" if found.is_young else ""
     return html.Span(f"was {text}", className="muted") if found.state == "stale" else html.Span(text, className=kind)
 
 
@@ -430,7 +433,7 @@ def _requests_left(found: SloStatus) -> Node:
     if found.budget_left is None:
         return None
     if found.bad_left > 0:
-        return f"{count(found.bad_left)} bad requests left"
+        return f"{count(found.bad_left)} bad requests left {young_note(found)}".rstrip()
     return f"{count(found.bad)} bad requests, {count(-found.bad_left)} too many"
 
 

@@ -14,7 +14,7 @@ from ...analysis.costs import MILLION, cost_by_stage, cost_of_request
 from ...core.stages import BY_KEY, label
 from ..ui.components import Node, card, empty, swatch, table, tile
 from ..ui.design_tokens import hue
-from ..ui.format import TIMES, UNKNOWN, axis_duration, duration, money, percent
+from ..ui.format import TIMES, UNKNOWN, attained, axis_duration, duration, money, percent
 from .hardware import hardware_frame, mean_utilization, utilization
 from .page import Context
 
@@ -119,8 +119,8 @@ def _sub(context: Context, found: Spending | None) -> str:
     if found is None or found.each is None:
         return "share of busy time"
     speed = f" under {axis_duration(context.threshold_seconds)}" if context.threshold_seconds is not None else ""
-    bad = f"; {percent(found.bad_share, 2)} of requests are not good (good: succeeded{speed})"
-    return f"{money(found.per_hour, found.currency)} per hour{bad}"
+    good = f"; {attained(1 - found.bad_share)} of requests are good (succeeded{speed})"
+    return f"{money(found.per_hour, found.currency)} per hour{good}"
 
 
 def _row(

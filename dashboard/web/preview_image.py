@@ -189,7 +189,7 @@ def _objectives(context: Context) -> ViewPreview:
         facts = [("Objectives", str(len(found))), ("States", ", ".join(counts) or WORDS["healthy"])]
         return ViewPreview(title, window, ", ".join([several(len(found), "objective"), *counts]), facts=tuple(facts))
     facts = [
-        ("Good requests", attained(first.attained)),
+        ("Good requests", attained(first.attained, first.slo.objective)),
         ("Target", target(first.slo.objective)),
         ("Error budget", " ".join(budget_left_words(first.budget_left))),
         ("Burn rate, 1 h", times(first.burn_1h)),

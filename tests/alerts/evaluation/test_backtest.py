@@ -254,7 +254,10 @@ def test_check_lists_past_alerts_of_the_store(
     monkeypatch.setattr("stagelens.alerts.check._now", lambda: now)
     text = "\n".join(check.summary(path, read_slo_file(path, {}), store))
 
-    assert "In the 3 hours of available data this SLO would have paged once; 97.7 % of the budget remains." in text
+    assert (
+        "In the 3 hours of available data this SLO would have paged once; 97.7 % of the budget of 30 days remains."
+        in text
+    )
     assert "page   20 Nov 02:" in text
     assert "The store has no data of service 'magika-dmo'; did you mean magika-demo?" in text
 

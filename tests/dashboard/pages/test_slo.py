@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import itertools
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -28,15 +30,17 @@ from stagelens.dashboard.figures.time_axis import TimeAxis
 from stagelens.dashboard.pages.incidents import incident_path, rules_card
 from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.pages.page import Context
+from stagelens.dashboard.pages.service_charts import CHARTS
 from stagelens.dashboard.pages.slo import slo_sentence, time_to_exhaustion
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import span
 from stagelens.dashboard.ui.page_export import PageData, children, page_data, text_of
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import environment_menu, side
 from stagelens.store import Store
 from tests.dashboard.burning_slos import ENV, NOW, SLO
-from tests.dashboard.served_versions import shown
+from tests.dashboard.served_versions import Served, shown, write
 
 AXIS = TimeAxis(NOW - timedelta(hours=1), NOW, timedelta(minutes=10), UTC)
 
@@ -82,8 +86,47 @@ def test_the_page_starts_with_the_finding(source: Source) -> None:
     text = shown(source, "/slo")
 
     assert "4 objectives · 2 burning · 1 no data" in text
-    assert "of its error budget left and burns at" in text
+    assert "of its error budget left (of 30 d at this traffic; so far " in text
+    assert "target 99 %) and burns at" in text
     assert "the sustainable rate; at this rate it is spent in" in text
+
+
+def test_a_young_objective_says_over_what_its_numbers_are(source: Source) -> None:
+    """Most of the budget of a month is left after an hour in which half of the requests were bad."""
+    found = status_of(source, "hot-latency")
+    text = shown(source, "/slo/hot-latency")
+    over = " ".join(f"{span(found.covered)} of data".split())
+
+    assert found.budget_left is not None
+    assert found.attained is not None
+    assert found.attained < found.slo.objective < 1 - 0.1 * (1 - found.budget_left)
+    assert timedelta(hours=1) < found.covered < timedelta(minutes=75)
+    assert f"below target in {over}" in text
+    assert f"bad requests left of 30 d, {over}" in text
+    assert f"of 30 d, {over}" in shown(source, "/s/hot")
+    assert f"good requests in {over.removesuffix(' of data')}, target 99 %" in shown(source, "/")
+
+
+def test_a_share_inside_says_that_errors_count_as_bad(traffic: ModuleType, tmp_path: Path) -> None:
+    """The curve beside it has every request, and stays below the threshold. Every page rounds the share alike."""
+    half = Served("half", "1", 30, rate=4)
+    store = Store.open(f"sqlite:///{tmp_path / 'half.db'}", clock=NOW.timestamp)
+    write(store, traffic, half, replace(half, status="error"))
+    path = tmp_path / "slo.yaml"
+    path.write_text("slos: [{name: half, service: half, objective: 0.99, threshold: 25.5ms, window: 30d}]")
+    source = Source(store, AlertsReader(store, LiveSloFile(path, {})), NOW.timestamp)
+    context = context_of(parse("/s/half", "", NOW), source)
+    notes = [str(each["text"]) for each in CHARTS["percentile"](context)["layout"]["annotations"]]
+    drawn = page(source, "/s/half").charts["percentile"]
+    slo = shown(source, "/slo/half")
+    store.close()
+
+    shares = r"(\d+\.\d\d)\u202f% of requests inside, (\d\d\.\d\d)\u202f% also without error"
+    (found,) = (match for each in notes if (match := re.search(shares, each)))
+
+    assert float(found[2]) == pytest.approx(float(found[1]) / 2, abs=2)
+    assert found[0] in drawn.spoken
+    assert f"Attained {found[2]} %" in slo
 
 
 def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Source) -> None:

@@ -118,7 +118,7 @@ def test_maintenance_is_not_burning_and_shows_its_numbers(in_maintenance: Source
 
     assert "2 objectives · 1 in maintenance" in text
     assert (
-        "of its error budget left. Maintenance window until 13:30 (new disks): its requests do not count, and notifications are paused."
+        "target 99 %). Maintenance window until 13:30 (new disks): its requests do not count, and notifications are paused."
         in text
     )
     assert "paused maintenance window until 13:30" in text

@@ -81,6 +81,8 @@ def test_a_small_change_is_neither_up_nor_down(ratio: float | None, text: str) -
 def test_an_attained_share_is_never_rounded_up_to_its_target() -> None:
     """99.9951 % good requests are not 100 %."""
     assert numbers.attained(0.999951) == "99.99\u202f%"
+    assert numbers.attained(0.999949, 0.99995) == "99.994\u202f%"
+    assert numbers.attained(0.9999, 0.999) == "99.99\u202f%"
 
 
 @given(st.floats(min_value=0, max_value=1))
