@@ -107,7 +107,7 @@ class Retention:
         return self.minutes if seconds < schema.WITHOUT_REPLICAS else self.hours
 
     def was_shortened(self, tier: Tier, now: int) -> bool:
-        """Return whether the budget has shortened *tier* below its retention; *now* in Unix seconds."""
+        """Return whether data of *tier* within its retention were deleted, and there is a budget; *now* in Unix seconds."""
         return self.budget_bytes is not None and tier.kept_from > now - self.of_tier(tier.seconds).total_seconds()
 
 

@@ -10,7 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -21,6 +21,7 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
+from ...core.addresses import server_url
 from ...core.histogram import has_enough_samples
 from ...core.names import STATUS_OK
 from ...store import Selection
@@ -424,11 +425,11 @@ def _collector(source: Source) -> tuple[str, str]:
     if found is None:
         return "", "No collector has reported to this store yet. Start one with `stagelens up`."
     host, _, port = found.name.rpartition(":")
-    host = "127.0.0.1" if host == socket.gethostname() else host
-    where = f"http://{host}:{port}"
-    if (host, port) == ("127.0.0.1", str(_PORT)):
-        return "", f"The collector listens on {where}, where agents send by default."
-    return f"OTEL_EXPORTER_OTLP_ENDPOINT={where} ", f"The collector listens on {where}."
+    where = server_url("127.0.0.1" if host == socket.gethostname() else host, port)
+    seen = f"The collector {found.name} reported {span(max(source.now() - datetime.fromtimestamp(found.seen, UTC), timedelta()))} ago"
+    if where == f"http://127.0.0.1:{_PORT}":
+        return "", f"{seen}. Agents send to {where} by default."
+    return f"OTEL_EXPORTER_OTLP_ENDPOINT={where} ", f"{seen}."
 
 
 def unknown_page_card(what: str, home: str) -> Component:

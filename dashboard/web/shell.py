@@ -297,10 +297,10 @@ def _side_footer(context: Context, state: StoreState) -> Component:
 
 
 def _store_limits(context: Context, state: StoreState) -> list[Node]:
-    """Return notes on data that the store dropped because of its size budget or its cardinality limits."""
+    """Return notes on data that the store deleted before their retention ended, and on its cardinality limits."""
     texts = [
-        f"{span(timedelta(seconds=width))} buckets start at {day(since.astimezone(context.view.zone))}: "
-        f"the store is at its budget of {size(state.budget_bytes)}"
+        f"{span(timedelta(seconds=width))} buckets before {day(since.astimezone(context.view.zone))} were deleted; "
+        f"the store now has {size(state.size_bytes)}, its budget is {size(state.budget_bytes)}"
         for width, since in state.shortened.items()
     ]
     capped = context.source.cached(context.source.read.folds)

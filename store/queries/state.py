@@ -332,7 +332,8 @@ class StoreState:
         size_bytes: Size of all data.
         budget_bytes: Maximum size; None for no limit.
         oldest: Start of the oldest retained bucket of any series.
-        shortened: Start of the tiers (by width in seconds) that the budget has shortened below their retention.
+        shortened: Time before which data were deleted from a tier (by width in seconds) although its retention reaches further back;
+            by the budget, or by an earlier setting. Empty without a budget.
     """
 
     last_received: datetime | None

@@ -333,7 +333,7 @@ def test_an_empty_store_shows_how_to_start(fresh: Store) -> None:
     [
         (
             f"{socket.gethostname()}:4318",
-            "The collector listens on http://127.0.0.1:4318, where agents send by default.",
+            f"The collector {socket.gethostname()}:4318 reported 3\u202fs ago. Agents send to http://127.0.0.1:4318 by default.",
         ),
         (f"{socket.gethostname()}:5318", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:5318 stagelens run -- "),
         ("pod-a:4318", "OTEL_EXPORTER_OTLP_ENDPOINT=http://pod-a:4318 stagelens run -- "),
