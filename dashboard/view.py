@@ -32,7 +32,7 @@ from ..core.addresses import name_of_segment, path_segment
 from ..core.errors import ConfigError
 from ..core.settings.values import parse_duration
 from ..store.schema import storable, storable_name
-from .ui.format import span
+from .ui.format import day, span, time_range
 
 DEFAULT_WINDOW = timedelta(hours=6)
 # Presets of the time menu; the keys are values of `from`.
@@ -135,9 +135,15 @@ class View:
         """Window as text: `Last 6 h`, or its start and end."""
         if self.live and self.query.get("from", "now-").startswith("now-"):
             return f"Last {span(self.end - (self._asked_start or self.end - DEFAULT_WINDOW))}"
-        start, end = self.start.astimezone(self.zone), self.end.astimezone(self.zone)
-        last = "now" if self.live else f"{end:%H:%M}" if start.date() == end.date() else f"{end:%-d %b %H:%M}"
-        return f"{start:%-d %b %H:%M} to {last}"
+        if self.live:
+            return f"{day(self.start.astimezone(self.zone))} to now"
+        return time_range(self.start, self.end, self.zone)
+
+    @property
+    def zone_name(self) -> str:
+        """Zone of the times, with its distance to UTC in the window: `Europe/Berlin (UTC+02:00, then +01:00)`."""
+        offsets = dict.fromkeys(at.astimezone(self.zone).isoformat()[-6:] for at in (self.start, self.end))
+        return "UTC" if str(self.zone) == "UTC" else f"{self.zone} (UTC{', then '.join(offsets)})"
 
     @property
     def window_phrase(self) -> str:
@@ -153,7 +159,6 @@ class View:
 
     @property
     def compared_words(self) -> str:
-        """Name of the compared window, short enough for a tile."""
         return _COMPARED_WORDS[self.choice("vs", *COMPARED)]
 
     @property
@@ -161,7 +166,6 @@ class View:
         return datetime.fromtimestamp(self.now.timestamp() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
 
     def choice(self, key: str, *allowed: str) -> str:
-        """Return the value of *key* if it is one of *allowed*, else the first of *allowed*."""
         value = self.query.get(key, "")
         return value if value in allowed else allowed[0]
 
@@ -175,7 +179,6 @@ class View:
         return value if 0 <= value < 1 else 0.99
 
     def text(self, key: str) -> str | None:
-        """Return the value of *key*; None if not set."""
         return self.query.get(key) or None
 
     @cached_property

@@ -137,7 +137,7 @@ window.stagelens = window.stagelens || {};
         const depth = Math.log1p(counts[cell]) / deepest;
         const floor = cells.byStage ? dominant[cell] + 0.02 : 0.03;
         row.push(counts[cell] ? floor + 0.93 * depth : null);
-        words.push(counts[cell] ? `${cells.rows[start / cells.columns]}<br>${counts[cell]} request${counts[cell] === 1 ? "" : "s"}, ${causes(cell)}` : "");
+        words.push(counts[cell] ? `${cells.times[cell - start]} \u00b7 ${cells.rows[start / cells.columns]}<br>${counts[cell]} request${counts[cell] === 1 ? "" : "s"}, ${causes(cell)}` : "");
       }
       z.push(row);
       text.push(words);
@@ -145,6 +145,35 @@ window.stagelens = window.stagelens || {};
     const { _cells, ...rest } = trace;
     return { ...rest, z, text };
   }
+
+  // ---- times: a time axis counts milliseconds since the epoch, so that both of two hours of the same name have their place. Its
+  // `_clock` has the reader's clocks: from when on, distance to UTC, name.
+
+  const [SECOND, MINUTE, HOUR, DAY] = [1e3, 6e4, 36e5, 864e5];
+  const STEPS = [
+    ...[1, 2, 5, 10, 15, 30].map((each) => each * SECOND), ...[1, 2, 5, 10, 15, 30].map((each) => each * MINUTE),
+    ...[1, 2, 3, 6, 12].map((each) => each * HOUR), ...[1, 2, 7, 14, 28, 56].map((each) => each * DAY),
+  ];
+  const FIRST_MONDAY = 4 * DAY;
+  const TICKS = { wide: 6, narrow: 4 };
+
+  // Ticks at round times of the reader's clock; the first one after a change of the clock has the clock's name.
+  app.timeTicks = function (clock, [from, to]) {
+    const most = innerWidth < NARROW ? TICKS.narrow : TICKS.wide;
+    const step = STEPS.find((each) => (to - from) / each <= most) || STEPS[STEPS.length - 1];
+    const ticks = { tickmode: "array", tickvals: [], ticktext: [] };
+    clock.forEach(([start, offset, name], place) => {
+      const first = FIRST_MONDAY + Math.ceil(((place ? Math.max(start, from) : from) + offset - FIRST_MONDAY) / step) * step;
+      const end = Math.min(place + 1 < clock.length ? clock[place + 1][0] : Infinity, to + 1);
+      for (let wall = first; wall - offset < end; wall += step) {
+        const [, day, month, , time] = new Date(wall).toUTCString().split(" ");
+        const text = wall % DAY ? time.slice(0, step < MINUTE ? 8 : 5) : `${+day} ${month}`;
+        ticks.tickvals.push(wall - offset);
+        ticks.ticktext.push(place && wall === first && step < DAY && start > from ? `${text} ${name}` : text);
+      }
+    });
+    return ticks;
+  };
 
   const FONT = "Inter, system-ui, sans-serif";
   const AXIS = {
@@ -171,7 +200,8 @@ window.stagelens = window.stagelens || {};
     const narrow = innerWidth < NARROW;
     let layout = narrow ? merged(spec.layout, spec.narrow) : spec.layout;
     const axes = Object.keys(layout).filter((key) => /^[xy]axis\d*$/.test(key));
-    layout = merged(merged(BASE, Object.fromEntries(axes.map((key) => [key, AXIS]))), layout);
+    const timed = (axis) => (axis._clock ? { ...AXIS, ...app.timeTicks(axis._clock, axis.range) } : AXIS);
+    layout = merged(merged(BASE, Object.fromEntries(axes.map((key) => [key, timed(layout[key])]))), layout);
     const data = spec.data.map((trace) => {
       const shown = withPattern(stepped(trace));
       const whole = shown._cells ? withCells(shown) : shown;

@@ -11,6 +11,7 @@
   app.pin = (index) => app.inspect(index);
   // Dragging zooms this one chart, a double click shows all of it again.
   app.PLOT_CONFIG.doubleClick = "reset";
+  app.zoomsCharts = true;
 
   document.querySelector("[data-theme-switch]").addEventListener("click", () => {
     root.dataset.theme = app.theme() === "dark" ? "light" : "dark";

@@ -144,7 +144,8 @@
     const [width, height] = [box.clientWidth, box.clientHeight + HEAD];
     const safe = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
     const about = [app.here(), title].filter(Boolean).map(safe).join(" \u00b7 ");
-    const heading = { text: `<b>${about}</b>  <span style="color:{$muted}">${safe(sub)}</span>`, x: 0.01, y: 1 - 20 / height, font: { size: 13, color: "$ink" } };
+    const zone = figure.layout.xaxis._clock ? ` \u00b7 times in ${app.zone()}` : "";
+    const heading = { text: `<b>${about}</b>  <span style="color:{$muted}">${safe(sub + zone)}</span>`, x: 0.01, y: 1 - 20 / height, font: { size: 13, color: "$ink" } };
     const whole = { ...figure, layout: { ...figure.layout, paper_bgcolor: "$surface", title: heading } };
     const { data, layout } = app.expanded(whole, app.theme());
     const margin = { ...layout.margin, t: ((layout.margin || {}).t || 10) + HEAD };

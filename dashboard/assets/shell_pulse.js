@@ -142,7 +142,7 @@
     lostAt = new Date();
     [pace, passed] = [1, 0];
     stay();
-    const time = lostAt.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit" });
+    const time = lostAt.toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: app.zone() });
     const why = navigator.onLine ? "The dashboard does not respond" : "This browser has no network";
     told(...words(`Offline since ${time}, last data shown.`, `${why}; retrying automatically.`, "probe", "Try now"));
   }

@@ -8,7 +8,9 @@
   // ---- the window of the page
 
   const menu = () => document.querySelector(".menu.time");
-  const isUtc = () => app.query().get("tz") === "utc";
+  // The zone of the times on the page: UTC, where it was chosen or the server does not know the browser's, else the browser's.
+  app.zone = () => menu().dataset.zone;
+  const isUtc = () => app.zone() === "UTC";
   const isLive = () => (app.query().get("to") || "now") === "now";
 
   app.window = () => [+menu().dataset.start, +menu().dataset.end];
@@ -74,7 +76,7 @@
 
   function label({ from, to }) {
     if (from.startsWith("now-")) return `Last ${from.slice(4).replace(/(\D)/, "\u202f$1")}`;
-    const zone = isUtc() ? { timeZone: "UTC" } : {};
+    const zone = { timeZone: app.zone() };
     const day = (moment) => new Date(moment).toLocaleDateString("en-GB", { day: "numeric", month: "short", ...zone });
     const time = (moment) => new Date(moment).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", ...zone });
     const last = to ? (day(+to) === day(+from) ? "" : `${day(+to)} `) + time(+to) : "now";
@@ -91,9 +93,14 @@
     const [typed, picked] = place.querySelectorAll("form");
     typed.elements.text.addEventListener("input", () => understood(typed));
     typed.addEventListener("submit", (event) => submitted(event, typed, typed.elements.text.value));
-    picked.addEventListener("submit", (event) => submitted(event, typed, `${picked.elements.from.value} to ${picked.elements.to.value}`));
+    picked.addEventListener("submit", (event) => submitted(event, typed, [...picked.querySelectorAll("input")].map(instant).join(" to ")));
     const wall = (moment) => new Date(isUtc() ? moment : moment - new Date(moment).getTimezoneOffset() * MINUTE).toISOString().slice(0, 16);
-    [picked.elements.from.value, picked.elements.to.value] = app.window().map(wall);
+    // An unchanged end of the window stays the same instant, also in an hour that exists twice.
+    const instant = (field) => (field.value === field.defaultValue ? field.dataset.at : field.value);
+    picked.querySelectorAll("input").forEach((field, end) => {
+      field.dataset.at = app.window()[end];
+      field.defaultValue = wall(app.window()[end]);
+    });
     place.querySelector(".lately").replaceChildren(...lately().map((window) => {
       const button = document.createElement("button");
       button.type = "button";

@@ -137,40 +137,36 @@
     });
     plot.on("plotly_relayout", (change) => {
       const [from, to] = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
-      if (from !== undefined && plot.layout.xaxis.type === "date") zoom(from, to);
+      if (from !== undefined && plot.layout.xaxis._clock) zoom(plot, [from, to]);
     });
     plot.on("plotly_selected", (event) => event && event.range && select(event.range));
     plot.on("plotly_doubleclick", () => app.back());
     link(name, plot);
   }
 
-  // Times on a chart are the reader's wall clock. In milliseconds, earliest first.
-  function moments(texts) {
-    const utc = new URLSearchParams(location.search).get("tz") === "utc";
-    const moment = (text) => Date.parse(String(text).replace(" ", "T").slice(0, 23) + (utc ? "Z" : ""));
-    return texts.map(moment).sort((a, b) => a - b);
-  }
-
   // A box in the heat map selects requests by latency and time, in seconds.
   function select({ x, y }) {
-    const [low, high] = [...y].sort((a, b) => a - b).map((each) => +each.toPrecision(4));
-    const [start, end] = moments(x).map((each) => Math.round(each / 1000));
+    const ordered = (values) => [...values].sort((a, b) => a - b);
+    const [low, high] = ordered(y).map((each) => +each.toPrecision(4));
+    const [start, end] = ordered(x).map((each) => Math.round(each / 1000));
     if (low < high && start < end) app.go(app.address({ sel: [low, high, start, end].join(":") }));
   }
 
-  // Dragging sets the window of the page: there is no zoom of one chart.
-  function zoom(from, to) {
-    const [start, end] = moments([from, to]);
-    if (end - start >= 20000) app.go(app.address({ from: String(Math.round(start)), to: String(Math.round(end)) }));
+  // Dragging sets the window of the page: only in a report, which has one window, a chart zooms by itself.
+  function zoom(plot, range) {
+    const [start, end] = range.map(Math.round).sort((a, b) => a - b);
+    const { tickvals, ticktext } = app.timeTicks(plot.layout.xaxis._clock, [start, end]);
+    if (app.zoomsCharts) Plotly.relayout(plot, { "xaxis.tickvals": tickvals, "xaxis.ticktext": ticktext });
+    else if (end - start >= 20000) app.go(app.address({ from: String(start), to: String(end) }));
     else app.redraw();
   }
 
   // One line through all time charts at the time under the pointer.
   function link(name, plot) {
     const others = () => [...plots].filter(([other, each]) => other !== name && other !== "percentile"
-      && each.isConnected && each.layout && each.layout.xaxis.type === "date");
+      && each.isConnected && each.layout && each.layout.xaxis._clock);
     plot.on("plotly_hover", (event) => {
-      const at = event.points[0].xaxis.type === "date" ? event.points[0].x : null;
+      const at = plot.layout.xaxis._clock ? event.points[0].x : null;
       others().forEach(([, each]) => cursor(each, at));
     });
     plot.on("plotly_unhover", () => others().forEach(([, each]) => cursor(each, null)));

@@ -79,7 +79,8 @@ def budget_figure(
     y = 100 * np.array([1 - bad_before / max(allowed_bad, 1e-9), *budget_left(series, allowed_bad, bad_before)])
     # Budget that a service younger than its window may have spent so far.
     first, last = (100 * (1 - min((at - (since or axis.start)) / window, 1.0)) for at in (axis.start, axis.end))
-    data = _budget_lines(x, y, ends, (first, last))
+    times = [axis.text(axis.start), *(axis.text(min(at + axis.step, axis.end)) for at in series["at"])]
+    data = _budget_lines(x, y, times, ends, (first, last))
     shapes, notes, top_margin = release_markers(axis, versions, reported)
     notes.append(_pace_note(x, y, ends, (first, last)))
     right, low = ends[1], _axis_floor(min(float(y.min()), last)) if len(series) else _LOWEST
@@ -90,7 +91,7 @@ def budget_figure(
     layout = {
         "margin": {"l": 58, "r": 14, "t": top_margin, "b": 26},
         "hovermode": "closest",
-        "xaxis": {**axis.layout(), "range": [ends[0], right]},
+        "xaxis": axis.layout(right),
         "yaxis": {"range": [low, 100 + (100 - low) * 0.04], "ticksuffix": " %", "nticks": 6, "fixedrange": True},
         "shapes": [horizontal_line(0, "$bad", "solid"), *shapes],
         "annotations": notes,
@@ -98,13 +99,14 @@ def budget_figure(
     return {"data": data, "layout": layout}
 
 
-def _budget_lines(x: list[float], y: np.ndarray, ends: tuple[float, float], pace: tuple[float, float]) -> list[Trace]:
-    """Return the budget line, and the line of the sustainable pace."""
+def _budget_lines(
+    x: list[float], y: np.ndarray, times: list[str], ends: tuple[float, float], pace: tuple[float, float]
+) -> list[Trace]:
     return [
         {
             **line(f8(x), f4(y), width=2, fill="tozeroy", fillcolor="$ink@.06"),
-            "hoverinfo": "x+y",
-            "hovertemplate": "%{x|%-d %b %H:%M}<br><b>%{y:.2f} %</b> of the budget left<extra></extra>",
+            "text": times,
+            "hovertemplate": "%{text}<br><b>%{y:.2f} %</b> of the budget left<extra></extra>",
         },
         {**line(list(ends), list(pace)), "line": {"width": 1, "color": "$deco", "dash": "1px,4px"}},
     ]
@@ -218,7 +220,6 @@ def burn_figure(
 
 
 def _named_thresholds(lines: Sequence[BurnLine], top: float) -> list[BurnLine]:
-    """Return the thresholds that have space for their name, the highest first."""
     named: list[BurnLine] = []
     for each in sorted(lines, key=lambda line: -line.burn):
         if all(other.burn - each.burn >= _NAME_HEIGHT * top for other in named):
@@ -261,27 +262,19 @@ def spent_figure(
     versions: Mapping[datetime, str] | None = None,
     reported: Mapping[datetime, str] | None = None,
 ) -> Figure:
-    """Return the chart of bad requests, one bar for each step, stacked by stage.
+    """Return the chart of *frame*, a result of `read.bad_over_time`: a bar for each step, stacked by stage.
 
-    Args:
-        frame: Result of `read.bad_over_time`.
-        axis: Shown time and its step.
-        address: Function that returns the link of a stage in a step; "" is the stage of unexplained bad requests.
-        versions: Releases in the shown time: version by the time it was first seen.
-        reported: Reported events in the shown time: short name by time.
+    *address* returns the link of a stage in a step; "" is the stage of unexplained bad requests.
     """
     starts = [pd.Timestamp(each).to_pydatetime() for each in frame["at"]]
-    x = f8(axis.places(frame["at"]))
+    x, times = f8(axis.places(frame["at"])), [axis.text(at) for at in starts]
     width = axis.step.total_seconds() * 1000 * _FILL
     data: list[Trace] = []
-    for stage in spent_stages(frame):
-        bad = frame[stage].to_numpy(dtype=float)
+    for stage in (*spent_stages(frame), ""):
+        bad = frame[stage or UNEXPLAINED].to_numpy(dtype=float)
         places = [address(stage, at) if some else "" for at, some in zip(starts, bad, strict=True)]
-        data.append(_bars(stage, x, bad, width, places))
-    rest = frame[UNEXPLAINED].to_numpy(dtype=float)
-    if rest.any():
-        places = [address("", at) if some else "" for at, some in zip(starts, rest, strict=True)]
-        data.append(_bars("", x, rest, width, places))
+        if stage or bad.any():
+            data.append({**_bars(stage, x, bad, width, places), "hovertext": times})
     shapes, notes, top_margin = release_markers(axis, versions, reported)
     top = float(frame["bad"].max() * 1.12) or 1.0
     layout = {
@@ -302,7 +295,6 @@ def spent_stages(frame: pd.DataFrame) -> list[str]:
 
 
 def _whole_ticks(top: float) -> dict[str, Any]:
-    """Return axis ticks at whole numbers of requests."""
     values = [value for value in ticks(0, top, 4)["tickvals"] if value == int(value)]
     return {"tickvals": values, "ticktext": [count(value) for value in values]}
 
@@ -318,7 +310,7 @@ def _bars(stage: str, x: Any, bad: np.ndarray, width: float, places: list[str]) 
         "name": name,
         "meta": {"stage": stage, "family": family(stage)} if stage else {},
         "marker": {"color": stage_colour(stage, solid=BAND) if stage else _GREY, "line": {"width": 0}},
-        "hovertemplate": f"%{{x|%-d %b %H:%M}}<br><b>%{{y:,.3~g}}</b> bad, {name}<extra></extra>",
+        "hovertemplate": f"%{{hovertext}}<br><b>%{{y:,.3~g}}</b> bad, {name}<extra></extra>",
     }
 
 

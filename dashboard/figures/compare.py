@@ -160,12 +160,10 @@ def _banded(name: str, frame: pd.DataFrame, row: int) -> str:
 
 
 def _short(name: str) -> str:
-    """Return *name* truncated to the width beside the plot."""
     return name if len(name) <= _NAME_ROOM else name[: _NAME_ROOM - 1] + "…"
 
 
 def _between(x: object, base: np.ndarray, edge: np.ndarray, colour: str) -> list[Trace]:
-    """Return the area between two lines where they do not cross."""
     if np.allclose(base, edge):
         return []
     return [line(x, f4(base), width=0), line(x, f4(edge), width=0, fill="tonexty", fillcolor=colour)]

@@ -176,7 +176,7 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
         "hoverongaps": False,
         "xgap": 0.6,
         "ygap": 0.6,
-        "hovertemplate": "%{x|%H:%M:%S} · %{text}<extra></extra>",
+        "hovertemplate": "%{text}<extra></extra>",
         "_cells": {
             "columns": len(grid.starts),
             "byStage": by_stage,
@@ -189,6 +189,7 @@ def _cells_trace(grid: _Grid, axis: TimeAxis, *, by_stage: bool) -> Trace:
             "others": raw(np.clip(100 - np.round(grid.share * 100) - np.round(grid.second_share * 100), 0, 100), "u1"),
             "labels": [safe(label(stage)) for stage in grid.stages],
             "rows": [f"{low} to {high}" for low, high in pairwise(names)],
+            "times": [axis.text(each) for each in grid.starts],
         },
     }
 

@@ -37,14 +37,13 @@ def trend_figure(
     write = _burn_rate if is_burn_rate else axis_duration
     starts = [axis.start + timedelta(seconds=trend.step_seconds * place) for place in range(len(trend.values))]
     x = axis.places(starts)
-    hover = "%{x|%-d %b %H:%M}<br><b>%{text}</b><extra></extra>"
-    texts = ["" if value is None else write(value) for value in trend.values]
+    pairs = zip(starts, trend.values, strict=True)
+    texts = ["" if value is None else f"{axis.text(at)}<br><b>{write(value)}</b>" for at, value in pairs]
     data = [
         {
             **line(f8(x), list(trend.values), width=2),
             "text": texts,
-            "hoverinfo": "x+text",
-            "hovertemplate": hover,
+            "hovertemplate": "%{text}<extra></extra>",
             "connectgaps": False,
         }
     ]

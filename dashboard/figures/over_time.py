@@ -148,7 +148,7 @@ def _hover_lines(steps: pd.DataFrame, stages: Sequence[str], quantile: float | N
             continue
         few = f", needs {whole(samples_needed(quantile))}" if unsure and quantile is not None else ""
         texts.append(
-            f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br><b>{name} {duration(float(value))}</b> · n {count(float(n))}{few}{_dominant_words(stages, parts)}"
+            f"{axis.text(at)}<br><b>{name} {duration(float(value))}</b> · n {count(float(n))}{few}{_dominant_words(stages, parts)}"
         )
     return texts
 
@@ -216,13 +216,10 @@ def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *,
 def _gapped_line(
     values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], yaxis: str = "y"
 ) -> Trace:
-    """Return a line of *values* over time, with gaps for missing data."""
     steps = gaps_filled(values.rename("value").reset_index(), axis)
     known = steps["value"].to_numpy(dtype=float)
     texts = [
-        f"{pd.Timestamp(at).astimezone(axis.zone):%H:%M:%S}<br>{name} <b>{write(float(value))}</b>"
-        if np.isfinite(value)
-        else ""
+        f"{axis.text(at)}<br>{name} <b>{write(float(value))}</b>" if np.isfinite(value) else ""
         for at, value in zip(steps["at"], known, strict=True)
     ]
     style: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", "yaxis": yaxis}

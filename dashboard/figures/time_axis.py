@@ -26,13 +26,16 @@ STEPS = tuple(
     for seconds in (10, 20, 30, 60, 120, 180, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400)
 )
 _DAY = timedelta(days=1)
+# Clocks change at whole halves of an hour. [s]
+_HALF_HOUR = 1800
 
 
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
     """Time window on the x axis of a chart.
 
-    Plotly shows numbers as UTC. The positions are therefore shifted to the reader's time zone first.
+    A position is a number of milliseconds since the epoch: the wall clock of a zone has one hour of a year twice and lacks another.
+    The browser derives the labels from `clock` (`assets/figure.js`), also after a zoom, and reads an instant back without a zone.
 
     Args:
         start: Start of the window.
@@ -47,10 +50,15 @@ class TimeAxis:
     zone: tzinfo
 
     def place(self, at: datetime) -> float:
-        """Return the x position of *at*, in milliseconds of the reader's wall clock."""
-        local = at.astimezone(self.zone)
-        offset = local.utcoffset() or timedelta()
-        return (local.timestamp() + offset.total_seconds()) * 1000
+        """Return the x position of *at*."""
+        return at.timestamp() * 1000
+
+    def text(self, at: Any) -> str:
+        """Return *at* for the reader: with the day on an axis longer than one, with the zone if its offset changes on the axis."""
+        first, last = self.start.astimezone(self.zone), self.end.astimezone(self.zone)
+        clock = "%H:%M:%S" if self.end - self.start <= _DAY else "%-d %b %H:%M"
+        zone = " %Z" if first.utcoffset() != last.utcoffset() else ""
+        return pd.Timestamp(at).astimezone(self.zone).strftime(clock + zone)
 
     def places(self, starts: Iterable[Any]) -> list[float]:
         """Return the x positions of the middles of the steps that start at *starts*."""
@@ -82,21 +90,17 @@ class TimeAxis:
         ]
         return np.maximum(np.array(inside, dtype=float), 1.0)
 
-    def layout(self) -> dict[str, Any]:
-        """Return the axis for a Plotly layout."""
-        return {
-            "type": "date",
-            "showgrid": False,
-            "tickformat": self._tick_format(),
-            "nticks": 8,
-            "range": [self.place(self.start), self.place(self.end)],
-        }
+    def layout(self, end: float | None = None) -> dict[str, Any]:
+        """Return the axis for a Plotly layout; *end* is the position of its right end, if that is after the window."""
+        low, high = self.place(self.start), end or self.place(self.end)
+        return {"type": "linear", "showgrid": False, "range": [low, high], "_clock": self.clock(low, high)}
 
-    def _tick_format(self) -> str:
-        length = self.end - self.start
-        if length <= timedelta(minutes=5):
-            return "%H:%M:%S"
-        return "%H:%M" if length <= _DAY else "%-d %b"
+    def clock(self, low: float, high: float) -> list[tuple[float, float, str]]:
+        """Return the wall clocks of the zone between two positions: from when on, distance to UTC [ms] and name of each."""
+        halves = range(int(low // 1000) // _HALF_HOUR, int(high // 1000) // _HALF_HOUR + 1)
+        times = (datetime.fromtimestamp(half * _HALF_HOUR, self.zone) for half in halves)
+        starts = [next(group) for _, group in groupby(times, key=datetime.utcoffset)]
+        return [(self.place(at), (at.utcoffset() or timedelta()).total_seconds() * 1000, f"{at:%Z}") for at in starts]
 
 
 def gaps_filled(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:

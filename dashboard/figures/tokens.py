@@ -170,7 +170,6 @@ def _spoken_bands(frame: pd.DataFrame, unit: str) -> list[str]:
 
 
 def _hover(text: list[str]) -> Trace:
-    """Return trace properties that show *text* on hover, one item for each point."""
     return {"text": text, "hovertemplate": "%{text}<extra></extra>", "hoverinfo": "text"}
 
 

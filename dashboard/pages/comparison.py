@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import ParamSpec, TypeVar
 
 import pandas as pd
@@ -28,6 +28,7 @@ from ...core.errors import ConfigError
 from ...core.histogram import samples_needed
 from ...core.settings.values import parse_duration
 from ...store import Selection
+from ..ui.format import time_range
 from .page import Context
 
 EXAMPLE = "2026-11-21T12:00/6h"
@@ -277,6 +278,11 @@ def _base(context: Context) -> Selection:
 
 def _requests(context: Context, wanted: Selection) -> int:
     return ask_past_if_over(context, context.source.read.latency, wanted).count
+
+
+def served(side: Selection, zone: tzinfo) -> str:
+    """Return the time range of *side* in *zone*: `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
+    return time_range(side.start, side.end, zone, " – ")  # noqa: RUF001 - a dash between two times
 
 
 def window_name(start: datetime, end: datetime) -> str:

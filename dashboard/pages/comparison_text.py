@@ -17,7 +17,7 @@ from ...core.stages import label
 from ...store import Selection
 from ..ui.components import ratio_of
 from ..ui.format import THIN, TIMES, count, day, duration, percent, percentile, portion, signed_change, whole
-from .comparison import SERVING, Pair, PairComparison, ask_past_if_over, lives_of, verdict_of
+from .comparison import SERVING, Pair, PairComparison, ask_past_if_over, lives_of, served, verdict_of
 from .page import Context, records
 
 # Dimensions set by clients and hosts. Batches and failures may result from the version, so they are not confounders.
@@ -115,7 +115,7 @@ def side_name(context: Context, name: str, side: Selection) -> tuple[str, str]:
     """Return the display name of a side and its time: a version with its serving time, or a window."""
     if name in lives_of(context):
         return short_name(name), serving_time(side, context.source.now(), context.view.zone)
-    return time_range(side, context.view.zone), ""
+    return served(side, context.view.zone), ""
 
 
 def short_name(version: str) -> str:
@@ -135,14 +135,14 @@ def side_names(context: Context, pair: Pair) -> tuple[str, str]:
 def serving_time(side: Selection, now: datetime, zone: tzinfo) -> str:
     """Return the time range of a selection: `since 15:40`, or `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
     if side.end <= now - SERVING:
-        return time_range(side, zone)
+        return served(side, zone)
     start, today = side.start.astimezone(zone), now.astimezone(zone).date()
     return f"since {start:%H:%M}" if start.date() == today else f"since {day(start)}"
 
 
 def compared_times(context: Context, pair: Pair) -> str:
     """Return the compared times as text; "" for two windows, whose names contain their times."""
-    times = time_range(pair.a, context.view.zone), time_range(pair.b, context.view.zone)
+    times = served(pair.a, context.view.zone), served(pair.b, context.view.zone)
     if pair.together:
         return f"Both versions served at the same time. Only this time is compared: {times[0]}."
     if not {pair.a_name, pair.b_name} & {*lives_of(context)}:
@@ -152,14 +152,7 @@ def compared_times(context: Context, pair: Pair) -> str:
 
 def report_time(side: Selection) -> str:
     """Return the time range of a side in UTC, for readers in other time zones."""
-    return f"{time_range(side, UTC)} UTC"
-
-
-def time_range(side: Selection, zone: tzinfo) -> str:
-    """Return the time range of *side* in *zone*: `14 Nov 15:39 – 18:20`."""  # noqa: RUF002 - as shown
-    start, end = side.start.astimezone(zone), side.end.astimezone(zone)
-    last = f"{end:%H:%M}" if start.date() == end.date() else day(end)
-    return f"{day(start)} – {last}"  # noqa: RUF001 - a dash between two times
+    return f"{served(side, UTC)} UTC"
 
 
 def request_mix(context: Context, pair: Pair) -> pd.DataFrame:

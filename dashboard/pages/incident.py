@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pandas as pd
 from dash import html
@@ -153,12 +153,12 @@ def _chart(context: Context, found: Incident) -> Component:
     what = "Burn rate" if is_burn else "Latency"
     if trend is None or trend.highest is None:
         return card(what, html.P("There were no requests to show.", className="muted"), size="c7")
-    zone, step = context.view.zone, timedelta(seconds=trend.step_seconds)
-    start, end = (datetime.fromtimestamp(each, zone) for each in (trend.start, trend.end))
+    step = timedelta(seconds=trend.step_seconds)
+    start, end = (datetime.fromtimestamp(each, UTC) for each in (trend.start, trend.end))
     marked = {each.at: each.mark for each in _moments(context, found) if each.mark and start < each.at < end}
     figure = trend_figure(
         trend,
-        TimeAxis(start, end, step, zone),
+        TimeAxis(start, end, step, context.view.zone),
         is_burn_rate=is_burn,
         limit=found.limit,
         onset=found.between or (found.since, found.since),

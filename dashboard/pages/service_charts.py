@@ -16,7 +16,7 @@ from ..figures.elements import Figure, outline, stages_of
 from ..figures.heatmap import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
 from ..figures.percentile import MARKS, Objective, has_wide_bucket, percentile_figure
-from ..figures.time_axis import Alert, has_too_few
+from ..figures.time_axis import Alert, TimeAxis, has_too_few
 from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, switch
 from ..ui.format import count, duration, interval, percentile, span, whole
 from .measures import breakdown
@@ -161,7 +161,9 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
     # The options are in the order from the mean to the tail; the tail is the default.
     options = {value: OVER_TIME[value][0] for value in reversed(OVER_TIME)}
     tools = switch("Percentile", "t", options, chosen, chart_name="over", default="99")
-    drawn = chart("over", figure, _over_time_words(frame, figure["subtitle"]), 290, frame=over_time_table(frame))
+    drawn = chart(
+        "over", figure, _over_time_words(frame, figure["subtitle"], context.axis), 290, frame=over_time_table(frame)
+    )
     return card("Breakdown over time", drawn, sub=figure["subtitle"], tools=tools, size=size)
 
 
@@ -304,14 +306,14 @@ def _step_note(frame: pd.DataFrame, name: str, quantile: float | None, step: str
     return f"{text} · grey: fewer than {whole(samples_needed(quantile))} requests"
 
 
-def _over_time_words(frame: pd.DataFrame, subtitle: str) -> str:
+def _over_time_words(frame: pd.DataFrame, subtitle: str, axis: TimeAxis) -> str:
     if not len(frame):
         return f"Stages of the latency over time, {subtitle}; no data."
     worst = frame.iloc[int(frame["value_seconds"].to_numpy().argmax())]
     last = float(frame["value_seconds"].iloc[-1])
     return (
         f"Stages of the latency over time, {subtitle}: {duration(last)} at last, "
-        f"{duration(float(worst['value_seconds']))} at most, at {pd.Timestamp(worst['at']):%H:%M} UTC."
+        f"{duration(float(worst['value_seconds']))} at most, at {axis.text(worst['at'])}."
     )
 
 

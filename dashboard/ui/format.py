@@ -7,7 +7,7 @@ Every number on a page is formatted here, so that tiles, charts and tables show 
 from __future__ import annotations
 
 import math
-from datetime import datetime, timedelta
+from datetime import datetime, timedelta, tzinfo
 
 from ...core.settings.values import format_size
 from ...core.text import truncated_percent
@@ -262,6 +262,14 @@ def megahertz(hertz: float) -> str:
 def day(at: datetime) -> str:
     """Return the date and the minute of *at*, such as `14 Nov 15:39`."""
     return at.strftime("%-d %b %H:%M")
+
+
+def time_range(start: datetime, end: datetime, zone: tzinfo, to: str = " to ") -> str:
+    """Return a time range in *zone*: `14 Nov 15:39 to 18:20`; with the names of the clocks if they change meanwhile."""
+    first, last = start.astimezone(zone), end.astimezone(zone)
+    name = " %Z" if first.utcoffset() != last.utcoffset() else ""
+    ended = "%H:%M" if first.date() == last.date() else "%-d %b %H:%M"
+    return f"{first.strftime('%-d %b %H:%M' + name)}{to}{last.strftime(ended + name)}"
 
 
 def _three(value: float) -> str:

@@ -38,7 +38,7 @@ from ..pages.service_status import COLOURS, state_counts
 from ..pages.slo import slo_sentence
 from ..ui.components import WORDS
 from ..ui.design_tokens import hue
-from ..ui.format import attained, count, day, duration, percent, several, target, times
+from ..ui.format import attained, count, day, duration, percent, several, target, time_range, times
 from ..view import View
 from . import assets
 from .routing import OF_ADMINS, page_status
@@ -111,7 +111,7 @@ def view_title(view: View) -> str:
 def view_window(view: View) -> str:
     """Return the window of *view* in UTC, and its filters."""
     chosen = [view.text("env") or "", *(f"{key}={value}" for key, value in view.scope.items())]
-    return " · ".join([_time_range(view.start, view.end), *filter(None, chosen)])
+    return " · ".join([f"{time_range(view.start, view.end, UTC)} UTC", *filter(None, chosen)])
 
 
 def preview_of(context: Context) -> ViewPreview | None:
@@ -204,7 +204,7 @@ def _incident(context: Context) -> ViewPreview | None:
         return None
     is_open = found.state == "open"
     colour = ("bad" if found.severity == "page" else "warn") if is_open else "good"
-    window = _time_range(found.since, found.resolved_at or context.source.now())
+    window = f"{time_range(found.since, found.resolved_at or context.source.now(), UTC)} UTC"
     title = f"{found.service}: {found.name}"
     return ViewPreview(title, window, found.headline, (found.state.capitalize(), colour), chart=actions.chart(name))
 
@@ -251,11 +251,6 @@ _BUILDERS: dict[tuple[str, bool], Callable[[Context], ViewPreview | None]] = {
     ("traces", True): _trace,
     ("compare", False): _comparison,
 }
-
-
-def _time_range(start: datetime, end: datetime) -> str:
-    first, last = start.astimezone(UTC), end.astimezone(UTC)
-    return f"{day(first)} to {f'{last:%H:%M}' if first.date() == last.date() else day(last)} UTC"
 
 
 def preview_png(preview: ViewPreview) -> bytes:

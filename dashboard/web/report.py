@@ -91,12 +91,11 @@ def policy() -> str:
 def _head(context: Context, title: str, made_at: datetime, live: str) -> str:
     view = context.view
     window = " to ".join(f"{each.astimezone(view.zone):%-d %b %Y %H:%M}" for each in (view.start, view.end))
-    zone = view.start.astimezone(view.zone).tzname() or "UTC"
     name = escape(title.removesuffix(" · Stagelens"))
     shown = f'<a class="link" href="{escape(live + view.here())}">{name}</a>' if live else name
     made = f"{made_at.astimezone(UTC):%-d %b %Y %H:%M} UTC"
     return (
-        f'<header class="made"><span>View of <b>{shown}</b>, {window} {escape(zone)} · made {made} · '
+        f'<header class="made"><span>View of <b>{shown}</b>, {window}, times in {escape(view.zone_name)} · made {made} · '
         f'Stagelens {__version__}</span><button class="btn" type="button" data-theme-switch>Light or dark</button></header>'
     )
 
@@ -155,7 +154,7 @@ def _page_nodes(source: Source, path: str, start: datetime, end: datetime) -> li
 def _page_context(source: Source, path: str, start: datetime, end: datetime) -> Context:
     window = "&".join(f"{key}={round(at.timestamp() * 1000)}" for key, at in (("from", start), ("to", end)))
     view = parse(path, f"{window}&vs=off", source.now())
-    return context_of(replace(view, zone=datetime.now().astimezone().tzinfo or UTC), source)
+    return context_of(replace(view, zone=end.astimezone().tzinfo or UTC), source)
 
 
 def _with_unique_names(nodes: Iterable[Node], number: int) -> Iterator[Node]:

@@ -14,8 +14,7 @@ from ...analysis.slo_status import most_urgent
 from ...core.stages import OTHER, label
 from ...store import StoreState
 from ..pages.advice import advice_count
-from ..pages.comparison import asked_pair
-from ..pages.comparison_text import time_range
+from ..pages.comparison import asked_pair, served
 from ..pages.measures import ServiceRow, urgent_first
 from ..pages.page import Context
 from ..pages.regressions import MATERIAL
@@ -340,7 +339,7 @@ def compared_time(context: Context) -> str:
     if context.view.path != "/compare" or context.service is None or (pair := context.once(asked_pair)) is None:
         return ""
     window = context.selection
-    return "" if (pair.b.start, pair.b.end) == (window.start, window.end) else time_range(pair.b, context.view.zone)
+    return "" if (pair.b.start, pair.b.end) == (window.start, window.end) else served(pair.b, context.view.zone)
 
 
 def time_menu(view: View, label: str = "") -> Component:
@@ -356,12 +355,11 @@ def time_menu(view: View, label: str = "") -> Component:
         html.Button(["Last ", span(length)], type="button", **attributes({"data-window": value}))
         for value, length in WINDOWS.items()
     ]
-    zone = view.now.astimezone(view.zone).tzname() or "UTC"
     more: list[Node] = [
         html.Div(className="ranges"),
         _choices("Compare with", "vs", _COMPARED_WORDS, view.choice("vs", *COMPARED)),
         _choices("Times in", "tz", {"": "My zone", "utc": "UTC"}, view.choice("tz", "", "utc")),
-        html.Div(f"Times are in {zone}. Drag on a chart to zoom.", className="zone"),
+        html.Div(f"Times are in {view.zone_name}. Drag on a chart to zoom.", className="zone"),
     ]
     summary = html.Summary(
         [html.I(className="ic ic-clock"), label or view.window_label, html.I(className="ic ic-down")], className="btn"
@@ -370,7 +368,9 @@ def time_menu(view: View, label: str = "") -> Component:
     return html.Details(
         [summary, html.Div([html.Div(presets, className="presets"), html.Div(more)], className="pop")],
         className="menu time",
-        **attributes({key: str(int(at.timestamp() * 1000)) for key, at in moments.items()}),
+        **attributes(
+            {key: str(int(at.timestamp() * 1000)) for key, at in moments.items()} | {"data-zone": str(view.zone)}
+        ),
     )
 
 

@@ -162,3 +162,12 @@ def test_times_are_in_the_reader_s_zone_where_it_is_known(zone: str | None, hour
     view = parse("/", "", NOW, zone)
 
     assert view.now.astimezone(view.zone).hour == hour
+
+
+def test_a_window_names_its_clocks_where_they_change() -> None:
+    """The hour from two to three exists twice that night: from 02:30 to 02:10 is forty minutes."""
+    view = parse("/", "?from=2026-10-25T00:30Z&to=2026-10-25T01:10Z", NOW, "Europe/Berlin")
+
+    assert view.window_label == "25 Oct 02:30 CEST to 02:10 CET"
+    assert view.zone_name == "Europe/Berlin (UTC+02:00, then +01:00)"
+    assert parse("/", "?tz=utc", NOW, "Europe/Berlin").zone_name == "UTC"

@@ -108,7 +108,7 @@ def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, 
     visit.settled()
     context.close()
 
-    assert zone.startswith("Times are in CET")
+    assert zone.startswith("Times are in Europe/Berlin (UTC+01:00).")
     assert visit.trouble == []
 
 

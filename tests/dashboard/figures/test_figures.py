@@ -487,11 +487,36 @@ def test_a_burn_rate_is_labelled_with_its_window() -> None:
     assert names == ["1\u202fh", "6\u202fh"]
 
 
-def test_times_are_shown_in_the_reader_s_zone() -> None:
-    """Plotly shows the numbers it gets as UTC: they are shifted before."""
-    berlin = TimeAxis(AXIS.start, AXIS.end, AXIS.step, ZoneInfo("Europe/Berlin"))
+@pytest.mark.parametrize(
+    ("zone", "night", "hours", "clocks"),
+    [
+        ("UTC", "2026-10-25T00:00+00:00", 8, [("UTC", 0)]),
+        ("Asia/Kathmandu", "2026-10-25T00:00+05:45", 8, [("+0545", 5.75)]),
+        ("Europe/Berlin", "2026-10-25T00:00+02:00", 9, [("CEST", 2), ("CET", 1)]),
+        ("Europe/Berlin", "2026-03-29T00:00+01:00", 7, [("CET", 1), ("CEST", 2)]),
+        ("America/St_Johns", "2026-11-01T00:00-02:30", 9, [("NDT", -2.5), ("NST", -3.5)]),
+        ("Australia/Lord_Howe", "2026-04-05T00:00+11:00", 8.5, [("+11", 11), ("+1030", 10.5)]),
+    ],
+)
+def test_an_axis_has_a_place_and_a_text_for_each_instant(
+    zone: str, night: str, hours: float, clocks: list[tuple[str, float]]
+) -> None:
+    """In a night in which clocks change, too: an hour that exists twice has two places and two texts."""
+    start, step = datetime.fromisoformat(night).astimezone(UTC), timedelta(minutes=5)
+    axis = TimeAxis(start, start + timedelta(hours=hours), step, ZoneInfo(zone))
+    instants = [start + step * number for number in range(int(hours * 12))]
+    layout = axis.layout()
+    places = [axis.place(each) for each in instants]
+    low, high = layout["range"]
 
-    assert berlin.place(START) - AXIS.place(START) == timedelta(hours=1).total_seconds() * 1000
+    assert axis.end.astimezone(axis.zone).hour == 8
+    assert (high - low) / 3_600_000 == hours
+    assert {later - earlier for earlier, later in pairwise(places)} == {300_000}
+    assert len({axis.text(each) for each in instants}) == len(instants)
+    assert [(name, offset / 3_600_000) for _, offset, name in layout["_clock"]] == clocks
+    for since, offset, _ in layout["_clock"]:
+        at = datetime.fromtimestamp(since / 1000, axis.zone)
+        assert at.utcoffset() == timedelta(milliseconds=offset)
 
 
 @given(st.timedeltas(min_value=timedelta(minutes=5), max_value=timedelta(days=100)))

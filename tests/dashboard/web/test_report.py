@@ -123,7 +123,7 @@ def test_a_report_is_self_contained(client: FlaskClient) -> None:
     assert fetched == []
     assert set(figures) >= {"percentile", "over", "heat"}
     assert all(url.startswith(("data:", '"data:')) for url in re.findall(r"url\(([^)]{0,12})", styles))
-    assert "20 Nov 2026 06:00 to 20 Nov 2026 12:00 UTC" in read.text
+    assert "20 Nov 2026 06:00 to 20 Nov 2026 12:00, times in UTC" in read.text
     assert "localhost/s/vision-api?y=share" in response.text
     assert len(response.data) < 1_400_000
 
