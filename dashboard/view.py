@@ -162,6 +162,11 @@ class View:
         return _COMPARED_WORDS[self.choice("vs", *COMPARED)]
 
     @property
+    def complete_until(self) -> datetime:
+        """Time before which agents have sent all requests: they send every 10 s, so a bucket is complete 10 s after its end."""
+        return min(self.end, self._whole_now - timedelta(seconds=BUCKET_SECONDS))
+
+    @property
     def _whole_now(self) -> datetime:
         return datetime.fromtimestamp(self.now.timestamp() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
 

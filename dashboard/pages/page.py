@@ -375,21 +375,32 @@ def no_data(context: Context) -> list[Node]:
     if not len(services):
         everywhere = link("All environments", href=view.here(env=None), className="btn pri")
         return [empty_page_card(f"No environment called {environment}", "It has no requests.", actions=[everywhere])]
-    last = services["last_seen"].max().to_pydatetime() + timedelta(seconds=10)
-    age = context.source.now() - last
-    text = f"The last request came {span(age)} ago." if age > timedelta() else "All data is newer than this window."
-    return [
-        empty_page_card(
-            "No request in this window",
-            text,
-            actions=[
-                link(
-                    "Go to last data", href=view.with_window(last - (view.end - view.start), last), className="btn pri"
-                ),
-                link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
-            ],
-        )
+    return [no_request(context, services["last_seen"].max())]
+
+
+def no_request(context: Context, last_seen: pd.Timestamp, part: str = "", *more: Node) -> Component:
+    """Return the card of a window without requests, with links to the last data.
+
+    While the newest requests are in the bucket that still runs, it says when they are counted. *last_seen* is the start of the
+    bucket of the last request, *part* the shown part of the service.
+    """
+    view, last = context.view, last_seen.to_pydatetime() + _BUCKET
+    at, age = last.astimezone(view.zone), context.source.now() - last
+    if view.live and last > view.end:
+        return _waiting(f"Requests are arriving. This page counts them from {at:%H:%M:%S} on.")
+    text = f"The last request came {span(age)} ago, at {at:%-d %b %H:%M:%S}."
+    text = text if age > timedelta() else "All data is newer than this window."
+    text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
+    length = min(view.end - view.start, timedelta(days=1))
+    actions = [
+        link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
+        link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
     ]
+    return empty_page_card("No request in this window", text, *more, actions=actions)
+
+
+def _waiting(text: str) -> Component:
+    return html.Div([html.Span(className="pulse"), text], className="wait", role="status")
 
 
 def first_run(source: Source) -> Component:
@@ -409,11 +420,7 @@ def first_run(source: Source) -> Component:
             html.H2("Or try it with a real model, from a clone of Stagelens"),
             _code(_DEMO),
             html.P(with_code(note), className="x"),
-            html.Div(
-                [html.Span(className="pulse"), "Waiting for the first request. Requests appear here within seconds."],
-                className="wait",
-                role="status",
-            ),
+            _waiting("Waiting for the first request. Requests appear here within 20 s."),
         ],
         className="first",
     )

@@ -21,7 +21,7 @@ from ..ui.components import Node, attributes, link, pill
 from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
 from .measures import KINDS, generates_tokens, measure
-from .page import Context, Page, empty_page_card
+from .page import Context, Page, empty_page_card, no_request
 from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, scope_menu, scope_text
 from .service_status import clock_or_date, status_of
 
@@ -31,7 +31,6 @@ _MISSING_AT = {
     "no_facts": "no traces of them are retained, and their tokens, batch sizes, attributes and failed calls are not counted",
     "requests_only": f"their stages are not recorded and show as {label(UNTIMED)}, and no traces of them are retained",
 }
-_BUCKET = timedelta(seconds=10)
 _MAX_MODELS = 4
 _TITLES = {
     "": "Breakdown",
@@ -187,28 +186,9 @@ def _without_data(context: Context) -> list[Node]:
     keys, view = blocking_filters(context), context.view
     if keys:
         return [no_matching_request(context, keys)]
-    last = context.versions["last_seen"].max().to_pydatetime() + _BUCKET
-    length = min(view.end - view.start, timedelta(days=1))
-    age = context.source.now() - last
-    text = (
-        f"The last request came {span(age)} ago, at {last.astimezone(view.zone):%-d %b %H:%M:%S}."
-        if age > timedelta()
-        else "All data is newer than this window."
-    )
-    part = scope_text(view)
-    text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
     first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
-    return [
-        empty_page_card(
-            "No request in this window",
-            text,
-            f"Retained data starts on {first:%-d %b %H:%M}.",
-            actions=[
-                link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
-                link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
-            ],
-        )
-    ]
+    retained = f"Retained data starts on {first:%-d %b %H:%M}."
+    return [no_request(context, context.versions["last_seen"].max(), scope_text(view), retained)]
 
 
 def suspect_note(context: Context) -> Component | None:

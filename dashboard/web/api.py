@@ -227,7 +227,8 @@ def _available_exports(found: PageData) -> str:
 
 def _window(context: Context) -> dict[str, Any]:
     view: View = context.view
-    return {"from": view.start, "to": view.end, "revision": context.source.revision(context.service)}
+    times = {"from": view.start, "to": view.end, "complete_until": view.complete_until}
+    return {**times, "revision": context.source.revision(context.service)}
 
 
 def _services(context: Context) -> Any:

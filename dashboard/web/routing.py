@@ -85,17 +85,20 @@ def page_state(context: Context) -> dict[str, Any]:
     """Return the state that determines a page; equal states give equal pages.
 
     `revision` is the revision of all data. `own` is the revision of the page's service, "" for pages about several services.
-    `stale` changes with the stale data warning: "" while data arrives, else the minute; on the pages of collectors and of
+    `stale` changes with the stale data warning: "" while data arrives, else the minute, and once the newest requests are counted; on the pages of collectors and of
     the audit log the current second.
     """
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())
     # These pages change without new data: collectors send reports, and a missing report writes nothing.
     fresh = f"{source.now():%H:%M:%S}" if context.view.path in (audit.PLACE, collectors.PLACE) else ""
+    # Requests in the bucket that still runs are counted once it has ended, although no data arrives then.
+    seen = source.all_services()["last_seen"].max() if context.view.live else None
+    running = "running" if seen is not None and seen >= context.view.end else ""
     return {
         "revision": source.revision(),
         "own": f"{source.revision(service)} {service}" if service else "",
-        "stale": fresh if shown is None else f"{source.now():%H:%M}{fresh}",
+        "stale": running + (fresh if shown is None else f"{source.now():%H:%M}{fresh}"),
     }
 
 

@@ -19,7 +19,7 @@ from ..pages.measures import ServiceRow, urgent_first
 from ..pages.page import Context
 from ..pages.regressions import MATERIAL
 from ..ui.components import WORDS, Node, Nodes, attributes, banner, dot, link
-from ..ui.format import count, day, duration, percent, size, span
+from ..ui.format import THIN, count, day, duration, percent, size, span
 from ..view import BUCKET_SECONDS, COMMON, COMPARED, ORDER, WINDOWS, View, service_path
 from . import guard
 
@@ -342,6 +342,11 @@ def compared_time(context: Context) -> str:
     return "" if (pair.b.start, pair.b.end) == (window.start, window.end) else served(pair.b, context.view.zone)
 
 
+def _completeness(view: View) -> str:
+    until = view.complete_until.astimezone(view.zone)
+    return f"Data is complete until {until:%H:%M:%S}. The newest requests appear within 20{THIN}s."
+
+
 def time_menu(view: View, label: str = "") -> Component:
     """Return the time range menu, which also contains the window for the keyboard shortcuts.
 
@@ -360,6 +365,7 @@ def time_menu(view: View, label: str = "") -> Component:
         _choices("Compare with", "vs", _COMPARED_WORDS, view.choice("vs", *COMPARED)),
         _choices("Times in", "tz", {"": "My zone", "utc": "UTC"}, view.choice("tz", "", "utc")),
         html.Div(f"Times are in {view.zone_name}. Drag on a chart to zoom.", className="zone"),
+        html.Div(_completeness(view), className="zone") if view.live else None,
     ]
     summary = html.Summary(
         [html.I(className="ic ic-clock"), label or view.window_label, html.I(className="ic ic-down")], className="btn"

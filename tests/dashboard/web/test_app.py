@@ -11,9 +11,13 @@ import socket
 import threading
 import zlib
 from collections.abc import Generator, Iterator
+from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 import zstandard
 from dash import html as components
@@ -21,9 +25,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 from werkzeug.wsgi import ClosingIterator
 
+from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages import overview
 from stagelens.dashboard.web import app
 from stagelens.dashboard.web.app import Dashboard
+from stagelens.store import Batch, Series, Store
 
 FIRST_CARD, LAST_CARD = "Fleet overview", "the last card"
 
@@ -187,6 +193,35 @@ def test_an_invalid_state_gets_the_complete_page(
 
     assert FIRST_CARD in response.text
     assert not caplog.records
+
+
+def test_the_first_requests_of_a_service_show_once_their_bucket_has_ended(traffic: ModuleType, tmp_path: Path) -> None:
+    """Until then pages say when, and the API how far the data is complete; no data arrives when the bucket ends."""
+    now = [datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC).timestamp()]
+    store = Store.open(f"sqlite:///{tmp_path / 'first.db'}", clock=lambda: now[0])
+    series = Series("shop", "1", "demo", "m", "1", "/", "cuda:0", "ok")
+    requests = traffic.draw({"forward": traffic.Shape(10)}, 40, np.random.default_rng(7))
+    store.write([Batch("first", [*traffic.points(series, int(now[0]) // 10 * 10, requests)], [], 0, "shop")])
+    client = Dashboard(DashboardConfig(port=0), store, clock=lambda: now[0]).server.test_client()
+    asked = {"service": "shop", "from": "now-1h"}
+    before = [client.get(path).text for path in ("/", "/s/shop", "/s/shop/traces")]
+    seen = re.findall(r'id="seen">(.*?)</script>', before[1])[0]
+    early = client.get("/api/v1/query/latency", query_string=asked).json
+    now[0] += 12
+    after = client.get("/parts", query_string={"path": "/s/shop", "seen": seen}).text
+    late = client.get("/api/v1/query/latency", query_string=asked).json
+    store.close()
+
+    assert all("Requests are arriving. This page counts them from 12:00:10 on." in each for each in before)
+    assert not any("newer than this window" in each or "No request" in each for each in before)
+    assert "Data is complete until 11:59:50." in before[0]
+    assert (early["requests"], early["to"], early["complete_until"]) == (
+        0,
+        "2026-11-20T12:00:00Z",
+        "2026-11-20T11:59:50Z",
+    )
+    assert "40 requests" in after
+    assert (late["requests"], late["complete_until"]) == (40, "2026-11-20T12:00:00Z")
 
 
 @pytest.mark.parametrize("path", ["/s/\ud800", "/s/%00", "/s/%ed%a0%80/tokens", "/traces/%00"])
