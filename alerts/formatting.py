@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 
 _BARS = "▁▂▃▄▅▆▇█"
 TIMES, MINUS = "\N{MULTIPLICATION SIGN}", "\N{MINUS SIGN}"
+# Half of the last digit of the smallest unit. [seconds]
+_SHOWN = 5e-9
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86_400.0
 
 
@@ -100,13 +102,21 @@ def latency(seconds: float, *, signed: bool = False) -> str:
     >>> latency(0.1804), latency(0.0000312), latency(1.5, signed=True)
     ('180 ms', '31.2 µs', '+1.5 s')
     """
-    size = abs(seconds)
-    if size == 0:
-        return "0 ms"
-    scale, unit = (1.0, "s") if size >= 1 else (1e3, "ms") if size >= 1e-3 else (1e6, "µs")  # noqa: PLR2004 - SI steps
-    text = f"{_three_digits(size * scale)} {unit}"
-    sign = MINUS if seconds < 0 else "+" if signed else ""
-    return sign + text
+    value, unit = in_unit(seconds)
+    return f"{MINUS if value < 0 else '+' if signed and value else ''}{_three_digits(abs(value))} {unit}"
+
+
+def in_unit(seconds: float) -> tuple[float, str]:
+    """Return *seconds* rounded to three digits in a fitting unit; less than 5 ns is zero, because no page shows it.
+
+    >>> in_unit(0.1804), in_unit(0.9999), in_unit(-1e-9)
+    ((180.0, 'ms'), (1.0, 's'), (0.0, 'ms'))
+    """
+    for factor, unit in ((1e6, "µs"), (1e3, "ms"), (1.0, "s")):
+        value = float(f"{seconds * factor:.3g}")
+        if abs(value) < 1000 or unit == "s":  # noqa: PLR2004 - SI steps
+            break
+    return (value, unit) if abs(seconds) >= _SHOWN else (0.0, "ms")
 
 
 def count(number: float) -> str:
@@ -141,12 +151,12 @@ def whole(ratio: float) -> float:
 
 
 def share_text(share: float) -> str:
-    """Return a share as text; a share above 1, which occurs when other parts shrank, is "all".
+    """Return a share as text; a share above 1, which occurs when other parts shrank, is 100 %.
 
     >>> share_text(0.92), share_text(0.998), share_text(1.02)
-    ('92 %', 'all', 'all')
+    ('92 %', '100 %', '100 %')
     """
-    return percent(whole(share)) if whole(share) < 1 else "all"
+    return percent(min(whole(share), 1.0))
 
 
 def _three_digits(value: float) -> str:

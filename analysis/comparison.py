@@ -28,13 +28,17 @@ from functools import cache
 from statistics import NormalDist
 from typing import Literal, TypeAlias
 
+import numpy as np
 import pandas as pd
 
 from ..core.histogram import Estimate, Histogram, bucket_middle, confidence_interval, has_enough_samples, ranks
+from .breakdown import NAMED_PERCENTILES
 
 CONFIDENCE = 0.99
 # Smaller changes count as `same`, because they require no action. [ratio]
 MIN_CHANGE = 0.03
+# Instead of infinity, which JSON has not. [seconds]
+UNKNOWN_ERROR = 1e9
 # Default quantiles of a comparison.
 QUANTILES = (0.999, 0.99, 0.95, 0.9)
 # Minimum share of the growth for a stage to be named. [ratio]
@@ -86,8 +90,31 @@ class QuantileComparison:
         """Whether the interval of the difference excludes 0."""
         return self.low > 0 or self.high < 0
 
+    @property
+    def has_changed(self) -> bool:
+        """Whether the difference is certain and large enough for a verdict."""
+        return self.kind in ("regression", "improvement")
 
-def compare_quantile(a: Histogram, b: Histogram, quantile: float, confidence: float = CONFIDENCE) -> QuantileComparison:
+    @property
+    def growth(self) -> float | None:
+        """Relative change from A to B; None if unknown."""
+        return None if self.ratio is None else self.ratio - 1
+
+    @property
+    def error(self) -> float:
+        """Differences of this size count as none: the error of `difference`, and at least `MIN_CHANGE` of A [seconds]."""
+        reach = self.difference - self.low if self.difference >= 0 else self.high - self.difference
+        return max(reach, MIN_CHANGE * (self.a_value or 0.0))
+
+
+def compare_quantile(
+    a: Histogram,
+    b: Histogram,
+    quantile: float,
+    confidence: float = CONFIDENCE,
+    *,
+    a_quantile: float | None = None,
+) -> QuantileComparison:
     """Compare two latency histograms at *quantile*.
 
     Args:
@@ -95,6 +122,7 @@ def compare_quantile(a: Histogram, b: Histogram, quantile: float, confidence: fl
         b: Latency compared with the baseline.
         quantile: Quantile to compare. [0 < x < 1]
         confidence: Confidence of the intervals, higher than the default if many pairs are compared.
+        a_quantile: Quantile of A, if it is another one: the median below a tail.
 
     >>> fast, slow = Histogram(), Histogram()
     >>> fast.record(0.1, 1000), slow.record(0.2, 1000)
@@ -103,7 +131,8 @@ def compare_quantile(a: Histogram, b: Histogram, quantile: float, confidence: fl
     >>> found.kind, round(found.ratio_low, 2)
     ('regression', 1.96)
     """
-    before, after = (_Side.at_quantile(each, quantile, confidence) for each in (a, b))
+    before = _Side.at_quantile(a, quantile if a_quantile is None else a_quantile, confidence)
+    after = _Side.at_quantile(b, quantile, confidence)
     low, high, ratio = -math.inf, math.inf, None
     if before and after:
         if math.isfinite(after.below):
@@ -125,6 +154,29 @@ def compare_quantile(a: Histogram, b: Histogram, quantile: float, confidence: fl
         a.count,
         b.count,
     )
+
+
+def errors_along(
+    a: Histogram, b: Histogram, quantiles: Sequence[float], *, a_quantile: float | None = None
+) -> list[float]:
+    """Return the `error` of the comparison at each of *quantiles*; between every sixth and the named ones, interpolated.
+
+    Args:
+        a: Latency of the baseline.
+        b: Latency compared with the baseline.
+        quantiles: Quantiles in ascending order.
+        a_quantile: As for `compare_quantile`.
+    """
+    known = [each for place, each in enumerate(quantiles) if place % 6 == 0 or each in NAMED_PERCENTILES]
+    errors = [min(compare_quantile(a, b, each, a_quantile=a_quantile).error, UNKNOWN_ERROR) for each in known]
+    return np.interp(quantiles, known, errors).tolist() if known else []
+
+
+def counts_differ(a: float, b: float, a_seconds: float, b_seconds: float) -> bool:
+    """Return whether the rates of *a* events in *a_seconds* and of *b* in *b_seconds* differ by more than chance."""
+    if a_seconds <= 0 or b_seconds <= 0:
+        return False
+    return abs(b / b_seconds - a / a_seconds) > _z() * math.hypot(math.sqrt(a) / a_seconds, math.sqrt(b) / b_seconds)
 
 
 def compare_means(a: Histogram, b: Histogram) -> Estimate | None:
@@ -241,6 +293,11 @@ class FailureDifference:
     def are_more(self) -> bool:
         """Whether B has significantly more failures than A."""
         return self.low > 0
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the interval of the difference excludes 0."""
+        return self.low > 0 or self.high < 0
 
 
 def compare_failures(a_failed: int, a_requests: int, b_failed: int, b_requests: int) -> FailureDifference:

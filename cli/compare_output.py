@@ -88,7 +88,7 @@ def verdict(comparison: RunComparison) -> str:
         name = f"No difference of {MIN_CHANGE:.0%} or more" if at.is_certain else "No significant difference"
         return f"{name} at {where}{exceeded and f', but over the limit: {exceeded}'}."
     word = "slower" if at.kind == "regression" else "faster"
-    size = ordinary_spaces(f"{duration(abs(at.difference))} ({signed_change(_relative_change(at))})")
+    size = ordinary_spaces(f"{duration(abs(at.difference))} ({signed_change(at.growth)})")
     largest = comparison.largest_change
     why = (
         f"; {ordinary_spaces(portion(largest.share))} of the change is in {label(largest.stage)}"
@@ -114,9 +114,7 @@ def threshold_cells(found: ThresholdResult) -> tuple[str, str, str]:
             _OUTCOMES[found.outcome],
             f"the two sides have no {found.threshold.subject} in common",
         )
-    measured = ordinary_spaces(
-        f"{duration(difference.difference, sign=True)}, {signed_change(_relative_change(difference))}"
-    )
+    measured = ordinary_spaces(f"{duration(difference.difference, sign=True)}, {signed_change(difference.growth)}")
     why = f"{found.threshold.subject} {measured}, between {interval_text(difference)}"
     if found.outcome == "unknown":
         why = f"{found.threshold.subject} {measured}: {_requests_needed_text(difference)}"
@@ -184,13 +182,8 @@ def _excluded_text(found: TokenTimes) -> str:
 
 def _difference_cells(found: QuantileComparison) -> tuple[str, ...]:
     times = (ordinary_spaces(duration(each)) for each in (found.a_value, found.b_value))
-    change = _relative_change(found)
-    shown = UNKNOWN if change is None else ordinary_spaces(signed_change(change))
+    shown = UNKNOWN if found.growth is None else ordinary_spaces(signed_change(found.growth))
     return (*times, ordinary_spaces(duration(found.difference, sign=True)), shown, interval_text(found))
-
-
-def _relative_change(found: QuantileComparison) -> float | None:
-    return None if found.ratio is None else found.ratio - 1
 
 
 def _requests_needed_text(found: QuantileComparison) -> str:

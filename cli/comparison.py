@@ -270,7 +270,7 @@ class RunComparison:
     @property
     def has_changed(self) -> bool:
         """Whether B is slower or faster than A at the percentile at which stages are compared."""
-        return self.at.kind in ("regression", "improvement")
+        return self.at.has_changed
 
     @property
     def too_few(self) -> bool:

@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..analysis.breakdown import PERCENTILES, smoothed, stages_at
+from ..analysis.comparison import MIN_CHANGE
 from ..analysis.profile import FunctionTime, functions
 from ..analysis.waterfall import NS, position_of, spans_by_start, unexplained_ns, wall_seconds
 from ..core.errors import StagelensError
@@ -355,15 +356,19 @@ def _stage_bar(stage: str, before: float, now: float) -> Text:
 
 
 def blame_text(typical: StageTimes, tail: StageTimes) -> str:
-    """Return the stage that accounts for most of the additional latency of the tail, with its share.
+    r"""Return the stage that accounts for most of the additional latency of the tail, with its share.
 
     >>> blame_text(StageTimes(0.5, {"forward": 1.0, "queue": 0.5}), StageTimes(0.99, {"forward": 1.0, "queue": 2.0}))
-    'all of the increase is in Queue'
+    'Queue, 100\u202f% of the increase'
     """
     more = {stage: seconds - typical.stages.get(stage, 0.0) for stage, seconds in tail.stages.items()}
     stage = max(more, key=lambda each: more[each])
     added = tail.seconds - typical.seconds
-    return f"{portion(more[stage] / added)} of the increase is in {label(stage)}" if added > 0 else ""
+    return (
+        f"{label(stage)}, {portion(more[stage] / added)} of the increase"
+        if added > MIN_CHANGE * typical.seconds
+        else ""
+    )
 
 
 _log = logging.getLogger(__name__)

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import accumulate
 from math import ceil, log2
 from statistics import NormalDist
@@ -418,6 +419,7 @@ def confidence_interval(histogram: Histogram, quantile: float, confidence: float
     return Estimate(middle.value, low, high)
 
 
+@lru_cache(maxsize=1024)
 def ranks(count: int, quantile: float, confidence: float = CONFIDENCE) -> tuple[int, int]:
     """Return the two ranks, in order of latency and counted from 1, whose requests enclose the true quantile.
 

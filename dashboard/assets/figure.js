@@ -214,7 +214,8 @@ window.stagelens = window.stagelens || {};
 
   app.duration = function (seconds) {
     const size = Math.abs(seconds);
-    if (size === 0) return "0" + THIN + "ms";
+    // As in formatting.py.
+    if (size < 5e-9) return "0" + THIN + "ms";
     const written = (value, unit, digits) => value.toFixed(digits).replace("-", "\u2212") + THIN + unit;
     const three = (value, unit) => {
       const rounded = Math.abs(+value.toPrecision(3));

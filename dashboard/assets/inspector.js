@@ -22,16 +22,19 @@
       const bar = row.querySelector(".dv i");
       bar.style.width = `${Math.max(0.6, Math.min(100, (Math.abs(now - before) / values.widest) * 100))}%`;
       bar.classList.toggle("less", now < before);
+      bar.hidden = Math.abs(now - before) <= values.errors[shown];
       row.querySelector(".dv").title = signed(now - before);
     });
     document.querySelectorAll("[data-percentile]").forEach((each) => (each.textContent = values.percentiles[shown]));
     box.querySelector("[data-total]").textContent = (values.wide[shown] ? "≈ " : "") + app.duration(total);
-    box.querySelector("[data-added]").textContent = signed(total - base);
+    const added = box.querySelector("[data-added]");
+    added.textContent = signed(total - base);
+    added.className = total - base > values.errors[shown] ? "bad" : "muted";
     document.querySelector("[data-band]").textContent = values.bands[shown];
     document.querySelector("[data-aside]").textContent = aside(values, shown);
   };
 
-  const signed = (seconds) => (seconds > 0 ? "+" : "") + app.duration(seconds);
+  const signed = (seconds) => (seconds >= 5e-9 ? "+" : "") + app.duration(seconds);
 
   // The same words as in inspector.py.
   function aside(values, shown) {

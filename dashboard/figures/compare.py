@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from ...analysis.breakdown import COLUMNS
+from ...analysis.comparison import UNKNOWN_ERROR
 from ...core.stages import label, position
-from ..ui.format import duration, percentile, signed_change
+from ..ui.format import THIN, change, duration, percentile, signed_change
 from .elements import (
     Annotation,
     Figure,
@@ -39,35 +40,42 @@ _MIN_LABEL_SHARE = 0.06
 _CAUSES, _NAME_ROOM = 2, 9
 
 
-def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
+def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | None = None) -> Figure:
     """Return the chart of B minus A, stacked by stage: slower above zero, faster below, the total as a line.
 
     Args:
         a: Breakdown of version A: `COLUMNS` and one column for each stage. [seconds]
         b: Breakdown of version B at the same percentiles.
+        errors: Error of the difference at each percentile: without a larger change, no stage is drawn there. [seconds]
     """
     stages = _common_stages(a, b)
     quantiles = b["percentile"].to_numpy(dtype=float)
     places = np.array([place(float(each), even=False) for each in quantiles])
-    change = {stage: _column(b, stage) - _column(a, stage) for stage in stages}
+    moved = {stage: _column(b, stage) - _column(a, stage) for stage in stages}
     total = b["value_seconds"].to_numpy(dtype=float) - a["value_seconds"].to_numpy(dtype=float)
-    gains = {stage: np.maximum(each, 0) for stage, each in change.items()}
-    losses = {stage: np.minimum(each, 0) for stage, each in change.items()}
+    error = np.zeros(len(total)) if errors is None else np.array(errors)
+    certain = np.max(np.abs([total, *moved.values()]), axis=0) > error
+    moved = {stage: np.where(certain, each, 0) for stage, each in moved.items()}
+    gains = {stage: np.maximum(each, 0) for stage, each in moved.items()}
+    losses = {stage: np.minimum(each, 0) for stage, each in moved.items()}
     x = f4(places)
     data: list[Trace] = [band(x, each, stage, group="more") for stage, each in gains.items()]
     data += [band(x, each, stage, group="less") for stage, each in losses.items()]
-    texts = _delta_words(a, b, change, total)
+    texts = _delta_words(a, b, moved, total, certain)
     data.append(line(x, f4(total), width=1.8, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=texts))
     stacked, saved = _stacked(gains, len(total)), _stacked(losses, len(total))
-    high = max(float(stacked.max()) * 1.12, 1e-6)
-    low = min(float(saved.min()) * 1.12, -high * 0.04)
+    # Without any certain change, the error gives the scale.
+    noise = 0.0 if certain.any() else float(np.max(error, where=error < UNKNOWN_ERROR, initial=np.abs(total).max() * 3))
+    high = max(float(max(stacked.max(), total.max())) * 1.12, noise, 1e-6)
+    low = min(float(min(saved.min(), total.min())) * 1.12, -noise, -high * 0.04)
     marks = [index for index, each in enumerate(quantiles) if np.isclose(each, _LABELLED).any()]
     data.append(dots([float(places[i]) for i in marks], [float(total[i]) for i in marks]))
     notes = band_labels({stage: float(each[-1]) for stage, each in gains.items()}, high - low, _MIN_LABEL_SHARE)
     less = band_labels({stage: -float(each[-1]) for stage, each in losses.items()}, high - low, _MIN_LABEL_SHARE)
     notes += [{**each, "y": -float(each["y"])} for each in less]
     notes += [
-        value_label(duration(float(total[i]), sign=True), float(places[i]), float(stacked[i]), yshift=7) for i in marks
+        value_label(_signed_or_unsure(float(total[i]), certain[i]), float(places[i]), float(stacked[i]), yshift=7)
+        for i in marks
     ]
     layout = {
         "margin": {"l": 52, "r": 96, "t": 18, "b": 28},
@@ -80,15 +88,21 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame) -> Figure:
     return {"data": data, "layout": layout, "narrow": _narrow_delta(quantiles, notes)}
 
 
-def _delta_words(a: pd.DataFrame, b: pd.DataFrame, change: Mapping[str, np.ndarray], total: np.ndarray) -> list[str]:
+def _signed_or_unsure(seconds: float, certain: bool) -> str:
+    return duration(seconds, sign=True) if certain else f"±{THIN}{duration(abs(seconds))}"
+
+
+def _delta_words(
+    a: pd.DataFrame, b: pd.DataFrame, moved: Mapping[str, np.ndarray], total: np.ndarray, certain: np.ndarray
+) -> list[str]:
     """Return the hover text: the change, its two largest stages, and the number of requests."""
     texts: list[str] = []
     for index, quantile in enumerate(b["percentile"]):
-        causes = sorted(change, key=lambda stage: -abs(float(change[stage][index])))[:_CAUSES]
-        parts = [f"{safe(label(stage))} {duration(float(change[stage][index]), sign=True)}" for stage in causes]
-        head = f"<b>{percentile(float(quantile))}</b> {duration(float(total[index]), sign=True)}"
+        causes = sorted(moved, key=lambda stage: -abs(float(moved[stage][index])))[:_CAUSES]
+        parts = [f"{safe(label(stage))} {duration(float(moved[stage][index]), sign=True)}" for stage in causes]
+        head = f"<b>{percentile(float(quantile))}</b> {_signed_or_unsure(float(total[index]), certain[index])}"
         counts = f"stages of {int(a['n'].iloc[index])} and {int(b['n'].iloc[index])} requests"
-        texts.append("<br>".join([head, ", ".join(parts), counts]))
+        texts.append("<br>".join([head, ", ".join(parts) if certain[index] else "within the error", counts]))
     return texts
 
 
@@ -98,27 +112,32 @@ def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
     return {"margin": {"l": 52, "r": 14, "t": 18, "b": 28}, "annotations": without_side_labels(notes), "xaxis": axis}
 
 
-def both_figure(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str]) -> Figure:
+def both_figure(
+    a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str], errors: Sequence[float] | None = None
+) -> Figure:
     """Return the chart of the latency of A (dashed grey) and B by percentile, with the change at the named percentiles.
 
     Args:
         a: Breakdown of version A: `COLUMNS` and one column for each stage. [seconds]
         b: Breakdown of version B at the same percentiles.
         names: Display names of A and B.
+        errors: Error of the difference at each percentile: a smaller difference has no colour. [seconds]
     """
     quantiles = b["percentile"].to_numpy(dtype=float)
     places = [place(float(each), even=False) for each in quantiles]
     first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)
     x, ya, yb = f4(places), f4(first), f4(second)
+    certain = np.abs(second - first) > (0.0 if errors is None else np.array(errors))
+    apart = np.where(certain, second, first)
     dashed = {"width": 2, "color": "$deco", "dash": "5px,3px"}
     data: list[Trace] = [
-        *_between(x, first, np.maximum(first, second), "$bad@.10"),
-        *_between(x, first, np.minimum(first, second), "$good@.10"),
+        *_between(x, first, np.maximum(first, apart), "$bad@.10"),
+        *_between(x, first, np.minimum(first, apart), "$good@.10"),
         {**line(x, ya, hoverinfo="none"), "line": dashed},
         line(x, yb, width=2.2, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=_both_words(a, b)),
     ]
     marks = [index for index, each in enumerate(quantiles) if np.isclose(each, (0.5, 0.9, 0.95, 0.99, 0.999)).any()]
-    notes = [_change_note(places[i], float(first[i]), float(second[i])) for i in marks]
+    notes = [_change_note(places[i], float(first[i]), float(second[i]), certain[i]) for i in marks]
     # Names at the right edge, separated if the lines meet.
     ends = np.log10([max(float(second[-1]), 1e-9), max(float(first[-1]), 1e-9)])
     nudge = 0.05 if ends[0] >= ends[1] else -0.05
@@ -173,12 +192,13 @@ def _stacked(parts: Mapping[str, np.ndarray], length: int) -> np.ndarray:
     return np.sum([np.zeros(length), *parts.values()], axis=0)
 
 
-def _change_note(x: float, first: float, second: float) -> Annotation:
+def _change_note(x: float, first: float, second: float, certain: bool) -> Annotation:
     """Return the label of the change above the higher line, where no line crosses the label."""
     ratio = second / max(first, 1e-12)
-    font = {"size": 11.5, "color": "$bad" if ratio > _WORSE else "$muted"}
+    font = {"size": 11.5, "color": "$bad" if ratio > _WORSE and certain else "$muted"}
     top = float(np.log10(max(first, second, 1e-9)))
-    return note(f"<b>{signed_change(ratio - 1)}</b>", x, top, yshift=13, xshift=-14, font=font)
+    text = f"<b>{signed_change(ratio - 1)}</b>" if certain else change(ratio - 1, certain=False)
+    return note(text, x, top, yshift=13, xshift=-14, font=font)
 
 
 def _percentile_axis(quantiles: np.ndarray, shown: Sequence[float] = _TICKS) -> Mapping[str, object]:

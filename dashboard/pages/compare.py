@@ -11,19 +11,21 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import COLUMNS, percentile_grid
+from ...analysis.comparison import errors_along
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label
 from ...store import Selection
 from ..figures.compare import both_figure, delta_figure
 from ..figures.elements import stages_of
 from ..ui.components import Node, attributes, card, chart, empty, link, pill, spoken_stages, swatch, table
-from ..ui.format import MILLI, duration, percentile, signed_change, whole
+from ..ui.format import MILLI, change, duration, percentile, whole
 from ..view import service_path
 from .compare_cards import QUANTILES, blame_card, change_words, signals_card, total_words
 from .comparison import (
     EXAMPLE,
     Pair,
     PairComparison,
+    ask_past_if_over,
     asked_pair,
     compared,
     fewer_requests,
@@ -84,21 +86,15 @@ def _stages(comparison: PairComparison) -> str:
         or comparison.stages.empty
     ):
         return ""
-    widest = float(comparison.stages["delta_seconds"].abs().max())
     head = ["| Stage | A | B | change at " + percentile(comparison.quantile) + " |", "|---|---:|---:|---:|"]
     rows = [
-        _line(
-            label(str(each["stage"])), float(each["a_seconds"]), float(each["b_seconds"]), float(each["share"]), widest
-        )
+        f"| {_plain(label(str(each['stage'])))} | {duration(float(each['a_seconds']))} | {duration(float(each['b_seconds']))} "
+        f"| {change_words(comparison, each)} |"
         for each in records(comparison.stages)
     ]
     found = comparison.verdict
-    foot = f"| **End to end** | {duration(found.a_value)} | {duration(found.b_value)} | {total_words(comparison)[0]} |"
+    foot = f"| **End to end** | {duration(found.a_value)} | {duration(found.b_value)} | {total_words(found)} |"
     return "\n".join([*head, *rows, foot])
-
-
-def _line(stage: str, a: float, b: float, share: float, widest: float) -> str:
-    return f"| {_plain(stage)} | {duration(a)} | {duration(b)} | {change_words(a, b, share, widest)} |"
 
 
 def _plain(text: str) -> str:
@@ -257,17 +253,23 @@ def delta_card(context: Context, pair: Pair) -> Component:
     if frames is None:
         return card(title, _too_few_requests(context, pair), size="c7")
     a, b = (each[each["percentile"] <= _LAST_DELTA].reset_index(drop=True) for each in frames)
-    table = change_table(a, b)
+    table, errors = change_table(a, b), _errors(context, pair, a)
     total = float(b["value_seconds"].iloc[-1] - a["value_seconds"].iloc[-1])
     last = {each: float(_ms(b, each).iloc[-1] - _ms(a, each).iloc[-1]) * MILLI for each in stages_of(b, COLUMNS)}
     causes = spoken_stages({each: seconds for each, seconds in last.items() if abs(seconds) >= abs(total) * _MINOR}, 2)
     at = percentile(float(b["percentile"].iloc[-1]))
     name_a, name_b = side_names(context, pair)
-    spoken = (
-        f"Difference between {name_b} and {name_a} at each percentile, by stage: "
-        f"{duration(total, sign=True)} at {at}" + (f", mostly {causes}." if causes else ".")
-    )
-    return card(title, chart("delta", delta_figure(a, b), spoken, 330, frame=table), sub=sub, size="c7")
+    found = f"{duration(total, sign=True)} at {at}" + (f", mostly {causes}." if causes else ".")
+    if abs(total) <= errors[-1]:
+        found = f"within the error at {at}."
+    spoken = f"Difference between {name_b} and {name_a} at each percentile, by stage: {found}"
+    return card(title, chart("delta", delta_figure(a, b, errors), spoken, 330, frame=table), sub=sub, size="c7")
+
+
+def _errors(context: Context, pair: Pair, grid: pd.DataFrame) -> list[float]:
+    """Return the error of the difference between both sides at the percentiles of *grid* [seconds]."""
+    a, b = (ask_past_if_over(context, context.source.read.latency, each) for each in (pair.a, pair.b))
+    return errors_along(a, b, grid["percentile"].tolist())
 
 
 def both_card(context: Context, pair: Pair) -> Component:
@@ -280,11 +282,13 @@ def both_card(context: Context, pair: Pair) -> Component:
     # The name of a window does not fit beside the plot; the menus show it.
     known = lives_of(context)
     beside = (name_a if pair.a_name in known else "", name_b if pair.b_name in known else "")
-    figure = both_figure(a, b, names=beside)
+    errors = _errors(context, pair, a)
+    figure = both_figure(a, b, beside, errors)
     at, before, after = (each.iloc[-1] for each in (b["percentile"], a["value_seconds"], b["value_seconds"]))
+    found = change(float(after / before - 1) if before else None, certain=abs(after - before) > errors[-1])
     spoken = (
         f"Latency of {name_a} and {name_b} by percentile on a logarithmic scale, at {percentile(float(at))} "
-        f"{duration(float(before))} and {duration(float(after))}, {signed_change(float(after / before - 1) if before else None)}."
+        f"{duration(float(before))} and {duration(float(after))}, {found}."
     )
     made = chart("both", figure, spoken, 290, frame=both_table(a, b))
     return card("Latency by percentile", made, sub="log scale", size="c7")

@@ -10,6 +10,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.comparison import QuantileComparison
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.names import TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
@@ -18,7 +19,7 @@ from ..ui.components import Node, attributes, card, empty, link_tabs, pill, rati
 from ..ui.design_tokens import hue
 from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
 from .comparison import Pair, PairComparison, grown_at
-from .comparison_text import TRAFFIC_NOISE, median_value, request_mix, token_histograms
+from .comparison_text import TRAFFIC_NOISE, VERDICT_WORDS, median_value, request_mix, token_histograms
 from .page import Context, records
 
 # Smallest relevant difference in failure rate [ratio], and its required significance [standard errors].
@@ -36,8 +37,6 @@ _BAR_WIDTH = 30.0
 _HALF_PERCENT, _CAUSE = 0.005, 0.2
 # Functions in the note below the table.
 _MAX_GROWN = 3
-# Changes below this part of the largest change count as none. [ratio]
-_NOTHING = 0.01
 
 
 def blame_card(context: Context, comparison: PairComparison) -> Component:
@@ -48,12 +47,12 @@ def blame_card(context: Context, comparison: PairComparison) -> Component:
         at = percentile(comparison.quantile)
         text = f"{at} needs {whole(samples_needed(comparison.quantile))} requests on both sides; one side has {whole(fewer)}."
         return card("Blame", empty(f"Too few requests for {at}", text), tools=tools, size="c5")
-    frame = comparison.stages
-    widest = max([abs(float(each)) for each in frame["delta_seconds"]] + [1e-9])
-    lowest = min([float(each) for each in frame["delta_seconds"]] + [0.0])
+    frame, error = comparison.stages, comparison.verdict.error
+    changes = [float(each) for each in frame["delta_seconds"] if abs(float(each)) > error]
+    widest = max([abs(each) for each in changes] + [1e-9])
     # The zero line leaves space for the longest bar to the left.
-    zero = min(_BAR_WIDTH, abs(lowest) / widest * _BAR_WIDTH)
-    rows = [_stage_row(record, widest, zero) for record in records(frame)]
+    zero = min(_BAR_WIDTH, abs(min([*changes, 0.0])) / widest * _BAR_WIDTH)
+    rows = [_stage_row(comparison, record, widest, zero) for record in records(frame)]
     head = (("Stage", "w1"), ("A", "r w2"), ("B", "r w2"), (f"change at {percentile(comparison.quantile)}", ""))
     body = table(head, rows, "Change by stage", css="insp wide", foot=_total(comparison))
     return card("Blame", body, tools=tools, foot=_grown_note(context, comparison), size="c5")
@@ -66,17 +65,20 @@ def _grown_note(context: Context, comparison: PairComparison) -> Component | Non
     return html.Div([html.B("Functions that grew"), *lines]) if lines else None
 
 
-def change_words(a: float, b: float, share: float, widest: float) -> str:
-    """Return the change of a stage and its share of the total as text; the share is negative for an opposite change."""
-    if abs(b - a) < widest * _NOTHING:
-        return f"±{THIN}0"
-    return duration(b - a, sign=True) + (f" · {percent(share)}" if abs(share) >= _HALF_PERCENT else "")
+def change_words(comparison: PairComparison, record: dict[str, Any]) -> str:
+    """Return the change of a stage and its share of the total as text; without a share if it is within the error."""
+    change, share = float(record["delta_seconds"]), float(record["share"])
+    if abs(change) <= comparison.verdict.error:
+        return f"±{THIN}{duration(abs(change))}"
+    named = comparison.verdict.has_changed and abs(share) >= _HALF_PERCENT
+    return duration(change, sign=True) + (f" · {percent(share)}" if named else "")
 
 
-def total_words(comparison: PairComparison) -> tuple[str, float]:
-    """Return the total change as text, and in seconds."""
-    a, b = comparison.verdict.a_value or 0.0, comparison.verdict.b_value or 0.0
-    return f"{duration(b - a, sign=True)} · {signed_change((b - a) / a if a else None)}", b - a
+def total_words(found: QuantileComparison) -> str:
+    """Return the total change as text; within its error, without a sign."""
+    if not found.has_changed:
+        return f"±{THIN}{duration(abs(found.difference))}, within the error"
+    return f"{duration(found.difference, sign=True)} · {signed_change(found.growth)}"
 
 
 def _tabs(context: Context, comparison: PairComparison) -> Component:
@@ -87,41 +89,39 @@ def _tabs(context: Context, comparison: PairComparison) -> Component:
 
 
 def _total(comparison: PairComparison) -> Component:
-    text, change = total_words(comparison)
+    found = comparison.verdict
     cells = [
         html.Th("End to end", scope="row"),
-        html.Td(duration(comparison.verdict.a_value), className="r now"),
-        html.Td(duration(comparison.verdict.b_value), className="r now"),
-        html.Td(text, className="bad" if change > 0 else "good"),
+        html.Td(duration(found.a_value), className="r now"),
+        html.Td(duration(found.b_value), className="r now"),
+        html.Td(total_words(found), className=VERDICT_WORDS[found.kind][1]),
     ]
     return html.Tr(cells)
 
 
-def _stage_row(record: dict[str, Any], widest: float, zero: float) -> Component:
-    stage, share = str(record["stage"]), float(record["share"])
-    a, b = float(record["a_seconds"]), float(record["b_seconds"])
+def _stage_row(comparison: PairComparison, record: dict[str, Any], widest: float, zero: float) -> Component:
+    stage, change = str(record["stage"]), float(record["delta_seconds"])
+    known = abs(change) > comparison.verdict.error
+    width = abs(change) / widest * _BAR_WIDTH if known else 0.0
+    main = known and comparison.verdict.has_changed and abs(float(record["share"])) >= _CAUSE
     cells = [
         html.Th(html.Span([swatch(stage), label(stage)], className="nm"), scope="row"),
-        html.Td(duration(a), className="r"),
-        html.Td(duration(b), className="r now"),
-        html.Td(_bar(stage, b - a, change_words(a, b, share, widest), widest, zero, main=abs(share) >= _CAUSE)),
+        html.Td(duration(float(record["a_seconds"])), className="r"),
+        html.Td(duration(float(record["b_seconds"])), className="r now"),
+        html.Td(_bar(stage, change, change_words(comparison, record), width, zero, main=main)),
     ]
     return html.Tr(cells, **attributes({"data-stage": stage}))
 
 
-def _bar(stage: str, change: float, text: str, widest: float, zero: float, *, main: bool) -> Component:
-    width = abs(change) / widest * _BAR_WIDTH
+def _bar(stage: str, change: float, text: str, width: float, zero: float, *, main: bool) -> Component:
     left = zero if change >= 0 else zero - min(width, zero)
     note = html.B(
         text,
         className="main" if main else "",
         style={"left": f"calc({max(zero, left + width):.1f}% + 6px)"},
     )
-    parts = [
-        html.I(className="z", style={"left": f"{zero:.1f}%"}),
-        html.I(style={"left": f"{left:.1f}%", "width": f"{max(width, 0.6):.1f}%"}),
-        note,
-    ]
+    bar = html.I(style={"left": f"{left:.1f}%", "width": f"{max(width, 0.6):.1f}%"}) if width else None
+    parts = [html.I(className="z", style={"left": f"{zero:.1f}%"}), bar, note]
     return html.Span(parts, className=f"dv st-{hue(stage)}")
 
 

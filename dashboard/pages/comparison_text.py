@@ -16,7 +16,20 @@ from ...core.names import TOKENS, TOKENS_IN
 from ...core.stages import label
 from ...store import Selection
 from ..ui.components import ratio_of
-from ..ui.format import THIN, TIMES, count, day, duration, percent, percentile, portion, signed_change, whole
+from ..ui.format import (
+    MAX_FACTOR,
+    THIN,
+    TIMES,
+    count,
+    day,
+    duration,
+    factor,
+    percent,
+    percentile,
+    portion,
+    signed_change,
+    whole,
+)
 from .comparison import SERVING, Pair, PairComparison, ask_past_if_over, lives_of, served, verdict_of
 from .page import Context, records
 
@@ -61,8 +74,9 @@ def verdict_sentence(judgement: PairComparison) -> str:
     values = f"{duration(found.a_value)} → {duration(found.b_value)}"
     if found.kind == "same":
         return f"{at} did not change: {values}"
-    factor = found.ratio if found.ratio >= 1 else 1 / found.ratio
-    return f"B is {count(factor)}{TIMES} {'slower' if found.ratio >= 1 else 'faster'} at {at}: {values}"
+    size = found.ratio if found.ratio >= 1 else 1 / max(found.ratio, 1e-9)
+    shown = f"{count(size)}{TIMES}" if size <= MAX_FACTOR else factor(size)
+    return f"B is {shown} {'slower' if found.ratio >= 1 else 'faster'} at {at}: {values}"
 
 
 def evidence(context: Context, judgement: PairComparison) -> list[str]:

@@ -30,10 +30,11 @@ from ...analysis.breakdown import (
     smoothed,
     stages_at,
 )
+from ...analysis.comparison import QuantileComparison, compare_quantile
 from ...analysis.slo_status import URGENCY, SloState
+from ...core.histogram import Histogram
 from ...store import Reader, Selection
 from ..source import Source
-from ..ui.components import ratio_of
 from .page import Context
 from .regressions import Release, regressions
 from .service_status import ServiceStatus, incidents_of, service_status, slos_of
@@ -145,7 +146,8 @@ class ServiceRow:
     @property
     def requests_before(self) -> int:
         """Number of requests in the compared window."""
-        return self.fleet.once(_latency_before).get(self.service, (0, 0.0))[0]
+        before = self.fleet.once(_latency_before).get(self.service)
+        return before.count if before else 0
 
     @property
     def seconds(self) -> float:
@@ -158,10 +160,11 @@ class ServiceRow:
         """State of the service; "" if unknown."""
         return self.status.state
 
-    @property
-    def p99_change(self) -> float | None:
-        """Relative change of p99 against the compared window; None without such a window."""
-        return ratio_of(self.now.p99, self.fleet.once(_latency_before).get(self.service, (0, None))[1])
+    @cached_property
+    def p99_compared(self) -> QuantileComparison | None:
+        """p99 beside that of the compared window; None without such a window, or with too few requests."""
+        before, now = (self.fleet.once(each).get(self.service) for each in (_latency_before, _latency_now))
+        return _compared(before, now, 0.99) if before and now else None
 
     @property
     def urgency(self) -> tuple[int, float, str]:
@@ -175,12 +178,33 @@ def measures_in_window(context: Context) -> dict[str, ServiceMeasures]:
     return _fleet_measures(context.source, view.start, view.end, view.text("env"))
 
 
-def _latency_before(context: Context) -> dict[str, tuple[int, float]]:
-    """Return the number of requests and the p99 of all services in the compared window, by name; empty without such a window."""
-    before, source = context.previous, context.source
-    if before is None:
-        return {}
-    return source.cached(source.read.fleet_latency, before.start, before.end, 0.99, environment=before.environment)
+def compared_latency(context: Context, quantile: float) -> QuantileComparison | None:
+    """Return the latency at *quantile* beside that of the compared window; None without such a window or enough requests."""
+    if context.previous is None:
+        return None
+    before, now = (
+        context.source.cached(context.source.read.latency, each) for each in (context.previous, context.selection)
+    )
+    return _compared(before, now, quantile)
+
+
+def _compared(before: Histogram, now: Histogram, quantile: float) -> QuantileComparison | None:
+    found = compare_quantile(before, now, quantile)
+    return None if found.kind == "not_enough" else found
+
+
+def _latency_before(context: Context) -> dict[str, Histogram]:
+    return {} if context.previous is None else _fleet_latency(context, context.previous)
+
+
+def _latency_now(context: Context) -> dict[str, Histogram]:
+    view = context.view
+    return _fleet_latency(context, Selection(view.start, view.end, environment=view.text("env")))
+
+
+def _fleet_latency(context: Context, window: Selection) -> dict[str, Histogram]:
+    source = context.source
+    return source.cached(source.read.fleet_latency, window.start, window.end, environment=window.environment)
 
 
 def _history_starts(context: Context) -> dict[str, datetime]:

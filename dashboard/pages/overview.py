@@ -13,6 +13,7 @@ from dash.development.base_component import Component
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
 from ...analysis.breakdown import share_of
+from ...analysis.comparison import counts_differ
 from ...analysis.costs import HOUR_SECONDS, MILLION
 from ...analysis.slo_status import missed_requests, most_urgent
 from ...core.stages import label
@@ -22,6 +23,7 @@ from ..ui.design_tokens import hue
 from ..ui.format import (
     count,
     duration,
+    factor,
     money,
     percent,
     percentile,
@@ -194,7 +196,8 @@ def _requests(context: Context, rows: list[ServiceRow], total: int) -> Component
     growth = ratio_of(total / context.seconds, old_rate)
     below = f"{count(total)} request{'s' * (total != 1)}"
     if growth is not None:
-        below = delta(growth, worse_up=False, after=context.view.compared_words)
+        certain = counts_differ(before, total, context.previous_seconds, context.seconds)
+        below = delta(growth, certain=certain, worse_up=False, after=context.view.compared_words)
     by_service = context.once(rates_by_service)
     own = [by_service[row.service] for row in rows if row.service in by_service]
     rates = [sum(each) for each in zip(*own, strict=True)]
@@ -211,12 +214,15 @@ def _slo_tile(rows: list[ServiceRow]) -> Component | None:
 
 
 def _worst_p99_tile(context: Context, rows: list[ServiceRow]) -> Component | None:
-    changed = [(row.p99_change, row) for row in rows if row.p99_change is not None]
-    if not changed:
+    compared = [(found, row) for row in rows if (found := row.p99_compared) is not None]
+    worse = [(found.ratio, row) for found, row in compared if found.kind == "regression" and found.ratio is not None]
+    if not compared:
         return None
-    change, row = max(changed, key=lambda pair: pair[0])
+    if not worse:
+        return tile("Worst p99 change", "none", "", f"no p99 rose beyond its error {context.view.compared_words}")
+    ratio, row = max(worse, key=lambda pair: pair[0])
     below = html.Span([context.view.compared_words, ", ", html.B(row.service, className="b")])
-    return tile("Worst p99 change", signed_change(change), "", below)
+    return tile("Worst p99 change", signed_change(ratio - 1), "", below)
 
 
 def _fleet_waiting(rows: list[ServiceRow]) -> float | None:
@@ -316,7 +322,8 @@ def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
     blamed = found.growth[0].stage if found.growth else "overhead"
     causes = [f"{label(each.stage)} explains {portion(each.share)} of the increase" for each in found.growth[:1]]
     causes += [f"{label(each.stage)} {percent(each.share)}" for each in found.growth[1:2] if each.share > _NAMED]
-    how = "doubled" if 1.9 < ratio < 2.15 else f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose {ratio:.0f}-fold"  # noqa: PLR2004 - wording of common ratios
+    rose = f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose to {factor(ratio)}"  # noqa: PLR2004 - tenfold
+    how = "doubled" if 1.9 < ratio < 2.15 else rose  # noqa: PLR2004 - wording of a common ratio
     from_to = f"{duration(found.verdict.a_value)} → {duration(found.verdict.b_value)}"
     title = f"{percentile(found.quantile)} {how} from {short_name(pair.a_name)} to {short_name(pair.b_name)}: {from_to}"
     about = f"{row.service} · {span(row.context.at - release.since)} ago"
@@ -410,7 +417,7 @@ def _of_tail(row: ServiceRow) -> FleetFinding | None:
 def _tail(row: ServiceRow, stage: str) -> Component:
     now, source = row.now, row.context.source
     p50, p99 = now.p50 or 0.0, now.p99 or 0.0
-    title = f"p99 is {times(p99 / p50)} p50: {duration(p50)} → {duration(p99)}"
+    title = f"p99 is {factor(p99 / p50)} p50: {duration(p50)} → {duration(p99)}"
     text = f"{label(stage)} is {percent(share_of(now.tail_stages, stage))} of p99 and {percent(share_of(now.median_stages, stage))} of p50."
     if stage == "load":
         loads = source.cached(source.read.stage_latency, row.context.selection).get(stage)

@@ -163,7 +163,7 @@ def _columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
         "rate": Column("Requests", lambda row: row.now.requests / row.seconds, _rate, total=_total_rate),
         "p50": Column("p50", lambda row: row.now.p50, lambda row: duration(row.now.p50)),
         "p99": Column("p99", lambda row: row.now.p99, _p99, "r"),
-        "change": Column(context.view.compared_words or "change", lambda row: row.p99_change, _change),
+        "change": Column(context.view.compared_words or "change", _p99_growth, _change),
         "where": Column("Stages of p99", _dominant_share, _stage_cell, "barcell"),
         "budget": Column("Budget left", _budget_left, _budget, "hide", rising=True) if promised else None,
         _DEFAULT: Column("Burn 1 h", lambda row: -row.urgency[1], _burn) if promised else None,
@@ -274,12 +274,19 @@ def _p99(row: ServiceRow) -> Node:
     return html.Span(duration(row.now.p99), className="n")
 
 
+def _p99_growth(row: ServiceRow) -> Value:
+    """Return the relative change of p99; changes within the error are all equal."""
+    found = row.p99_compared
+    return None if found is None else found.growth if found.has_changed else 0.0
+
+
 def _change(row: ServiceRow) -> Node:
-    view, before = row.context.view, row.fleet.previous
-    if row.p99_change is None or before is None:
-        return delta(None)
+    view, before, found = row.context.view, row.fleet.previous, row.p99_compared
+    if found is None or before is None:
+        return delta(None, certain=False)
     windows = {"a": window_name(before.start, before.end), "b": window_name(view.start, view.end)}
-    return link(delta(row.p99_change), href=view.link("/compare", svc=row.service, **windows), title="Compare")
+    change = delta(found.growth, certain=found.has_changed)
+    return link(change, href=view.link("/compare", svc=row.service, **windows), title="Compare")
 
 
 def _dominant_share(row: ServiceRow) -> Value:

@@ -16,9 +16,17 @@ from dash.development.base_component import Component
 
 from ...alerts.reader import Incident
 from ..ui.components import Node, attributes, card, link, pill, swatch, table
-from ..ui.format import THIN, UNKNOWN, day, duration, percentile, signed_change, span
+from ..ui.format import THIN, UNKNOWN, change, day, duration, percentile, signed_change, span
 from .comparison import LIFETIME, SERVING, Lives, PairComparison, compared, lives, newest_pair, read_newest, verdict_of
-from .comparison_text import blamed_stages, median_words, mix_sentence, short_name, verdict_badge, verdict_sentence
+from .comparison_text import (
+    VERDICT_WORDS,
+    blamed_stages,
+    median_words,
+    mix_sentence,
+    short_name,
+    verdict_badge,
+    verdict_sentence,
+)
 from .page import Context, Page, empty_page_card, no_data, panel
 
 # Smaller slowdowns are listed without a warning colour. [ratio]
@@ -132,8 +140,9 @@ def _change(release: Release) -> list[Node]:
         return [html.Span(UNKNOWN, className="muted")]
     high = signed_change(found.ratio_high - 1) if found.ratio_high < _UNKNOWN_END else "unknown"
     text = f"{signed_change(found.ratio_low - 1)} to {high}"
-    change = html.Span(signed_change(ratio - 1), className=f"b {'bad' if ratio > 1 else 'good'}")
-    return [change, html.Div(text, className="s hide", title=f"The 99{THIN}% interval of the change")]
+    css = f"b {VERDICT_WORDS[found.kind][1]}" if found.has_changed else "muted"
+    size = html.Span(signed_change(ratio - 1) if found.has_changed else change(ratio - 1, certain=False), className=css)
+    return [size, html.Div(text, className="s hide", title=f"The 99{THIN}% interval of the change")]
 
 
 def _traffic(release: Release) -> Component:

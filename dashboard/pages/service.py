@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -16,6 +16,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.breakdown import COLUMNS, PERCENTILES, Measures, stages_at
+from ...analysis.comparison import compare_failures, counts_differ, errors_along
 from ...analysis.costs import MILLION, cost_of_request
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import UNEXPLAINED, label, position
@@ -43,7 +44,7 @@ from ..ui.trace_text import stall_sentence
 from ..view import service_path
 from .across_services import path_card
 from .advice import top_advice
-from .measures import breakdown, measure, stalls
+from .measures import breakdown, compared_latency, measure, stalls
 from .page import Context, Page, are_ranked, panel, records, traces_table
 from .replicas import few_replicas_card
 from .scope_filter import slo_scope_note
@@ -111,34 +112,34 @@ def _tiles(context: Context, now: Measures) -> Component:
     )
     rate = now.requests / context.seconds
     old_rate = before.requests / context.previous_seconds if context.previous_seconds else None
+    busier = counts_differ(before.requests, now.requests, context.previous_seconds, context.seconds)
     return tiles(
         [
             tile(
                 "Requests",
                 count(rate),
                 "/s",
-                _change_words(context, ratio_of(rate, old_rate), now.requests, worse_up=False),
+                _change_words(context, ratio_of(rate, old_rate), now.requests, certain=busier, worse_up=False),
                 spark(context.rates(series)),
             ),
-            _latency_tile(context, 0.5, now, ratio_of(now.p50, before.p50), series),
-            _latency_tile(context, 0.99, now, ratio_of(now.p99, before.p99), series),
+            _latency_tile(context, 0.5, now, series),
+            _latency_tile(context, 0.99, now, series),
             tile("Errors", percent(now.error_ratio, 2), "", _errors_note(context, now, before)),
             _budget_tile(context),
-            _cost_tile(context, now, before) or _waiting_tile(now),
+            _cost_tile(context, now, before, certain=busier) or _waiting_tile(now),
         ]
     )
 
 
-def _latency_tile(
-    context: Context, quantile: float, now: Measures, ratio: float | None, series: pd.DataFrame
-) -> Component:
+def _latency_tile(context: Context, quantile: float, now: Measures, series: pd.DataFrame) -> Component:
     """Return a percentile as a tile: a number, or its error bounds if the chart shows those."""
     name = percentile(quantile)
     sparkline = _sparkline(series, name)
     if not has_enough_samples(now.requests, quantile):
         return tile(name, UNKNOWN, "", f"{_requests(now.requests)}, needs {whole(samples_needed(quantile))}", None)
     row = breakdown(context.source, context.selection).iloc[PERCENTILES.index(quantile) :][:1]
-    below = _change_words(context, ratio)
+    found = compared_latency(context, quantile)
+    below = _change_words(context, found.growth, certain=found.has_changed) if found else None
     if not has_wide_bucket(row)[0]:
         return duration_tile(name, float(row["value_seconds"].iloc[0]), below, sparkline)
     value = interval(float(row["low_seconds"].iloc[0]), float(row["high_seconds"].iloc[0]))
@@ -148,21 +149,26 @@ def _latency_tile(
 def _errors_note(context: Context, now: Measures, before: Measures) -> Node:
     counts = f"{count(now.errors)} of {count(now.requests)}"
     moved = ratio_of(now.error_ratio, before.error_ratio)
-    return html.Span(_change_words(context, moved), title=counts) if moved is not None else counts
+    if moved is None:
+        return counts
+    found = compare_failures(before.errors, before.requests, now.errors, now.requests)
+    return html.Span(_change_words(context, moved, certain=found.is_certain), title=counts)
 
 
-def _change_words(context: Context, ratio: float | None, requests: int | None = None, *, worse_up: bool = True) -> Node:
+def _change_words(
+    context: Context, ratio: float | None, requests: int | None = None, *, certain: bool, worse_up: bool = True
+) -> Node:
     """Return the change against the compared window, or the number of requests without such a window."""
     if ratio is None:
         return _requests(requests) if requests is not None else None
-    return delta(ratio, worse_up=worse_up, after=context.view.compared_words)
+    return delta(ratio, certain=certain, worse_up=worse_up, after=context.view.compared_words)
 
 
 def _requests(n: int) -> str:
     return f"{count(n)} request{'s' * (n != 1)}"
 
 
-def _cost_tile(context: Context, now: Measures, before: Measures) -> Component | None:
+def _cost_tile(context: Context, now: Measures, before: Measures, *, certain: bool) -> Component | None:
     """Return the tile of the cost of a million requests; None without a price or with a filter."""
     costs, view = context.source.costs, context.view
     per_hour = costs.per_hour(context.service or "", view.text("env")) if costs else None
@@ -172,7 +178,7 @@ def _cost_tile(context: Context, now: Measures, before: Measures) -> Component |
     if each is None:
         return None
     moved = ratio_of(each, cost_of_request(per_hour, context.previous_seconds, before.requests))
-    below = _change_words(context, moved) or f"{money(per_hour, costs.currency)} per hour"
+    below = _change_words(context, moved, certain=certain) or f"{money(per_hour, costs.currency)} per hour"
     return tile("Cost per 1 M", money(each * MILLION, costs.currency), "", below)
 
 
@@ -218,9 +224,11 @@ def _inspector(context: Context) -> Component:
     frame, view = grid_frame(context), context.view
     if not len(frame) or not (frame["percentile"] == 0.5).any():  # noqa: PLR2004 - the median
         return card("What the tail adds", empty("Too few requests", "p50 needs 20 requests."), size="c4")
+    latency = context.source.cached(context.source.read.latency, context.selection)
     return inspector(
         frame,
         view.percentile,
+        errors=errors_along(latency, latency, frame["percentile"].tolist(), a_quantile=0.5),
         dominants=context.source.cached(context.source.read.dominants, context.selection, PERCENTILES),
         stalls=stalls(context.source, context.selection),
         hidden=hidden_in(context),
@@ -291,6 +299,7 @@ def inspector(
     frame: pd.DataFrame,
     wanted: float,
     *,
+    errors: Sequence[float] = (),
     dominants: pd.DataFrame | None = None,
     stalls: pd.DataFrame | None = None,
     hidden: Collection[str] = (),
@@ -302,6 +311,7 @@ def inspector(
     Args:
         frame: Breakdown over the complete percentile grid, including the median.
         wanted: Pinned percentile. [ratio]
+        errors: Error of the difference from the median at each percentile; none if unknown. [seconds]
         dominants: Result of `read.dominants` at the same percentiles, to name mixed causes.
         stalls: Stall times at the same percentiles, as returned by `measures.stalls`.
         hidden: Stages left out of the charts.
@@ -312,7 +322,8 @@ def inspector(
     base, tail = stages_at(frame, nearest(frame["percentile"], 0.5)), stages_at(frame, shown)
     added = {stage: tail.get(stage, 0.0) - base.get(stage, 0.0) for stage in _stages_with_time(frame)}
     order = sorted(added, key=lambda stage: -added[stage])
-    widest = max([abs(each) for each in added.values()] + [1e-9])
+    error = errors[shown] if errors else 0.0
+    widest = max([abs(each) for each in added.values() if abs(each) > error] + [1e-9])
     mixed: list[Mixture] = mixtures(dominants, frame) if dominants is not None else [None for _ in range(len(frame))]
     held = _stall_sentences(stalls, frame) if stalls is not None else [""] * len(frame)
     values: dict[str, Any] = {
@@ -320,19 +331,20 @@ def inspector(
         "held": held,
         "default": shown,
         "widest": _rounded(widest),
+        "errors": [_rounded(each) for each in errors] or [0.0] * len(frame),
     }
     named = str(values["percentiles"][shown])
     before, now = sum(base.values()), sum(tail.values())
-    rows = [_stage_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), widest, hidden) for stage in order]
+    rows = [_stage_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), (error, widest), hidden) for stage in order]
     notes = [
-        html.Span([*_gap_sentence(order, added, now - before, named), _advice_link(advice)]),
+        html.Span([*_gap_sentence(order, added, now - before, error, named), _advice_link(advice)]),
         _hover_text("aside", _percentile_notes(values, shown)),
         _hidden_stages_note([each for each in added if each in hidden], show_all),
     ]
     return card(
         "What the tail adds",
         html.Div(
-            _inspector_table(rows, named, _total_row(before, now, unsure=bool(values["wide"][shown]))),
+            _inspector_table(rows, named, _total_row(before, now, error, unsure=bool(values["wide"][shown]))),
             **attributes({"data-inspector": json.dumps(values, separators=(",", ":"))}),
         ),
         sub=["p50 → ", _hover_text("percentile", named)],
@@ -418,10 +430,11 @@ def _percentile_notes(values: Mapping[str, Any], shown: int) -> str:
     return " ".join(notes)
 
 
-def _stage_row(stage: str, before: float, now: float, widest: float, hidden: Collection[str]) -> Component:
-    added = now - before
+def _stage_row(stage: str, before: float, now: float, scale: tuple[float, float], hidden: Collection[str]) -> Component:
+    """Return the row of a stage; a difference within the error, the first number of *scale*, has no bar."""
+    added, (error, widest) = now - before, scale
     width = max(_MIN_BAR, min(100.0, abs(added) / widest * 100))
-    bar = html.I(className="less" if added < 0 else "", style={"width": f"{width:.1f}%"})
+    bar = html.I(className="less" if added < 0 else "", hidden=abs(added) <= error, style={"width": f"{width:.1f}%"})
     off = stage in hidden
     name = html.Button(
         [swatch(stage), label(stage)],
@@ -442,23 +455,23 @@ def _stage_row(stage: str, before: float, now: float, widest: float, hidden: Col
     )
 
 
-def _total_row(before: float, now: float, *, unsure: bool) -> Component:
+def _total_row(before: float, now: float, error: float, *, unsure: bool) -> Component:
+    kind = "bad" if now - before > error else "muted"
     return html.Tr(
         [
             html.Th("Total", scope="row"),
             html.Td(duration(before), className="r now"),
             html.Td(("≈ " if unsure else "") + duration(now), className="r now", **attributes({"data-total": ""})),
-            html.Td(duration(now - before, sign=True), className="bad", **attributes({"data-added": ""})),
+            html.Td(duration(now - before, sign=True), className=kind, **attributes({"data-added": ""})),
         ]
     )
 
 
-def _gap_sentence(order: list[str], added: Mapping[str, float], gap: float, named: str) -> list[Node]:
-    if gap <= 0 or not order:
-        return ["The tail adds no time."]
+def _gap_sentence(order: list[str], added: Mapping[str, float], gap: float, error: float, named: str) -> list[Node]:
+    if gap <= error or not order:
+        return [f"The tail adds no time beyond the error: p50 and {named} do not differ."]
     most = order[0]
-    share = portion(added[most] / gap)
-    return [html.B(label(most)), " explains ", html.B(share), f" {'of ' if share != 'all' else ''}the p50→{named} gap."]
+    return [html.B(label(most)), " explains ", html.B(portion(added[most] / gap)), f" of the p50→{named} gap."]
 
 
 def _advice_link(advice: str | None) -> Node:

@@ -8,11 +8,12 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...analysis.comparison import compare_quantile, counts_differ
 from ...core.histogram import Histogram, samples_needed, value_at
 from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP, TOKENS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import label
 from ..ui.components import Node, delta, duration_tile, link, link_tabs, ratio_of, spark, tile, tiles
-from ..ui.format import TIMES, UNKNOWN, count, duration, percent, percentile, several, whole
+from ..ui.format import UNKNOWN, count, duration, factor, percent, percentile, several, whole
 from ..view import service_path
 from .measures import measure
 from .page import Context, Page, empty_page_card, panel
@@ -99,7 +100,9 @@ def headline(context: Context, measures: TokenMeasures) -> str:
         return f"{several(measures.first.count, 'first token')}: too few to evaluate"
     if slow is None:
         return f"Half of the requests wait up to {duration(usual)} for the first token"
-    text = f"p99 of the first token is {duration(slow)}, {count(slow / usual)}{TIMES} its median"
+    if not compare_quantile(measures.first, measures.first, 0.99, a_quantile=0.5).has_changed:
+        return f"p99 of the first token is {duration(slow)}, as its median"
+    text = f"p99 of the first token is {duration(slow)}, {factor(slow / usual)} its median"
     added = _tail_growth(first_token_frame(context, measures))
     if not added:
         return text
@@ -161,13 +164,13 @@ def _time(
     now, before, trend = known
     value = value_at(now, quantile)
     column = percentile(quantile)
-    ratio = ratio_of(value, value_at(before, quantile))
+    found = compare_quantile(before, now, quantile)
     below: Node = f"{count(now.count)} requests"
     drawn = spark([float(each) for each in trend[column]])
     if value is None:
         below, drawn = f"{whole(now.count)} of {whole(samples_needed(quantile))} needed", None
-    elif ratio is not None:
-        below = delta(ratio, after=context.view.compared_words)
+    elif found.growth is not None and found.kind != "not_enough":
+        below = delta(found.growth, certain=found.has_changed, after=context.view.compared_words)
     made = duration_tile(f"{name} {column}", value, below, drawn)
     made.title = definition  # pyright: ignore[reportAttributeAccessIssue] - every HTML component has a title
     return made
@@ -183,10 +186,10 @@ def _rate(context: Context, name: str, kind: str, now: Histogram, before: Histog
     shown = [float(each) for each in (rates[:-1] if context.unfinished(series["at"], axis) else rates)]
     rate = now.sum / context.seconds
     ratio = ratio_of(rate, before.sum / context.previous_seconds if context.previous_seconds else None)
-    after = context.view.compared_words
-    below = (
-        delta(ratio, worse_up=False, after=after) if ratio is not None else f"{count(now.sum / now.count)} per request"
-    )
+    below: Node = f"{count(now.sum / now.count)} per request"
+    if ratio is not None:
+        certain = counts_differ(before.count, now.count, context.previous_seconds, context.seconds)
+        below = delta(ratio, certain=certain, worse_up=False, after=context.view.compared_words)
     return tile(name, count(rate), "tok/s", below, spark(shown))
 
 

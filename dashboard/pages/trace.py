@@ -17,7 +17,7 @@ from ...core.names import PROFILE, REPLICA_AGE, STATUS_OK, SUSPECT
 from ...core.stages import label
 from ...store import KeptTrace
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, table
-from ..ui.format import duration, percent, rank, span, split_duration, times
+from ..ui.format import duration, factor, percent, rank, span, split_duration
 from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from ..view import service_path, trace_name, trace_path
 from .across_services import services_timeline
@@ -225,7 +225,7 @@ def verdict(found: KeptTrace, setting: TraceBaseline) -> Component:
         slower = seconds > median
         against = [
             html.Span(
-                f" · {times(seconds / median)} the median",
+                f" · {factor(seconds / median)} the median",
                 className="bad" if slower and seconds > 2 * median else "muted",
             )
         ]

@@ -132,13 +132,13 @@ def gauge(ratio: float, kind: str = "") -> Component:
     return html.Div(html.I(style={"width": f"{filled * 100:.0f}%"}), className=f"track {kind}".strip())
 
 
-def delta(ratio: float | None, *, worse_up: bool = True, after: str = "") -> Component:
-    """Return a relative change, coloured as better or worse."""
+def delta(ratio: float | None, *, certain: bool, worse_up: bool = True, after: str = "") -> Component:
+    """Return a relative change, coloured as better or worse if it is *certain*: larger than its error."""
     if ratio is None:
         return html.Span("–", className="delta flat")  # noqa: RUF001 - an en dash means unknown
-    flat = abs(ratio) < SMALL_CHANGE
+    flat = abs(ratio) < SMALL_CHANGE or not certain
     kind = "flat" if flat else "up" if (ratio > 0) == worse_up else "down"
-    return html.Span([html.Span(change(ratio), className=f"delta {kind}"), after and f" {after}"])
+    return html.Span([html.Span(change(ratio, certain=certain), className=f"delta {kind}"), after and f" {after}"])
 
 
 def tile(name: str, value: str, unit: str = "", below: Nodes = None, spark: Component | None = None) -> Component:

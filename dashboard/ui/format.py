@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from datetime import datetime, timedelta, tzinfo
 
+from ...alerts.formatting import MINUS, TIMES, in_unit
 from ...core.settings.values import format_size
 from ...core.text import truncated_percent
 
@@ -16,9 +17,7 @@ from ...core.text import truncated_percent
 THIN = "\u202f"
 # U+00A0 prevents a line break in `1 m 12 s`, and separates its two numbers.
 SPACE = "\u00a0"
-MINUS = "\u2212"
 UNKNOWN = "\u2013"
-TIMES = "\u00d7"
 
 # Smaller changes are noise and are shown in grey.
 SMALL_CHANGE = 0.03
@@ -26,8 +25,8 @@ SMALL_CHANGE = 0.03
 MANIFOLD = 9.0
 
 MILLI = 1e-3
-# Larger shares are written as 100 %, and larger portions of a change as all.
-_NEARLY_ALL = 0.995
+# A larger factor says only that the value before was nearly zero.
+MAX_FACTOR = 100.0
 # Highest rank with two decimals; p100 would mean that nothing is slower.
 _HIGHEST_RANK = 99.99
 _PREFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -41,16 +40,10 @@ def split_duration(seconds: float | None) -> tuple[str, str]:
     """
     if seconds is None or not math.isfinite(seconds):
         return UNKNOWN, ""
-    size = abs(seconds)
-    if size == 0:
-        return "0", "ms"
-    if round(size * 1e6) < 1000:  # noqa: PLR2004 - a thousand microseconds are a millisecond
-        return _three(seconds * 1e6), "µs"
-    if float(f"{size:.3g}") < 1:
-        return _three(seconds * 1e3), "ms"
-    if round(size, 1) < 60:  # noqa: PLR2004 - sixty seconds are a minute
-        return _three(seconds), "s"
-    return _signed(_long(round(seconds))), ""
+    if round(abs(seconds), 1) >= 60:  # noqa: PLR2004 - sixty seconds are a minute
+        return _signed(_long(round(seconds))), ""
+    value, unit = in_unit(seconds)
+    return (_three(value) if value else "0"), unit
 
 
 def duration(seconds: float | None, *, sign: bool = False) -> str:
@@ -61,7 +54,7 @@ def duration(seconds: float | None, *, sign: bool = False) -> str:
     """
     number, unit = split_duration(seconds)
     text = f"{number}{THIN}{unit}" if unit else number
-    return f"+{text}" if sign and seconds is not None and seconds > 0 else text
+    return f"+{text}" if sign and seconds is not None and seconds > 0 and number != "0" else text
 
 
 def interval(low: float, high: float) -> str:
@@ -150,9 +143,9 @@ def portion(share: float) -> str:
     """Return the share of a change; shares above 100 % occur if other parts changed in the other direction.
 
     >>> portion(0.92), portion(1.02)
-    ('92\u202f%', 'all')
+    ('92\u202f%', '100\u202f%')
     """
-    return percent(share) if share < _NEARLY_ALL else "all"
+    return percent(min(share, 1.0))
 
 
 def target(ratio: float) -> str:
@@ -175,27 +168,36 @@ def attained(ratio: float | None, target: float = 0.0) -> str:
     return f"{truncated_percent(ratio, target)}{THIN}%"
 
 
-def change(ratio: float | None) -> str:
-    """Return a relative change with its arrow; below 3 % it is `±`.
+def change(ratio: float | None, *, certain: bool = True) -> str:
+    """Return a relative change with its arrow; below 3 %, or if it is not *certain*, with `±`.
 
-    >>> change(0.83), change(-0.07), change(0.02)
-    ('▲\u202f83\u202f%', '▼\u202f7\u202f%', '±\u202f2\u202f%')
+    >>> change(0.83), change(-0.07), change(0.02), change(0.4, certain=False)
+    ('▲\u202f83\u202f%', '▼\u202f7\u202f%', '±\u202f2\u202f%', '±\u202f40\u202f%')
     """
     if ratio is None or not math.isfinite(ratio):
         return UNKNOWN
-    mark = "±" if abs(ratio) < SMALL_CHANGE else "▲" if ratio > 0 else "▼"
-    return f"{mark}{THIN}{times(1 + ratio) if ratio >= MANIFOLD else percent(abs(ratio))}"
+    mark = "±" if abs(ratio) < SMALL_CHANGE or not certain else "▲" if ratio > 0 else "▼"
+    return f"{mark}{THIN}{factor(1 + ratio) if ratio >= MANIFOLD else percent(abs(ratio))}"
 
 
 def signed_change(ratio: float | None) -> str:
     """Return a relative change with a sign; from tenfold on, a factor.
 
-    >>> signed_change(1.38), signed_change(106.63) == "108" + TIMES
+    >>> signed_change(1.38), signed_change(56.63) == "58" + TIMES
     ('+138\u202f%', True)
     """
     if ratio is not None and ratio >= MANIFOLD:
-        return times(1 + ratio)
-    return ("+" if ratio and ratio > 0 else "") + percent(ratio)
+        return factor(1 + ratio)
+    return ("+" if ratio and round(ratio, 2) > 0 else "") + percent(ratio)
+
+
+def factor(ratio: float) -> str:
+    """Return the factor of a change; of a value that was nearly zero before, only that it is large.
+
+    >>> factor(14.2) == "14" + TIMES, factor(155_324) == "> 100" + TIMES
+    (True, True)
+    """
+    return times(ratio) if ratio <= MAX_FACTOR else f"> {MAX_FACTOR:.0f}{TIMES}"
 
 
 def times(ratio: float | None) -> str:
@@ -292,4 +294,5 @@ def _long(seconds: int) -> str:
 
 
 def _signed(text: str) -> str:
-    return text.replace("-", MINUS)
+    """Return *text* with a true minus sign, and without one for a number that is rounded to zero."""
+    return text.replace("-", MINUS if text.strip("-0.") else "")

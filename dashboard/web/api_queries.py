@@ -87,6 +87,7 @@ _FLEET = [
         "slo",
         "budget_left",
         "burn_1h",
+        "p99_change_certain",
     ),
 ]
 _INCIDENTS = [
@@ -355,17 +356,25 @@ def _fleet(context: Context, _given: Arguments) -> dict[str, Any]:
 
 
 def _fleet_row(row: ServiceRow) -> tuple[Any, ...]:
-    now, slo, spent = row.now, row.slo, row.now.tail_stages
+    now, slo, spent, change = row.now, row.slo, row.now.tail_stages, row.p99_compared
     slowest = max(spent, key=lambda stage: spent[stage], default=None)
     return (
         *(row.service, row.seen.kind, row.seen.model, row.state, row.status.note),
-        *(now.requests, now.requests / row.seconds, now.error_ratio, now.p50, now.p99, row.p99_change),
+        *(
+            now.requests,
+            now.requests / row.seconds,
+            now.error_ratio,
+            now.p50,
+            now.p99,
+            change.growth if change else None,
+        ),
         *(
             slowest,
             share_of(spent, slowest) if slowest else None,
             sum(share_of(spent, stage) for stage in UNEXPLAINED) if spent else None,
         ),
         *((slo.slo.name, slo.budget_left, slo.burn_1h) if slo else (None, None, None)),
+        change.has_changed if change else None,
     )
 
 

@@ -18,6 +18,7 @@ import pandas as pd
 from sqlalchemy import func, select
 
 from ...core.hardware import split_hardware_key
+from ...core.histogram import Histogram
 from ...core.names import FAILED_CALL, HARDWARE, REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
 from ...core.stages import LOAD_START
 from .. import schema
@@ -64,12 +65,10 @@ class ServiceQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return _fleet(snapshot, Selection(start, end, environment=environment), percentiles)
 
-    def fleet_latency(
-        self, start: datetime, end: datetime, quantile: float, *, environment: str | None = None
-    ) -> dict[str, tuple[int, float]]:
-        """Return the number of requests of each service, and their latency at *quantile* as `fleet` does; in seconds."""
+    def fleet_latency(self, start: datetime, end: datetime, *, environment: str | None = None) -> dict[str, Histogram]:
+        """Return the latency of the requests of each service, as `latency` of each; in seconds."""
         with self._snapshot() as snapshot:
-            return _fleet_latency(snapshot, Selection(start, end, environment=environment), quantile)
+            return _fleet_latency(snapshot, Selection(start, end, environment=environment))
 
     def fleet_over_time(
         self, start: datetime, end: datetime, step: timedelta, *, environment: str | None = None
@@ -224,10 +223,9 @@ def _fleet(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[
     return made
 
 
-def _fleet_latency(snapshot: StoreSnapshot, selection: Selection, quantile: float) -> dict[str, tuple[int, float]]:
+def _fleet_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Histogram]:
     columns = fetch(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"))
-    by_service = {service: add_up(own) for service, own in _split_by_service(snapshot, selection, columns)}
-    return {service: (found.total, found.value_at(quantile).value) for service, found in by_service.items()}
+    return {service: add_up(own).histogram() for service, own in _split_by_service(snapshot, selection, columns)}
 
 
 def _fleet_over_time(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.DataFrame:

@@ -125,7 +125,7 @@ def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: C
 
     assert queue[1:5] == ["0", "ms", "100", "ms"]
     assert queue[-1] == "▒" * 28
-    assert line(lines, "Together").rstrip().endswith("of the increase is in Queue")
+    assert line(lines, "Together").rstrip().endswith("Queue, 100 % of the increase")
     assert "█" in line(lines, "Forward")
 
 

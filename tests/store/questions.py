@@ -50,7 +50,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "first_seen": read.first_seen(shop),
         "first_token_breakdown": read.first_token_breakdown(shop, PERCENTILES),
         "fleet": read.fleet(start, end, PERCENTILES),
-        "fleet_latency": read.fleet_latency(start, end, 0.99),
+        "fleet_latency": read.fleet_latency(start, end),
         "fleet_over_time": read.fleet_over_time(start, end, STEP),
         "fleet_hardware": read.fleet_hardware(start, end, STEP, ("cpu", "gpu")),
         "fleet_waste": read.fleet_waste(start, end),

@@ -324,14 +324,14 @@ def test_a_function_name_is_escaped(message: Message, finding: Finding) -> None:
     ("share", "text", "cell"),
     [
         (0.92, "92 % of the excess", "92 %"),
-        (1.02, "all of the excess", "all"),
-        (1.3, "all of the excess, other stages shrank", "all"),
+        (1.02, "100 % of the excess", "100 %"),
+        (1.3, "100 % of the excess, other stages shrank", "100 %"),
     ],
 )
-def test_the_share_of_a_stage_is_at_most_all_of_the_excess(
+def test_the_share_of_a_stage_is_at_most_100_percent_of_the_excess(
     finding: Finding, share: float, text: str, cell: str
 ) -> None:
-    """A share above 100 %, because other stages shrank, is shown as all of the excess."""
+    """A share above 100 %, because other stages shrank, is shown as 100 %."""
     grown = StageGrowth("preprocess", 0.424, share)
     blamed = replace(finding, growth=(grown,))
 

@@ -205,6 +205,20 @@ def test_the_area_between_two_versions_has_the_colour_of_the_faster() -> None:
     assert slower == ["$bad@.10"]
 
 
+def test_a_difference_within_its_error_has_no_area_and_no_colour() -> None:
+    """Noise is not drawn at full height: the error gives the scale of the axis."""
+    a, b = breakdown(), breakdown(slow=2)
+    total = float((b["value_seconds"] - a["value_seconds"]).abs().max())
+    errors = [10 * total] * len(a)
+    delta, both = delta_figure(a, b, errors), both_figure(a, b, ("v1", "v2"), errors)
+
+    assert not bands(delta, "more").any()
+    assert not bands(delta, "less").any()
+    assert delta["layout"]["yaxis"]["range"][1] >= 10 * total
+    assert not [trace for trace in both["data"] if "fillcolor" in trace]
+    assert "$bad" not in str(both["layout"]["annotations"])
+
+
 def test_a_change_is_written_above_both_lines() -> None:
     """Where B is faster, A's line must not run through the number."""
     a, b = breakdown(slow=2), breakdown()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,18 +14,21 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from plotly.utils import PlotlyJSONEncoder
 
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import TOKENS
 from stagelens.dashboard.pages.compare import report
-from stagelens.dashboard.pages.compare_cards import signals
+from stagelens.dashboard.pages.compare_cards import blame_card, signals
 from stagelens.dashboard.pages.comparison import Pair, asked_pair, compared, default_pair, window_name, window_of
 from stagelens.dashboard.pages.comparison_text import interval_words, verdict_sentence
+from stagelens.dashboard.pages.measures import breakdown, urgent_first
 from stagelens.dashboard.pages.page import Context
+from stagelens.dashboard.pages.service import inspector
 from stagelens.dashboard.source import Source
 from stagelens.dashboard.ui.format import THIN, duration
-from stagelens.dashboard.ui.page_export import page_data
+from stagelens.dashboard.ui.page_export import page_data, text_of
 from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import compared_time
@@ -417,3 +421,51 @@ def test_past_versions_are_queried_once(stored: Stored) -> None:
 
     assert compared(context, pair).stages is first.stages
     assert compared(context, replace(pair, b=replace(pair.b, end=NOW))).stages is not first.stages
+
+
+def test_noise_of_two_equal_versions_has_no_verdict_bar_or_colour(stored: Stored) -> None:
+    """Stages that differ by less than the error of the percentile, too."""
+    source = stored(Served("shop", "1", 40, 20, rate=1), Served("shop", "2", 20, 0, rate=1))
+    context = of(source, "/compare?svc=shop")
+    pair = asked_pair(context)
+    assert pair is not None
+    comparison = compared(context, pair)
+    drawn = json.dumps(blame_card(context, comparison), cls=PlotlyJSONEncoder)
+
+    assert comparison.verdict.difference
+    assert "within the error" in report(context, comparison)
+    assert "· " not in report(context, comparison).partition("| Stage")[2]
+    assert '"width"' not in drawn
+    assert '"bad"' not in drawn
+    assert '"good"' not in drawn
+
+
+def test_a_tail_that_adds_nothing_names_no_stage(stored: Stored) -> None:
+    """All requests take the same time, in one stage that is 100 % of nothing."""
+    source = stored(Served("shop", "1", 40, 0, {"forward": 10}))
+    frame = breakdown(source, of(source, "/s/shop?from=now-30m").selection)
+    frame[["value_seconds", "forward"]] = 0.01
+    frame.loc[frame["percentile"] >= 0.9, ["value_seconds", "forward"]] += 1e-18
+    text, drawn = (write(inspector(frame, 0.99, errors=[0.0003] * len(frame))) for write in (text_of, str))
+
+    assert "The tail adds no time" in text
+    assert "explains" not in text
+    assert "+0" not in text
+    assert "'bad'" not in drawn
+    assert "hidden=True" in drawn
+
+
+def test_a_change_within_the_error_of_the_windows_has_no_colour(stored: Stored) -> None:
+    """A thousand requests in each window move p99 by chance; the tile of the worst change names no service."""
+    source = stored(Served("shop", "1", 40, 0, rate=1))
+    rows = [row for row in urgent_first(of(source, "/?from=now-20m")) if row.p99_compared is not None]
+    overview, service = (page_of(of(source, address)) for address in ("/?from=now-20m", "/s/shop?from=now-20m"))
+
+    assert rows
+    assert not any(row.p99_compared.has_changed for row in rows if row.p99_compared)
+    for page in (overview, service):
+        assert page is not None
+        drawn = json.dumps(page.body, cls=PlotlyJSONEncoder)
+        assert "delta flat" in drawn
+        assert "delta up" not in drawn
+        assert "delta down" not in drawn

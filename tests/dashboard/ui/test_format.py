@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagelens.alerts import formatting
 from stagelens.dashboard import config
 from stagelens.dashboard.figures import budget, elements, time_axis
 from stagelens.dashboard.pages import service
@@ -96,3 +97,23 @@ def test_a_rank_is_never_rounded_up(quantile: float) -> None:
 def test_a_time_span_has_at_most_two_units() -> None:
     """A third unit would not be readable."""
     assert numbers.span(timedelta(days=1, hours=2, minutes=3, seconds=4)) == "1\u202fd\u00a02\u202fh"
+
+
+@pytest.mark.parametrize("seconds", [1e-18, -1e-18, 4.9e-9, -4.9e-9, 0.0])
+def test_a_time_that_is_rounded_to_zero_has_no_sign_and_no_unit_of_its_own(seconds: float) -> None:
+    """Neither "+0.00 µs" nor "-0.00 µs", on pages and in messages."""
+    assert numbers.duration(seconds) == numbers.duration(seconds, sign=True) == f"0{numbers.THIN}ms"
+    assert formatting.latency(seconds, signed=True) == "0 ms"
+
+
+def test_a_change_that_is_rounded_to_zero_has_no_sign() -> None:
+    """Zero percent is neither more nor less."""
+    texts = [numbers.percent(-0.001), numbers.signed_change(0.001), numbers.signed_change(-0.001), numbers.count(-0.0)]
+
+    assert texts == [f"0{numbers.THIN}%"] * 3 + ["0"]
+
+
+def test_a_factor_of_nearly_nothing_is_capped() -> None:
+    """A value that was nearly zero before says nothing about how many times it grew."""
+    assert numbers.change(155_323.0) == f"▲{numbers.THIN}> 100{numbers.TIMES}"
+    assert numbers.signed_change(155_323.0) == f"> 100{numbers.TIMES}"
