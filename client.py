@@ -327,7 +327,7 @@ class Client:
         self,
         service: str | None = None,
         *,
-        rank: Literal["p99", "p50", "cost"] | None = None,
+        rank: Literal["p99", "p50", "ttft", "tpot", "cost"] | None = None,
         **scope: Unpack[ScopeArguments],
     ) -> pd.DataFrame:
         """Return the advice for a service, or the largest of each service; *rank* is what it is ordered by."""

@@ -17,14 +17,14 @@ import yaml
 
 from ..core import hardware as measures
 from ..core.histogram import has_enough_samples
-from ..core.stages import BY_KEY, OTHER, UNEXPLAINED
+from ..core.stages import BY_KEY, OTHER, UNEXPLAINED, label
 from .breakdown import Measures
 from .costs import cost_by_stage
 from .replicas import ReplicaOutlier
 
 _FILE = Path(__file__).parent / "advice.yaml"
-# Quantities by which advice is ranked.
-RANKS = ("p99", "p50", "cost")
+# Quantities by which advice is ranked: `ttft` and `tpot` are p99 of the time to the first token and per output token.
+RANKS = ("p99", "p50", "ttft", "tpot", "cost")
 # Findings below this share of the ranked quantity are left out.
 MIN_GAIN = 0.03
 # A list of many services contains findings with at least this share of the ranked quantity.
@@ -35,46 +35,20 @@ _MUCH_OVERHEAD = 0.15
 _RARE = 0.10
 # Ratio of p99 to p50 from which a stage counts as slow for some requests only.
 _UNEVEN = 3.0
+# A median below this share of the latency is noise: no ratio to it means anything.
+_NOISE = 0.01
 # Two ratios within this factor have the same cause.
 _ALIKE = 1.35
 # Ratio from which a stage counts as slow in only one version or route.
 _ALONE = 2.0
+_MEDIAN = 0.5
 # If limiting a stage to its median gains less, the percentile is not high because of some requests only. [ratio]
 _EVEN = 0.01
-Cause = Literal[
-    "bursts",
-    "saturation",
-    "cold_starts",
-    "repeated_loads",
-    "uneven_work",
-    "rare_work",
-    "steady_work",
-    "slow_decoding",
-    "long_responses",
-    "slow_tokens",
-    "slow_calls",
-    "missing_stages",
-    "endpoint_work",
-    "framework_work",
-    "unrecorded_stages",
-    "model_work",
-]
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Optimization of the catalog; every field is a few words.
-
-    Args:
-        name: Name of the optimization.
-        does: Effect of the optimization.
-        gain: Possible gain, an upper bound.
-        accuracy: Effect on the results.
-        complexity: `low`, `medium` or `high`.
-        hardware: Additional hardware.
-        reversible: How to revert it.
-        source: Source of the description.
-    """
+    """Optimization of the catalog; `advice.yaml` describes the fields."""
 
     name: str
     does: str
@@ -94,6 +68,7 @@ class Family:
         key: Name of the family in addresses and events.
         name: Display name.
         stages: Stages to which the family applies.
+        causes: Title and reason of a finding, by its cause; the first one applies if nothing else is known.
         options: Optimizations, the first to try first.
         own_stages: Whether the family also applies to custom stages of the user.
     """
@@ -101,6 +76,7 @@ class Family:
     key: str
     name: str
     stages: tuple[str, ...]
+    causes: Mapping[str, Mapping[str, str]]
     options: tuple[Option, ...]
     own_stages: bool = False
 
@@ -109,7 +85,11 @@ class Family:
 def families() -> tuple[Family, ...]:
     """Return all optimization families of the catalog."""
     entries: list[dict[str, Any]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    return tuple(_family(entry) for entry in entries)
+    return tuple(_family(**each) for each in entries)
+
+
+def _family(*, stages: list[str], options: list[dict[str, Any]], **rest: Any) -> Family:
+    return Family(stages=tuple(stages), options=tuple(Option(**each) for each in options), **rest)
 
 
 def family_of(stage: str) -> Family | None:
@@ -122,22 +102,18 @@ def family_of(stage: str) -> Family | None:
     return next((each for each in families() if stage in each.stages or (own and each.own_stages)), None)
 
 
-def _family(entry: dict[str, Any]) -> Family:
-    options = tuple(Option(**option) for option in entry["options"])
-    own_stages = bool(entry.get("own_stages"))
-    return Family(str(entry["key"]), str(entry["name"]), tuple(entry["stages"]), options, own_stages=own_stages)
-
-
 @dataclass(frozen=True, slots=True)
 class Facts:
     """Measured facts of one service.
 
     Args:
         service: Name of the service.
-        measures: Measures of its requests.
+        measures: Measures of its requests; with a *metric*, of that time instead of the latency.
         means: Mean time by stage; median stage times if unknown. [seconds]
         failed_calls: Number of failed calls to other services. [count]
         response_tokens: Response length at p50 and p99; None without token counts. [tokens]
+        metric: "" for the latency, `TTFT` or `TPOT`.
+        called: Called hosts and services of slow requests with their shares of the time in calls, as text; "" if unknown.
     """
 
     service: str
@@ -145,14 +121,18 @@ class Facts:
     means: Mapping[str, float] = field(default_factory=dict[str, float])
     failed_calls: int = 0
     response_tokens: tuple[float, float] | None = None
+    metric: Literal["", "TTFT", "TPOT"] = ""
+    called: str = ""
 
     def median(self, stage: str) -> float:
-        """Return the time [seconds] of *stage* at p50."""
         return self.measures.median_stages.get(stage, 0.0)
 
     def tail(self, stage: str) -> float:
-        """Return the time [seconds] of *stage* at p99."""
         return self.measures.tail_stages.get(stage, 0.0)
+
+    def name(self, percentile: str) -> str:
+        """Return the name of a percentile of the measured time: `p99`, or `TTFT p99`."""
+        return f"{self.metric} {percentile}".lstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,26 +155,38 @@ class StageFinding:
         return f"{self.family.key}:{self.stage}"
 
     @property
-    def cause(self) -> Cause:
-        """Cause of the stage time, as far as the facts show it."""
-        causes: dict[str, Cause] = {
-            "batching": "bursts" if self._is_rare else "saturation",
-            "cold-start": "cold_starts" if self._is_rare else "repeated_loads",
-            "cpu": "uneven_work" if self.slowdown else "rare_work" if self._is_rare else "steady_work",
-            "endpoint": "endpoint_work",
-            "framework": "framework_work",
-            "decode": self._decode_cause,
-            "dependency": "slow_calls",
-            "instrumentation": "missing_stages",
-            "recording": "unrecorded_stages",
-        }
-        return causes.get(self.family.key, "model_work")
+    def cause(self) -> str:
+        """Cause of the stage time, as far as the facts show it: one of the causes of the family."""
+        match self.family.key:
+            case "batching":
+                return "bursts" if self._is_rare else "saturation"
+            case "cold-start":
+                return "cold_starts" if self._is_rare else "repeated_loads"
+            case "cpu":
+                return "uneven_work" if self.more else "rare_work" if self._is_rare else "steady_work"
+            case "decode":
+                return self._decode_cause
+            case "pace":
+                return (
+                    "slow_pace"
+                    if self.facts.tail(self.stage) > self.facts.median(self.stage) * _ALIKE
+                    else "steady_pace"
+                )
+            case _:
+                return next(iter(self.family.causes))
 
     @property
-    def slowdown(self) -> float | None:
-        """Ratio of p99 to p50 of the stage if it is slow for some requests only, else None."""
+    def title(self) -> str:
+        """Advice in the imperative: the same words on every page and in the API."""
+        title = self.family.causes[self.cause]["title"]
+        return title.format(work=label(self.stage).lower(), direction="from" if self.stage == "d2h" else "to")
+
+    @property
+    def more(self) -> float | None:
+        """Additional time of slow requests if the stage is slow for some requests only, else None [seconds]."""
         median, tail = self.facts.median(self.stage), self.facts.tail(self.stage)
-        return tail / median if median > 0 and tail / median >= _UNEVEN else None
+        known = median > _NOISE * (self.facts.measures.p50 or 0.0)
+        return tail - median if known and tail >= _UNEVEN * median else None
 
     @property
     def _is_rare(self) -> bool:
@@ -202,12 +194,11 @@ class StageFinding:
         return bool(p50) and self.facts.median(self.stage) < _RARE * p50
 
     @property
-    def _decode_cause(self) -> Cause:
-        lengths, median = self.facts.response_tokens, self.facts.median(self.stage)
+    def _decode_cause(self) -> str:
+        lengths, median, tail = self.facts.response_tokens, self.facts.median(self.stage), self.facts.tail(self.stage)
         if lengths is None or not median or not lengths[0]:
             return "slow_decoding"
-        longer, slower = lengths[1] / lengths[0], self.facts.tail(self.stage) / median
-        return "long_responses" if slower <= longer * _ALIKE else "slow_tokens"
+        return "long_responses" if tail / median <= lengths[1] / lengths[0] * _ALIKE else "slow_tokens"
 
     def weight(self, rank: str) -> float:
         """Return the estimated gain without a what-if query: share of p99, of p50 or of the cost [ratio]."""
@@ -222,8 +213,8 @@ class StageFinding:
         return own / whole if whole else 0.0
 
     def expected(self, rank: str) -> float:
-        """Return the sort weight: for p99 the share that the stage adds in the tail, else `weight` [ratio]."""
-        if rank != "p99":
+        """Return the sort weight: for a tail the share that the stage adds in it, else `weight` [ratio]."""
+        if quantile_of(rank) == _MEDIAN:
             return self.weight(rank)
         p99, facts = self.facts.measures.p99, self.facts
         return max(facts.tail(self.stage) - facts.median(self.stage), 0.0) / p99 if p99 else 0.0
@@ -246,7 +237,7 @@ def replica_advice(slow: ReplicaOutlier) -> str:
 
 def quantile_of(rank: str) -> float:
     """Return the percentile that *rank* needs; for cost, which is a mean, the median."""
-    return 0.99 if rank == "p99" else 0.5
+    return _MEDIAN if rank in ("p50", "cost") else 0.99
 
 
 def findings(facts: Facts, rank: str) -> list[StageFinding]:
@@ -269,7 +260,8 @@ def largest_findings(services: Iterable[Facts], rank: str) -> list[StageFinding]
 
 
 def _finding(facts: Facts, stage: str) -> StageFinding | None:
-    family = family_of(stage)
+    pace = next(each for each in families() if each.key == "pace") if facts.metric == "TPOT" else None
+    family = pace or family_of(stage)
     if family is None or (stage in UNEXPLAINED and not _has_gap(facts)):
         return None
     return StageFinding(facts, stage, family)
@@ -314,9 +306,25 @@ class ReachableLatency:
     usual: float
     without: float
 
+    @classmethod
+    def within(
+        cls, finding: StageFinding, quantile: float, usual: float = 0.0, without: float = 0.0
+    ) -> ReachableLatency:
+        """Return the prediction *usual* and *without*, but not less than the breakdown at *quantile* allows.
+
+        Without a prediction, it is what the breakdown allows.
+        """
+        facts, stage, median = finding.facts, finding.stage, finding.facts.median(finding.stage)
+        at_median = quantile == _MEDIAN
+        before = (facts.measures.p50 if at_median else facts.measures.p99) or 0.0
+        own = median if at_median else facts.tail(stage)
+        lowest = max(before - own, 0.0), before - max(own - median, 0.0)
+        without = min(max(without, lowest[0]), before)
+        name = facts.name("p50" if at_median else "p99")
+        return cls(name, before, min(max(usual, lowest[1], without), before), without)
+
     @property
     def ceiling(self) -> float:
-        """Largest possible relative gain [ratio]."""
         return self._gain(self.without)
 
     @property
@@ -331,7 +339,6 @@ class ReachableLatency:
 
     @property
     def gain(self) -> float:
-        """Relative gain of `after` [ratio]."""
         return self._gain(self.after)
 
     def _gain(self, seconds: float) -> float:
@@ -371,15 +378,12 @@ class Advice:
     mark: Mark | None
 
     def is_hidden(self, now: datetime) -> bool:
-        """Return whether the user's mark hides the advice at the time *now*."""
         return self.mark is not None and self.mark.hides(now)
 
     def gain(self, rank: str) -> float:
-        """Return the expected gain of the quantity *rank* as a ratio."""
         return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.gain
 
     def ceiling(self, rank: str) -> float:
-        """Return the upper bound of the gain of the quantity *rank* as a ratio."""
         return self.finding.weight(rank) if rank == "cost" or self.reach is None else self.reach.ceiling
 
     def is_uneven(self, rank: str) -> bool:

@@ -68,12 +68,10 @@ class Threshold:
 
     @property
     def is_of_requests(self) -> bool:
-        """Whether the threshold limits the latency of whole requests."""
         return not (self.stage or self.measure)
 
     @property
     def is_of_errors(self) -> bool:
-        """Whether the threshold limits the share of failed requests."""
         return self.measure == _ERRORS
 
     def allowed(self, before: float) -> float:
@@ -152,13 +150,7 @@ Outcome: TypeAlias = Literal["passed", "failed", "unknown"]
 
 
 def evaluate_threshold(threshold: Threshold, found: QuantileComparison | FailureDifference, *, strict: bool) -> Outcome:
-    """Return whether *found* exceeds *threshold*.
-
-    Args:
-        threshold: Limit of the increase.
-        found: Measured difference.
-        strict: Whether to compare the estimates alone, however few requests they are based on.
-    """
+    """Return whether *found* exceeds *threshold*; with *strict*, whether the estimate alone does, however few the requests."""
     before = found.a if isinstance(found, FailureDifference) else found.a_value or 0.0
     beyond = found.difference > threshold.allowed(before)
     if strict:
@@ -193,13 +185,7 @@ class StageChange:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdResult:
-    """Outcome of one threshold.
-
-    Args:
-        threshold: Evaluated threshold.
-        outcome: Whether the threshold is met; `unknown` with too few requests.
-        difference: Measured difference; None if the sides have no such measure in common.
-    """
+    """Outcome of one threshold."""
 
     threshold: Threshold
     outcome: Outcome
@@ -208,14 +194,7 @@ class ThresholdResult:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One side of the comparison.
-
-    Args:
-        name: Name for display.
-        selection: Selection of its requests.
-        requests: Number of requests; 0 until counted. [count]
-        has_window: Whether the side is a time window of a store; files are compared completely.
-    """
+    """One side of the comparison."""
 
     name: str
     selection: Selection
@@ -225,19 +204,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class RunComparison:
-    """Result of a comparison.
-
-    Args:
-        a: Baseline.
-        b: Candidate.
-        latency: Latency differences of whole requests, by percentile.
-        quantile: Percentile at which stages are compared. [0..1]
-        stages: Stage changes, largest increase first.
-        token_times: Times to and between tokens, by measure.
-        mixes: Changed request mixes: dimension, value, share in A and share in B.
-        min_requests: Minimum number of requests on either side. [count]
-        functions: Functions that grew at the percentile at which stages are compared, largest growth first.
-    """
+    """Result of a comparison."""
 
     a: Side
     b: Side
@@ -253,7 +220,6 @@ class RunComparison:
 
     @property
     def at(self) -> QuantileComparison:
-        """Latency difference at the percentile at which stages are compared."""
         return next(each for each in self.latency if each.quantile == self.quantile)
 
     @property
@@ -269,17 +235,14 @@ class RunComparison:
 
     @property
     def has_changed(self) -> bool:
-        """Whether B is slower or faster than A at the percentile at which stages are compared."""
         return self.at.has_changed
 
     @property
     def too_few(self) -> bool:
-        """Whether a side has fewer requests than `min_requests`."""
         return min(self.a.requests, self.b.requests) < self.min_requests
 
     @property
     def outcome(self) -> Outcome:
-        """Combined outcome of all thresholds."""
         found = {each.outcome for each in self.threshold_results}
         if "failed" in found and not self.too_few:
             return "failed"
@@ -296,18 +259,7 @@ def compare_sides(  # noqa: PLR0917 - two sides and their options
     *,
     strict: bool = False,
 ) -> RunComparison:
-    """Compare *a* with *b*; both must have requests in *read*.
-
-    Args:
-        read: Reader of the store.
-        a: Baseline.
-        b: Candidate.
-        quantile: Percentile at which to compare stages; None for the highest of p50, p90 and p99 with enough
-            requests.
-        thresholds: Limits on the differences.
-        min_requests: Minimum number of requests on either side.
-        strict: See `evaluate_threshold`.
-    """
+    """Compare *a* with *b*, which have requests in *read*; without *quantile* stages at the highest of p50, p90 and p99."""
     sides = _Distributions(read, a.selection, b.selection)
     count = min(sides.a.count, sides.b.count)
     at = quantile or next((each for each in (0.99, 0.9) if has_enough_samples(count, each)), 0.5)
@@ -381,15 +333,7 @@ def _with_absent_requests(found: Histogram | None, requests: int) -> Histogram:
 
 @dataclass(frozen=True, slots=True)
 class TokenTimes:
-    """Time to first token, or time per output token, of both sides.
-
-    Args:
-        measure: A key of `MEASURES`.
-        definition: Common definition; "" if there is none.
-        a: Times of A. [seconds]
-        b: Times of B. [seconds]
-        excluded: Number of requests of A and of B that were measured by other definitions.
-    """
+    """Time to first token, or time per output token, of both sides."""
 
     measure: str
     definition: str

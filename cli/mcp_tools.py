@@ -286,7 +286,7 @@ class Tools:
         *,
         service: Annotated[str, Field(description="Service; empty for the largest of each service")] = "",
         window: Window = "24h",
-        rank: Annotated[str, Field(description="What to improve: p99, p50 or cost")] = "p99",
+        rank: Annotated[str, Field(description="What to improve: p99, p50, ttft, tpot or cost")] = "p99",
         environment: Environment = "",
         page: Page = 1,
     ) -> str:

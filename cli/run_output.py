@@ -99,14 +99,7 @@ _BUCKET = timedelta(seconds=10)
 
 @dataclass(frozen=True, slots=True)
 class RequestStats:
-    """Counts and latency of some requests.
-
-    Args:
-        name: Name of the service or route.
-        requests: Number of requests. [count]
-        errors: Number of failed requests. [count]
-        quantiles: Latency at `QUANTILES` with its 95 % interval; None with too few requests above. [seconds]
-    """
+    """Counts and latency of some requests."""
 
     name: str
     requests: int
@@ -116,12 +109,7 @@ class RequestStats:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Time by stage in the requests at one percentile.
-
-    Args:
-        quantile: Percentile; None for the mean of all requests. [0..1]
-        stages: Time by stage; the times add up to the latency. [seconds]
-    """
+    """Time by stage in the requests at one percentile."""
 
     quantile: float | None
     stages: Mapping[str, float]
@@ -139,15 +127,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class ServiceSummary:
-    """Summary of one service.
-
-    Args:
-        routes: Statistics of each route, most frequent first; empty for a single route.
-        more_routes: Number of routes that are not listed. [count]
-        typical: Stage times at the median, or the mean if there are too few requests.
-        tail: Stage times at the highest percentile with enough requests; None if that is the median.
-        functions: Functions of the user's code with the most time at `tail`, or at `typical`; empty with too few samples.
-    """
+    """Summary of one service."""
 
     whole: RequestStats
     routes: Sequence[RequestStats]
@@ -160,12 +140,7 @@ class ServiceSummary:
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """Summary of a run.
-
-    Args:
-        services: Services with requests, most requests first.
-        dropped: Number of requests that could not be counted. [count]
-    """
+    """Summary of a run."""
 
     services: Sequence[ServiceSummary]
     dropped: int

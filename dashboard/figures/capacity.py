@@ -19,15 +19,7 @@ _INK, _GREY = "$ink", "$deco"
 
 @dataclass(frozen=True, slots=True)
 class VersionLoad:
-    """Load and latency of one version by time step, with the fitted curve.
-
-    Args:
-        name: Name of the version.
-        rate: Request rate of each step; shape (n,). [requests/s]
-        latency: Latency percentile of each step; shape (n,). [seconds]
-        curve: Fitted curve; None if none was fitted.
-        capacity: Capacity within the objective; None without a curve or an objective.
-    """
+    """Load and latency of one version by time step, with the fitted curve."""
 
     name: str
     rate: Floats
@@ -42,12 +34,6 @@ def load_figure(
     """Return the chart of latency by request rate, one dot for each time step, with fitted curves.
 
     The current version is drawn in the text colour, the previous version in grey.
-
-    Args:
-        now: Version of the page.
-        before: Previous version; None if there is none.
-        threshold_seconds: Latency threshold of the objective. [seconds]
-        percentile: Name of the latency percentile: `p99`.
     """
     sides = [each for each in (before, now) if each is not None]
     low, high = _rate_range(sides)
@@ -85,15 +71,7 @@ def load_figure(
 def batch_figure(
     run: Mapping[str, float], below: Mapping[str, float], stage: str, written: Sequence[str], name: str
 ) -> Figure:
-    """Return the chart of run time by batch size bucket, above the cost or time of a single request.
-
-    Args:
-        run: Mean time of a run, by bucket. [seconds]
-        below: Cost of one request, or its share of the run time, by bucket. [currency or seconds]
-        stage: Stage of the run time, for its colour.
-        written: Text of each value of *below*.
-        name: Name of *below*.
-    """
+    """Return the chart of run time by batch size bucket, above the cost or time of a single request."""
     sizes = list(run)
     x = [f"{safe(size)}\u200b" for size in sizes]
     high, deep = max(run.values()) * 1.15, max(below.values()) * 1.35

@@ -115,14 +115,7 @@ def _narrow_delta(quantiles: np.ndarray, notes: list[Annotation]) -> Figure:
 def both_figure(
     a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str], errors: Sequence[float] | None = None
 ) -> Figure:
-    """Return the chart of the latency of A (dashed grey) and B by percentile, with the change at the named percentiles.
-
-    Args:
-        a: Breakdown of version A: `COLUMNS` and one column for each stage. [seconds]
-        b: Breakdown of version B at the same percentiles.
-        names: Display names of A and B.
-        errors: Error of the difference at each percentile: a smaller difference has no colour. [seconds]
-    """
+    """Return the chart of the latency of A (dashed grey) and B by percentile, with the change at the named percentiles."""
     quantiles = b["percentile"].to_numpy(dtype=float)
     places = [place(float(each), even=False) for each in quantiles]
     first, second = a["value_seconds"].to_numpy(dtype=float), b["value_seconds"].to_numpy(dtype=float)

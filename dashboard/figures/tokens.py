@@ -33,11 +33,7 @@ _NAMED = 2
 
 
 def first_token_figure(frame: pd.DataFrame) -> Figure:
-    """Return the chart of the stages before the first token, by percentile.
-
-    Args:
-        frame: Breakdown sorted by percentile: `percentile.COLUMNS` and one column for each stage. [seconds]
-    """
+    """Return the chart of the stages before the first token, by percentile."""
     figure = percentile_figure(frame)
     places = [place(float(each), even=False) for each in frame["percentile"]]
     hover = _hover(_hover_lines(frame))
@@ -67,13 +63,7 @@ def _largest(stages: Sequence[str], seconds: np.ndarray) -> str:
 
 
 def speed_figure(frame: pd.DataFrame, newest: float | None, newest_name: str = "now") -> Figure:
-    """Return the chart of time per token and tokens per second, by the number of requests that decode together.
-
-    Args:
-        frame: Result of `Reader.speed_by_load`; p99_seconds is NaN with too few requests.
-        newest: Current load to mark; None for none.
-        newest_name: Label of the mark.
-    """
+    """Return the chart of time per token and tokens per second, by the number of requests that decode together."""
     load, slow = frame["load"].to_numpy(float), frame["p99_seconds"].to_numpy(float)
     usual, output = frame["p50_seconds"].to_numpy(float), frame["output_per_second"].to_numpy(float)
     hover = _hover(_spoken_speed(frame))
@@ -127,13 +117,7 @@ def _spoken_speed(frame: pd.DataFrame) -> list[str]:
 
 
 def band_figure(frame: pd.DataFrame, colour: str, unit: str) -> Figure:
-    """Return the chart of median and p99 by token count bucket.
-
-    Args:
-        frame: Columns band, n, p50_seconds, p99_seconds (NaN with too few requests); smallest bucket first.
-        colour: Colour token: of the stage of the time, or of text.
-        unit: Unit that the buckets count.
-    """
+    """Return the chart of median and p99 by token count bucket."""
     usual, slow = (frame[name].to_numpy(float) for name in ("p50_seconds", "p99_seconds"))
     x = np.arange(len(frame), dtype=float)
     hover = _hover(_spoken_bands(frame, unit))

@@ -17,7 +17,6 @@ from dash.development.base_component import Component
 from ...analysis.advice import (
     RANKS,
     Advice,
-    Cause,
     Facts,
     Mark,
     Option,
@@ -38,7 +37,7 @@ from ...core.stages import label
 from ...store import Selection
 from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
 from ..ui.design_tokens import hue
-from ..ui.format import MINUS, count, day, duration, money, percent, percentile, span, times, whole
+from ..ui.format import MINUS, count, day, duration, money, percent, percentile, several, span, whole
 from ..view import View, service_path
 from .comparison import window_name
 from .measures import measure, measures_in_window
@@ -47,61 +46,8 @@ from .replicas import slow_replica_of, slow_sentence
 from .service_code import option_to_copy
 from .service_frame import service_page
 from .spending import mean_stages, spending
+from .tokens_charts import first_token_measures, measures_of_window, pace_measures
 
-# Title and reason of a finding by its cause.
-_TEXTS: dict[Cause, tuple[str, str]] = {
-    "bursts": (
-        "Batch requests of a burst, or add a replica",
-        "{stage} is {shares}: bursts arrive faster than they are served; between bursts no request waits.",
-    ),
-    "saturation": (
-        "Add capacity, or batch more: even the median waits",
-        "{stage} is {shares}: most requests wait, not only those of a burst.",
-    ),
-    "cold_starts": ("Keep the model warm", "{stage} is {shares}: some requests include a cold start, most do not."),
-    "repeated_loads": ("Load once, before traffic", "{stage} is {shares}: requests load it repeatedly."),
-    "uneven_work": (
-        "Limit the work in {work}, or add CPU cores",
-        "{stage} is {shares}: some requests take {slowdown} as long, because their inputs are larger or they wait for a core.",
-    ),
-    "rare_work": ("Speed up {work}, or run it less often", "{stage} is {shares}: only some requests have this stage."),
-    "steady_work": ("Speed up {work}", "{stage} is {shares}: it takes about the same time in every request."),
-    "slow_decoding": ("Decode faster", "{stage} is {shares}."),
-    "long_responses": (
-        "Limit response length, or decode faster",
-        "{stage} is {shares}, and {tokens}: the tail has longer responses, not slower tokens.",
-    ),
-    "slow_tokens": ("Decode faster under load", "{stage} is {shares}, but {tokens}: tokens are slower in the tail."),
-    "slow_calls": (
-        "Cache, parallelize or retry calls to dependencies",
-        "{stage} is {shares}{slow_calls}.{failed_calls}",
-    ),
-    "missing_stages": (
-        "Add stages for the time between stages",
-        "{stage} is {shares}: this time is between stages and belongs to no stage.",
-    ),
-    "endpoint_work": (
-        "Speed up the code of the endpoint, or measure its functions as stages",
-        "{stage} is {shares}{for_some}: code of the endpoint that no other stage covers.",
-    ),
-    "framework_work": (
-        "Do less before and after the endpoint",
-        "{stage} is {shares}{for_some}: routing, middleware, dependencies and validation.",
-    ),
-    "unrecorded_stages": (
-        "Let agents record stages again",
-        "{stage} is {shares}: agents reached their overhead budget and recorded no stages of these requests.",
-    ),
-    "model_work": ("{model_title}", "{stage} is {shares}{for_some}."),
-}
-_MODEL_TITLES = {
-    "forward": "Make the model faster",
-    "prefill": "Cache prompt prefixes, and prefill in chunks",
-    "h2d": "Copy less to the device, or overlap copies with compute",
-    "d2h": "Copy less from the device, or overlap copies with compute",
-    "serialize": "Serialize faster, or return smaller responses",
-    "network": "Send fewer bytes, or move client and server closer",
-}
 _WORDS = {"dismissed": "Dismissed", "snoozed": "Snoozed", "done": "Done"}
 _MATRIX = (
     ("gain", "Largest gain"),
@@ -111,12 +57,17 @@ _MATRIX = (
     ("reversible", "Reversible"),
     ("source", "Source"),
 )
-_NAMES = {"p99": "p99", "p50": "p50", "cost": "Cost"}
+_NAMES = {"p99": "p99", "p50": "p50", "ttft": "TTFT p99", "tpot": "TPOT p99", "cost": "Cost"}
+_TOKEN_RANKS = ("ttft", "tpot")
+# Families whose texts need more than the measures of the latency, which cost queries.
+_NEEDS_FACTS = {"decode", "dependency"}
 # Maximum number of cards with notes on version and route, because each note needs queries.
 _MAX_NOTED = 3
 _MAX_ROUTES = 3
 # Maximum number of what-if queries.
 MOST = 20
+# A prediction above what the breakdown suggests, by more than this factor, is explained. [ratio]
+_ALIKE = 1.1
 SNOOZE = timedelta(days=7)
 _MAX_AGE = timedelta(days=400)
 _SNOOZED = "snoozed until "
@@ -136,18 +87,18 @@ def render(context: Context) -> Page:
 
 def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
     rank = context.view.choice("rank", *RANKS)
-    requests = measure(context.source, context.selection).requests
+    facts, quantile = facts_of(context, rank), quantile_of(rank)
+    requests = facts.measures.requests
     above: list[Node] = [] if bare else [_rank_tabs(context)]
-    quantile = quantile_of(rank)
     above.append(panel("The slow replica", lambda: _slow_replica_card(context)))
     if not has_enough_samples(requests, quantile):
-        return [*above, _too_few(context, requests, quantile)]
+        return [*above, _too_few(context, requests, facts.name(percentile(quantile)), quantile)]
     found = advice_for_service(context, rank)
-    cards: list[Node] = [_summary(found, rank)] if found else []
+    cards: list[Node] = [_summary(found, rank)] if found and rank != "tpot" else []
     for place, each in enumerate(_shown(context, found)):
         noted = place < _MAX_NOTED
         notes = scope_notes(context, each.finding.stage) if noted else []
-        code = code_note(context, each.finding.stage, quantile) if noted else None
+        code = code_note(context, each.finding.stage, quantile) if noted and rank not in _TOKEN_RANKS else None
         cards.append(
             panel(
                 each.finding.stage,
@@ -179,9 +130,10 @@ def _summary(found: Sequence[Advice], rank: str) -> Component:
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
     rest = f"{len(found)} stages have advice" if len(found) > 1 else "no other stage has advice"
     if top.is_uneven(rank):
-        text = f"{stage} first: {rank} falls by {gain} if no request spends more than the median in it; {rest}."
+        text = f"{stage} first: {_NAMES[rank]} falls by {gain} if no request spends more than the median in it; {rest}."
     else:
-        text = f"{stage} first: at most {gain} of {'the cost' if rank == 'cost' else rank} can be saved; {rest}."
+        whole = "the cost" if rank == "cost" else _NAMES[rank]
+        text = f"{stage} first: at most {gain} of {whole} can be saved; {rest}."
     return html.Div(text, className="b")
 
 
@@ -193,15 +145,14 @@ def _of_all(context: Context) -> list[Node]:
             empty_page_card("No request in this window", "Advice is based on the requests of the window."),
         ]
     found, candidates = advice_for_fleet(context, rank)
+    by_title: dict[str, list[Advice]] = {}
+    for each in _shown(context, found):
+        by_title.setdefault(each.finding.title, []).append(each)
     cards: list[Node] = [
-        panel(
-            each.finding.stage,
-            lambda each=each: advice_card(context.of(each.finding.facts.service), each, rank, alone=False),
-        )
-        for each in _shown(context, found)
+        panel(title, lambda some=some: _fleet_card(context, some, rank)) for title, some in by_title.items()
     ]
     if not found:
-        ranked = {"p99": "p99, and more than of p50", "p50": "p50", "cost": "the busy time"}[rank]
+        ranked = {"p99": "p99, and more than of p50", "cost": "the busy time"}.get(rank, _NAMES[rank])
         text = f"No stage takes 20 % of {ranked} in any service. The page of each service lists smaller findings."
         cards.append(empty_page_card("No large finding", text))
     sub = f"The largest finding of {len(found)} service{'s' * (len(found) != 1)}"
@@ -213,9 +164,9 @@ def _of_all(context: Context) -> list[Node]:
 
 def _left_out(context: Context, rank: str) -> str:
     """Return the number of services with too few requests as text; "" if there are none."""
-    quantile = quantile_of(rank)
-    few = sum(not has_enough_samples(seen.measures.requests, quantile) for seen in measures_in_window(context).values())
-    return f"; {few} of {len(measures_in_window(context))} have too few requests in this window" if few else ""
+    seen = measures_in_window(context).values()
+    few = sum(not has_enough_samples(each.measures.requests, quantile_of(rank)) for each in seen)
+    return f"; {few} of {len(seen)} have too few requests in this window" if few else ""
 
 
 def _head(context: Context, sub: str) -> Component:
@@ -225,16 +176,21 @@ def _head(context: Context, sub: str) -> Component:
 
 def _rank_tabs(context: Context) -> Component:
     rank = context.view.choice("rank", *RANKS)
-    options = {each: (_NAMES[each], context.view.here(rank=None if each == RANKS[0] else each)) for each in RANKS}
+    seen = measures_in_window(context)
+    mine = [seen[context.service]] if context.service in seen else [] if context.service else seen.values()
+    shown = [
+        each for each in RANKS if each == rank or each not in _TOKEN_RANKS or any(one.kind == "llm" for one in mine)
+    ]
+    options = {each: (_NAMES[each], context.view.here(rank=None if each == RANKS[0] else each)) for each in shown}
     return html.Div(["Ranked by", link_tabs("Ranked by", options, rank)], className="pick ranked")
 
 
-def _too_few(context: Context, requests: int, quantile: float) -> Component:
-    name = percentile(quantile)
+def _too_few(context: Context, requests: int, name: str, quantile: float) -> Component:
     actions = [link("Last 24 h", href=context.view.here(from_="now-24h", to=None), className="btn")]
     if has_enough_samples(requests, 0.5):
         actions.insert(0, link("Rank by p50", href=context.view.here(rank="p50"), className="btn pri"))
-    return empty_page_card(f"Too few requests to advise on {name}", f"{whole(requests)} in this window; {name} needs {whole(samples_needed(quantile))}.", actions=actions)  # fmt: skip
+    text = f"{whole(requests)} in this window; {name} needs {whole(samples_needed(quantile))}."
+    return empty_page_card(f"Too few requests to advise on {name}", text, actions=actions)
 
 
 def _shows_all(context: Context) -> bool:
@@ -276,86 +232,122 @@ def _done(context: Context, still: set[tuple[str, str]]) -> list[tuple[str, str,
 def advice_card(
     context: Context, advice: Advice, rank: str, notes: Sequence[str] = (), code: Node = None, *, alone: bool
 ) -> Component:
-    """Return the card of one piece of advice.
-
-    Args:
-        context: Context of the service.
-        advice: Piece of advice to show.
-        rank: Quantity by which the list is ranked.
-        notes: Notes on a single version or route that causes the problem.
-        code: Note on the function that takes the time.
-        alone: Whether the page is about this service alone, so that its name is omitted.
-    """
-    finding, view = advice.finding, context.view
+    """Return the card of one piece of advice."""
+    finding = advice.finding
     title, why = finding_text(finding)
     service = finding.facts.service
-    named = link(service, href=view.link(service_path(service, "advice")), className="b") if not alone else None
-    content = [
-        html.Div([swatch(finding.stage), label(finding.stage), named, pill(finding.family.name, "out"), _mark_badge(context, advice)], className="m"),
-        html.H2(title),
-        html.P([why, *[f" {each}" for each in notes]], className="x"),
-        code,
-        html.Div([_option_details(each) for each in finding.family.options], className="opts"),
-    ]  # fmt: skip
-    body = [html.Div(content, className="say"), _numbers(context, advice, rank)]
+    named = None if alone else _service_link(context, service)
+    why_with_notes = html.P([why, *[f" {each}" for each in notes]], className="x")
+    content = _card_content(finding, [named, _mark_badge(context, advice)], [why_with_notes, code])
+    return _card(
+        [content, _numbers(context, advice, rank)], mark_buttons(context, advice), finding, f"{title}, {service}"
+    )
+
+
+def _fleet_card(context: Context, found: Sequence[Advice], rank: str) -> Component:
+    """Return the card of equal advice for one or several services, which it lists with their numbers."""
+    finding = found[0].finding
+    if len(found) == 1:
+        return advice_card(context.of(finding.facts.service), found[0], rank, alone=False)
+    content = _card_content(finding, [html.B(several(len(found), "service"))], [])
+    rows: list[Node] = []
+    for each in found:
+        own = context.of(each.finding.facts.service)
+        words = [_service_link(own, each.finding.facts.service), html.Span(shares(each.finding), className="muted")]
+        saved = percent(each.gain(rank)) if rank == "cost" else _reached(each)
+        rows.append(
+            html.Li([html.Span([*words, _mark_badge(own, each)], className="say"), saved, mark_buttons(own, each)])
+        )
+    return _card([content], html.Ul(rows, className="helps"), finding, finding.title)
+
+
+def _service_link(context: Context, service: str) -> Component:
+    return link(service, href=context.view.link(service_path(service, "advice")), className="b")
+
+
+def _card_content(finding: StageFinding, marks: Sequence[Node], reasons: Sequence[Node]) -> Component:
+    head = [swatch(finding.stage), label(finding.stage), marks[0], pill(finding.family.name, "out"), *marks[1:]]
+    options = html.Div([_option_details(each) for each in finding.family.options], className="opts")
+    return html.Div([html.Div(head, className="m"), html.H2(finding.title), *reasons, options], className="say")
+
+
+def _card(body: Sequence[Node], foot: Node, finding: StageFinding, name: str) -> Component:
+    about = attributes({"data-advice": finding.key, "aria-label": name})
     return html.Section(
-        [html.Div(body, className="both"), mark_buttons(context, advice)],
-        className=f"card adv st-{hue(finding.stage)}",
-        **attributes({"data-advice": finding.key, "aria-label": f"{title}, {service}"}),
+        [html.Div(list(body), className="both"), foot], className=f"card adv st-{hue(finding.stage)}", **about
     )
 
 
-def top_advice(context: Context, most: int, size: str = "c12") -> Component | None:
-    """Return a card of the advice that lowers p99 of a service most; None without any advice."""
+def top_advice(context: Context, most: int, size: str = "c12", rank: str = RANKS[0]) -> Component | None:
+    """Return a card of the advice that lowers a percentile of a service most; None without any advice."""
     view = context.view
-    found = [each for each in advice_for_service(context, "p99", most) if not each.is_hidden(view.now)]
-    shown = [_advice_line(context, each) for each in found if each.reach is not None]
-    if not shown:
+    found = [each for each in advice_for_service(context, rank, most) if not each.is_hidden(view.now)]
+    if not found:
         return None
-    whole = view.link(service_path(context.service or "", "advice"), **view.scope)
-    more = link("All advice →", href=whole, className="link")
-    return card("Ways to fix this", html.Ul(shown, className="helps"), sub="p99 could reach", tools=more, size=size)
-
-
-def _advice_line(context: Context, advice: Advice) -> Component:
-    finding, reach = advice.finding, advice.reach
-    title, why = finding_text(finding)
-    href = context.view.link(service_path(finding.facts.service, "advice"), **context.view.scope)
-    reached: Node = (
-        html.Span([duration(reach.before), " → ", html.B(duration(reach.after))], className="num") if reach else None
+    whole = view.link(
+        service_path(context.service or "", "advice"), rank=rank if rank in _TOKEN_RANKS else None, **view.scope
     )
+    rows = [_advice_line(each, whole) for each in found]
+    more = link("All advice →", href=whole, className="link")
+    title = f"Ways to lower {rank.upper()}" if rank in _TOKEN_RANKS else "Ways to fix this"
+    return card(title, html.Ul(rows, className="helps"), sub=f"what {_NAMES[rank]} could reach", tools=more, size=size)
+
+
+def _advice_line(advice: Advice, href: str) -> Component:
+    title, why = finding_text(advice.finding)
     text = html.Span([link(title, href=href, className="b"), html.Span(why, className="muted")], className="say")
-    return html.Li([swatch(finding.stage), text, reached])
+    return html.Li([swatch(advice.finding.stage), text, _reached(advice)])
+
+
+def _reached(advice: Advice) -> Node:
+    """Return the reachable percentile if the stage is slow for some requests only; otherwise the most that it can save."""
+    reach = advice.reach
+    if reach is None:
+        return None
+    if not reach.is_uneven:
+        return html.Span(["at most ", html.B(f"{MINUS}{duration(reach.before - reach.without)}")], className="num")
+    return html.Span([duration(reach.before), " → ", html.B(duration(reach.after))], className="num")
 
 
 def _numbers(context: Context, advice: Advice, rank: str) -> Component:
-    """Return the reachable value of the ranked quantity, and the link to the breakdown of the stage."""
-    finding, reach = advice.finding, advice.reach
-    view, measures = context.view, finding.facts.measures
-    parts: list[Node] = []
-    if rank == "cost":
-        parts += _cost_numbers(context, advice)
-    elif reach is not None:
-        parts += _reachable(finding.stage, reach)
-    stages = measures.tail_stages if rank == "p99" else measures.median_stages
-    href = view.link(service_path(finding.facts.service), p="50" if rank == "p50" else None, **view.scope)
-    parts += [stage_bar(stages), link("Evidence: the breakdown →", href=href, className="link")]
-    return html.Div(parts, className="reach")
+    """Return the reachable value of the ranked quantity, and the link to the evidence."""
+    finding, view = advice.finding, context.view
+    measures, service = finding.facts.measures, service_path(finding.facts.service)
+    parts = _cost_numbers(context, advice) if rank == "cost" else _reachable(advice)
+    if rank in _TOKEN_RANKS:
+        where, href = "the tokens page", view.link(f"{service}/tokens", **view.scope)
+    else:
+        where, href = "the breakdown", view.link(service, p="50" if rank == "p50" else None, **view.scope)
+    bar = stage_bar(measures.tail_stages if quantile_of(rank) > 0.5 else measures.median_stages)  # noqa: PLR2004 - the median
+    return html.Div(
+        [*parts, bar if rank != "tpot" else None, link(f"Evidence: {where} →", href=href, className="link")],
+        className="reach",
+    )
 
 
-def _reachable(stage: str, reach: ReachableLatency) -> list[Node]:
+def _reachable(advice: Advice) -> list[Node]:
     """Return the percentile if the stage never exceeds its median, and the largest possible gain."""
+    stage, reach, facts = advice.finding.stage, advice.reach, advice.finding.facts
+    if reach is None:
+        return []
     without = f"if {label(stage)} took no time"
-    ceiling = html.Div([html.B(duration(reach.without)), f" at best, {without}"], className="muted")
-    text = f"{MINUS}{percent(reach.gain)} if no request exceeded the median of the stage"
     if not reach.is_uneven:
-        text, ceiling = f"{MINUS}{percent(reach.ceiling)}: at most, {without}", None
-    to = html.B(duration(reach.after))
+        text = f"{MINUS}{percent(reach.ceiling)}: at most, {without}"
+        return [
+            html.Div(f"{reach.name} could fall by", className="l"),
+            html.Div(_reached(advice), className="to"),
+            html.Div(text, className="muted"),
+        ]
+    notes = [f"{MINUS}{percent(reach.gain)} if no request exceeded the median of the stage"]
+    allowed = reach.before - facts.tail(stage) + facts.median(stage)
+    if not facts.metric and reach.usual > allowed * _ALIKE:
+        notes.append(f"not {duration(allowed)}, because other requests would then be the slowest")
+    notes.append(f"{duration(reach.without)} at best, {without}")
+    head = f"{reach.name} could reach" + (", at best" if facts.metric else "")
     return [
-        html.Div(f"{reach.name} could reach" + ("" if reach.is_uneven else ", at best"), className="l"),
-        html.Div([html.Span(duration(reach.before), className="was"), " → ", to], className="to num"),
-        html.Div(text, className="muted"),
-        ceiling,
+        html.Div(head, className="l"),
+        html.Div(_reached(advice), className="to"),
+        *[html.Div(each, className="muted") for each in notes],
     ]
 
 
@@ -395,28 +387,27 @@ def _mark_badge(context: Context, advice: Advice) -> Node:
 
 def finding_text(finding: StageFinding) -> tuple[str, str]:
     """Return the title of *finding* in the imperative, and the reason with its numbers."""
-    name, facts, ratio = label(finding.stage), finding.facts, finding.slowdown
-    slowdown, tokens = times(ratio), facts.response_tokens
+    facts, more, tokens = finding.facts, finding.more, finding.facts.response_tokens
     values = {
-        "stage": name,
-        "work": name.lower(),
-        "shares": _shares(finding),
-        "slowdown": slowdown,
+        "stage": label(finding.stage),
+        "shares": shares(finding),
+        "pace": f"{duration(facts.measures.p50)} at p50 and {duration(facts.measures.p99)} at p99",
+        "more": duration(more),
         "tokens": f"responses have {count(tokens[0])} tokens at p50 and {count(tokens[1])} at p99" if tokens else "",
-        "slow_calls": f": some calls take {slowdown} as long" if ratio else "",
+        "calls": f" {facts.called}" if facts.called else "",
         "failed_calls": f" {count(facts.failed_calls)} calls failed in the window." if facts.failed_calls else "",
-        "for_some": f", {slowdown} as long for some requests" if ratio else ", similar for every request",
-        "model_title": _MODEL_TITLES.get(finding.stage, ""),
+        "for_some": f", {duration(more)} longer for some requests" if more else ", similar for every request",
     }
-    title, reason = _TEXTS[finding.cause]
-    return title.format(**values), reason.format(**values)
+    return finding.title, finding.family.causes[finding.cause]["reason"].format(**values)
 
 
-def _shares(finding: StageFinding) -> str:
+def shares(finding: StageFinding) -> str:
     """Return the share of the stage at both percentiles: `63 % of p99 (138 ms) and 4 % of p50 (2.1 ms)`."""
     facts, stage = finding.facts, finding.stage
     measured = (("p99", facts.measures.p99, facts.tail(stage)), ("p50", facts.measures.p50, facts.median(stage)))
-    return " and ".join(f"{percent(own / whole)} of {name} ({duration(own)})" for name, whole, own in measured if whole)
+    return " and ".join(
+        f"{percent(own / whole)} of {facts.name(name)} ({duration(own)})" for name, whole, own in measured if whole
+    )
 
 
 def advice_for_service(context: Context, rank: str, most: int | None = None) -> list[Advice]:
@@ -424,57 +415,67 @@ def advice_for_service(context: Context, rank: str, most: int | None = None) -> 
 
     If *most* is given, only that number of findings with the largest share of the ranked quantity are evaluated.
     """
-    dealt = marks(context)
-    return worthwhile((_advice(context, each, rank, dealt) for each in findings(facts_of(context), rank)[:most]), rank)
+    dealt, facts = marks(context), facts_of(context, rank)
+    return worthwhile((_advice(context, each, rank, dealt) for each in findings(facts, rank)[:most]), rank)
 
 
 def advice_for_fleet(context: Context, rank: str) -> tuple[list[Advice], int]:
     """Return the largest piece of advice of each service, largest first, and the number of services with advice."""
     tops, dealt = _largest_findings(context, rank), marks(context)
-    found = (_advice(context.of(each.facts.service), each, rank, dealt) for each in tops[:MOST])
+    found: list[Advice] = []
+    for top in tops[:MOST]:
+        own = context.of(top.facts.service)
+        # From the facts that decide the title, so that it is the title on the page of the service.
+        needed = rank == "cost" or top.family.key in _NEEDS_FACTS
+        known = findings(facts_of(own, rank) if needed else top.facts, rank)
+        found += [_advice(own, each, rank, dealt) for each in known[:1]]
     return worthwhile(found, rank), len(tops)
 
 
 def advice_count(context: Context) -> int:
     """Return the number of services with large, unmarked advice for p99, without what-if queries."""
     dealt = marks(context)
-    found = (
-        Advice(each, None, dealt.get((each.facts.service, each.key))) for each in _largest_findings(context, "p99")
-    )
-    return sum(not each.is_hidden(context.view.now) for each in found)
+    found = [dealt.get((each.facts.service, each.key)) for each in _largest_findings(context, "p99")]
+    return sum(mark is None or not mark.hides(context.view.now) for mark in found)
 
 
 def _largest_findings(context: Context, rank: str) -> list[StageFinding]:
     seen = measures_in_window(context)
+    if rank in _TOKEN_RANKS:
+        streaming = [service for service, each in seen.items() if each.kind == "llm"][:MOST]
+        return largest_findings((facts_of(context.of(service), rank) for service in streaming), rank)
     return largest_findings((Facts(service, each.measures) for service, each in seen.items()), rank)
 
 
-def facts_of(context: Context) -> Facts:
-    """Return the measured facts of the service of *context*."""
-    source, selection = context.source, context.selection
+def facts_of(context: Context, rank: str = RANKS[0]) -> Facts:
+    """Return the measured facts of the service of *context*, for advice on *rank*."""
+    source, selection, service = context.source, context.selection, context.service or ""
     failed = source.cached(source.read.streams, selection, FAILED_CALL)
+    failures = sum(each.count for each in failed.values())
+    if rank in _TOKEN_RANKS:
+        tokens = measures_of_window(context)
+        measures = first_token_measures(context, tokens) if rank == "ttft" else pace_measures(tokens)
+        return Facts(service, measures, failed_calls=failures, metric="TTFT" if rank == "ttft" else "TPOT")
     tokens = source.cached(source.read.streams, selection, TOKENS).get(TOKENS_OUT)
     median, tail = (value_at(tokens, each) if tokens else None for each in (0.5, 0.99))
-    return Facts(
-        context.service or "",
-        measure(source, selection),
-        mean_stages(context),
-        sum(each.count for each in failed.values()),
-        None if median is None or tail is None else (median, tail),
-    )
+    lengths = None if median is None or tail is None else (median, tail)
+    return Facts(service, measure(source, selection), mean_stages(context), failures, lengths)
 
 
 def _advice(context: Context, finding: StageFinding, rank: str, dealt: Mapping[tuple[str, str], Mark]) -> Advice:
-    mark = dealt.get((finding.facts.service, finding.key))
-    return Advice(finding, _reachable_latency(context, finding.stage, quantile_of(rank)), mark)
+    reach = None if rank == "tpot" else _reachable_latency(context, finding, quantile_of(rank))
+    return Advice(finding, reach, dealt.get((finding.facts.service, finding.key)))
 
 
-def _reachable_latency(context: Context, stage: str, quantile: float) -> ReachableLatency | None:
-    frame = context.source.cached(context.source.read.whatif, context.selection, stage, (quantile,))
+def _reachable_latency(context: Context, finding: StageFinding, quantile: float) -> ReachableLatency | None:
+    if finding.facts.metric:
+        return ReachableLatency.within(finding, quantile)
+    frame = context.source.cached(context.source.read.whatif, context.selection, finding.stage, (quantile,))
     if not len(frame):
         return None
-    seconds = (float(frame[name].iloc[0]) for name in ("before_seconds", "after_seconds", "ceiling_seconds"))
-    return ReachableLatency(percentile(quantile), *seconds)
+    return ReachableLatency.within(
+        finding, quantile, float(frame["after_seconds"].iloc[0]), float(frame["ceiling_seconds"].iloc[0])
+    )
 
 
 def scope_notes(context: Context, stage: str) -> list[str]:

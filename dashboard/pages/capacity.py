@@ -81,12 +81,7 @@ def request_rates(context: Context) -> list[float]:
 
 
 def capacity_text(loads: Loads, rates: list[float]) -> tuple[str, str]:
-    """Return a sentence about the capacity, or why it is unknown, and further sentences.
-
-    Args:
-        loads: Observed load.
-        rates: Result of `request_rates`.
-    """
+    """Return a sentence about the capacity, or why it is unknown, and further sentences."""
     now, capacity = loads.now, loads.now.capacity
     if capacity is not None and loads.threshold_seconds is not None:
         inside = f"{now.version} keeps {loads.name} within {axis_duration(loads.threshold_seconds)}"
@@ -373,14 +368,7 @@ def load_arrays(load: Load) -> tuple[np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """Requests of one batch size bucket.
-
-    Args:
-        name: Name of the bucket: `8-15`.
-        smallest: Smallest batch size. [count]
-        largest: Largest batch size; for the last bucket, which has no upper end, the smallest. [count]
-        runs: Model run time of the requests. [seconds]
-    """
+    """Requests of one batch size bucket."""
 
     name: str
     smallest: int

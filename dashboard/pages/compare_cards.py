@@ -127,16 +127,7 @@ def _bar(stage: str, change: float, text: str, width: float, zero: float, *, mai
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """Row of the signals card: a measured property of both sides that could explain a change.
-
-    Args:
-        name: Name of the signal.
-        a: Value of A as text.
-        b: Value of B as text.
-        change: Change as text; "" for an informative row.
-        moved: Whether the change could explain a change of latency.
-        hint: Explanation of the signal.
-    """
+    """Row of the signals card: a measured property of both sides that could explain a change."""
 
     name: str
     a: str

@@ -54,15 +54,7 @@ Lives = Mapping[str, ServingPeriod]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two sides to compare.
-
-    Args:
-        a: Requests of the baseline.
-        b: Requests that are compared with the baseline.
-        a_name: Name of A in the address: a version or a window.
-        b_name: Name of B in the address.
-        together: Whether both sides are versions over the same time, in which both served.
-    """
+    """Two sides to compare, with their names in the address; *together* if both versions served over the same time."""
 
     a: Selection
     b: Selection
@@ -73,15 +65,7 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """Pair with its verdict at one quantile.
-
-    Args:
-        pair: Compared sides.
-        quantile: Quantile of the verdict. [0..1]
-        verdict: Kind of change, with its confidence interval.
-        stages: Result of `read.compare`; empty for a release that did not change.
-        growth: Stages that grew, the most important first.
-    """
+    """Pair with its verdict at one quantile."""
 
     pair: Pair
     quantile: float

@@ -175,13 +175,7 @@ def _footnotes(frame: pd.DataFrame, kind: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SlowComparison:
-    """Utilization in the slowest time steps, and in the others.
-
-    Args:
-        threshold_seconds: Latency above which a step counts as slow. [seconds]
-        slow: Mean utilization in the slow steps. [ratio]
-        other: Mean utilization in the other steps. [ratio]
-    """
+    """Utilization in the slowest time steps, and in the others."""
 
     threshold_seconds: float
     slow: float
@@ -217,10 +211,6 @@ def mean_utilization(frame: pd.DataFrame) -> float | None:
 
 def compare_slow_steps(values: pd.DataFrame, tail: pd.DataFrame) -> SlowComparison | None:
     """Compare the utilization in the slowest time steps with that in the others.
-
-    Args:
-        values: Columns at and share, the utilization.
-        tail: Columns at and value, the latency of slow requests in each step. [seconds]
 
     Returns:
         The comparison; None with too few steps that have both.

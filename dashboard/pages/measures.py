@@ -130,7 +130,6 @@ class ServiceRow:
 
     @property
     def service(self) -> str:
-        """Name of the service."""
         return self.seen.service
 
     @property
@@ -140,7 +139,6 @@ class ServiceRow:
 
     @property
     def now(self) -> Measures:
-        """Measures in the window."""
         return self.seen.measures
 
     @property

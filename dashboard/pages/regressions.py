@@ -198,15 +198,7 @@ def _no_releases(context: Context) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Newest version of one service, compared with the version before.
-
-    Args:
-        context: Context of the page for this service.
-        comparison: Comparison with the version before.
-        since: Time at which the version was first seen.
-        rolled_back: Whether the version before still serves and this one does not.
-        incident: Most severe open incident of the service; None without one.
-    """
+    """Newest version of one service, compared with the version before."""
 
     context: Context
     comparison: PairComparison

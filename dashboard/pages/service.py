@@ -306,18 +306,7 @@ def inspector(
     advice: str | None = None,
     show_all: str | None = None,
 ) -> Component:
-    """Return the inspector card for the percentile nearest to *wanted*.
-
-    Args:
-        frame: Breakdown over the complete percentile grid, including the median.
-        wanted: Pinned percentile. [ratio]
-        errors: Error of the difference from the median at each percentile; none if unknown. [seconds]
-        dominants: Result of `read.dominants` at the same percentiles, to name mixed causes.
-        stalls: Stall times at the same percentiles, as returned by `measures.stalls`.
-        hidden: Stages left out of the charts.
-        advice: Address of the advice page.
-        show_all: Address with all stages in the charts.
-    """
+    """Return the inspector card for the percentile nearest to *wanted*."""
     shown = nearest(frame["percentile"], wanted)
     base, tail = stages_at(frame, nearest(frame["percentile"], 0.5)), stages_at(frame, shown)
     added = {stage: tail.get(stage, 0.0) - base.get(stage, 0.0) for stage in _stages_with_time(frame)}

@@ -15,6 +15,7 @@ from ...core.stages import label
 from ..ui.components import Node, delta, duration_tile, link, link_tabs, ratio_of, spark, tile, tiles
 from ..ui.format import UNKNOWN, count, duration, factor, percent, percentile, several, whole
 from ..view import service_path
+from .advice import top_advice
 from .measures import measure
 from .page import Context, Page, empty_page_card, panel
 from .service_charts import over_time_card, percentile_card
@@ -49,7 +50,7 @@ def _body(context: Context) -> list[Node]:
     measures = measures_of_window(context)
     if not (measures.definitions or measures.put_out.count or measures.taken_in.count):
         return [_no_streaming(context)]
-    cards: list[tuple[str, Callable[[], Component], str]] = [
+    cards: list[tuple[str, Callable[[], Component | None], str]] = [
         ("Time to first token, by percentile", lambda: first_token_card(context, measures), "c6"),
         ("Token speed against load", lambda: speed_card(context, measures), "c6"),
         ("Where the time goes, by percentile", lambda: percentile_card(context, "c7"), "c7"),
@@ -57,6 +58,10 @@ def _body(context: Context) -> list[Node]:
         ("TTFT by prompt length", lambda: prompt_card(context, measures), "c4"),
         ("TPOT by response length", lambda: pace_card(context, measures), "c4"),
         ("Response length", lambda: length_card(measures), "c4"),
+        *[
+            (f"Ways to lower {each}", lambda each=each: top_advice(context, 3, "c6", each.lower()), "c6")
+            for each in ("TTFT", "TPOT")
+        ],
     ]
     return [
         _finding(context, measures),

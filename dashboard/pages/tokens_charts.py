@@ -10,7 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...analysis.breakdown import PERCENTILES, percentile_grid, smoothed, stages_at
+from ...analysis.breakdown import PERCENTILES, Measures, measures_of, percentile_grid, smoothed, stages_at
 from ...core.histogram import Histogram, has_enough_samples, samples_needed, value_at
 from ...core.names import (
     DEFINITIONS,
@@ -59,6 +59,22 @@ def first_token_frame(context: Context, measures: TokenMeasures) -> pd.DataFrame
     frame = source.cached(_smoothed_first_tokens, source.read, context.selection, measures.definition)
     shown = percentile_grid(int(frame.attrs.get("requests", 0)))
     return frame[frame["percentile"].isin(shown)].reset_index(drop=True)
+
+
+def first_token_measures(context: Context, measures: TokenMeasures) -> Measures:
+    """Return p50 and p99 of the time to first token with their stages, as measures of the requests with a first token."""
+    frame = first_token_frame(context, measures)
+    at = {quantile: frame[frame["percentile"] == quantile].reset_index(drop=True) for quantile in (0.5, 0.99)}
+    values = [float(row["value_seconds"].iloc[0]) if len(row) else 0.0 for row in at.values()]
+    stages = [stages_at(row, 0) if len(row) else {} for row in at.values()]
+    requests = int(frame.attrs.get("requests", 0))
+    return measures_of(requests, 0, (values[0], values[1]), (stages[0], stages[1]))
+
+
+def pace_measures(measures: TokenMeasures) -> Measures:
+    """Return p50 and p99 of the time per output token, all of it in the stage Decode."""
+    p50, p99 = (value_at(measures.pace, each) or 0.0 for each in (0.5, 0.99))
+    return measures_of(measures.pace.count, 0, (p50, p99), ({"decode": p50}, {"decode": p99}))
 
 
 def _smoothed_first_tokens(read: Reader, selection: Selection, definition: str) -> pd.DataFrame:

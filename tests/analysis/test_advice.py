@@ -13,7 +13,6 @@ from stagelens.analysis.advice import (
     MIN_GAIN,
     RANKS,
     Advice,
-    Cause,
     Facts,
     Mark,
     ReachableLatency,
@@ -76,13 +75,13 @@ def test_every_stage_has_a_family_with_complete_options() -> None:
     ],
 )
 def test_the_cause_follows_from_the_stage_at_both_percentiles(
-    stage: str, median: float, tail: float, cause: Cause
+    stage: str, median: float, tail: float, cause: str
 ) -> None:
     """The same stage has another cause if only some requests have it, or if it is much longer in the tail."""
     found = finding_of(facts_of({"decode": 40, stage: median}, {"decode": 45, stage: tail}), stage)
 
     assert found.cause == cause
-    assert found.slowdown == (pytest.approx(tail / median) if median and tail >= 3 * median else None)
+    assert found.more == (pytest.approx((tail - median) / 1e3) if median and tail >= 3 * median else None)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +94,7 @@ def test_the_cause_follows_from_the_stage_at_both_percentiles(
         (None, "slow_decoding"),
     ],
 )
-def test_decode_of_long_responses_is_not_slow(tokens: tuple[float, float] | None, cause: Cause) -> None:
+def test_decode_of_long_responses_is_not_slow(tokens: tuple[float, float] | None, cause: str) -> None:
     """Decode that is four times as long has slow tokens only if responses are not about four times as long."""
     found = facts_of({"decode": 500}, {"decode": 2000}, response_tokens=tokens)
 
@@ -124,7 +123,7 @@ def test_findings_are_sorted_and_none_is_small(median: Stages, tail: Stages, ran
     assert [each.expected(rank) for each in found] == sorted((each.expected(rank) for each in found), reverse=True)
 
 
-@pytest.mark.parametrize(("rank", "needed"), [("p99", 1000), ("p50", 20), ("cost", 20)])
+@pytest.mark.parametrize(("rank", "needed"), [("p99", 1000), ("p50", 20), ("ttft", 1000), ("tpot", 1000), ("cost", 20)])
 def test_findings_need_enough_requests(rank: str, needed: int) -> None:
     """With too few requests for the ranked percentile there are no findings; a mean cost needs those of the median."""
     few, enough = (facts_of({"forward": 40}, {"forward": 90}, requests) for requests in (needed - 1, needed))
@@ -188,6 +187,39 @@ def test_the_reachable_latency_is_the_ceiling_if_all_requests_are_alike(
 
     assert (reach.is_uneven, reach.after, reach.gain, reach.ceiling) == (uneven, after, pytest.approx(gain), 0.5)
     assert ReachableLatency("p99", 0.0, 0.0, 0.0).gain == 0
+
+
+@given(*[st.floats(0, 1)] * 4)
+def test_a_prediction_never_promises_more_than_the_breakdown_allows(
+    median: float, tail: float, usual: float, without: float
+) -> None:
+    """Not below p99 minus the time of the stage at p99, and not above p99."""
+    facts = facts_of({"forward": 100, "queue": 100 * median}, {"forward": 100, "queue": 100 * tail})
+    finding = StageFinding(facts, "queue", next(each for each in families() if each.key == "batching"))
+    p99 = facts.measures.p99 or 0.0
+    reach = ReachableLatency.within(finding, 0.99, usual, without)
+
+    assert reach.before == p99
+    assert p99 - facts.tail("queue") <= reach.without + 1e-12
+    assert p99 - max(facts.tail("queue") - facts.median("queue"), 0) <= reach.usual + 1e-12
+    assert reach.without <= reach.usual <= p99
+
+
+@pytest.mark.parametrize("median", [0.0, 1e-6, 0.1])
+def test_a_stage_of_nearly_nothing_at_p50_is_no_times_slower(median: float) -> None:
+    """A ratio to a median within the noise says nothing: only some requests have the stage."""
+    found = finding_of(
+        facts_of({"forward": 40, "preprocess": median}, {"forward": 45, "preprocess": 155}), "preprocess"
+    )
+
+    assert found.cause == "rare_work"
+    assert found.more is None
+
+
+@pytest.mark.parametrize(("tail", "cause"), [(25, "steady_pace"), (50, "slow_pace")])
+def test_the_pace_of_tokens_is_a_finding_of_its_own(tail: float, cause: str) -> None:
+    """The time per output token has no other stage than decode."""
+    assert finding_of(facts_of({"decode": 20}, {"decode": tail}, metric="TPOT"), "decode", "tpot").cause == cause
 
 
 def test_stages_that_are_slow_for_some_requests_come_first() -> None:
