@@ -47,12 +47,14 @@
     return said.join(" ");
   }
 
-  // Pinning is an address of its own: the chart marks it, and the exemplars are those around it.
+  // Pinning changes the address, and the panels that show requests at the percentile.
   app.pin = function (index) {
     const found = inspector();
     if (!found) return;
     const name = found.values.percentiles[index].slice(1);
-    app.go(app.address({ p: name === "99" ? "" : name }));
+    history.replaceState(history.state, "", app.address({ p: name === "99" ? "" : name }));
+    app.open();
+    app.said(`p${name} selected`);
   };
 
   // ---- stages: a click highlights one, Alt and a click leaves it out

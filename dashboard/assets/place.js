@@ -49,6 +49,18 @@ window.stagelens = window.stagelens || {};
     return next;
   }
 
+  // Put panels of the page that stands there in their places, and return the state with which they came.
+  app.placePanels = function (text) {
+    const parsed = new DOMParser().parseFromString(text, "text/html");
+    parsed.querySelectorAll("[data-part]").forEach((next) => {
+      const now = document.querySelector(`#root [data-part="${CSS.escape(next.dataset.part)}"]`);
+      if (!now) return;
+      made(now, next);
+      app.drawAll(now);
+    });
+    return JSON.parse(parsed.getElementById("seen").textContent);
+  };
+
   // Put the parts of a page in their places while its HTML arrives. `same`: whether it is the page that stands there, with newer
   // data or another window.
   app.arrival = function (same) {

@@ -24,6 +24,24 @@
     return location.pathname + written(query, keys("keys"));
   };
 
+  // This address in the place of the last one, for what is updated without the page.
+  app.replace = function (changes) {
+    history.replaceState(history.state, "", app.address(changes));
+    app.shows();
+  };
+
+  // The links of the page to itself were written for the query `was`: what has changed since changes in them too.
+  app.relink = function (was) {
+    const is = app.query();
+    const changed = keys("keys").filter((key) => was.get(key) !== is.get(key));
+    document.querySelectorAll("#root a[href^='/']:not(nav a)").forEach((link) => {
+      const query = new URLSearchParams(link.search);
+      const behind = link.pathname === location.pathname ? changed.filter((key) => query.get(key) === was.get(key)) : [];
+      behind.forEach((key) => (is.get(key) ? query.set(key, is.get(key)) : query.delete(key)));
+      if (behind.length) link.setAttribute("href", link.pathname + written(query, keys("keys")) + link.hash);
+    });
+  };
+
   // What of this address goes along to another page, with its "?".
   app.common = () => written(app.query(), keys("common"));
 
@@ -154,7 +172,7 @@
     },
     refresh() {
       const off = app.query().get("refresh") === "off";
-      history.replaceState(history.state, "", app.address({ refresh: off ? "" : "off" }));
+      app.replace({ refresh: off ? "" : "off" });
       marked();
       app.said(off ? "Refreshing every 15 s" : "Refresh is off");
     },
@@ -201,7 +219,7 @@
       each.classList.toggle("on", each === button);
       each.setAttribute("aria-pressed", String(each === button));
     });
-    history.replaceState(history.state, "", app.address({ [button.dataset.key]: button.dataset.value }));
+    app.replace({ [button.dataset.key]: button.dataset.value });
     app.ask(button.dataset.redraw);
   }
 

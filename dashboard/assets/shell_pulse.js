@@ -32,6 +32,8 @@
 
   // `known`: the state of the page that is shown, if it is enough to get what differs from it. The last request counts.
   async function load(known) {
+    const panels = known ? [] : affected();
+    if (panels.length) return update(panels);
     const query = new URLSearchParams(location.search);
     query.set("path", location.pathname);
     if (known) query.set("seen", JSON.stringify(known));
@@ -48,6 +50,43 @@
       waiting(-1);
     }
   }
+
+  // The panels in which this address differs from the one that is shown; none where all of the page may differ.
+  function affected() {
+    const [was, is] = [new URLSearchParams(shownAt.split("?")[1] || ""), app.query()];
+    const changed = [...new Set([...was.keys(), ...is.keys()])].filter((key) => was.get(key) !== is.get(key));
+    const panels = [...document.querySelectorAll("#root [data-needs]")].map((each) => [each.dataset.part, each.dataset.needs.split(" ")]);
+    if (shown !== location.pathname || due || !changed.every((key) => panels.some(([, needs]) => needs.includes(key)))) return [];
+    return panels.filter(([, needs]) => needs.some((key) => changed.includes(key))).map(([name]) => name);
+  }
+
+  // What differs is asked for alone: the rest of the page stays, and is not dimmed.
+  async function update(panels) {
+    const query = new URLSearchParams(location.search);
+    query.set("path", location.pathname);
+    panels.forEach((each) => query.append("only", each));
+    last.abort();
+    const { signal } = (last = new AbortController());
+    requested = here();
+    try {
+      const answer = await fetch(`/parts?${query}`, { signal });
+      const text = await answer.text();
+      if (!answer.ok || signal.aborted) return;
+      app.shows();
+      const { address } = app.placePanels(text);
+      if (seen) seen.address = address;
+      app.relight();
+    } catch (_) {
+      // As above.
+    }
+  }
+
+  // The page stands for this address now: what differs was put there. Its links go along.
+  app.shows = function () {
+    if (shown !== location.pathname) return;
+    app.relink(new URLSearchParams(shownAt.split("?")[1] || ""));
+    shownAt = here();
+  };
 
   async function receive(text, signal) {
     const same = shown === location.pathname;

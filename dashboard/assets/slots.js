@@ -97,7 +97,8 @@
   };
 
   function subtitle(slot, spec) {
-    const place = slot.closest(".card") && slot.closest(".card").querySelector(".ch .sub");
+    const head = slot.closest(".card") && slot.closest(".card").querySelector(".ch");
+    const place = head && (head.querySelector(".sub .steady > span") || head.querySelector(".sub"));
     if (place && spec.subtitle) place.textContent = spec.subtitle;
   }
 
@@ -183,7 +184,8 @@
     const size = plot._fullLayout && plot._fullLayout._size;
     line.hidden = at === null || !axis;
     if (line.hidden) return;
-    line.style.left = `${size.l + axis.d2p(at)}px`;
+    // Not `left`: what is transformed moves nothing in the layout.
+    line.style.transform = `translateX(${size.l + axis.d2p(at)}px)`;
     line.style.top = `${size.t}px`;
     line.style.height = `${size.h}px`;
   }

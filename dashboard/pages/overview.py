@@ -86,7 +86,7 @@ def render(context: Context) -> Page:
         service_quota_line(context),
         panel("Findings", lambda: findings(context, shown)),
         panel("Numbers", lambda: _tiles(context, shown)),
-        panel("Services", lambda: services_card(context, shown)),
+        panel("Services", lambda: services_card(context, shown), needs="sort n by"),
         panel("Waste", lambda: waste_card(context, shown)),
         panel("Calls between services", lambda: map_card(context)),
         below,

@@ -142,15 +142,7 @@ _PORT = 4318
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rendered page.
-
-    Args:
-        title: Page title in the browser.
-        trail: Breadcrumb of text and address; the last entry has no address.
-        body: Components from top to bottom.
-        place: Address of the selected navigation entry.
-        status: HTTP status of the response: 404 for an unknown address, 403 for a page of another role.
-    """
+    """Rendered page."""
 
     title: str
     trail: list[tuple[str, str | None]]
@@ -328,8 +320,11 @@ class Context:
         return self.covering_slo.slo.threshold_seconds if self.covering_slo else None
 
 
-def panel(title: str, build: Callable[[], Component | None], size: str = "c12") -> LazyPanel:
-    """Return the later result of *build*, or an error card, so that one failing card does not break the page."""
+def panel(title: str, build: Callable[[], Component | None], size: str = "c12", needs: str = "") -> LazyPanel:
+    """Return the later result of *build*, or an error card, so that one failing card does not break the page.
+
+    A change of a key of the address in *needs* updates only the panels that name it, in place.
+    """
 
     def build_or_explain() -> Component | None:
         try:
@@ -338,7 +333,10 @@ def panel(title: str, build: Callable[[], Component | None], size: str = "c12") 
             _log.exception("the card %r could not be rendered", title)
             return card(title, _failed(error), size=size)
 
-    return LazyPanel(build_or_explain)
+    if not needs:
+        return LazyPanel(build_or_explain)
+    named = attributes({"data-part": title, "data-needs": needs})
+    return LazyPanel(lambda: html.Div(build_or_explain(), className="part", **named), title)
 
 
 def _failed(error: Exception) -> Component:

@@ -33,6 +33,7 @@ from ..ui.components import (
     link,
     ratio_of,
     spark,
+    steady,
     swatch,
     table,
     tile,
@@ -85,15 +86,15 @@ def _body(context: Context) -> list[Node]:
         return _exemplars(context, "c12" if advice.children is None else "c8")
 
     charts = [
-        panel("Where the time goes, by percentile", lambda: percentile_card(context), "c8"),
-        panel("What the tail adds", lambda: _inspector(context), "c4"),
-        panel("Breakdown over time", lambda: over_time_card(context), "c6"),
-        panel("Every request", lambda: heat_card(context), "c6"),
-        panel("What slow requests share", lambda: shared_card(context)),
-        panel("Across services", lambda: path_card(context)),
-        panel("Your code", lambda: code_card(context)),
+        panel("Where the time goes, by percentile", lambda: percentile_card(context), "c8", "p hide"),
+        panel("What the tail adds", lambda: _inspector(context), "c4", "p hide"),
+        panel("Breakdown over time", lambda: over_time_card(context), "c6", "hide"),
+        panel("Every request", lambda: heat_card(context), "c6", "hide sel"),
+        panel("What slow requests share", lambda: shared_card(context), needs="p sel"),
+        panel("Across services", lambda: path_card(context), needs="p"),
+        panel("Your code", lambda: code_card(context), needs="p sel"),
         panel("Latency by replica", lambda: few_replicas_card(context)),
-        panel("Slow exemplars", exemplars, "c8"),
+        panel("Slow exemplars", exemplars, "c8", "p"),
         advice,
     ]
     return [
@@ -325,9 +326,10 @@ def inspector(
     named = str(values["percentiles"][shown])
     before, now = sum(base.values()), sum(tail.values())
     rows = [_stage_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), (error, widest), hidden) for stage in order]
+    notes_of = [_percentile_notes(values, each) for each in range(len(frame))]
     notes = [
         html.Span([*_gap_sentence(order, added, now - before, error, named), _advice_link(advice)]),
-        _hover_text("aside", _percentile_notes(values, shown)),
+        _hover_text("aside", notes_of[shown], notes_of),
         _hidden_stages_note([each for each in added if each in hidden], show_all),
     ]
     return card(
@@ -336,16 +338,19 @@ def inspector(
             _inspector_table(rows, named, _total_row(before, now, error, unsure=bool(values["wide"][shown]))),
             **attributes({"data-inspector": json.dumps(values, separators=(",", ":"))}),
         ),
-        sub=["p50 → ", _hover_text("percentile", named)],
-        tools=html.Span(_hover_text("band", values["bands"][shown]), className="muted num", title=_BAND),
+        sub=["p50 → ", _hover_text("percentile", named, values["percentiles"])],
+        tools=html.Span(
+            _hover_text("band", values["bands"][shown], values["bands"]), className="muted num", title=_BAND
+        ),
         foot=notes,
         size="c4",
     )
 
 
-def _hover_text(what: str, text: str) -> Component:
-    """Return *text* marked so that the browser replaces it when the pointer selects another percentile."""
-    return html.Span(text, **attributes({f"data-{what}": ""}))
+def _hover_text(what: str, text: str, texts: Sequence[str] = ()) -> Component:
+    """Return *text* marked so that the browser replaces it, with one of *texts*, when the pointer selects another percentile."""
+    marked = html.Span(text, **attributes({f"data-{what}": ""}))
+    return steady(marked, texts) if texts else marked
 
 
 def _inspector_table(rows: list[Component], named: str, foot: Component) -> Component:
@@ -480,4 +485,4 @@ def _bounds_words(record: dict[str, Any]) -> str:
 
 
 def _rounded(value: float) -> float:
-    return float(f"{value:.4g}")
+    return float(f"{value:.6g}")

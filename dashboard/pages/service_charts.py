@@ -17,7 +17,7 @@ from ..figures.heatmap import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
 from ..figures.percentile import MARKS, Objective, has_wide_bucket, percentile_figure
 from ..figures.time_axis import Alert, TimeAxis, has_too_few
-from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, switch
+from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, steady, switch
 from ..ui.format import count, duration, interval, percentile, span, whole
 from .measures import breakdown
 from .page import Context, records
@@ -164,7 +164,8 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
     drawn = chart(
         "over", figure, _over_time_words(frame, figure["subtitle"], context.axis), 290, frame=over_time_table(frame)
     )
-    return card("Breakdown over time", drawn, sub=figure["subtitle"], tools=tools, size=size)
+    notes = [_step_note(frame, *each, span(context.axis_of(frame).step)) for each in OVER_TIME.values()]
+    return card("Breakdown over time", drawn, sub=steady(html.Span(figure["subtitle"]), notes), tools=tools, size=size)
 
 
 def over_time_chart(context: Context) -> Figure:

@@ -50,11 +50,11 @@ def _body(context: Context) -> list[Node]:
     measures = measures_of_window(context)
     if not (measures.definitions or measures.put_out.count or measures.taken_in.count):
         return [_no_streaming(context)]
-    cards: list[tuple[str, Callable[[], Component | None], str]] = [
+    cards: list[tuple[str, Callable[[], Component | None], *tuple[str, ...]]] = [
         ("Time to first token, by percentile", lambda: first_token_card(context, measures), "c6"),
         ("Token speed against load", lambda: speed_card(context, measures), "c6"),
-        ("Where the time goes, by percentile", lambda: percentile_card(context, "c7"), "c7"),
-        ("Breakdown over time", lambda: over_time_card(context, "c5"), "c5"),
+        ("Where the time goes, by percentile", lambda: percentile_card(context, "c7"), "c7", "hide p"),
+        ("Breakdown over time", lambda: over_time_card(context, "c5"), "c5", "hide"),
         ("TTFT by prompt length", lambda: prompt_card(context, measures), "c4"),
         ("TPOT by response length", lambda: pace_card(context, measures), "c4"),
         ("Response length", lambda: length_card(measures), "c4"),

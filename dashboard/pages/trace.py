@@ -63,7 +63,7 @@ def render(context: Context, trace_id: str) -> Page:
         panel("Verdict", lambda: verdict(found, setting)),
         html.Div(
             [
-                panel("Timeline", lambda: _timeline_or_lanes(context, found, setting), "c8"),
+                panel("Timeline", lambda: _timeline_or_lanes(context, found, setting), "c8", "y"),
                 panel("Attributes", lambda: _attributes(context, found), "c4"),
             ],
             className="grid",

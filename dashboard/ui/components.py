@@ -22,6 +22,8 @@ Nodes = Node | Sequence[Node]
 _SPOKEN = 3
 _FLAT = 0.15
 _SPARK_POINTS = 40
+# Texts up to this length are on one line. [characters]
+_LINE = 60
 
 SHAPES = {
     "burning": "bad",
@@ -214,17 +216,7 @@ def card(
     size: str = "c12",
     flush: bool = False,
 ) -> Component:
-    """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table.
-
-    Args:
-        title: Content of the card in a few words.
-        body: Content of the card.
-        sub: Population or unit, shown in a muted colour.
-        tools: Controls at the right of the header.
-        foot: Sentence below a line.
-        size: CSS class of the width in the grid.
-        flush: Whether the body extends to the card's edges, as a table does.
-    """
+    """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table."""
     export = _export(title) if title and _tells_numbers(body) else None
     head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools, export]
     return html.Section(
@@ -257,8 +249,8 @@ class LazyPanel(Component):
     _namespace, _type = "stagelens", "LazyPanel"
     _built: tuple[Component | None] | None
 
-    def __init__(self, build: Callable[[], Component | None]) -> None:  # pyright: ignore[reportMissingSuperCall] - Dash sets properties there
-        self._build, self._built = build, None
+    def __init__(self, build: Callable[[], Component | None], name: str = "") -> None:  # pyright: ignore[reportMissingSuperCall] - Dash sets properties there
+        self._build, self._built, self.name = build, None, name
         self._prop_names, self._valid_wildcard_attributes = ["children"], []
 
     # Not a `cached_property`, whose lock would let only one reader at a time build a panel, with Python 3.11.
@@ -310,16 +302,7 @@ def chart(
 
 
 def switch(name: str, key: str, options: Mapping[str, str], chosen: str, *, chart_name: str, default: str) -> Component:
-    """Return a group of buttons that set *key* of the address and redraw one chart.
-
-    Args:
-        name: Name of the group for screen readers.
-        key: Query key.
-        options: Label by value.
-        chosen: Current value.
-        chart_name: Name of the chart to redraw.
-        default: Value that the address omits.
-    """
+    """Return a group of buttons that set *key* of the address and redraw one chart."""
     buttons = [
         html.Button(
             text,
@@ -356,15 +339,7 @@ def table(
     css: str = "",
     foot: Nodes = None,
 ) -> Component:
-    """Return a table in a box that scrolls horizontally.
-
-    Args:
-        head: Label and CSS class of each column, or a complete header row.
-        rows: Table rows.
-        name: Content of the table, for screen readers.
-        css: Additional CSS classes of the table.
-        foot: Rows of the table footer.
-    """
+    """Return a table in a box that scrolls horizontally."""
     titles = [html.Th(each[0], className=each[1], scope="col") if isinstance(each, tuple) else each for each in head]
     parts: list[Component] = [html.Caption(name, className="sr"), html.Thead(html.Tr(titles)), html.Tbody(list(rows))]
     if foot is not None:
@@ -373,6 +348,14 @@ def table(
     return html.Div(
         html.Table(parts, className=css), className="tw", tabIndex=0, role="region", **attributes({"aria-label": name})
     )
+
+
+def steady(shown: Component, texts: Sequence[str]) -> Component:
+    """Return *shown* in a box as large as the longest of *texts*, one of which the browser puts there later: nothing moves."""
+    longest = max(texts, key=len)
+    # Lines of a paragraph break differently: a word more.
+    reserved = {"data-longest": longest + " 0000" * (len(longest) > _LINE)} if longest else {}
+    return html.Span(shown, className="steady", **attributes(reserved))
 
 
 def legend(stages: Iterable[str]) -> Component:

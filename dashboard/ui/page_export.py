@@ -113,7 +113,7 @@ class _Writer:
         for node in nodes:
             if isinstance(node, LazyPanel):
                 yield node
-            elif isinstance(node, Component) and _has_panel(node):
+            elif isinstance(node, Component) and any(True for _ in panels(children(node))):
                 yield f"<{_tag(node)}{self._attributes(node)}>"
                 yield from self.chunks(children(node))
                 yield f"</{_tag(node)}>"
@@ -141,9 +141,13 @@ def _tag(node: Component) -> str:
     return str(node._type).lower()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 
-def _has_panel(node: Component) -> bool:
-    inside = [each for each in children(node) if isinstance(each, Component)]
-    return any(isinstance(each, LazyPanel) or _has_panel(each) for each in inside)
+def panels(nodes: Nodes) -> Iterator[LazyPanel]:
+    """Yield the panels in *nodes*, unbuilt."""
+    for each in _listed(nodes):
+        if isinstance(each, LazyPanel):
+            yield each
+        elif isinstance(each, Component):
+            yield from panels(children(each))
 
 
 def _spec(chart: Chart) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from html import escape
 from http import HTTPStatus
@@ -26,7 +26,7 @@ from ..access import LiveAccess
 from ..config import DashboardConfig
 from ..pages.page import Context
 from ..source import AlertsSource, Source
-from ..ui.page_export import as_html, html_chunks
+from ..ui.page_export import as_html, html_chunks, panels
 from . import api, assets, guard, prometheus_api, report, signed_endpoints, write_api, wsgi_front
 from .audit_log import AuditLog
 from .auth import RevokedSessions
@@ -161,7 +161,8 @@ def add_page_routes(server: Flask, source: Source, links: PreviewLinks) -> None:
 
     def parts() -> Response:
         view = view_of(source, request.args.get("path"), request.query_string.decode(errors="replace"))
-        response = _streamed(_page(context_of(view, source), _seen()))
+        context, only = context_of(view, source), request.args.getlist("only")
+        response = _streamed(_panels(context, only) if only else _page(context, _seen()))
         response.headers["Cache-Control"] = "no-store"
         return response
 
@@ -225,12 +226,25 @@ def _page(context: Context, seen: Mapping[str, Any], after: str = "") -> Iterato
         if known.get("revision") != now["revision"]:
             # The navigation is about all services.
             yield "".join(_template(name, as_html(nodes)) for name, nodes in navigation_parts(context, place).items())
-        state = json.dumps({**now, "place": place}).replace("<", "\\u003c")
-        yield f'<script type="application/json" id="seen">{state}</script>'
+        yield _seen_state({**now, "place": place})
     except Exception as error:  # noqa: BLE001 - the status is sent already
         _log.exception("the page %r could not be completed", context.view.path)
         failed = failed_page(error)
         yield f'<div class="page" data-title="{failed.title}">{as_html(failed.body)}</div>{after}'
+
+
+def _panels(context: Context, names: Sequence[str]) -> Iterator[str]:
+    """Yield the panels *names* of the page of *context*, and its state, for a page that differs in nothing else."""
+    state = _state(context)
+    for each in panels(render_page(context).body):
+        if each.name in names:
+            yield as_html(each)
+    yield _seen_state(state)
+
+
+def _seen_state(state: Mapping[str, Any]) -> str:
+    text = json.dumps(state).replace("<", "\\u003c")
+    return f'<script type="application/json" id="seen">{text}</script>'
 
 
 def _is_same(seen: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
