@@ -40,11 +40,6 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, Any]) -> int:
     """Run *command* on the store that *environment* names, and return the exit code.
 
-    Args:
-        command: `storage`, `backup`, `restore` or `migrate`.
-        environment: The settings.
-        arguments: Parsed arguments: `what` of `storage`; `file` of a backup; `to` and `to_points` of a migration.
-
     Raises:
         StagelensError: The command failed.
     """

@@ -52,12 +52,7 @@ class ForbiddenError(StagelensError):
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Role in some environments.
-
-    Args:
-        role: The role.
-        environments: The environments; None for all.
-    """
+    """Role in some environments."""
 
     role: Role
     environments: frozenset[str] | None = None
@@ -71,12 +66,7 @@ class Grant:
 
 @dataclass(frozen=True)
 class ReaderAccess:
-    """Rights of one reader.
-
-    Args:
-        grants: Roles in environments; empty for a reader without access.
-        grantors: People who can grant a role, as text.
-    """
+    """Rights of one reader."""
 
     grants: frozenset[Grant]
     grantors: str = ""
@@ -194,14 +184,7 @@ class _AccessFile(Section):
 
 @dataclass(frozen=True)
 class AccessRules:
-    """Content of an access file.
-
-    Args:
-        file: The file, as the user named it.
-        groups: Groups with their members.
-        default: Rights of readers in no group; empty for no access.
-        token: Rights of users of the shared token; empty for no access.
-    """
+    """Content of an access file."""
 
     file: Path
     groups: tuple[_GroupSection, ...]
@@ -213,13 +196,7 @@ class AccessRules:
         return f"{len(self.groups)} group{'s' * (len(self.groups) != 1)}"
 
     def access(self, name: str, proxy_groups: Sequence[str], *, by_token: bool) -> ReaderAccess:
-        """Return the rights of a reader.
-
-        Args:
-            name: Name of the reader; "" for a reader without a name.
-            proxy_groups: Groups that a trusted proxy sent.
-            by_token: Whether the reader used the shared token.
-        """
+        """Return the rights of a reader."""
         own = [
             each.grants
             for each in self.groups
@@ -244,10 +221,6 @@ class AccessRules:
 
 class LiveAccess:
     """Rights from a file that is reloaded on change; while the file is invalid, its last valid version stays in force.
-
-    Args:
-        path: Access file; None gives every reader all rights.
-        clock: Function that returns the current time.
 
     Raises:
         ConfigError: The file is invalid at the start.

@@ -60,10 +60,6 @@ def tracestate_to_target(target: str | bytes) -> str:
 def may_name_service_to(host: str, listed: str) -> bool:
     """Return whether the name of this service may be sent to *host*: a host of a private network, or one that is *listed*.
 
-    Args:
-        host: Host name or IP address, "" if unknown.
-        listed: Value of `STAGELENS_PROPAGATE_TO`.
-
     >>> may_name_service_to("checkout.shop.svc", ""), may_name_service_to("api.example.com", "")
     (True, False)
     >>> may_name_service_to("api.example.com", "*.example.com, *.example.org")

@@ -202,11 +202,7 @@ def finish(  # noqa: PLR0917 - positional, because keywords cost the request pat
 
 
 class Background:
-    """Background thread that processes `pending`: started by the first record, and restarted if it has died.
-
-    Args:
-        run: Target of the thread.
-    """
+    """Background thread that processes `pending`: started by the first record, and restarted if it has died."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run

@@ -123,10 +123,6 @@ def become(command: list[str], env: Mapping[str, str]) -> int:
 def choose_saver(find_saver: Callable[[], RunSaver], outputs: RunOutputs) -> RunSaver | None:
     """Return the saver of the run; None if the run is not to be saved, or the saver is missing and not requested.
 
-    Args:
-        find_saver: Returns the saver of runs.
-        outputs: Requested outputs.
-
     Raises:
         ModuleNotFoundError: An output is requested, but the saver is not installed.
     """
@@ -158,10 +154,6 @@ def _lacks_collector_in_terminal(env: Mapping[str, str]) -> bool:
 
 def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[str, str]:
     """Return *current* with our `sitecustomize` first on PYTHONPATH, once, and the user's entries behind it.
-
-    Args:
-        current: Current environment variables.
-        stages: Values of `--stage`, added to those of STAGELENS_STAGES.
 
     Raises:
         ConfigError: One of *stages* is invalid.

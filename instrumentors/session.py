@@ -81,12 +81,7 @@ class Process(NamedTuple):
 
 
 class Session:
-    """A running command; a context manager that terminates it.
-
-    Args:
-        command: The command and its arguments.
-        env: Environment variables of the command.
-    """
+    """A running command; a context manager that terminates it."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str]) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `__exit__`

@@ -234,12 +234,7 @@ def request_tickets(marks: Marks, *, create: bool = False) -> Tickets | None:
 
 
 class BatchScope:
-    """Context manager of `stagelens.batch`: work on the jobs of several tickets.
-
-    Args:
-        tickets: The tickets.
-        facts: Initial marks; None for the marks of a batch.
-    """
+    """Context manager of `stagelens.batch`: work on the jobs of several tickets."""
 
     __slots__ = ("_facts", "_run", "_tickets", "_token")
 

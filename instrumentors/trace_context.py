@@ -25,13 +25,7 @@ _TRACEPARENT = re.compile(r"(?!ff|00.{54})[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{1
 
 
 class Parent(NamedTuple):
-    """The parent span of a request.
-
-    Args:
-        trace_id: 32 hexadecimal digits.
-        span_id: 16 hexadecimal digits.
-        flags: Bit 0: sampled.
-    """
+    """The parent span of a request."""
 
     trace_id: str
     span_id: str

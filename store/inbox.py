@@ -71,12 +71,7 @@ class AggregationInput:
 
 @dataclass(frozen=True, slots=True)
 class AggregationResult:
-    """Result of one aggregation.
-
-    Args:
-        taken: Ids of the parcels to remove.
-        left: Parcels to write back.
-    """
+    """Result of one aggregation."""
 
     points: Sequence[Point] | PointColumns = ()
     traces: Sequence[KeptTrace] = ()

@@ -251,10 +251,6 @@ def _table_of_block(row: PointRow, stages: dict[str, int]) -> PointTable:
 def decode_block(blob: bytes, stages: dict[str, int]) -> tuple[Ints, Ints, HistogramArrays]:
     """Return the series, the stages and the histograms of the points in the block *blob*.
 
-    Args:
-        blob: The block.
-        stages: Numbers of the stages; new stages are added.
-
     Raises:
         StoreError: The block is damaged or has a format that this version does not know.
     """

@@ -245,14 +245,7 @@ MAX_COUNT = 2**62
 
 @dataclass(frozen=True, slots=True)
 class HistogramArrays:
-    """Histograms as arrays, with the fields of `Histogram`.
-
-    Args:
-        scale: Scale of each histogram; shape (n,).
-        zero: Number of zero values of each histogram; shape (n,).
-        sum: Sum of the values of each histogram; shape (n,).
-        buckets: Buckets of each histogram; before `added_up` a bucket may occur several times.
-    """
+    """Histograms as arrays, with the fields of `Histogram`."""
 
     scale: Ints
     zero: Ints

@@ -85,15 +85,7 @@ class KeptTrace:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Contents of one export of one process.
-
-    Args:
-        id: Unique name; the store counts each name once.
-        dropped: Number of requests that the agent could not count.
-        instance: `service.instance.id` of the sending agent; "" if unknown.
-        spans: Encoded spans of requests that may be incomplete (`collector.traces.columns`); empty for none.
-        loads: Phases of the cold start of the process.
-    """
+    """Contents of one export of one process."""
 
     id: str
     points: Sequence[Point] | PointColumns = ()

@@ -16,19 +16,7 @@ from .schema import ceil_to, storable_name
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Requests in `[start, end)` with the given dimensions; None selects all values.
-
-    Args:
-        start: Start of the window, timezone-aware; the first 10 s bucket starts at or after it.
-        end: End of the window, timezone-aware; the last 10 s bucket starts before it.
-        service: `service.name`.
-        version: `service.version`.
-        environment: `deployment.environment.name`.
-        model: `inference.model.name`.
-        route: `http.route`.
-        status: `ok` or `error`.
-        cold: "0" excludes requests in which something was loaded or warmed up, "1" selects only those.
-    """
+    """Requests in `[start, end)` with the given dimensions; None selects all values."""
 
     start: datetime
     end: datetime

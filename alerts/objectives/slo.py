@@ -151,12 +151,7 @@ def _span(length: timedelta) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SloEntry:
-    """Entry of `slos` in the SLO file.
-
-    Args:
-        place: Position in the document.
-        slos: SLOs of the entry, one per threshold; none if it is invalid.
-    """
+    """Entry of `slos` in the SLO file."""
 
     place: Place
     name: str

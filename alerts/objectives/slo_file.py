@@ -48,12 +48,7 @@ class RegressionSettings(Section):
 
 @dataclass(frozen=True, slots=True)
 class WatchedServices:
-    """Services that the regression search includes.
-
-    Args:
-        ignored: Services excluded from the search.
-        only: Services to which the search is limited; None for all services.
-    """
+    """Services that the regression search includes."""
 
     ignored: frozenset[str] = frozenset()
     only: frozenset[str] | None = None
@@ -135,11 +130,6 @@ class _NamedEntry:
 
 def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
     """Read and parse the SLO file at *path*, and its secrets from *env* and from files.
-
-    Args:
-        path: Path of the SLO file.
-        env: Environment variables.
-        held: Secrets by file path from the previous call; the call adds the current ones.
 
     Raises:
         SloFileError: The file is invalid.

@@ -73,14 +73,7 @@ MAX_BATCH_NAME_CHARS = 200
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """A validated export.
-
-    Args:
-        batch: The batch to write.
-        tally: Counts of ignored and rejected items.
-        named: Whether the sender gave the batch a name.
-        size_bytes: Inflated size.
-    """
+    """A validated export."""
 
     batch: Batch
     tally: IngestResult
@@ -98,14 +91,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class ParsedMetrics:
-    """A parsed metrics export, before the validation of its points.
-
-    Args:
-        batch_id: Deduplication key of the batch.
-        resources: The metrics.
-        named: Whether the sender gave the batch a name.
-        size_bytes: Inflated size.
-    """
+    """A parsed metrics export, before the validation of its points."""
 
     batch_id: str
     resources: Sequence[ResourceMetrics]
@@ -138,15 +124,6 @@ def read_export(  # noqa: PLR0917 - the export and its readers
     correct: Correction | None = None,
 ) -> Export:
     """Read and validate an inflated OTLP body.
-
-    Args:
-        signal: The signal of the OTLP service that received it.
-        media_type: Media type of *body*.
-        body: The inflated body.
-        name: The `X-Stagelens-Batch` header, None without one.
-        window: Plausible times.
-        spans: Reader of spans.
-        correct: Function that corrects the attributes of each resource; None for no correction.
 
     Raises:
         TooLargeError: The body has more elements than allowed.
@@ -292,17 +269,7 @@ _STATUS_BY_ERROR: tuple[tuple[type[Exception], HTTPStatus], ...] = (  # the firs
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """Ingestion request before the receipt of its body.
-
-    Args:
-        endpoint: OTLP signal, or events.
-        media_type: Media type of the body.
-        encoding: Content-Encoding; None to detect it from the body.
-        name: Batch name given by the sender, None without one.
-        caller: Address and credentials of the sender.
-        body: Function that receives the body; with the argument None it discards the body.
-        via: Collectors that the body has passed, according to its sender.
-    """
+    """Ingestion request before the receipt of its body."""
 
     endpoint: Endpoint
     media_type: str

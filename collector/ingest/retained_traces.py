@@ -52,11 +52,7 @@ _COLUMNS = {
 
 @dataclass(slots=True)
 class RetainedTraceReader:
-    """Reader of the spans of one export; assembles them into retained traces.
-
-    Args:
-        loads: The valid phases of cold starts.
-    """
+    """Reader of the spans of one export; assembles them into retained traces."""
 
     window: TimeWindow
     traces: list[KeptTrace] = field(default_factory=list[KeptTrace])

@@ -47,12 +47,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class RateLimits:
-    """Rate limits of one client, averaged over `auth.BURST_SECONDS`; None for no limit.
-
-    Args:
-        requests_per_second: Exports and events.
-        bytes_per_second: Bodies as received.
-    """
+    """Rate limits of one client, averaged over `auth.BURST_SECONDS`; None for no limit."""
 
     requests_per_second: float | None = None
     bytes_per_second: float | None = None
@@ -89,13 +84,7 @@ class Certificate:
 
 
 class ServerTlsFiles(Section):
-    """The PEM files of a TLS server.
-
-    Args:
-        certificate: Server certificate, followed by intermediate certificates.
-        key: Private key, without a password.
-        client_ca: Authorities that sign client certificates; None requests no client certificate.
-    """
+    """The PEM files of a TLS server."""
 
     example = "certificate: /etc/stagelens/tls.crt"
 
@@ -106,14 +95,7 @@ class ServerTlsFiles(Section):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Credentials and limits of clients.
-
-    Args:
-        tokens: Valid tokens.
-        certificates: Admitted client certificates; empty admits all that `client_ca` signed.
-        anonymous: Limits of an address without credentials, where that is allowed.
-        tls: TLS files; None serves plain text.
-    """
+    """Credentials and limits of clients."""
 
     tokens: tuple[Token, ...] = ()
     certificates: tuple[Certificate, ...] = ()

@@ -146,14 +146,7 @@ class StreamMeasurements:
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """Spans of one export, or of several.
-
-    Args:
-        rows: Array of `ROW`.
-        sources: Sources; `source` of a row is an index of it.
-        labels: Labels; `label` of a row is an index of it.
-        streams: Array of `STREAM`, in the order of the rows.
-    """
+    """Spans of one export, or of several."""
 
     rows: Rows
     sources: Sequence[SpanSource]

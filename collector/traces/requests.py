@@ -80,13 +80,7 @@ class RequestStageTimes:
 
 
 def split_by_stage(intervals: Intervals, stages: Sequence[str], requests: int) -> RequestStageTimes:
-    """Assign each instant of each request to one of its stages, with the result of `core.partition.partition`.
-
-    Args:
-        intervals: Intervals of all requests.
-        stages: Names of the stages, `overhead` last.
-        requests: Number of requests.
-    """
+    """Assign each instant of each request to one of its stages, with the result of `core.partition.partition`."""
     t0, t1 = intervals.start[:requests][intervals.request], intervals.end[:requests][intervals.request]
     is_request = np.arange(len(intervals.request)) < requests
     inside = (intervals.start <= intervals.end) & (intervals.start <= t1) & (intervals.end >= t0)

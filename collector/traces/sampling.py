@@ -174,14 +174,7 @@ RetainReason = Literal["forced", "error", "slow", "uniform"]
 
 @dataclass(frozen=True, slots=True)
 class SamplingPolicy:
-    """Number of requests to retain for each series and run.
-
-    Args:
-        errors: Number of failed requests.
-        slow: Number of slowest requests.
-        uniform: Number of requests selected by trace id.
-        everything: Whether all requests are retained, regardless of the numbers.
-    """
+    """Number of requests to retain for each series and run."""
 
     errors: int = 4
     slow: int = 2

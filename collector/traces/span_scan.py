@@ -110,10 +110,6 @@ _INVALID, _IRRELEVANT, _PRESENT, _EXACT = range(4)
 class SpanStrings:
     """Numbers of the strings in the keys of spans.
 
-    Args:
-        exact: Attributes whose values are relevant.
-        present: Attributes whose presence is relevant.
-
     Attributes:
         names: Numbers of the names of attributes.
         texts: Numbers of the names of spans and of relevant values.
@@ -141,14 +137,7 @@ class SpanStrings:
 
 
 class RelevantAttributes(NamedTuple):
-    """Relevant attributes of scanned spans, in the order of the spans; the columns have shape (a,).
-
-    Args:
-        span: Number of the span.
-        name: Number of the name.
-        begin: Start of the serialized value.
-        end: End of the serialized value.
-    """
+    """Relevant attributes of scanned spans, in the order of the spans; the columns have shape (a,)."""
 
     span: Ints
     name: Ints
@@ -157,16 +146,7 @@ class RelevantAttributes(NamedTuple):
 
 
 class ScannedSpans(NamedTuple):
-    """Decoded spans.
-
-    Args:
-        rows: Ids, times and error flags; shape (n,).
-        keys: Key of each span.
-        odd: Numbers of the odd spans, whose other columns have no meaning.
-        has_events: Whether the span has events; shape (n,).
-        relevant: Relevant attributes.
-        scan: The scanned bytes.
-    """
+    """Decoded spans."""
 
     rows: Rows
     keys: list[bytes]
@@ -198,13 +178,7 @@ _MAX_KIND = 127
 
 
 def scan_spans(spans: Sequence[bytes], origins: Ints, strings: SpanStrings) -> ScannedSpans:
-    """Decode serialized *spans*.
-
-    Args:
-        spans: Serialized spans.
-        origins: Number of the origin of each span, below 2^23; shape (n,).
-        strings: Numbers of strings.
-    """
+    """Decode serialized *spans*."""
     scan, rows = Scan.of(spans), np.zeros(len(spans), ROW)
     begin, end = scan.contents(1)
     odd = end - begin != _TRACE_BYTES

@@ -195,15 +195,7 @@ _Mask: TypeAlias = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class SpanMeasurements:
-    """Attributes and events of one span that its rule measures.
-
-    Args:
-        row: Row number of the span in `DecodedSpans`.
-        rule: Rule of the span.
-        parts: Intervals of the rule that the span may have.
-        numbers: Attributes that the rule measures.
-        events: Events that the rule names.
-    """
+    """Attributes and events of one span that its rule measures."""
 
     row: int
     rule: Rule

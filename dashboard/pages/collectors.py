@@ -218,11 +218,7 @@ class CollectorProblem:
 
 @dataclass(frozen=True, slots=True)
 class CollectorStatus:
-    """Collector with its state and its problems.
-
-    Args:
-        troubles: Problems, most severe first.
-    """
+    """Collector with its state and its problems."""
 
     report: Report
     state: State

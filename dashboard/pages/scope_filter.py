@@ -145,16 +145,7 @@ def menu(
     title: str | None = None,
     css: str = "menu",
 ) -> Component:
-    """Return a menu of links.
-
-    Args:
-        shown: Content of the closed menu.
-        options: Text, address and, if known, number of requests, by value.
-        chosen: Current value.
-        more: Component below the links.
-        title: Purpose and current value of the menu, for screen readers.
-        css: CSS classes of the menu.
-    """
+    """Return a menu of links."""
     links = [option_link(*option, on=value == chosen) for value, option in options.items()]
     summary = html.Summary([*shown, html.I(className="ic ic-down")], className="btn", title=title)
     return html.Details([summary, html.Div([*links, more], className="pop")], className=css)
@@ -172,14 +163,6 @@ def field(
     """Return the placeholder of a text field that sets *key* of the address; `assets/fields.js` builds the field.
 
     React does not render the field, because a field rendered again while the reader types loses letters.
-
-    Args:
-        key: Query key.
-        value: Text of the field.
-        example: Example of a text.
-        name: Name of the field.
-        before: Values of the key that stay, separated by commas; the text is added to them.
-        suggested: Texts to choose from, each with a note.
     """
     listed = f"suggested-{key}" if suggested else ""
     data = {"data-field": key, "data-value": value, "data-example": example, "data-name": name}

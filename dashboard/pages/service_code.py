@@ -66,14 +66,7 @@ def tail_percentile(context: Context) -> float | None:
 
 
 def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str) -> Component | None:
-    """Return the functions with their time in the requests of *tail*, compared with *median*; None without samples.
-
-    Args:
-        median: Requests at the median.
-        tail: Slow or selected requests.
-        which: Name of the requests of *tail* for titles, such as "at p99".
-        head: The same for the head of a column.
-    """
+    """Return the functions with their time in the requests of *tail*, compared with *median*; None without samples."""
     if tail.sampled <= 0 and median.sampled <= 0:
         return None
     title = f"Your code {which}"

@@ -30,14 +30,7 @@ BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
 
 
 class BadRequestError(StagelensError):
-    """API request with an invalid parameter.
-
-    Args:
-        error: Description of the error.
-        key: Name of the parameter, header or field; "" for none.
-        fix: Valid alternative.
-        status: HTTP status of the response.
-    """
+    """API request with an invalid parameter."""
 
     def __init__(self, error: str, *, key: str = "", fix: str = "", status: int = BAD_REQUEST) -> None:
         super().__init__(error)

@@ -111,13 +111,7 @@ class PreviewLinks:
         return "\n".join(f'<meta {kind}="{name}" content="{escape(value)}">' for kind, name, value in tags)
 
     def unfurls(self, source: Source, urls: Sequence[str], bases: Sequence[str]) -> dict[str, Any]:
-        """Return the argument `unfurls` of Slack's `chat.unfurl`, for links to views of this dashboard that have data.
-
-        Args:
-            source: Data that the member of Slack may see.
-            urls: Links in the message. Slack escapes `&` in them, and expects them unchanged.
-            bases: Base URLs of the dashboard.
-        """
+        """Return the argument `unfurls` of Slack's `chat.unfurl`, for links to views of this dashboard that have data."""
         hosts, made = {urlsplit(each).netloc for each in bases}, dict[str, Any]()
         for url in urls[:_MOST_LINKS]:
             plain = unescape(url)

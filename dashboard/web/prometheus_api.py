@@ -57,14 +57,7 @@ _DIMENSIONS = {_SERVICE: "service", **_OPTIONAL}
 
 @dataclass(frozen=True, slots=True)
 class ServedMetric:
-    """Metric of the API.
-
-    Args:
-        text: Help text.
-        unit: Unit, "" for ratios and rates.
-        labels: Labels of each series, beside the optional ones.
-        measure: What the store returns for it, see `Reader.windows`; None for objectives.
-    """
+    """Metric of the API."""
 
     text: str
     unit: str

@@ -94,16 +94,7 @@ class Dimensions(NamedTuple):
 
 @dataclass(slots=True)
 class Delta:
-    """Data of one series since the last export.
-
-    Args:
-        sampler: Selector of the requests that are retained as traces.
-        own_stages: The user's own stages that the series shows under their names.
-        counts: Histograms of the series.
-        loads: Request totals by level.
-        profile_keys: Keys of its profile.
-        attributes: Histograms of the series by attribute, which are exported less often; None for no series.
-    """
+    """Data of one series since the last export."""
 
     sampler: Sampler[Record]
     own_stages: set[str] = field(default_factory=set[str])

@@ -104,13 +104,7 @@ class Arrivals:
 
 
 def attribute_values(facts: Mapping[str, Any], running: int | None, limits: AttributeLimits) -> list[tuple[str, str]]:
-    """Return the attributes by which a request with *facts* is counted, and their values.
-
-    Args:
-        facts: Facts of the request.
-        running: Number of requests that ran when it arrived, itself included; None if unknown.
-        limits: Limits of the process.
-    """
+    """Return the attributes by which a request with *facts* is counted, and their values."""
     get = facts.get
     found: list[tuple[str, str]] = [] if running is None else [_CONCURRENCY[running.bit_length()]]
     for fact, bands, lowest in _NUMBERS:

@@ -197,9 +197,6 @@ class CostSample(NamedTuple):
 class Governor:
     """Controller of the recording level.
 
-    Args:
-        budget: Allowed cost of the agent.
-
     Attributes:
         level: Current level, a position in `AGENT_LEVELS`.
     """
@@ -324,13 +321,7 @@ class CpuAccount:
 
 
 class CostController:
-    """Controller that measures the cost of recording and applies the level of the governor.
-
-    Args:
-        budget: Allowed cost; None to measure only.
-        aggregator: Aggregator of the process.
-        cpu: CPU time of the agent's threads.
-    """
+    """Controller that measures the cost of recording and applies the level of the governor."""
 
     def __init__(self, budget: OverheadBudget | None, aggregator: Aggregator, cpu: CpuAccount) -> None:
         self._governor = Governor(budget) if budget is not None else None

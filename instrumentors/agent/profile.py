@@ -132,13 +132,7 @@ class RecentDurations:
 
 
 class Code(NamedTuple):
-    """A function as it appears in a key.
-
-    Args:
-        frame: Its frame, with its first line.
-        is_user: Whether it is neither of the standard library nor of an installed package.
-        is_ours: Whether it belongs to this package.
-    """
+    """A function as it appears in a key."""
 
     frame: CodeFrame
     is_user: bool
@@ -180,9 +174,6 @@ class _Samples:
 
 class Profiler:
     """Sampler of the running requests of this process.
-
-    Args:
-        rng: Random generator of the baseline.
 
     Attributes:
         recent: Durations of the recent requests.

@@ -51,14 +51,7 @@ _NUMBERS = {
 
 
 class RetainedRequest(NamedTuple):
-    """A request that is retained as a trace.
-
-    Args:
-        record: Record of the request.
-        because: Reason of the retention.
-        dimensions: Dimensions of its series.
-        own_stages: The user's own stages that the series shows under their names.
-    """
+    """A request that is retained as a trace."""
 
     record: Record
     because: RetentionReason
@@ -91,13 +84,7 @@ class Span(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """The spans of one request, its root first.
-
-    Args:
-        trace_id: 32 hexadecimal digits.
-        sampled: The sampled flag of the W3C trace context.
-        spans: The root span, then the others by start.
-    """
+    """The spans of one request, its root first."""
 
     trace_id: str
     sampled: bool

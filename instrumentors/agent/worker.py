@@ -100,12 +100,7 @@ class Schedule:
 
 
 class Agent:
-    """The agent of one process: aggregation, sampling, governor and export.
-
-    Args:
-        config: The settings.
-        instance: Unique id of this process.
-    """
+    """The agent of one process: aggregation, sampling, governor and export."""
 
     def __init__(self, config: AgentConfig, instance: str | None = None) -> None:
         self.config = config

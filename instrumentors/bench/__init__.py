@@ -89,9 +89,6 @@ def parser() -> argparse.ArgumentParser:
 def main(words: list[str]) -> int:
     """Measure the command in *words* and print the result.
 
-    Args:
-        words: Command-line arguments after `stagelens bench`.
-
     Returns:
         Exit code, documented in `EPILOG`.
 

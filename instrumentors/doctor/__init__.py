@@ -87,10 +87,6 @@ FINE, IN_THE_WAY, WRONG = 0, 1, 2
 def main(words: list[str], find_saver: Callable[[], run.RunSaver] | None = None) -> int:
     """Inspect the command in *words* and print the report.
 
-    Args:
-        words: Command-line arguments after `stagelens doctor`.
-        find_saver: Returns the saver of runs, which needs the server extra.
-
     Returns:
         Exit code, documented in `USAGE`.
     """

@@ -129,15 +129,7 @@ def _knows(inspection: Inspection, option: str) -> bool:
 
 
 class Way(NamedTuple):
-    """A case in which a framework moves a request to a task or process that is not instrumented.
-
-    Args:
-        module: Import name of the framework or of one of its packages.
-        names: Names in the sources that indicate the case.
-        programs: Programs that always have the case, regardless of the sources.
-        text: Consequence for the user.
-        fix: Code or setting that fixes it.
-    """
+    """A case in which a framework moves a request to a task or process that is not instrumented."""
 
     module: str
     names: tuple[str, ...]

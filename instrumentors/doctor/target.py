@@ -26,10 +26,6 @@ _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]*))?\}|(\w+))")
 def last_program(text: str, arguments: list[str]) -> list[str] | None:
     """Return the words of the `exec` command, else of the last program, in *text*; None if only a shell can parse *text*.
 
-    Args:
-        text: Shell commands.
-        arguments: Arguments of the shell: `$0`, then those of `$@`.
-
     >>> last_program("set -e; exec nice $@", ["sh", "python", "serve.py"])
     ['exec', 'nice', 'python', 'serve.py']
     """
@@ -123,19 +119,7 @@ _MAX_DEPTH = 20
 
 @dataclass(frozen=True, slots=True)
 class CommandTarget:
-    """The program that a command line starts.
-
-    Args:
-        prefix: Words before the interpreter that may select it or change its start.
-        interpreter: Interpreter as written in the command; "" if the program is not a Python program or was not found.
-        flags: Options of the interpreter, such as `-I`.
-        program: Name of the program: `uvicorn`, `serve.py`, `tritonserver`.
-        words: Arguments of the program.
-        outer: All words before the interpreter or the program.
-        inner: All other words.
-        lost: Reason why the program is unknown, "" for none.
-        seen: Names of the wrappers and shells before the program.
-    """
+    """The program that a command line starts."""
 
     prefix: tuple[str, ...] = ()
     interpreter: str = ""

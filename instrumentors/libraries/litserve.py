@@ -95,11 +95,7 @@ def _setup(original: Any) -> Any:
 
 
 class Queue:
-    """Wrapper of the queue of a spec, such as the OpenAI one, which queues requests without LitServe.
-
-    Args:
-        queue: Queue of LitServe.
-    """
+    """Wrapper of the queue of a spec, such as the OpenAI one, which queues requests without LitServe."""
 
     def __init__(self, queue: Any) -> None:
         self._queue = queue

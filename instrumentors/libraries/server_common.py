@@ -260,12 +260,7 @@ def timed_handler(handler: Any, *, is_async: bool) -> Any:
 
 
 def as_handler(call: Any, function: Any) -> Any:
-    """Return *call* timed as `handler`, with each slow step of a generator.
-
-    Args:
-        call: A callable of the user.
-        function: The function behind *call*, which is asynchronous or a generator if *call* is.
-    """
+    """Return *call* timed as `handler`, with each slow step of a generator."""
     if inspect.isasyncgenfunction(function):
 
         async def steps(*args: Any, **options: Any) -> AsyncIterator[Any]:

@@ -179,12 +179,7 @@ def in_list(values: Sequence[int]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TableLocation:
-    """Location of the table of points.
-
-    Args:
-        database: Name of the database.
-        cluster: Name of the cluster; None for one node.
-    """
+    """Location of the table of points."""
 
     database: str
     cluster: str | None = None
@@ -227,12 +222,7 @@ def time_to_live(retention: Retention) -> str:
 
 
 def create_statements(place: TableLocation, ttl: str | None) -> list[str]:
-    """Return the statements that create the database and its tables if they do not exist.
-
-    Args:
-        place: The location.
-        ttl: TTL of the rows, see `time_to_live`; None to leave all deletion to the store.
-    """
+    """Return the statements that create the database and its tables if they do not exist."""
     columns = ", ".join(f"{name} {kind} CODEC({codec})" for name, kind, codec in COLUMNS)
     slot = f"intDiv(bucket, {_by_tier([FREED_SECONDS[tier] for tier in schema.TIERS])})"
     settings = {
@@ -284,13 +274,7 @@ def select_query(what: str, source: str, where: str = "true", then: str = "") ->
 
 @dataclass(frozen=True, slots=True)
 class Owners:
-    """Services and series of a query, by id.
-
-    Args:
-        services: Ids of the services.
-        series: Ids of the series; None if the query includes all of its services.
-        totals: Ids of the totals of these series; None likewise.
-    """
+    """Services and series of a query, by id."""
 
     services: list[int]
     series: list[int] | None
@@ -338,13 +322,6 @@ def sum_query(table: str, where: str, stages: Sequence[str], steps: Steps | None
 
     The result has a row for the totals of a point, followed by a row for each bucket. All columns are numbers, because a text
     column among the keys makes summing three times slower.
-
-    Args:
-        table: Table of points.
-        where: Condition, see `conditions`.
-        stages: Stages that occur; the result has their positions, counted from 1.
-        steps: See `Points.read`.
-        question: The query.
     """
     step = "0"
     if steps is not None and steps.width is not None:

@@ -37,14 +37,7 @@ _MICROSECONDS = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Requests that are counted together.
-
-    Args:
-        service: The service.
-        dimension: Dimension by which the service is divided; empty for the whole service.
-        value: Value of the dimension.
-        environment: Environment; empty for requests without environment.
-    """
+    """Requests that are counted together."""
 
     service: str
     dimension: Dimension = ""
@@ -54,15 +47,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class MinuteCounts:
-    """Requests of one group in consecutive minutes.
-
-    Args:
-        start: First minute, counted from the epoch.
-        index: Buckets of `core.histogram`, ascending; shape (k,).
-        total: Number of requests by end-to-end latency; shape (minutes, k).
-        stages: Stages that occur.
-        own: Number of requests by exclusive time in each stage; shape (stages, minutes, k).
-    """
+    """Requests of one group in consecutive minutes."""
 
     start: int
     index: Ints

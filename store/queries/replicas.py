@@ -209,14 +209,7 @@ def _hardware(snapshot: StoreSnapshot, selection: Selection, step: timedelta) ->
 
 
 def hardware_table(columns: Columns, steps: Steps, selection: Selection, services: Sequence[str] = ()) -> pd.DataFrame:
-    """Return the hardware measures in *columns* as `ReplicaQueries.hardware` does.
-
-    Args:
-        columns: Points of HARDWARE.
-        steps: Steps of the points.
-        selection: Selection of the points.
-        services: Services of which `columns.series` has the positions; they become the index.
-    """
+    """Return the hardware measures in *columns* as `ReplicaQueries.hardware` does."""
     values = {
         "at": steps.of(columns.times),
         "name": np.array(columns.stages, object)[columns.stage],

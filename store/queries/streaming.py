@@ -73,10 +73,6 @@ class StreamingQueries(QueryGroup):
     def streams(self, selection: Selection, metric: str) -> dict[str, Histogram]:
         """Return the distributions of a streaming metric of *selection*, or of failed outbound calls.
 
-        Args:
-            selection: Selection of the requests.
-            metric: `names.FIRST_TOKEN`, `OUTPUT_TOKEN`, `STREAM_GAP` or `FAILED_CALL` (seconds), or `TOKENS` (tokens a request).
-
         Returns:
             Histogram by definition (definitions must not be mixed), by type of token, or by failure of the call.
         """
@@ -105,11 +101,6 @@ class StreamingQueries(QueryGroup):
     def by_band(self, selection: Selection, metric: str, definition: str) -> dict[str, Histogram]:
         """Return token times by the length of the prompt or the completion.
 
-        Args:
-            selection: Selection of the requests.
-            metric: `names.FIRST_TOKEN_BY_INPUT` or `OUTPUT_TOKEN_BY_OUTPUT`.
-            definition: Definition of the measurement; series that also have another definition are left out.
-
         Returns:
             Histogram of the times by bucket of the number of tokens (`core.histogram.TOKEN_COUNTS`), smallest first. [seconds]
         """
@@ -122,12 +113,6 @@ class StreamingQueries(QueryGroup):
         By Little's law this number, the load, is the time that all requests spend in `decode` per second. The steps of the window
         are sorted by load and combined into *groups* with about equally many requests; incomplete steps at the edges of the
         window are left out.
-
-        Args:
-            selection: Selection of the requests.
-            definition: Definition of the time between tokens.
-            step: Width of a step; a request counts in the step in which it ended.
-            groups: Maximum number of groups.
 
         Returns:
             Columns load (mean of the group), low_load, high_load (lowest and highest load of its steps), steps (number of steps),
@@ -204,13 +189,7 @@ FIRST_TOKEN_METRICS = (FIRST_TOKEN, FIRST_TOKEN_TIME)
 
 @dataclass(frozen=True, slots=True)
 class DefinitionPoints:
-    """Points of requests measured by one definition.
-
-    Args:
-        definition: The definition; "" without requests.
-        definitions: Number of requests of the whole selection by definition.
-        columns: Points of the series that have only this definition.
-    """
+    """Points of requests measured by one definition."""
 
     definition: str
     definitions: dict[str, int]
@@ -233,13 +212,7 @@ def _first_token_breakdown(
 
 
 def points_of_definition(columns: Columns, metric: str, definition: str | None) -> DefinitionPoints:
-    """Select the points of the series that have only *definition*.
-
-    Args:
-        columns: Points, not summed over series.
-        metric: Metric whose key is the definition.
-        definition: The definition; None for the definition of most requests.
-    """
+    """Select the points of the series that have only *definition*."""
     first = columns.of(metric)
     found = _requests_by_definition(add_up(first), columns.stages)
     wanted = definition if definition is not None else max(found, key=lambda each: (found[each], each), default="")

@@ -83,15 +83,7 @@ class TraceSearchQueries(QueryGroup):
         limit: int = 50,
         offset: int = 0,
     ) -> FoundTraces:
-        """Return one page of the retained requests that match, and the values that occur among all of them.
-
-        Args:
-            selection: Selection of the requests, by their start.
-            found_by: Further conditions.
-            order: Order of the requests: "slow" (slowest first) or "time" (newest first); equal ones by their ids.
-            limit: Maximum number of requests of the page.
-            offset: Number of matching requests before the page.
-        """
+        """Return one page of the retained requests that match, and the values that occur among all of them."""
         with self._snapshot() as snapshot:
             statement, retained = _statement(snapshot, selection, found_by)
             column = schema.traces.c.duration if order == "slow" else schema.traces.c.started

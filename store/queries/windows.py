@@ -90,12 +90,7 @@ class WindowQueries(QueryGroup):
 
 @dataclass(frozen=True, slots=True)
 class _Spans:
-    """Windows as stretches of the intervals into which their time is divided.
-
-    Args:
-        first: First interval of each window; shape (windows,).
-        last: First interval after each window; shape (windows,).
-    """
+    """Windows as stretches of the intervals into which their time is divided."""
 
     first: Ints
     last: Ints

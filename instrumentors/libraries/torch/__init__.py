@@ -57,11 +57,7 @@ PACKAGE = __name__.split(".libraries.", maxsplit=1)[0]
 
 
 def skip_own_frames(eval_frame: ModuleType) -> None:
-    """Mark the code of the instrumentors to be skipped by Dynamo; code inside a trace is still inlined.
-
-    Args:
-        eval_frame: `torch._dynamo.eval_frame`.
-    """
+    """Mark the code of the instrumentors to be skipped by Dynamo; code inside a trace is still inlined."""
     skip: Callable[[CodeType], None] = eval_frame.skip_code
     for name, module in [*sys.modules.items()]:
         if name.startswith(PACKAGE):

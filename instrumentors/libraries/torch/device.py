@@ -37,12 +37,7 @@ RELAXED = 2
 
 
 class Driver:
-    """Driver library of a GPU; that of AMD has the same functions with another prefix.
-
-    Args:
-        library: File name of the library.
-        prefix: Prefix of its function names.
-    """
+    """Driver library of a GPU; that of AMD has the same functions with another prefix."""
 
     def __init__(self, library: str, prefix: str) -> None:
         self._library = library
@@ -51,9 +46,6 @@ class Driver:
 
     def prepare(self, device: int) -> None:
         """Prepare this thread for querying events; repeated calls have no effect.
-
-        Args:
-            device: Index of a device in use.
 
         Raises:
             AttributeError: The library lacks a function.
@@ -188,12 +180,7 @@ class DeviceEvent:
 
 
 class Timeline:
-    """Mapping of one device's event times to `clock`. Only `record` may be called outside of the background thread.
-
-    Args:
-        source: Source of its events.
-        device: The device, a `torch.device`.
-    """
+    """Mapping of one device's event times to `clock`. Only `record` may be called outside of the background thread."""
 
     def __init__(self, source: EventSource, device: Any) -> None:
         self.source = source
@@ -264,13 +251,7 @@ COPIES: Final = ("h2d", "d2h")
 
 
 class DeviceWork:
-    """Piece of work of a request on a device; creating it records its start.
-
-    Args:
-        timeline: Timeline of the device.
-        stream: Stream of the work.
-        request: Value that identifies the request.
-    """
+    """Piece of work of a request on a device; creating it records its start."""
 
     __slots__ = ("_before", "_request", "_stage", "_stream", "end", "start", "timeline")
 

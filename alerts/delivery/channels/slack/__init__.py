@@ -100,13 +100,7 @@ _PAGE, _MAX_PAGES = 100, 5
 
 @dataclass(frozen=True, slots=True)
 class _MessageRef:
-    """Reference to the message of an incident, as stored in the outbox.
-
-    Args:
-        channel: Id of the channel.
-        stamp: Timestamp of the message, which is its id in Slack.
-        file: Id of the chart; empty for none.
-    """
+    """Reference to the message of an incident, as stored in the outbox."""
 
     channel: str
     stamp: str
@@ -166,10 +160,6 @@ class SlackBot:
 
     def unfurl(self, place: Mapping[str, str], unfurls: Mapping[str, Any]) -> None:
         """Add previews to the links of a message; without their images if Slack cannot load these.
-
-        Args:
-            place: Arguments that name the message.
-            unfurls: Blocks by link.
 
         Raises:
             ChannelError: Slack did not accept the previews; the bot needs the scope `links:write`.

@@ -68,12 +68,7 @@ _NOT_READY = frozenset({"invalid_blocks", "invalid_blocks_format"})
 
 
 class SlackError(ChannelError):
-    """Error returned by the Slack API.
-
-    Args:
-        word: Slack's error code, such as `channel_not_found`.
-        message: Error text.
-    """
+    """Error returned by the Slack API."""
 
     def __init__(self, word: str, message: str) -> None:
         super().__init__(message, permanent=word not in TRANSIENT_ERRORS)
@@ -131,11 +126,6 @@ class ChartUploads:
 
     def put(self, channel: str, upload: Callable[[], str], show: Callable[[str], object]) -> str:
         """Upload a chart and add it to the message.
-
-        Args:
-            channel: Name of the channel for the log.
-            upload: Function that uploads the chart and returns the file id.
-            show: Function that updates the message with the file id.
 
         Returns:
             The file id; "" if the message has no chart.
