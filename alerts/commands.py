@@ -61,7 +61,7 @@ def format_incident(found: Incident) -> str:
         ("severity", found.severity),
         ("impact", found.impact),
         ("acknowledged by", _acknowledgement(found)),
-        ("notified", f"no: {found.muted}" if found.muted else "yes"),
+        ("notified", f"no: {found.muted}".replace("no: notified ", "") if found.muted else "yes"),
         ("dashboard", found.link),
     ]
     happened = [(_format_time(each.at), each.event, _notified(each), each.headline) for each in found.transitions]

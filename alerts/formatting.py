@@ -151,7 +151,7 @@ def whole(ratio: float) -> float:
 
 
 def share_text(share: float) -> str:
-    """Return a share as text; a share above 1, which occurs when other parts shrank, is 100 %.
+    """Return a share as text, at most 100 %; a share above 1 occurs when other parts shrank.
 
     >>> share_text(0.92), share_text(0.998), share_text(1.02)
     ('92 %', '100 %', '100 %')

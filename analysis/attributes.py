@@ -566,9 +566,7 @@ def _sentence(
     causes: Sequence[SharedCause], attributes: int, percentile: float, now_ms: float | None, *, is_selection: bool
 ) -> str:
     if not causes:
-        which = "The selected requests look" if is_selection else "Slow requests look"
-        counted = f"{attributes} attributes" if attributes > 1 else "attribute"
-        return f"{which} like all others in the {counted} counted." if attributes else ""
+        return f"No attribute explains the {'selected' if is_selection else 'slow'} requests." if attributes else ""
     first = causes[0]
     which = "selected" if is_selection else "slow"
     shares = (

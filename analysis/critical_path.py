@@ -388,7 +388,7 @@ class PathShare:
 
 
 def path_shares(paths: Sequence[Sequence[PathPiece]]) -> list[PathShare]:
-    """Return the time of each service and stage on *paths*, most first; the shares add up to 1."""
+    """Return the time of each service and stage on *paths*, in descending order; the shares add up to 1."""
     spent: Counter[tuple[str, str]] = Counter()
     for path in paths:
         for piece in path:

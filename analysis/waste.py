@@ -78,7 +78,7 @@ class Waste:
 
 
 def most_wasteful(found: Iterable[Waste], kind: WasteKind) -> list[Waste]:
-    """Return the services that waste something of *kind*, most first."""
+    """Return the services that waste something of *kind*, in descending order."""
     return sorted((each for each in found if any(each.amount(kind))), key=lambda each: each.amount(kind), reverse=True)
 
 

@@ -93,7 +93,7 @@ def _serve(url: str, address: tuple[str, int], *, write: bool) -> None:
         raise StagelensError(msg) from error
     with listening:
         own = server_url(host, listening.getsockname()[1])
-        print(f"stagelens mcp: {own}/mcp asks {url}", file=sys.stderr, flush=True)
+        print(f"stagelens mcp: {own}/mcp queries {url}", file=sys.stderr, flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 

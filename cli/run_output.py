@@ -64,7 +64,7 @@ def waterfall_table(found: KeptTrace) -> Table:
         made.add_row(styled(f"{several(len(found.spans) - len(longest), 'shorter interval')}", "dim"))
     for stage, spent in unexplained_ns(found.spans, found.stages_ns).items():
         made.add_row(styled(label(stage)), styled(duration(spent / NS)), styled("between the stages", "dim"))
-    made.add_row(styled("Together", "bold"), styled(duration(wall), "bold"))
+    made.add_row(styled("Total", "bold"), styled(duration(wall), "bold"))
     return made
 
 
@@ -297,7 +297,7 @@ def _stage_time_table(typical: StageTimes, tail: StageTimes | None) -> Table:
         )
     more = [duration(there.seconds), duration(there.seconds - typical.seconds, sign=True)] if tail else []
     blame = [styled(blame_text(typical, tail))] if tail else []
-    made.add_row("Together", *map(styled, (duration(typical.seconds), *more)), *blame, style="bold")
+    made.add_row("Total", *map(styled, (duration(typical.seconds), *more)), *blame, style="bold")
     return made
 
 

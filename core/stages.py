@@ -100,7 +100,7 @@ class StallCause:
     Args:
         key: Name on the wire and in the store.
         label: Label of an affected span.
-        sentence: Start of a sentence about the stall, followed by a duration.
+        sentence: Clause about the stall, with `{}` for its duration.
     """
 
     key: str
@@ -109,13 +109,13 @@ class StallCause:
 
 
 # A garbage collection stops every thread of the interpreter.
-STALL_GC = StallCause("gc", "GC pause", "GC explains")
+STALL_GC = StallCause("gc", "GC pause", "Garbage collection took {}")
 # An event loop did not run its callbacks: one callback blocked it.
-STALL_LOOP = StallCause("loop", "event loop stalled", "A stalled event loop explains")
+STALL_LOOP = StallCause("loop", "event loop stalled", "The event loop was blocked for {}")
 # The thread of an event loop got no CPU: other threads used them all, or its container exceeded its CPU quota.
-STALL_CPU = StallCause("cpu", "no CPU", "An event loop without a CPU explains")
+STALL_CPU = StallCause("cpu", "waited for a CPU", "The event loop waited {} for a CPU")
 # torch.compile was running: the calling thread waits, and most of the time it holds the GIL.
-STALL_COMPILE = StallCause("compile", "torch.compile", "torch.compile was at work in")
+STALL_COMPILE = StallCause("compile", "torch.compile", "torch.compile ran for {}")
 
 STALL_CAUSES = {cause.key: cause for cause in (STALL_GC, STALL_LOOP, STALL_CPU, STALL_COMPILE)}
 
@@ -174,7 +174,7 @@ LOAD_START = LoadPhase(
 LOAD_READ = LoadPhase("read", "Read", "waiting for files, from a disk or a network")
 LOAD_DESERIALISE = LoadPhase("deserialise", "Deserialise", "objects created from the loaded data")
 LOAD_COPY = LoadPhase("copy", "Copy", "weights copied into a module, or to a device")
-LOAD_COMPILE = LoadPhase("compile", "Compile", "torch.compile at work")
+LOAD_COMPILE = LoadPhase("compile", "Compile", "torch.compile running")
 LOAD_FIRST_RUN = LoadPhase(
     "first_run", "First run", "the first run of a model, on a device or with a shape that is new to it"
 )

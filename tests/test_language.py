@@ -52,6 +52,16 @@ WORDS = {
 MESSAGE_WORDS_ONLY = {
     r"answers?|answered|answering": "response, respond",
     r"asked|asking": "request, query",
+    # Kinds of sentences that readers do not understand at once.
+    r"most first|first by": "in descending order; sorted by",
+    r"look(?:s)? like all others": "no difference",
+    r"explains? all|all the gap": "the share, 100 %",
+    r"instead of the usual|usually|nothing happened|thanks to": "the number and its basis: median, baseline; none; cause",
+    r"uniform share": "random sample",
+    r"ink": "the name of the colour",
+    r"all together": "in total",
+    r"at work": "runs",
+    r"rough(?:ly)?": "imprecise",
 }
 # Documentation is checked for these.
 PAGE_WORDS = (

@@ -79,7 +79,7 @@ def regression_facts(shift: LatencyRegression) -> list[tuple[str, str]]:
     before, after = formatting.latency(shift.before_seconds), formatting.latency(shift.after_seconds)
     return [
         (regression_subject(shift), f"{before} → {after} ({_growth(shift.ratio)})"),
-        ("Deviation", f"{shift.z:.1f} times the usual variation"),
+        ("Deviation", f"{shift.z:.1f} times the variation of the baseline"),
     ]
 
 
@@ -206,7 +206,7 @@ def absence_impact(absence: MissingTraffic) -> str:
 
 def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
     """Return the usual number of requests as a pair of name and value."""
-    return "Usual", f"{formatting.count(absence.usual)} requests in {_format_seconds(absence.window_seconds)}"
+    return "Baseline", f"{formatting.count(absence.usual)} requests in {_format_seconds(absence.window_seconds)}"
 
 
 def _format_seconds(seconds: float) -> str:
@@ -235,14 +235,16 @@ def title(message: Message) -> str:
     if message.ending in _UNKNOWN_ENDINGS:
         return f"{what}: {_UNKNOWN_ENDINGS[message.ending]}; closed with unknown outcome"
     if message.ending == "accepted":
-        return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} accepted it as the new baseline"
+        return (
+            f"{what} {_present_state(finding)}, {message.acked_by or 'an unknown user'} accepted it as the new baseline"
+        )
     lasted = formatting.duration(timedelta(seconds=max(60.0, message.at - finding.since)))
     if message.resolved and message.first:
         return f"{what} {_past_state(finding)} for {lasted} and recovered"
     if message.resolved:
         return f"{what} recovered after {lasted}"
     if message.transition == "acknowledged":
-        return f"{what} {_present_state(finding)}, {message.acked_by or 'somebody'} acknowledged it"
+        return f"{what} {_present_state(finding)}, {message.acked_by or 'an unknown user'} acknowledged it"
     again = " again" if message.transition == "reopened" else ""
     more = f", and {len(message.also)} more" if message.also else ""
     return f"{what} {_present_state(finding)}{again}{more}"
@@ -345,7 +347,7 @@ def of_the_excess(grown: StageGrowth) -> str:
     >>> of_the_excess(StageGrowth("queue", 0.3, 0.92))
     '92 % of the excess'
     >>> of_the_excess(StageGrowth("queue", 0.424, 1.02)), of_the_excess(StageGrowth("queue", 0.424, 1.25))
-    ('all of the excess', 'all of the excess, other stages shrank')
+    ('100 % of the excess', '100 % of the excess, other stages shrank')
     """
     part = f"{formatting.share_text(grown.share)} of the excess"
     return f"{part}, other stages shrank" if grown.share > _ALL else part
@@ -377,7 +379,7 @@ def chart_in_words(finding: Finding) -> str:
         return ""
     shown = _trend_text(finding, trend, trend.highest)
     limit = f"; alerts from {formatting.times(finding.burn.threshold)}" if finding.burn else ""
-    usual = f"; usually {formatting.latency(finding.shift.before_seconds)}" if finding.shift else ""
+    usual = f"; baseline {formatting.latency(finding.shift.before_seconds)}" if finding.shift else ""
     return f"Chart: {shown}{limit}{usual}; the problem began at {formatting.moment_of(finding.since)}"
 
 

@@ -18,13 +18,15 @@ STEPS = 60
 _RECENT = timedelta(hours=1)
 # Maximum number of routes, and of models, that are compared one by one.
 _MAX_PARTS = 6
+# Smaller shares of the time are written as never. [ratio]
+_NEVER = 0.0005
 # Number of measures of the machine in the sentence.
 _MAX_MEASURES = 2
 _SENTENCES = {
     measures.GPU_CLOCK: "Its GPU runs at {own}, the others at {others}.",
-    measures.GPU_HOT: "Heat lowers the clock of its GPU {own} of the time, that of the others {others}.",
-    measures.GPU_CAPPED: "The power limit lowers the clock of its GPU {own} of the time, that of the others {others}.",
-    measures.THROTTLED: "Its CPU limit stops it in {own} of the scheduler periods, the others in {others}.",
+    measures.GPU_HOT: "Its GPU is throttled by heat {own} of the time; the others {others}.",
+    measures.GPU_CAPPED: "Its GPU is throttled by its power limit {own} of the time; the others {others}.",
+    measures.THROTTLED: "It is throttled by its CPU limit in {own} of the scheduler periods; the others in {others}.",
     measures.HOST_CPU: "The CPUs of its machine are {own} busy, those of the others {others}.",
     measures.GPU: "Its GPU is {own} busy, the others {others}.",
     measures.CPU_SHARE: "It uses {own} of its CPUs, the others {others}.",
@@ -101,9 +103,13 @@ def hardware_sentence(found: HardwareDifference) -> str:
 
     >>> hardware_sentence(HardwareDifference(measures.GPU_CLOCK, 1.005e9, 1.755e9))
     'Its GPU runs at 1,005 MHz, the others at 1,755 MHz.'
+    >>> hardware_sentence(HardwareDifference(measures.GPU_HOT, 0.9, 0.0))
+    'Its GPU is throttled by heat 90 % of the time; the others never.'
     """
     own, others = (_value_text(found.measure, value) for value in (found.own, found.others))
-    return _SENTENCES[found.measure].format(own=own, others=others)
+    sentence = _SENTENCES[found.measure].format(own=own, others=others)
+    about_it, is_throttled, _ = sentence.partition("; ")
+    return f"{about_it}; the others never." if is_throttled and found.others < _NEVER else sentence
 
 
 def _value_text(measure: measures.Measure, value: float) -> str:

@@ -8,6 +8,7 @@ started together in many services; an incident stays in its group until it ends.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,7 +16,9 @@ from typing import Literal
 from ...analysis.policies import Fleet
 from .lifecycle import ChannelState, IncidentRecord, Step
 
-_GROUPED_PREFIX = "told with "
+# Older stores have `told with sl-1`.
+_OLD_PREFIX = "told with "
+_GROUPED = re.compile(rf"(?:{_OLD_PREFIX}|notified together with .*\()(?P<lead>[^()\s]+)\)?")
 
 
 def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:
@@ -106,18 +109,19 @@ def decide_notifications(
     return found
 
 
-def grouped_reason(lead: str) -> str:
-    """Return the reason for muting an incident that is grouped with the incident *lead*."""
-    return f"{_GROUPED_PREFIX}{lead}"
+def grouped_reason(lead: str, service: str) -> str:
+    """Return the reason for muting an incident that is grouped with the incident *lead* of *service*."""
+    return f"notified together with {service} ({lead})"
 
 
 def group_lead(reason: str) -> str:
     """Return the id of the incident that is notified for the group, from the reason for muting; "" for other reasons.
 
-    >>> group_lead(grouped_reason("sl-1")), group_lead("maintenance window")
-    ('sl-1', '')
+    >>> group_lead(grouped_reason("sl-1", "shop")), group_lead("told with sl-1"), group_lead("maintenance window")
+    ('sl-1', 'sl-1', '')
     """
-    return reason.removeprefix(_GROUPED_PREFIX) if reason.startswith(_GROUPED_PREFIX) else ""
+    found = _GROUPED.fullmatch(reason)
+    return found["lead"] if found else ""
 
 
 def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str], now: float) -> dict[str, str]:
@@ -129,7 +133,7 @@ def _mute_reasons(records: Sequence[IncidentRecord], excuses: Mapping[str, str],
             continue
         lead = _lead_of(record, leads)
         if lead is not None:
-            reasons[record.id] = grouped_reason(lead.id)
+            reasons[record.id] = grouped_reason(lead.id, lead.finding.service)
         elif _is_firing(record, now):
             leads.append(record)
         else:
@@ -161,8 +165,7 @@ def _is_firing(record: IncidentRecord, now: float) -> bool:
 def _grouped_incidents(
     lead: IncidentRecord, records: Sequence[IncidentRecord], reasons: Mapping[str, str]
 ) -> tuple[IncidentRecord, ...]:
-    mine = grouped_reason(lead.id)
-    return tuple(sorted((record for record in records if reasons[record.id] == mine), key=urgency_key))
+    return tuple(sorted((record for record in records if group_lead(reasons[record.id]) == lead.id), key=urgency_key))
 
 
 def _end_update(step: Step) -> IncidentUpdate:
@@ -188,7 +191,7 @@ def _notified_update(step: Step, also: tuple[IncidentRecord, ...], now: float) -
         opening: Event = "reopened" if record.heard == "over" else "opened"
         return _update(replace(record, told_at=now), opening, "open", notifies=True, also=also)
     # After an acknowledgement only another page is notified.
-    news = [each for each in also if each.muted != grouped_reason(record.id)]
+    news = [each for each in also if group_lead(each.muted) != record.id]
     joined = any(record.acked_at is None or each.finding.severity == "page" for each in news)
     if step.happening == "updated" or joined:
         return _update(replace(record, told_at=now), "updated", "open", notifies=True, also=also)

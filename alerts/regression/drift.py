@@ -151,7 +151,7 @@ class DriftRule:
         """Return how load and mix of the last week differ from the first week as text; "" without a difference."""
         read, confounders = self._store.read, default_tail_policy().confounders
         first, last = (int(days.total[part].sum()) / WEEK / DAY for part in (slice(WEEK), slice(-WEEK, None)))
-        load = f"{formatting.count(last)} requests a minute, before {formatting.count(first)}"
+        load = f"{formatting.count(last)} requests per minute, before {formatting.count(first)}"
         changed = abs(last / first - 1) >= self._policy.load
         shifts = traffic_shifts(confounders, *(requests_by_dimension(read, [each], group) for each in sides))
         mix = next((each.dimension for each in shifts if each.dimension in ("route", "model")), "")

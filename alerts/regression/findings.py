@@ -432,8 +432,8 @@ def describe_shifts(shifts: Sequence[TrafficShift], mixed: float | None) -> str:
 
 def _describe_shift(shift: TrafficShift) -> str:
     if shift.dimension == "load":
-        limit = "up to" if shift.after > shift.before else "at least"
-        return f"{formatting.count(shift.after)} requests a minute, usually {limit} {formatting.count(shift.before)}"
+        limit = "at most" if shift.after > shift.before else "at least"
+        return f"{formatting.count(shift.after)} requests per minute, before {limit} {formatting.count(shift.before)}"
     now, was = formatting.percent(formatting.whole(shift.after)), formatting.percent(formatting.whole(shift.before))
     return f"{shift.dimension} {shift.value} has {now} of requests, before {was}"
 

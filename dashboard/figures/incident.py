@@ -52,7 +52,7 @@ def trend_figure(
     notes: list[Annotation] = []
     if limit is not None:
         shapes.append(horizontal_line(limit, "$bad" if is_burn_rate else "$deco"))
-        text = f"alerts from {write(limit)}" if is_burn_rate else f"usually {write(limit)}"
+        text = f"alerts from {write(limit)}" if is_burn_rate else f"baseline {write(limit)}"
         style: Annotation = {"font": {"size": 11, "color": "$faint"}, "bgcolor": "$surface@.7"}
         notes.append(note(text, 0, limit, xref="paper", xanchor="left", yanchor="bottom", xshift=4, **style))
     more_shapes, more_notes, top_margin = release_markers(axis, None, marks)

@@ -61,7 +61,7 @@ def services_timeline(context: Context, found: KeptTrace, requests: Sequence[Kep
     return card(
         "Timeline",
         table(head, rows, "Requests and stages of the trace in time", css="wf"),
-        sub="line below a bar = critical path; short stages are left out",
+        sub="line below a bar = critical path; short stages are not shown",
         tools=tools,
         foot=[html.Div(text) for text in notes],
         size="c8",
@@ -189,7 +189,7 @@ def _trace_notes(context: Context, roots: Sequence[PlacedRequest]) -> Iterator[s
         known.setdefault(edge.caller, set()).add(edge.called)
     missing = sorted({service for root in roots for service in missing_services(root, known)})
     if missing:
-        yield f"Not retained in this trace: {', '.join(missing)}. The time of such a call is not divided."
+        yield f"Not retained in this trace: {', '.join(missing)}. The time of these calls is not split by service."
     if len(roots) > 1:
         alone = ", ".join(dict.fromkeys(root.service for root in roots[1:]))
         yield f"The calls of these requests are not known: {alone}."
@@ -200,7 +200,7 @@ def _trace_notes(context: Context, roots: Sequence[PlacedRequest]) -> Iterator[s
     moved = {each.service: each.moved for each in every if abs(each.moved) >= _NOTICED_NS}
     if moved:
         by = ", ".join(f"{service} by {duration(abs(shift) / NS)}" for service, shift in moved.items())
-        yield f"Clocks differ: moved to the middle of the call, {by}."
+        yield f"The clocks of the machines differ. Moved to the middle of the call: {by}."
 
 
 def service_edges(context: Context) -> list[ServiceEdge]:
@@ -248,11 +248,11 @@ def slow_paths_card(context: Context, found: SlowPaths) -> Component:
 
 def _completeness(found: SlowPaths) -> str:
     if not found.missing:
-        return "These traces have the parts of all services that were called, as far as known."
+        return "These traces contain all called services that are known."
     missing = ", ".join(f"{service} in {number:,}" for service, number in found.missing.items())
     return (
-        f"{found.complete:,} of {several(found.requests, 'trace')} have the parts of all services that were called, as far as "
-        f"known. Not retained: {missing}; the time of these calls is Dependency of the caller, or Not timed."
+        f"{found.complete:,} of {several(found.requests, 'trace')} contain all called services that are known. "
+        f"Not retained: {missing}; the time of these calls counts as Dependency of the caller, or as Not timed."
     )
 
 

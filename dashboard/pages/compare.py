@@ -161,8 +161,7 @@ def _verdict(context: Context, comparison: PairComparison) -> Component:
     details = " · ".join(evidence(context, comparison))
     parts = [html.Div(verdict_sentence(comparison), className="big"), html.Div(details, className="muted")]
     chips = [html.Span([swatch(stage), f" {text}"], className="dom") for stage, text in blamed_stages(comparison)]
-    title = "Blame" if comparison.verdict.kind == "regression" else "Thanks to"
-    causes = html.Div([html.Div(title, className="muted"), html.Div(chips, className="chips")]) if chips else None
+    causes = html.Div([html.Div("Cause", className="muted"), html.Div(chips, className="chips")]) if chips else None
     copies = attributes({"data-copies": _REPORT, "data-copied": "Report"})
     copy = html.Button("Copy report", type="button", className="btn pri copies", **copies)
     return html.Div([pill(word, kind), html.Div(parts, className="say"), causes, copy], className="verdict")

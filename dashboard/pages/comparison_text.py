@@ -122,7 +122,7 @@ def blamed_stages(judgement: PairComparison) -> list[tuple[str, str]]:
     else:
         shares = {}
     largest = sorted(shares.items(), key=lambda pair: -pair[1])[:_MAX_BLAMED]
-    return [(str(stage), f"{label(str(stage))} {portion(share)}") for stage, share in largest if share >= _MIN_BLAME]
+    return [(str(stage), f"{label(str(stage))}, {portion(share)}") for stage, share in largest if share >= _MIN_BLAME]
 
 
 def side_name(context: Context, name: str, side: Selection) -> tuple[str, str]:

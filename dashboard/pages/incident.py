@@ -276,7 +276,7 @@ def _done(context: Context, found: Incident) -> str:
         *([f"acknowledged by {found.acked_by}"] if found.acked_by else []),
         *(each.text for each in events[:_TRIED]),
     ]
-    return "; ".join(done) or "nothing recorded"
+    return "; ".join(done) or "none recorded"
 
 
 def _head(context: Context, found: Incident) -> Component:

@@ -136,7 +136,7 @@ def mute_reason(context: Context, found: Incident) -> list[Node]:
     if lead is None:
         return [f"No notification: {found.muted}"]
     href = context.view.link(incident_page(lead.id))
-    return ["Grouped with ", link(f"{lead.service}: {lead.name}", href=href, className="link")]
+    return ["Notified together with ", link(f"{lead.service}: {lead.name}", href=href, className="link")]
 
 
 def incident_pill(found: Incident) -> Component:
@@ -311,7 +311,7 @@ def _history_state(found: Incident) -> Component:
 def _delivery_list(view: View, found: Incident) -> Node:
     """Return the notification deliveries to each channel, with their errors."""
     if not found.deliveries:
-        return html.Span("nobody", className="muted", title=found.muted or "No channel in the SLO file")
+        return html.Span("none", className="muted", title=found.muted or "No channel in the SLO file")
     return html.Div([_delivery(view, each) for each in found.deliveries], className="told")
 
 

@@ -420,7 +420,7 @@ def stage_time_card(context: Context, size: str) -> Component:
     heavy = sorted(spent, key=lambda stage: -spent[stage])[:_MAX_LEGEND]
     total = sum(spent.values())
     shares = ", ".join(f"{label(stage)} {percent(spent[stage] / total)}" for stage in heavy[:3]) if total else "none"
-    spoken = f"Time of all services by stage: {count(total)} seconds a second on average; {shares}."
+    spoken = f"Time of all services by stage: {count(total)} s per second on average; {shares}."
     drawn = chart("fleet", fleet_figure(busy, axis), spoken, 230, frame=_busy_table(busy))
     sub = html.Span("busy seconds per second", title=f"{_BUSY_HINT} Each {span(axis.step)}.")
     return card(title, drawn, sub=sub, tools=html.Span(legend(heavy), className="hide"), size=size)
@@ -436,7 +436,7 @@ def events_card(context: Context, size: str) -> Component:
     found = [each for each in timeline_events(context) if each.kind != "advice"]
     more = link("All events", href=context.view.link("/events"), className="link")
     if not found:
-        quiet = empty("Nothing happened", "No release, no incident and no event in this window.")
+        quiet = empty("No events", "No release, incident or other event in this window.")
         return card("Deploys and events", quiet, tools=more, size=size)
     lines = [_event_line(context, each) for each in found[:_MAX_EVENTS]]
     left = f"and {len(found) - _MAX_EVENTS} more" if len(found) > _MAX_EVENTS else None

@@ -33,13 +33,12 @@ from .page import Context, Page, empty_page_card, no_data, panel
 MATERIAL = 1.1
 _ORDER = {"regression": 0, "improvement": 1, "same": 2, "not_enough": 3}
 _NO_STAGES = pd.DataFrame(columns=["stage", "a_seconds", "b_seconds", "delta_seconds", "share"])
-_STAGE = "Blame"
 _HEAD: tuple[tuple[str, str], ...] = (
     ("Service", ""),
     ("Since", "hide"),
     ("Latency", "r"),
     ("Change", "r"),
-    (_STAGE, "hide"),
+    ("Cause", "hide"),
     ("Median", "hide"),
     ("Traffic", "hide"),
     ("Incident", "hide"),
@@ -63,9 +62,7 @@ def render(context: Context) -> Page:
     if slower:
         body.append(panel("Open", lambda: _section("Open", "slower with the newest version, slowest first", slower)))
     if faster:
-        body.append(
-            panel("Improved", lambda: _section("Improved", "faster with the newest version", faster, "Thanks to"))
-        )
+        body.append(panel("Improved", lambda: _section("Improved", "faster with the newest version", faster)))
     if rest:
         body.append(panel("No difference or not evaluated", lambda: _unchanged(rest)))
     if not releases:
@@ -95,9 +92,8 @@ def _head(context: Context, compared: int, slower: int) -> Component:
     return html.Div([html.Div(parts, className="say"), other], className="phead")
 
 
-def _section(title: str, sub: str, releases: Sequence[Release], stage: str = _STAGE) -> Component:
-    head = [(stage if text == _STAGE else text, kind) for text, kind in _HEAD]
-    return card(title, table(head, [_row(each) for each in releases], title), sub=sub, flush=True)
+def _section(title: str, sub: str, releases: Sequence[Release]) -> Component:
+    return card(title, table(_HEAD, [_row(each) for each in releases], title), sub=sub, flush=True)
 
 
 def _row(release: Release) -> Component:

@@ -140,7 +140,9 @@ def _version_note(context: Context, found: ReplicaOutlier) -> str:
     own = {version for place, version in versions.items() if found.place in (place, host_of(place))}
     counted = [each.place for each in replica_table(context).replicas]
     others = {versions[place] for place in counted if place in versions and found.place not in (place, host_of(place))}
-    return f"It alone runs version {next(iter(own))}. " if len(own) == 1 and others and not own & others else ""
+    return (
+        f"Only this replica runs version {next(iter(own))}. " if len(own) == 1 and others and not own & others else ""
+    )
 
 
 def _versions(found: pd.DataFrame) -> dict[str, str]:
@@ -318,8 +320,13 @@ def _finding(context: Context) -> Component | None:
     found, left = everything.quantile(quantile), warm.quantile(quantile)
     if not cold.count or found is None:
         return None
-    first = f"{percentile(quantile)} is {duration(found.value)}"
-    first += f", and {duration(left.value)} without cold requests." if left else "; all requests were cold."
+    name, both = percentile(quantile), duration(found.value)
+    first = f"{name} is {both}; all requests were cold."
+    if left is not None:
+        # The value of a bucket is known up to its bounds.
+        same = found.low <= left.value <= found.high
+        first = f"{name} is {both}, and {duration(left.value)} without cold requests."
+        first = f"Cold starts do not affect {name}." if same else first
     rest = f"{several(cold.count, 'request')} of {count(everything.count)} included loading or warm-up."
     inside = [html.Div(first, className="big"), html.Div(rest, className="muted")]
     return html.Div(html.Div(inside, className="say"), className="verdict")
@@ -331,7 +338,7 @@ def _replicas_card(context: Context, found: Sequence[Replica]) -> Component:
     head = [("", ""), ("Replica", ""), ("Version", "hide"), ("Started", "r"), ("Age", "r"), (LOAD_START.label, "r")]
     head += [(phase.label, "r") for phase in _LOADING]
     rows = [_replica_row(context, each) for each in found[:_MAX_REPLICAS]]
-    sub = f"{sending} sending · each phase without nested phases"
+    sub = f"{sending} sending · each phase excludes nested phases"
     sub += f" · the newest {_MAX_REPLICAS} of {len(found)}" if len(found) > _MAX_REPLICAS else ""
     return card("Replicas", table(head, rows, "Replicas"), sub=sub, flush=True)
 

@@ -188,9 +188,9 @@ def leave_out_cold_link(context: Context) -> Component | None:
     number = _requests(context, ONLY_COLD)
     if not number:
         return None
-    title = f"Loading or warm-up happened in {_several(number)}: exclude these requests"
+    title = f"{_several(number)} included loading or warm-up"
     href = context.view.here(cold=WITHOUT_COLD)
-    return link(f"Leave out {count(number)} cold", href=href, className="btn", title=title)
+    return link(f"Exclude {count(number)} cold", href=href, className="btn", title=title)
 
 
 def chip_words(context: Context) -> tuple[str, str, str]:
@@ -198,7 +198,11 @@ def chip_words(context: Context) -> tuple[str, str, str]:
     chosen = context.view.scope["cold"]
     number = _requests(context, ONLY_COLD if chosen == WITHOUT_COLD else WITHOUT_COLD)
     what = "cold" if chosen == WITHOUT_COLD else "warm"
-    return "Without", f"{count(number)} {what}", f"{_several(number)} left out that were {what}: show all"
+    return (
+        "Without",
+        f"{count(number)} {what}",
+        f"{count(number)} {what} request{'s' * (number != 1)} excluded: show all",
+    )
 
 
 def _requests(context: Context, cold: str) -> int:

@@ -18,7 +18,7 @@ from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
 from ..figures.percentile import MARKS, Objective, has_wide_bucket, percentile_figure
 from ..figures.time_axis import Alert, TimeAxis, has_too_few
 from ..ui.components import Node, attributes, card, chart, empty, spoken_stages, steady, switch
-from ..ui.format import count, duration, interval, percentile, span, whole
+from ..ui.format import count, duration, interval, percentile, several, span, whole
 from .measures import breakdown
 from .page import Context, records
 from .scope_filter import matches_selection
@@ -202,7 +202,7 @@ def heat_card(context: Context) -> Component:
     tools = html.Span(
         [
             switch("Drag", "d", {"zoom": "Zoom", "select": "Select"}, drag, chart_name="heat", default="zoom"),
-            switch("Tint", "by", {"stage": "Stage", "count": "Count"}, by, chart_name="heat", default="stage"),
+            switch("Colour", "by", {"stage": "Stage", "count": "Count"}, by, chart_name="heat", default="stage"),
         ],
         className="pick",
     )
@@ -228,7 +228,7 @@ def heat_chart(context: Context) -> Figure:
         threshold_seconds=context.threshold_seconds,
         hidden=hidden_in(context),
     )
-    figure["subtitle"] = "tint = largest stage" if by_stage else "depth = how many"
+    figure["subtitle"] = "colour = largest stage" if by_stage else "depth = number of requests"
     if context.view.choice("d", "zoom", "select") == "select":
         figure["layout"]["dragmode"] = "select"
     selected = selected_requests(context.view)
@@ -301,10 +301,9 @@ def _step_note(frame: pd.DataFrame, name: str, quantile: float | None, step: str
     if quantile is None or not unsure.any():
         return text
     if unsure.all():
-        return (
-            f"{text} · rough: {count(float(frame['n'].median()))} of {whole(samples_needed(quantile))} requests a step"
-        )
-    return f"{text} · grey: fewer than {whole(samples_needed(quantile))} requests"
+        few = several(round(float(frame["n"].median())), "request")
+        return f"{text}. Imprecise: {few} per step, {name} needs {whole(samples_needed(quantile))}"
+    return f"{text} · grey: fewer than {whole(samples_needed(quantile))} requests per step"
 
 
 def _over_time_words(frame: pd.DataFrame, subtitle: str, axis: TimeAxis) -> str:
@@ -313,15 +312,17 @@ def _over_time_words(frame: pd.DataFrame, subtitle: str, axis: TimeAxis) -> str:
     worst = frame.iloc[int(frame["value_seconds"].to_numpy().argmax())]
     last = float(frame["value_seconds"].iloc[-1])
     return (
-        f"Stages of the latency over time, {subtitle}: {duration(last)} at last, "
-        f"{duration(float(worst['value_seconds']))} at most, at {axis.text(worst['at'])}."
+        f"Stages of the latency over time, {subtitle}: latest {duration(last)}, "
+        f"maximum {duration(float(worst['value_seconds']))} at {axis.text(worst['at'])}."
     )
 
 
 def _heat_words(cells: pd.DataFrame) -> str:
     dominated = cells.groupby("dominant")["n"].sum().sort_values(ascending=False)
     stages = ", ".join(f"{label(str(stage))} {count(float(n))}" for stage, n in dominated.items())
-    return f"Every request by time and latency, tinted by the stage that dominates; requests by it: {stages}."
+    return (
+        f"Every request by time and latency, in the colour of its largest stage. Requests by largest stage: {stages}."
+    )
 
 
 # Charts that a control may redraw.

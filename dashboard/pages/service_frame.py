@@ -28,7 +28,7 @@ from .service_status import clock_or_date, status_of
 _FULL_LEVEL, *_REDUCED_LEVELS = AGENT_LEVELS
 _MISSING_AT = {
     "no_traces": "no traces of them are retained",
-    "no_facts": "no traces of them are retained, and their tokens, batch sizes, attributes and failed calls are not counted",
+    "no_facts": "no traces of them are retained, and their tokens, batch sizes, attributes and failed calls are unknown",
     "requests_only": f"their stages are not recorded and show as {label(UNTIMED)}, and no traces of them are retained",
 }
 _MAX_MODELS = 4

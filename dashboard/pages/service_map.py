@@ -97,8 +97,8 @@ def shown_edge(edge: ServiceEdge, called: Measures | None, seconds: float) -> Sh
 def _source_note(edges: Sequence[ShownEdge]) -> str:
     counted = sum(each.is_counted for each in edges)
     if counted == len(edges):
-        return "The called services counted these requests."
-    first = f"The called services counted the requests of {counted} of {len(edges)} connections. " if counted else ""
+        return "Rates are exact, from the metrics of the called services."
+    first = f"Rates of {counted} of {several(len(edges), 'connection')} are exact. " if counted else ""
     return (
         f"{first}≈ is an estimate from random retained requests; latency and errors are those of the called service if this is its "
         "only caller."
@@ -199,7 +199,7 @@ def _node(context: Context, name: str, now: Measures | None, style: str) -> Comp
     pairs = dict(each.split(":") for each in style.split(";"))
     href = context.view.link(service_path(name))
     return link(
-        [html.B(name), html.Small(p99 or "no requests counted" if now is None else p99)],
+        [html.B(name), html.Small(p99 or "no requests recorded" if now is None else p99)],
         href=href,
         title=name,
         style=pairs,

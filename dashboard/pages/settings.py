@@ -160,7 +160,7 @@ def _storage(context: Context) -> Component:
         "Traces are retained": f"{span(retention.traces)}, at most {whole(retention.traces_per_service)} per service",
     }
     rows = [_tier(each) for each in found.tiers]
-    head = (("Buckets", ""), ("Retention", "r"), ("Size", "r"), ("Growth a day", "r"), ("Projected size", "r"))
+    head = (("Buckets", ""), ("Retained", "r"), ("Size", "r"), ("Growth per day", "r"), ("Projected size", "r"))
     return card("Storage", [_facts(facts), table(head, rows, "Storage by tier")], size="c6")
 
 

@@ -70,7 +70,7 @@ def _card(
     sub = f"{which}: {count(found.slow)} of {count(found.requests)}"
     # In a long window the query reads a part of each step.
     counted = context.source.cached(context.source.read.latency, about).count
-    sub += f", from a part of all {count(counted)}" if found.requests < _ALL * counted else ""
+    sub += f", from a sample of {count(counted)} requests" if found.requests < _ALL * counted else ""
     return card(title, body, sub=sub, tools=tools, foot=foot, flush=bool(shown))
 
 
@@ -84,8 +84,8 @@ def _uncounted(context: Context, about: Selection) -> str:
     # At the last level, nothing is recorded: its values are no requests.
     requests = sum(each.count for level, each in costs.items() if level != AGENT_LEVELS[-1])
     return (
-        f"For {count(uncounted)} of {count(requests)} requests, sizes, tokens, concurrency, caller and your attributes are not "
-        "counted: their agents reached the overhead budget."
+        f"For {count(uncounted)} of {count(requests)} requests, sizes, tokens, concurrency, caller and your attributes are "
+        "unknown: their agents reached the overhead budget."
     )
 
 
@@ -135,7 +135,7 @@ def _row(context: Context, cause: SharedCause) -> Component:
     shown: list[Node] = [html.Span(value, className="cut")]
     if cause.same_as:
         shown.append(html.Div(f"the same requests as {cause.same_as}", className="s"))
-    chance = f"The probability to see this without a cause is at most {cause.p_value:.1g}."
+    chance = f"Probability of this difference by chance: at most {cause.p_value:.1g}."
     cells = [
         html.Td(attribute(cause.key).label, className="nowrap"),
         html.Td(shown, className="b"),

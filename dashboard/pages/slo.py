@@ -213,7 +213,8 @@ def burn_card(context: Context, found: SloStatus) -> Component:
     # The step must divide five minutes; otherwise the line of five minutes would cover six.
     step = max(each for each in STEPS if each <= axis.step and not FAST % each)
     series = context.source.cached(tally_over_time, context.source.read, slo, axis.start - RECENT, axis.end, step)
-    title, sub = "Burn rate", f"{span(RECENT)} (ink) and {span(FAST)} (grey)"
+    black = html.Span("black", className="ink-name")
+    title, sub = "Burn rate", [f"{span(RECENT)} (", black, f") and {span(FAST)} (grey)"]
     if not len(series):
         return card(title, empty("No request in this window"), sub=sub)
     figure = burn_figure(

@@ -104,10 +104,10 @@ def headline(context: Context, measures: TokenMeasures) -> str:
     if usual is None:
         return f"{several(measures.first.count, 'first token')}: too few to evaluate"
     if slow is None:
-        return f"Half of the requests wait up to {duration(usual)} for the first token"
+        return f"TTFT p50 is {duration(usual)}; p99 needs {whole(samples_needed(0.99))} requests"
     if not compare_quantile(measures.first, measures.first, 0.99, a_quantile=0.5).has_changed:
-        return f"p99 of the first token is {duration(slow)}, as its median"
-    text = f"p99 of the first token is {duration(slow)}, {factor(slow / usual)} its median"
+        return f"TTFT p99 is {duration(slow)}, as its median"
+    text = f"TTFT p99 is {duration(slow)}, {factor(slow / usual)} its median"
     added = _tail_growth(first_token_frame(context, measures))
     if not added:
         return text

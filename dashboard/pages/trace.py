@@ -37,11 +37,11 @@ from .trace_timeline import (
 # A W3C trace id or at least eight digits of it; or trace id and root span id, for one of several requests in the trace.
 _ID = re.compile(r"[0-9a-f]{8,32}|[0-9a-f]{32}-[0-9a-f]{16}")
 _RETAINED_BECAUSE = {
-    "forced": "the client requested it",
+    "forced": "a header forced it",
     "error": "it failed",
     "slow": "it is among the slowest",
     "cold": "it included loading or warm-up",
-    "uniform": "it was sampled at random",
+    "uniform": "it is in the random sample",
 }
 _MAX_FUNCTIONS = 12
 _CODE_HEAD = (("Stage", ""), ("Function", ""), ("Place", "hide"), ("Time", "r"), ("Of stage", "r hide"))
@@ -97,7 +97,7 @@ def _not_retained(context: Context, trace_id: str) -> Component:
     if not _is_id(trace_id):
         text = f"{trace_id[:40]!r} is not a trace ID: use 32 hexadecimal digits, or the first 8."
     else:
-        text = "Every request is counted, but only the slowest, failed, cold-start and random requests are retained, for a limited time."
+        text = "Metrics include every request. Only the slowest, failed, cold-start and random requests are retained, for a limited time."
     retained = link("Retained traces", href=context.view.link("/traces"), className="btn pri")
     return html.Div(
         [empty_page_card("This trace was not retained", text, actions=[retained]), _newest_retained(context)],
@@ -258,7 +258,7 @@ def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
         usual = setting.usual(stage)
         parts += ["; " if parts else "", html.B(label(stage)), f" took {percent(share)}"]
         if usual and stages[stage] > 1.5 * usual:
-            parts.append(f", {duration(stages[stage])} instead of the usual {duration(usual)}")
+            parts.append(f": {duration(stages[stage])}, median {duration(usual)}")
     return [*parts, "."] if parts else ["No stage stands out."]
 
 

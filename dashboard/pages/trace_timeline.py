@@ -138,7 +138,7 @@ def lanes(found: KeptTrace, tools: Node) -> Component:
     head: list[tuple[Node, str]] = [("Where", "w-name"), (scale.head(), "lane"), ("Busy", "r w-time")]
     shown = [each for each in PLACES if each in held]
     rows = [_lane_row(name, held[name], scale) for name in shown]
-    body = table(head, rows, "Where the request was in time", css="wf")
+    body = table(head, rows, "Places of the request over time", css="wf")
     stages = legend({str(span["stage"]) for span in found.spans if span["stage"]})
     return card("Lanes", body, sub=_gpu_words(held, scale), tools=tools, foot=stages, size="c8", flush=True)
 

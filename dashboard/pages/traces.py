@@ -1,4 +1,4 @@
-"""Traces page: retained requests (slowest, errors, uniform share) with the filters of the address.
+"""Traces page: retained requests (slowest, errors, random sample) with the filters of the address.
 
 Each filter offers the values that occur among the retained requests that match the others, with their number.
 """
@@ -50,11 +50,11 @@ _RANK_QUANTILES = (0.5, 0.99)
 _FILTERS = ("svc", *SCOPE, "dom", "err", "min", "max", "at")
 _STATUSES = {"": "All", "0": "OK", "1": "Errors"}
 _BECAUSE = {
-    "forced": "requested",
+    "forced": "forced by header",
     "error": "failed",
     "slow": "slowest",
     "cold": "cold starts",
-    "uniform": "uniform share",
+    "uniform": "random sample",
 }
 
 
@@ -196,7 +196,7 @@ def _searched_words(view: View, found: FoundTraces) -> str:
     if found.searched >= found.retained:
         return ""
     first = "newest" if view.choice("t", "slow", "new") == "new" else "slowest"
-    return f"Only the {first} {whole(found.searched)} of {whole(found.retained)} retained requests were searched and counted; choose a shorter time or more filters for the others."
+    return f"Only the {first} {whole(found.searched)} of {whole(found.retained)} retained requests were searched; choose a shorter time or more filters for the others."
 
 
 def _no_traces(view: View) -> Component:
@@ -212,7 +212,7 @@ def _sampling_words(frame: pd.DataFrame) -> str:
     facts = {str(key): value for key, value in frame.attrs.items()}
     held = ", ".join(f"{count(n)} {_BECAUSE.get(why, why)}" for why, n in facts.get("kept", {}).items())
     kept_for = span(timedelta(seconds=float(facts.get("retention_seconds", 0))))
-    return f"Every request is counted. Retained: {facts.get('rule', '')}. Here: {held}. Retained for {kept_for}."
+    return f"Metrics include every request. Retained: {facts.get('rule', '')}. Here: {held}. Retained for {kept_for}."
 
 
 def _order(view: View) -> Component:

@@ -18,6 +18,13 @@ from .measures import ServiceRow
 from .page import Context
 
 _MOST = 8
+# Quantity by which the rows are sorted.
+_SORTED_BY: Mapping[WasteKind, str] = {
+    "idle": "cost of idle machines",
+    "queue": "time in queues",
+    "calls": "time of failed calls",
+    "loads": "time of cold starts",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,7 @@ class _Column:
 
     Args:
         title: Column header.
-        sub: What is counted, for the header's tooltip.
+        sub: Description, for the header's tooltip.
         tab: Tab of the service that explains the waste.
         cell: Function that returns the cell of a service, given the currency.
     """
@@ -113,12 +120,12 @@ def waste_card(context: Context, rows: Sequence[ServiceRow]) -> Component | None
     left = len(ranked[chosen]) - len(shown)
     asked = {key: view.query[key] for key in ("at", "env", "from", "to") if key in view.query}
     api = link("all in the API", href=address("/api/v1/query/waste", asked), className="link")
-    foot: list[Node] | None = [f"and {several(left, 'service')} with less: ", api] if left else None
+    foot: list[Node] | None = [f"{several(left, 'service')} with less not shown: ", api] if left else None
     body: list[Node] = [html.Div(says, className="above") if says else None, table(head, lines, "Waste", css="fleet")]
     return card(
         "Waste",
         body,
-        sub=f"{view.window_phrase}, most first by {_COLUMNS[chosen].title.lower()}",
+        sub=f"{view.window_phrase}, by {_SORTED_BY[chosen]}",
         foot=foot,
         flush=True,
     )
@@ -149,13 +156,10 @@ def _sentence(kind: WasteKind, waste: Waste, currency: str, view: View) -> list[
     when = view.window_phrase
     match kind:
         case "idle":
-            return [
-                f"{money(waste.idle_cost, currency)} of the {money(waste.cost, currency)} for ",
-                name,
-                f" {when} paid for idle machines: they worked {percent(waste.busy)} of the time.",
-            ]
+            cost = f"{money(waste.idle_cost, currency)} of {money(waste.cost, currency)}"
+            return ["Idle machines of ", name, f" cost {cost} {when}: they worked {percent(waste.busy)} of the time."]
         case "queue":
-            return ["Requests of ", name, f" waited {duration(waste.queue_seconds)} in queues {when}, all together."]
+            return ["Requests of ", name, f" waited {duration(waste.queue_seconds)} in queues in total, {when}."]
         case "calls":
             return [
                 "Requests of ",

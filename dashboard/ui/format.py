@@ -114,9 +114,9 @@ def whole(value: int) -> str:
     """Return an integer count with all digits, in groups of three.
 
     >>> whole(10000)
-    '10\u202f000'
+    '10,000'
     """
-    return f"{value:,}".replace(",", THIN)
+    return f"{value:,}"
 
 
 def several(number: int, one: str) -> str:
@@ -140,7 +140,7 @@ def percent(ratio: float | None, decimals: int = 0) -> str:
 
 
 def portion(share: float) -> str:
-    """Return the share of a change; shares above 100 % occur if other parts changed in the other direction.
+    """Return the share of a change, at most 100 %; larger ones occur if other parts changed in the other direction.
 
     >>> portion(0.92), portion(1.02)
     ('92\u202f%', '100\u202f%')

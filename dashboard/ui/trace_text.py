@@ -39,9 +39,9 @@ def stall_sentence(seconds: Mapping[str, float], whole: float, named: str) -> st
         named: Name of the latency, such as `p99`.
 
     >>> stall_sentence({"gc:forward": 0.048, "gc:queue": 0.013}, 0.5, "p99")
-    'GC explains 61.0\u202fms of p99, 48.0\u202fms of it in Forward.'
-    >>> stall_sentence({"loop:queue": 0.2}, 0.5, "p99"), stall_sentence({"gc:forward": 0.001}, 0.5, "p99")
-    ('A stalled event loop explains 200\u202fms of p99, in Queue.', '')
+    'Garbage collection took 61.0\u202fms of p99, 48.0\u202fms of it in Forward.'
+    >>> stall_sentence({"cpu:queue": 0.071}, 0.5, "p99"), stall_sentence({"gc:forward": 0.001}, 0.5, "p99")
+    ('The event loop waited 71.0\u202fms of p99 for a CPU, in Queue.', '')
     """
     return " ".join(_cause_sentence(cause, stages, named) for cause, stages in stalls_by_cause(seconds, whole).items())
 
@@ -50,7 +50,7 @@ def _cause_sentence(cause: str, stages: Mapping[str, float], named: str) -> str:
     most = min(stages, key=lambda stage: (-stages[stage], position(stage)))
     whole, most_of_it = duration(sum(stages.values())), duration(stages[most])
     part = "" if whole == most_of_it else f"{most_of_it} of it "
-    return f"{STALL_CAUSES[cause].sentence} {whole} of {named}, {part}in {label(most)}."
+    return f"{STALL_CAUSES[cause].sentence.format(f'{whole} of {named}')}, {part}in {label(most)}."
 
 
 def stalls_of_trace(attributes: Mapping[str, object]) -> dict[str, float]:

@@ -52,7 +52,7 @@ class SlowPaths:
         requests: Number of retained slow requests on whose paths the shares are based.
         complete: Number of these whose trace has the part of every service that was called, as far as known.
         missing: Number of these whose trace lacks the part of a service, by service.
-        shares: Time on the paths by service and stage, most first.
+        shares: Time on the paths by service and stage, in descending order.
     """
 
     quantile: float

@@ -36,7 +36,7 @@ EXEMPLAR_COLUMNS = (
 )
 # Retention rule of agents (`instrumentors.agent.sample`) and of traces of other programs (`collector.traces`).
 RETENTION_RULE = (
-    "the slowest, failed, forced, cold-start and random requests of every series and "
+    "the slowest, failed, cold-start and random requests, and those forced by header, of every series and "
     "export, each up to a limit; the same for traces of other programs"
 )
 # Minimum length of a prefix of a trace id: of a million traces, one in a few thousand shares its first eight hexadecimal digits

@@ -211,7 +211,7 @@ def test_nothing_is_named_without_a_cause() -> None:
     found = find_causes(counts_of(latency, {**values, "route": pick(rng, 20_000, a=1.0)}))
 
     assert (found.causes, found.looked_at) == ((), ("tenant", "model"))
-    assert found.sentence == "Slow requests look like all others in the 2 attributes counted."
+    assert found.sentence == "No attribute explains the slow requests."
 
 
 def test_no_requests_no_result() -> None:

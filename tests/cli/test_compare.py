@@ -504,7 +504,7 @@ def test_overlapping_versions_are_compared_over_the_common_time(
     time = {"from": _iso(now - 5400), "to": _iso(now - 3600)}
     assert {key: result["a"][key] for key in time} == {key: result["b"][key] for key in time} == time
     assert compare("--database", url, "--versions", "1.0", "1.1", "--window", "30m") == 0
-    expected = f"3 600 requests of shop, {datetime.fromtimestamp(now - 5400, UTC):%Y-%m-%d %H:%M:%S} to"
+    expected = f"3,600 requests of shop, {datetime.fromtimestamp(now - 5400, UTC):%Y-%m-%d %H:%M:%S} to"
     assert capsys.readouterr().out.count(expected) == 2
 
 

@@ -103,7 +103,7 @@ def test_percentiles_equal_the_store_with_error_bounds(store: Store, summary_lin
         assert duration(found.value).replace("\u202f", " ") in values
         assert "\u2013".join(between) in limits
 
-    assert "2 000 requests in 1 m 15 s" in lines[1]
+    assert "2,000 requests in 1 m 15 s" in lines[1]
 
 
 def test_long_texts_are_truncated_before_numbers(store: Store, summary_lines: Callable[[], list[str]]) -> None:
@@ -125,7 +125,7 @@ def test_the_summary_names_the_stages_of_the_tail(store: Store, summary_lines: C
 
     assert queue[1:5] == ["0", "ms", "100", "ms"]
     assert queue[-1] == "▒" * 28
-    assert line(lines, "Together").rstrip().endswith("Queue, 100 % of the increase")
+    assert line(lines, "Total").rstrip().endswith("Queue, 100 % of the increase")
     assert "█" in line(lines, "Forward")
 
 
@@ -174,7 +174,7 @@ def test_percentiles_with_too_few_requests_are_omitted(store: Store, summary_lin
     few = summary_lines()[len(some) :]
 
     assert "needs 200" in "".join(some)
-    assert "needs 1 000" in "".join(some)
+    assert "needs 1,000" in "".join(some)
     assert re.search(r"Where the time goes +p50", "\n".join(some))
     assert "needs 20 " in "".join(few)
     assert re.search(r"Where the time goes +mean", "\n".join(few))

@@ -116,7 +116,7 @@ def test_a_latency_regression_chart_shows_usual_latency(finding: Finding) -> Non
 
     assert drawn(slower) != drawn(replace(slower, shift=replace(SHIFT, before_seconds=0.1)))
     assert chart_in_words(slower) == (
-        "Chart: p99 of the last 30 minutes, up to 312 ms; usually 252 ms; the problem began at 02:52 UTC on 20 November"
+        "Chart: p99 of the last 30 minutes, up to 312 ms; baseline 252 ms; the problem began at 02:52 UTC on 20 November"
     )
 
 

@@ -331,7 +331,7 @@ def test_a_function_name_is_escaped(message: Message, finding: Finding) -> None:
 def test_the_share_of_a_stage_is_at_most_100_percent_of_the_excess(
     finding: Finding, share: float, text: str, cell: str
 ) -> None:
-    """A share above 100 %, because other stages shrank, is shown as 100 %."""
+    """A share above 100 %, because other stages shrank, is shown as 100 % of the excess."""
     grown = StageGrowth("preprocess", 0.424, share)
     blamed = replace(finding, growth=(grown,))
 
@@ -369,7 +369,7 @@ def test_a_latency_regression_names_values_before_and_after(message: Message, fi
         "+18 % to +31 % is likely, based on 48,210 requests in 30 minutes. "
         "The traffic also changed: route /search has 41 % of requests, before 12 %."
     )
-    assert dict(message_facts(slower))["Deviation"] == "9.3 times the usual variation"
+    assert dict(message_facts(slower))["Deviation"] == "9.3 times the variation of the baseline"
     assert Message.from_json(slower.to_json()) == slower
     record = "11 of the last 12 such alerts of this service were right."
     known = replace(slower, finding=replace(slower.finding, record=record))

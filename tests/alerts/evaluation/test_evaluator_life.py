@@ -168,7 +168,7 @@ def test_two_slos_of_a_service_are_one_message(
     found = {incident.name: incident for incident in read(store)}
 
     assert sorted(transitions_sent(incident) for incident in found.values()) == [[], ["opened"]]
-    assert found["other"].muted == f"told with {found['magika-latency'].id}"
+    assert found["other"].muted == f"notified together with magika-demo ({found['magika-latency'].id})"
     assert found["other"].story == found["magika-latency"].story
     assert ", and 1 more" in found["magika-latency"].transitions[0].headline
 

@@ -104,7 +104,7 @@ def test_sentences_name_percentile_time_stage_and_machine() -> None:
 
     assert outlier_sentence(slow, "14:02") == (
         f"a is 2{TIMES} slower than the other replica at p90 since 14:02 or earlier: Forward +38 ms. "
-        "Its CPU limit stops it in 40 % of the scheduler periods, the others in 1 %."
+        "It is throttled by its CPU limit in 40 % of the scheduler periods; the others in 1 %."
     )
     assert outlier_sentence(replace(slow, growth=(StageGrowth("queue", 0.1, 0.3),), hardware=()), "9:00").endswith(
         "earlier."

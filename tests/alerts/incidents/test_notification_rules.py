@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stagelens.alerts.delivery.message import Finding
 from stagelens.alerts.incidents.lifecycle import IncidentRecord, Step, close_incident, next_step
-from stagelens.alerts.incidents.notification_rules import IncidentUpdate, decide_notifications
+from stagelens.alerts.incidents.notification_rules import IncidentUpdate, decide_notifications, group_lead
 from stagelens.analysis.policies import Severity, default_burn_rate_policy, default_incident_policy
 
 FLEET, HYSTERESIS = default_incident_policy().fleet, default_burn_rate_policy().hysteresis
@@ -314,6 +314,6 @@ def test_an_unsilenced_page_is_notified_immediately(finding: Finding, ticks: lis
         for cause, severity in firing.items():
             record = world.last[cause]
             if severity == "page" and cause not in silenced and record.heard != "open":
-                lead = by_id[record.muted.removeprefix("told with ")]
+                lead = by_id[group_lead(record.muted)]
                 assert (lead.heard, lead.finding.severity, lead.is_open) == ("open", "page", True)
                 assert lead.cause not in silenced

@@ -168,7 +168,7 @@ def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower
     opened(store, "route", replace(slower, where={**prod, "route": "/a"}), "tail:prod:shop/route//a")
     opened(store, "whole", replace(slower, where=prod), "tail:prod:shop")
     model = replace(slower, where={**prod, "model": "m"})
-    opened(store, "model", model, "tail:prod:shop/model/m", muted=grouped_reason("whole"))
+    opened(store, "model", model, "tail:prod:shop/model/m", muted=grouped_reason("whole", "shop"))
     version = replace(slower, name="canary", where={**prod, "version": "2"}, shift=replace(_shift(slower), against="1"))
     opened(store, "canary", version, "canary:prod:magika-demo")
     opened(store, "elsewhere", replace(slower, where={"environment": "staging"}), "tail:staging:shop")
@@ -189,7 +189,7 @@ def test_accepting_a_service_includes_its_routes_and_models(store: Store, slower
 def test_a_drift_is_accepted_alone(store: Store, slower: Finding, now: datetime) -> None:
     """A sudden rise of the same service stays open, also if it is grouped with the drift."""
     opened(store, "drift", replace(slower, name="drift", shift=replace(_shift(slower), weeks=4)), "drift:shop")
-    opened(store, "whole", slower, "tail:shop", muted=grouped_reason("drift"))
+    opened(store, "whole", slower, "tail:shop", muted=grouped_reason("drift", "shop"))
     accept_regression(store, "drift", "ann", now)
 
     assert endings(store) == {"drift": "accepted", "whole": ""}

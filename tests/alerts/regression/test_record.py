@@ -132,7 +132,7 @@ def test_an_alert_whose_version_was_rolled_back_was_right(store: Store) -> None:
 def test_a_group_is_one_alert_and_a_muted_incident_is_none(store: Store) -> None:
     """The incidents of a service that are notified together count once; an incident that nobody was notified of does not count."""
     lead = replace(ONE, acked_at=BEGAN.timestamp(), acked_by="ann")
-    grouped = replace(incident("sl-2"), story="sl-1", muted="told with sl-1", heard="")
+    grouped = replace(incident("sl-2"), story="sl-1", muted="notified together with shop (sl-1)", heard="")
     silent = replace(incident("sl-3"), muted="silenced by ann", heard="")
 
     assert outcomes(read(store, lead, grouped, silent)) == ["right"]

@@ -68,7 +68,7 @@ def test_the_trace_page_shows_the_requests_of_all_services(store: Store) -> None
 
 def test_the_trace_page_names_moved_and_missing_services(store: Store) -> None:
     """A clock that is wrong, and a service that is called in other traces."""
-    assert "Clocks differ: moved to the middle of the call, triton by 3" in text(
+    assert "The clocks of the machines differ. Moved to the middle of the call: triton by 3" in text(
         store, f"/traces/{31:032x}?from=now-1h"
     )
     assert "Not retained in this trace: triton" in text(store, f"/traces/{32:032x}?from=now-1h")

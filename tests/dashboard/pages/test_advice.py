@@ -341,7 +341,7 @@ def test_too_few_requests_are_reported(store: Store, traffic: ModuleType) -> Non
     text = shown(few, "/s/young/advice")
 
     assert "Too few requests to advise on p99" in text
-    assert "p99 needs 1 000" in text
+    assert "p99 needs 1,000" in text
     assert "Rank by p50" in text
     assert "1 of 1 have too few requests in this window" in shown(few, "/advice")
     assert advice_count(context(few, None)) == 0

@@ -200,7 +200,7 @@ def test_the_verdict_lists_its_evidence(source: Source) -> None:
 
     for part in ("Regression B is", "slower at p99:", "interval", "requests", "p50 unchanged", "traffic mix unchanged"):
         assert part in text
-    assert "Blame Preprocess" in text
+    assert "Cause Preprocess" in text
 
 
 def test_the_interval_describes_the_ratio_of_the_headline(source: Source) -> None:
@@ -408,7 +408,7 @@ def test_too_few_requests_are_reported_without_a_verdict(stored: Stored) -> None
     text = shown(source, "/compare?svc=shop&a=1&b=2&p=99")
 
     assert "Not enough data" in text
-    assert "60 requests in B: p99 needs 1 000" in text
+    assert "60 requests in B: p99 needs 1,000" in text
 
 
 def test_past_versions_are_queried_once(stored: Stored) -> None:

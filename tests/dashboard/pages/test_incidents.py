@@ -90,7 +90,7 @@ def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
 
     assert "2 incidents open" in markup
     assert markup.index("checkout: checkout-latency") < markup.index("search: search-latency")
-    assert "Grouped with checkout: checkout-latency" in re.sub(r"<[^>]+>", "", markup)
+    assert "Notified together with checkout: checkout-latency" in re.sub(r"<[^>]+>", "", markup)
     assert "service batch, severity ticket" in markup
     assert "End now" in markup
 

@@ -273,7 +273,7 @@ def test_a_store_with_one_request_has_a_page(tmp_path: Path) -> None:
     store.close()
 
     assert "1 service" in text
-    assert "1 request: p99 needs 1 000" in text
+    assert "1 request: p99 needs 1,000" in text
     assert "could not be rendered" not in text
     assert "lonely –" in " ".join(beside.split())  # noqa: RUF001 - an en dash stands for unknown
 

@@ -276,7 +276,7 @@ def test_a_percentile_with_too_few_requests_names_no_stage(traffic: ModuleType, 
     at_p50 = text_of(source, "/compare?svc=vision-api&p=50")
     store.close()
 
-    assert "p99 needs 1\u202f000 requests on both sides" in at_p99
+    assert "p99 needs 1,000 requests on both sides" in at_p99
     assert "End to end" not in at_p99
     assert "End to end" in at_p50
 
@@ -407,7 +407,7 @@ def test_percentiles_of_few_requests_are_noted_and_not_drawn(traffic: ModuleType
     text = text_of(Source(store, None, NOW.timestamp), "/s/vision-api")
     store.close()
 
-    assert "p99 needs 1\u202f000" in text
+    assert "p99 needs 1,000" in text
     assert "history starts" in text
 
 

@@ -58,7 +58,7 @@ def test_the_slow_replica_is_named_with_its_reason(slow: Store, tab: str) -> Non
 
     assert SENTENCE in text
     assert "Its GPU runs at 1,005 MHz, the others at 1,755 MHz." in text
-    assert "Heat lowers the clock of its GPU 90 % of the time, that of the others 0 %." in text
+    assert "Its GPU is throttled by heat 90 % of the time; the others never." in text
     assert (f"Cool the GPU of {NAME}, or move it to another machine" in text) == (tab == "/advice")
 
 

@@ -70,7 +70,7 @@ def test_the_cold_switch_shows_the_number_of_requests(stores: tuple[Store, Store
     address = f"{path}?svc=shop&from=now-15m"
     texts = [text_of(page(*each).body) for each in ((mixed, address), (mixed, f"{address}&cold=0"), (warm, address))]
 
-    assert ["Leave out 23 cold" in each for each in texts] == [True, False, False]
+    assert ["Exclude 23 cold" in each for each in texts] == [True, False, False]
     assert ["23 cold" in each for each in texts] == [True, True, False]
 
 
@@ -123,10 +123,18 @@ def test_replicas_are_listed_with_age_and_loads(tmp_path: Path) -> None:
         ["young:7", "Read", "resnet"],
         *[["old:7", "Read", "resnet"]] * 2,
     ]
-    assert "p50 is" in elsewhere[1]
-    assert "without cold requests" in elsewhere[1]
+    assert "Cold starts do not affect p50." in elsewhere[1]
     assert "Replicas" in elsewhere[0]
     assert "No request of version 2" in other
+
+
+def test_cold_starts_that_raise_p99_are_reported_with_both_values(tmp_path: Path) -> None:
+    alive = replace(batch(WARM, "forward", 0.01, 20, 2000), loads=[loaded("young", "start", 12, 8.0)])
+    store = source_of(tmp_path, "slow.db", [alive, batch(COLD, "load", 3.0, 20, 40)])
+    found = text_of(page(store, "/s/shop/replicas?from=now-15m").body)
+    store.close()
+
+    assert "p99 is 2.99 s, and 10.0 ms without cold requests." in found.replace("\u202f", " ")
 
 
 def test_a_trace_shows_the_age_of_its_replica(tmp_path: Path) -> None:

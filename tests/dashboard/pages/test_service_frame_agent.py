@@ -92,7 +92,7 @@ def test_past_reduced_recording_is_shown_with_its_end(source: Source) -> None:
     page = page_text(source, "/s/back?from=now-15m")
 
     assert "From 11:48 to 11:49: 200 of 300 requests" in page
-    assert "tokens, batch sizes, attributes and failed calls are not counted" in page
+    assert "tokens, batch sizes, attributes and failed calls are unknown" in page
     assert "reached their overhead budget" not in page_text(source, "/s/back?from=now-5m")
 
 

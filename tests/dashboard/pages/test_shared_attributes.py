@@ -90,7 +90,7 @@ def test_a_part_of_the_requests_is_called_a_part(client: FlaskClient, monkeypatc
     assert "a part of all" not in text_of(client, "/s/checkout?p=95")
     monkeypatch.setattr("stagelens.store.queries.attributes.MAX_ROWS", 40)
 
-    assert "from a part of all 4.00k" in text_of(client, "/s/checkout?p=90&from=now-24h").replace("\u202f", "")
+    assert "from a sample of 4.00k requests" in text_of(client, "/s/checkout?p=90&from=now-24h").replace("\u202f", "")
 
 
 def test_a_selection_is_compared_with_all_other_requests(client: FlaskClient) -> None:
@@ -109,9 +109,7 @@ def test_requests_of_agents_over_their_budget_are_called_uncounted(client: Flask
         page = text_of(client, f"/s/{service}?p=95").replace("\u202f", "")
         card = page[page.index("What slow requests share") :]
 
-        assert (
-            "For 500 of 1.00k requests, sizes, tokens, concurrency, caller and your attributes are not counted" in card
-        )
+        assert "For 500 of 1.00k requests, sizes, tokens, concurrency, caller and your attributes are unknown" in card
 
 
 def test_a_service_without_attributes_has_no_card(client: FlaskClient) -> None:

@@ -143,7 +143,7 @@ def test_too_few_requests_for_stage_budgets_are_reported(source: Source, client:
     body = client.get("/api/v1/query/budgets?name=rare").json
     assert body is not None
 
-    assert "Too few requests to evaluate p99.99 needs 100 000 requests, this window has" in rare
+    assert "Too few requests to evaluate p99.99 needs 100,000 requests, this window has" in rare
     assert "Stage budgets No request in this window" in " ".join(gone.split()).replace("Export ", "")
     assert body["enough"] is False
     assert client.get("/api/v1/query/budgets?name=gone").json["requests"] == 0  # pyright: ignore[reportOptionalSubscript]

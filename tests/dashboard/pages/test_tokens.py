@@ -119,7 +119,7 @@ def test_the_page_starts_with_the_stage_behind_the_first_token_tail(source: Sour
     """One sentence: the tail of the first token, how far it is from the median, and the stage that explains it."""
     text = shown(source, PAGE)
 
-    assert "p99 of the first token is" in text
+    assert "TTFT p99 is" in text
     assert "Queue explains" in text
     assert "of the difference" in text
     assert "Timed until generate had the first new token" in text
@@ -175,7 +175,7 @@ def test_one_request_shows_what_every_card_needs(store: Store) -> None:
     assert "1 first token: too few to evaluate" in text
     assert "1 so far in this window; p50 needs 20" in text
     assert "1 request so far; a bucket needs 20" in text
-    assert "1 of 1 000 needed" in text
+    assert "1 of 1,000 needed" in text
     assert "1 request in 1 step; the chart needs 120 requests in 8 steps" in text
     assert "could not be rendered" not in text
 
@@ -190,8 +190,8 @@ def test_first_token_definitions_never_mix(store: Store) -> None:
 
     assert "Timed until generate had the first new token: 60 of 100 requests." in usual
     assert "Not shown, because times of different definitions are not comparable: 40." in usual
-    assert f"Half of the requests wait up to {waited(source, PAGE)} for" in usual
-    assert f"Half of the requests wait up to {waited(source, f'{PAGE}?by=first_chunk')} for" in other
+    assert f"TTFT p50 is {waited(source, PAGE)}; p99 needs" in usual
+    assert f"TTFT p50 is {waited(source, f'{PAGE}?by=first_chunk')}; p99 needs" in other
     assert waited(source, PAGE) != waited(source, f"{PAGE}?by=first_chunk")
     assert "Timed until the first part of the response was passed to the server: 40 of 100 requests." in other
     assert wrong == usual
@@ -214,7 +214,7 @@ def test_without_token_counts_the_page_explains_their_source(store: Store) -> No
     chunked = [StreamedRequest(100, 0, 0, names.BY_FIRST_CHUNK, ago=600 + step) for step in range(60)]
     text = shown(written(store, chunked), PAGE)
 
-    assert "Half of the requests wait up to" in text
+    assert "TTFT p50 is" in text
     assert text.count("No token counts") == 3
     assert "no token counts" in text
     assert "Agents read token counts from generate of transformers" in text

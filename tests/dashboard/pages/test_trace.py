@@ -188,9 +188,10 @@ def test_the_list_explains_its_sampling_rule(source: Source) -> None:
     """The list shows the rule, the number of traces by reason, and the retention."""
     shown = text(page(source, "/s/vision-api/traces"))
 
-    assert "Every request is counted. Retained:" in shown
+    assert "Metrics include every request. Retained:" in shown
     assert "slowest" in shown
-    assert "Retained for 7" in shown
+    assert "and those forced by header" in shown
+    assert "random sample. Retained for 7" in shown
 
 
 def test_an_attribute_finds_the_requests_that_have_it(source: Source, slow: KeptTrace) -> None:

@@ -89,7 +89,8 @@ def test_idle_machines_cost_money_where_a_price_and_their_utilization_are_known(
     assert [row[:2] for row in rows] == [["ocr", "$7.50, 75 % idle"], ["chat", "50 % idle"]]
     assert (rows[0][2], rows[1][3]) == ("2 h", "24.0 s, 12 calls")
     assert rows[0][4] == "12 m, $1.00"
-    assert "$7.50 of the $10.0 for ocr in the last 1 h paid for idle machines: they worked 25 % of the time." in text
+    assert "in the last 1 h, by cost of idle machines" in text
+    assert "Idle machines of ocr cost $7.50 of $10.0 in the last 1 h: they worked 25 % of the time." in text
     for tab in ("/s/ocr/capacity", "/s/ocr?", "/s/chat/advice", "/s/ocr/replicas"):
         assert f'href="{tab}' in written
 
@@ -100,7 +101,7 @@ def test_without_prices_there_is_no_money(store: Store, tmp_path: Path) -> None:
 
     assert "$" not in text
     assert [row[:2] for row in rows] == [["ocr", "75 % idle"], ["chat", "50 % idle"]]
-    assert "Requests of ocr waited 2 h in queues in the last 1 h, all together." in text
+    assert "Requests of ocr waited 2 h in queues in total, in the last 1 h." in text
 
 
 def test_the_ranking_is_an_address(store: Store, tmp_path: Path) -> None:

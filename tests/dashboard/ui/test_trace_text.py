@@ -74,11 +74,11 @@ def test_the_page_names_the_stalls_at_a_percentile(visits: Visit) -> None:
     page = visits.go("/s/paused?from=now-15m")
     foot = page.locator(".card", has_text="What the tail adds").locator(".foot")
     # The latency there is the middle of a bucket that is 2.2 % wide.
-    pattern = re.compile(r"GC explains 10\d\u202fms of p99, 80\.\d\u202fms of it in Forward\.")
+    pattern = re.compile(r"Garbage collection took 10\d\u202fms of p99, 80\.\d\u202fms of it in Forward\.")
 
     expect(foot).to_contain_text(pattern)
-    expect(foot).to_contain_text(re.compile(r"A stalled event loop explains 10\.\d\u202fms of p99, in Queue\."))
-    hover(page, "percentile", 0.1, lambda: expect(foot).not_to_contain_text("GC explains", timeout=SOON))
+    expect(foot).to_contain_text(re.compile(r"The event loop was blocked for 10\.\d\u202fms of p99, in Queue\."))
+    hover(page, "percentile", 0.1, lambda: expect(foot).not_to_contain_text("Garbage collection took", timeout=SOON))
     page.mouse.move(5, 5)
     expect(foot).to_contain_text(pattern)
 
@@ -88,10 +88,10 @@ def test_a_trace_names_its_stalls(visits: Visit) -> None:
     page = visits.go(f"/traces/{TRACE}-{SPAN}")
 
     expect(page.locator(".verdict")).to_contain_text(
-        "GC explains 100\u202fms of the request, 80.0\u202fms of it in Forward."
+        "Garbage collection took 100\u202fms of the request, 80.0\u202fms of it in Forward."
     )
     expect(page.locator(".verdict")).to_contain_text(
-        "A stalled event loop explains 10.0\u202fms of the request, in Queue."
+        "The event loop was blocked for 10.0\u202fms of the request, in Queue."
     )
     expect(page.locator("table.wf")).to_contain_text("GC pause 80.0\u202fms")
     expect(page.locator(".kv")).to_contain_text("340 of the process in 1.00\u202fs")

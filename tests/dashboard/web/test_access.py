@@ -80,7 +80,7 @@ def write_incidents(store: Store, environments: tuple[str, ...], now: float) -> 
             made = replace(made, **moved)
             if environment == "prod":
                 is_alone = len(environments) == 1
-                why = "grouped with another incident" if is_alone else grouped_reason(OTHER_INCIDENT)
+                why = "grouped with another incident" if is_alone else grouped_reason(OTHER_INCIDENT, "other")
                 made = replace(made, muted=why, story=made.id if is_alone else OTHER_INCIDENT)
             turn = IncidentUpdate(made, "opened", notifies=True, note=made.muted)
             journal.write_update(connection, turn, ("ops",), now - 700)
