@@ -172,7 +172,9 @@ class SharedCauses:
     """Result of `find_causes`.
 
     Args:
-        percentile: Percentile from which on requests are slow, and of the latencies of each cause. [ratio]
+        asked: Percentile that was asked for. [ratio]
+        percentile: Percentile from which on requests are slow, to a bucket, and of the latencies of each cause: *asked*, or a
+            lower one with enough slow requests. [ratio]
         threshold: Latency from which on requests are slow. [seconds]
         requests: Requests of the window. [count]
         slow: Slow requests. [count]
@@ -181,6 +183,7 @@ class SharedCauses:
         sentence: The first cause, or that there is none; "" without requests.
     """
 
+    asked: float
     percentile: float
     threshold: float
     requests: int
@@ -188,6 +191,12 @@ class SharedCauses:
     causes: tuple[SharedCause, ...]
     looked_at: tuple[str, ...]
     sentence: str
+
+    @property
+    def reason(self) -> str:
+        """Why a lower percentile than the asked one is used; "" if it is not."""
+        needed = math.ceil(_MIN_SLOW / (1 - self.asked) - 1e-6)
+        return f"p{self.asked * 100:.6g} needs {needed:,} requests" if self.percentile != self.asked else ""
 
 
 @np.errstate(divide="ignore", invalid="ignore")
@@ -210,7 +219,7 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
     )
     total = int(whole.sum())
     if not tables:
-        return SharedCauses(wanted, 0.0, 0, 0, (), (), "")
+        return SharedCauses(wanted, wanted, 0.0, 0, 0, (), (), "")
     percentile = highest_percentile(total, wanted)
     is_selection = isinstance(slow, SlowRequests)
     cut = _selected(counts, whole, slow) if isinstance(slow, SlowRequests) else _tail(whole, percentile)
@@ -225,7 +234,7 @@ def find_causes(counts: AttributeCounts, slow: SlowRequests | float = 0.99) -> S
     threshold = bucket_bounds(int(counts.index[cut.buckets.start]), counts.scale)[0]
     now_ms = _quantile_ms(whole.sum(axis=0), percentile, counts)
     sentence = _sentence(causes, len(looked), percentile, now_ms, is_selection=is_selection)
-    return SharedCauses(percentile, threshold, total, int(cut.slow(whole).sum()), causes, looked, sentence)
+    return SharedCauses(wanted, percentile, threshold, total, int(cut.slow(whole).sum()), causes, looked, sentence)
 
 
 def highest_percentile(requests: int, wanted: float) -> float:
@@ -270,7 +279,6 @@ class _Cut:
     is_pooled: bool = False
 
     def slow(self, counts: Ints) -> Ints:
-        """Return the slow requests by step, shape (..., t)."""
         found = np.zeros(counts.shape[:-1], np.int64)
         found[..., self.steps] = counts[..., self.steps, self.buckets].sum(axis=-1)
         return found
@@ -294,7 +302,6 @@ def _selected(counts: AttributeCounts, whole: Ints, slow: SlowRequests) -> _Cut:
 
 
 def _slice(chosen: NDArray[np.bool_]) -> slice:
-    """Return the positions of *chosen*, which are consecutive."""
     at = np.flatnonzero(chosen)
     return slice(int(at[0]), int(at[-1]) + 1) if len(at) else slice(0, 0)
 
@@ -360,12 +367,10 @@ def _strata(requests: Ints) -> tuple[Ints, Ints]:
 
 
 def _filled_steps(requests: Ints) -> int:
-    """Return the number of strata with requests."""
     return min(int(np.count_nonzero(requests)), max(1, int(requests.sum()) // _MIN_STRATUM))
 
 
 def _divergence(observed: Floats, expected: Floats) -> Floats:
-    """Return the Kullback-Leibler divergence between shares."""
     inside = np.where(observed > 0, observed * np.log(observed / expected), 0.0)
     return inside + np.where(observed < 1, (1 - observed) * np.log((1 - observed) / (1 - expected)), 0.0)
 
@@ -545,7 +550,6 @@ def _quantile_ms(counted: Ints, percentile: float, counts: AttributeCounts) -> f
 
 
 def _value_text(table: _Table, values: Sequence[str]) -> str:
-    """Return the value or the range as shown."""
     if len(values) == 1:
         return "others" if values[0] == OTHER else value_label(table.key, values[0])
     kind = attribute(table.key).kind
@@ -556,7 +560,6 @@ def _value_text(table: _Table, values: Sequence[str]) -> str:
 
 
 def _period_text(begin: int, end: int, window: int) -> str:
-    """Return a period, with the day in a window above one day."""
     style = "%H:%M" if window <= 86_400 else "%-d %b %H:%M"  # noqa: PLR2004 - seconds of a day
     start, stop = (datetime.fromtimestamp(each, UTC).strftime(style) for each in (begin, end))
     return f"{start} to {stop} UTC"

@@ -60,7 +60,10 @@ def shared_text(found: Row) -> list[str]:
         {key: row[key] for key in ("attribute", "value", "share_all", "share_slow", "lift", "explained_share")}
         for row in rows_of(found)[:MOST_ROWS]
     ]
-    return ["\n".join([f"What slow requests share: {one_line(found['summary'])}", *csv_lines(rows)])] if rows else []
+    which = f"the slowest {found['slow_requests']} of {found['requests']} requests, about p{found['percentile'] * 100:g} and slower"
+    why = f"; {found['reason']}" if found["reason"] else ""
+    head = f"What slow requests share ({which}{why}): {one_line(found['summary'])}"
+    return ["\n".join([head, *csv_lines(rows)])] if rows else []
 
 
 def replica_text(slow: Row | None) -> list[str]:

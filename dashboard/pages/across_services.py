@@ -29,7 +29,7 @@ from ..ui.format import duration, percent, percentile, several
 from ..ui.trace_text import span_name, span_note
 from ..view import service_path, trace_name, trace_path
 from .page import Context
-from .service_code import tail_percentile, time_bar
+from .service_code import replaced_note, tail_percentile, time_bar
 from .trace_timeline import NS, Scale
 
 # Number of stages of a request in a waterfall, the longest, and their smallest share of the trace; calls of services with a
@@ -70,8 +70,6 @@ def services_timeline(context: Context, found: KeptTrace, requests: Sequence[Kep
 
 
 class _Waterfall:
-    """Rows of a trace."""
-
     def __init__(self, context: Context, found: KeptTrace, roots: Sequence[PlacedRequest]) -> None:
         self._context = context
         self._found = found
@@ -81,7 +79,6 @@ class _Waterfall:
         self._path = [piece for root in roots for piece in critical_path(root)]
 
     def request_rows(self, placed: PlacedRequest, depth: int) -> Iterator[Component]:
-        """Yield the row of a request and those of its stages, with the requests that it called below their calls."""
         own = [piece for piece in self._path if piece.request is placed.request]
         yield self._request_row(placed, depth, own)
         calls = {place: call for call in placed.calls for place in call.spans[:1]}
@@ -144,7 +141,6 @@ class _Waterfall:
 
 
 def _shown_spans(placed: PlacedRequest, least_ns: float) -> list[tuple[int, Mapping[str, Any]]]:
-    """Return the stages of a request of at least *least_ns* with their positions, by start."""
     called = {place for call in placed.calls if call.called for place in call.spans[:1]}
     staged = [
         (place, span)
@@ -182,7 +178,6 @@ def _joined(pieces: Sequence[PathPiece]) -> list[PathPiece]:
 
 
 def _trace_notes(context: Context, roots: Sequence[PlacedRequest]) -> Iterator[str]:
-    """Yield the sentences on what is not known of a trace."""
     edges = service_edges(context)
     known: dict[str, set[str]] = {}
     for edge in edges:
@@ -243,6 +238,7 @@ def slow_paths_card(context: Context, found: SlowPaths) -> Component:
         table(head, rows, f"Critical path at {at} by service and stage", css="path"),
     ]
     sub = f"critical path of {several(found.requests, 'retained request')} at {at} or slower"
+    sub += replaced_note(context, found.quantile)
     return card(f"Across services at {at}", body, sub=sub, foot=_completeness(found), flush=True)
 
 

@@ -11,10 +11,10 @@ from dash.development.base_component import Component
 from ...analysis.attributes import SlowRequests
 from ...analysis.comparison import highest_quantile
 from ...analysis.profile import MIN_SAMPLED, NO_SAMPLES, CodeNode, FunctionTime, ProfileBand, flame_graph, functions
-from ...core.histogram import has_enough_samples
+from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, stage_name, table
-from ..ui.format import duration, percent, percentile
+from ..ui.format import duration, percent, percentile, whole
 from .measures import measure
 from .page import Context
 from .shared_attributes import selected_requests
@@ -44,7 +44,7 @@ def code_card(context: Context) -> Component | None:
     if selected:
         return functions_card(bands[0], profile_of_selection(context, selected), "in the selection", "Selected")
     at = percentile(wanted)
-    return functions_card(bands[0], bands[1], f"at {at}", at)
+    return functions_card(bands[0], bands[1], f"at {at}", at, replaced_note(context, wanted))
 
 
 def profile_of_selection(context: Context, selected: SlowRequests) -> ProfileBand:
@@ -65,8 +65,17 @@ def tail_percentile(context: Context) -> float | None:
     return wanted if has_enough_samples(requests, wanted) else highest_quantile(requests, wanted)
 
 
-def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str) -> Component | None:
-    """Return the functions with their time in the requests of *tail*, compared with *median*; None without samples."""
+def replaced_note(context: Context, shown: float) -> str:
+    """Return why the percentile *shown* is not the selected one, for the end of a subtitle; "" if it is."""
+    asked = context.view.percentile if context.view.text("p") and context.view.percentile > _MEDIAN else _TAIL
+    return f" · {percentile(asked)} needs {whole(samples_needed(asked))} requests" if shown != asked else ""
+
+
+def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str, note: str = "") -> Component | None:
+    """Return the functions with their time in the requests of *tail*, compared with *median*; None without samples.
+
+    *which* names the requests of *tail* in titles, such as "at p99", *head* in a column; *note* ends the subtitle.
+    """
     if tail.sampled <= 0 and median.sampled <= 0:
         return None
     title = f"Your code {which}"
@@ -85,7 +94,7 @@ def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str
     return card(
         title,
         [found, _flame_part(stage, flame_graph(stage, tail, median), which)],
-        sub="estimated from samples; time in libraries counts for the function that called them",
+        sub=f"estimated from samples; time in libraries counts for the function that called them{note}",
         flush=True,
     )
 
@@ -168,7 +177,6 @@ def _flame_node(node: CodeNode, whole: float, depth: int, name: str) -> Componen
 
 
 def _colour(node: CodeNode, whole: float) -> str:
-    """Return the CSS class of the growth of *node*: `less3` to `more3`, or `same`."""
     if node.median_ms is None or not whole:
         return "same"
     growth = (node.tail_ms - node.median_ms) / whole / _FULL_GROWTH

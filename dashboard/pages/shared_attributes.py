@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from dash import html
 from dash.development.base_component import Component
 
-from ...analysis.attributes import WHEN, SharedCause, SharedCauses, SlowRequests, find_causes
+from ...analysis.attributes import WHEN, SharedCause, SharedCauses, SlowRequests, find_causes, highest_percentile
 from ...core.attributes import attribute
 from ...core.names import AGENT_COST, AGENT_LEVELS
 from ...store import Selection
@@ -19,7 +19,7 @@ from ..view import SCOPE, View, service_path
 from .page import Context
 
 _TITLE = "What slow requests share"
-_PERCENTILES = {"95": "p95", "99": "p99", "99.9": "p99.9"}
+_PERCENTILES = (0.95, 0.99, 0.999)
 _DEFAULT = "99"
 _MAX_CAUSES = 8
 # Share of the requests from which on the card is about all of them.
@@ -40,15 +40,14 @@ def shared_card(context: Context) -> Component | None:
     view = context.view
     selected = selected_requests(view)
     found = _find(context, context.selection, selected or (view.percentile if view.text("p") else 0.99))
-    which = "selected" if selected else f"{percentile(found.percentile)} and slower"
-    return _card(context, found, _TITLE, which, context.selection, tools=_choices(view))
+    return _card(context, found, _TITLE, context.selection, selected is not None, tools=_choices(view, found))
 
 
 def slow_of_side_card(context: Context, side: Selection, quantile: float, name: str) -> Component | None:
     """Return what the slow requests of one side of a comparison share; None if no attribute was counted."""
     found = _find(context, side, quantile)
     title = f"What slow requests of {name} share"
-    return _card(context, found, title, f"{percentile(found.percentile)} and slower", side)
+    return _card(context, found, title, side)
 
 
 def _find(context: Context, selection: Selection, slow: SlowRequests | float) -> SharedCauses:
@@ -56,7 +55,13 @@ def _find(context: Context, selection: Selection, slow: SlowRequests | float) ->
 
 
 def _card(
-    context: Context, found: SharedCauses, title: str, which: str, about: Selection, *, tools: Component | None = None
+    context: Context,
+    found: SharedCauses,
+    title: str,
+    about: Selection,
+    is_selection: bool = False,
+    *,
+    tools: Component | None = None,
 ) -> Component | None:
     uncounted = _uncounted(context, about)
     if not found.sentence and not uncounted:
@@ -64,10 +69,13 @@ def _card(
     shown = found.causes[:_MAX_CAUSES]
     body: list[Node] = [html.P(found.sentence, className="lead")] if found.sentence else []
     if shown:
-        body.append(_causes_table(context, shown, percentile(found.percentile), which))
+        body.append(_causes_table(context, shown, percentile(found.percentile), "Selected" if is_selection else "Slow"))
     same = f"No difference in {', '.join(found.looked_at)}." if shown and found.looked_at else ""
     foot = " ".join(filter(None, (same, uncounted))) or None
-    sub = f"{which}: {count(found.slow)} of {count(found.requests)}"
+    sub = "selected" if is_selection else f"the slowest {percent(found.slow / (found.requests or 1), 1)}"
+    sub += f": {count(found.slow)} of {count(found.requests)}"
+    if not is_selection:
+        sub += f", from {duration(found.threshold)}" + (f" · {found.reason}" if found.reason else "")
     # In a long window the query reads a part of each step.
     counted = context.source.cached(context.source.read.latency, about).count
     sub += f", from a sample of {count(counted)} requests" if found.requests < _ALL * counted else ""
@@ -104,23 +112,23 @@ def selected_requests(view: View) -> SlowRequests | None:
     return SlowRequests(low, high, start, end) if valid else None
 
 
-def _choices(view: View) -> Component:
-    """Return the percentiles, and the selection if there is one, as links."""
-    options = {
-        key: (name, view.here(p=None if key == _DEFAULT else key, sel=None)) for key, name in _PERCENTILES.items()
-    }
-    chosen = view.text("p") or _DEFAULT
+def _choices(view: View, found: SharedCauses) -> Component:
+    """Return the percentiles with enough requests and the shown one, and the selection if there is one, as links."""
+    known = (each for each in _PERCENTILES if highest_percentile(found.requests, each) == each)
+    keys = {f"{each * 100:.6g}": percentile(each) for each in sorted({*known, found.percentile})}
+    options = {key: (name, view.here(p=None if key == _DEFAULT else key, sel=None)) for key, name in keys.items()}
+    chosen = f"{found.percentile * 100:.6g}"
     if selected_requests(view):
         options["sel"], chosen = ("Selection", view.here()), "sel"
     return link_tabs("Slow requests", options, chosen)
 
 
-def _causes_table(context: Context, causes: Sequence[SharedCause], at: str, which: str) -> Component:
+def _causes_table(context: Context, causes: Sequence[SharedCause], at: str, slow: str) -> Component:
     head: list[tuple[Node, str]] = [
         ("Attribute", ""),
         ("Value", ""),
         ("All", "r hide"),
-        ("Selected" if which == "selected" else "Slow", "r"),
+        (slow, "r"),
         ("Lift", "r hide"),
         (f"{at} with", "r hide"),
         (f"{at} without", "r"),
@@ -154,7 +162,6 @@ def _latency(milliseconds: float | None) -> Node:
 
 
 def _bar(share: float) -> Component:
-    """Return the share of the slow requests that a cause explains."""
     filled = html.I(style={"width": f"{min(share, 1.0) * 100:.1f}%"})
     return html.Div(
         [html.Div(filled, className="track"), html.Span(percent(share), className="num")], className="gauge"

@@ -177,6 +177,8 @@ def _shared(context: Context, given: Arguments) -> dict[str, Any]:
     ]
     return {
         "percentile": found.percentile,
+        "asked_percentile": found.asked,
+        "reason": found.reason,
         "threshold_seconds": found.threshold,
         "requests": found.requests,
         "slow_requests": found.slow,
@@ -193,7 +195,15 @@ def _slow_requests(context: Context, given: Arguments) -> tuple[float, SlowReque
         msg = f"sel is {given['sel'][:60]!r}"
         fix = "low:high:start:end in seconds, such as 0.2:1.5:1795170000:1795173600"
         raise BadRequestError(msg, key="sel", fix=fix)
-    return percentiles(given.get("p") or _DEFAULT_TAIL)[-1], selected
+    return _one_percentile(given), selected
+
+
+def _one_percentile(given: Arguments) -> float:
+    first, *others = percentiles(given.get("p") or _DEFAULT_TAIL)
+    if others:
+        msg = f"p is {given['p'][:60]!r}"
+        raise BadRequestError(msg, key="p", fix="one percentile, such as 99; call again for another one")
+    return first
 
 
 def _as_seconds(ms: float | None) -> float | None:
@@ -274,7 +284,7 @@ def _compare(context: Context, given: Arguments) -> dict[str, Any]:
         msg = "two versions or windows to compare are missing"
         fix = "set a and b to a known version, or a window such as 2026-11-21T12:00/6h"
         raise BadRequestError(msg, key="a", fix=fix, status=NOT_FOUND)
-    wanted = percentiles(given["p"])[0] if given.get("p") else None
+    wanted = _one_percentile(given) if given.get("p") else None
     found = compared(context, pair, wanted)
     return {
         "a": {"name": pair.a_name, "from": pair.a.start, "to": pair.a.end},
@@ -298,7 +308,7 @@ def _compare(context: Context, given: Arguments) -> dict[str, Any]:
 
 
 def _critical_path(context: Context, given: Arguments) -> dict[str, Any]:
-    wanted = percentiles(given.get("p") or _DEFAULT_TAIL)[-1]
+    wanted = _one_percentile(given)
     found = context.source.cached(context.source.read.slow_paths, context.selection, wanted)
     return {
         "percentile": wanted,

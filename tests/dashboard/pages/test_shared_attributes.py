@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from flask.testing import FlaskClient
 
+from stagelens.cli.mcp_text import shared_text
 from stagelens.core.attributes import ATTRIBUTE_SCALE, attribute_key
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import AGENT_COST, REQUEST_BY_ATTRIBUTE, REQUEST_DURATION
@@ -132,6 +133,39 @@ def test_the_query_returns_the_numbers_of_the_card(client: FlaskClient) -> None:
     assert first["requests"] == MINUTES * SIZES["4194304"]
     assert first["share_slow"] == 1
     assert found["no_difference_in"] == ["tenant", "version"]
+
+
+def test_the_card_shows_the_percentile_that_its_button_names(client: FlaskClient) -> None:
+    """With too few requests for p99 the button of p95 is chosen, the reason is given, and the share is that of the counts."""
+    html = client.get("/s/checkout").text
+    card = html[html.index("What slow requests share") :]
+    page = text_of(client, "/s/checkout").replace("\u202f", " ")
+
+    assert re.findall(r'aria-current="(?:true|page)"[^>]*>(p[0-9.]+)<', card)[0] == "p95"
+    assert ">p99<" not in card[: card.index("</table>")]
+    assert "the slowest 5.0 %: 200 of 4.00k" in page
+    assert "p99 needs 5,000 requests" in page
+
+
+def test_the_query_says_which_percentile_it_used_and_why(client: FlaskClient) -> None:
+    """Also to assistants; an answer without a replacement has no reason."""
+    replaced = client.get("/api/v1/query/shared?service=checkout&p=99").get_json()
+    asked = client.get("/api/v1/query/shared?service=checkout&p=95").get_json()
+
+    assert (replaced["asked_percentile"], replaced["percentile"]) == (0.99, 0.95)
+    assert replaced["reason"] == "p99 needs 5,000 requests"
+    assert (asked["asked_percentile"], asked["percentile"], asked["reason"]) == (0.95, 0.95, "")
+    assert (
+        "the slowest 200 of 4000 requests, about p95 and slower; p99 needs 5,000 requests" in shared_text(replaced)[0]
+    )
+
+
+@pytest.mark.parametrize("query", ["shared", "profile", "critical_path", "compare"])
+def test_a_query_of_one_percentile_refuses_several(client: FlaskClient, query: str) -> None:
+    """None of them is left out silently."""
+    refused = client.get(f"/api/v1/query/{query}?service=checkout&p=50,99")
+
+    assert (refused.status_code, refused.get_json()["key"]) == (400, "p")
 
 
 def test_an_invalid_selection_is_refused_with_its_form(client: FlaskClient) -> None:
