@@ -1,4 +1,4 @@
-"""Latency breakdown by stage and percentile: the percentile grid, smoothing of the stage shares, and p50 and p99.
+"""Latency breakdown by stage and percentile: the percentile grid, the requests at a percentile, and p50 and p99.
 
 A breakdown is a table with one row for each percentile: the columns `COLUMNS`, and one column for each stage [seconds].
 The stage times of a row add up to its latency.
@@ -6,7 +6,7 @@ The stage times of a row add up to its latency.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ..core.histogram import has_enough_samples
+from ..core.histogram import has_enough_samples, rank_of
 from ..core.stages import BY_KEY
 
 Floats: TypeAlias = NDArray[np.float64]
-Places: TypeAlias = NDArray[np.int64]
+Ints: TypeAlias = NDArray[np.int64]
 COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
 NAMED_PERCENTILES = (0.0, 0.5, 0.9, 0.95, 0.99, 0.995, 0.999)
 # Three nines: the highest percentile is p99.9.
@@ -45,56 +45,82 @@ def percentile_grid(requests: int) -> tuple[float, ...]:
     )
 
 
-# Neighbouring percentiles within this distance are averaged: an eighth of a nine on both sides.
-_NEIGHBOURS = 6
-# With more requests than this, neighbours get less and less weight.
-_PLENTY = 50
 AT_P50, AT_P99 = PERCENTILES.index(0.5), PERCENTILES.index(0.99)
-# Positions of the percentiles needed for p50 and p99 alone.
-SMOOTHED_ROWS = tuple(
-    place for place in range(len(PERCENTILES)) if min(abs(place - AT_P50), abs(place - AT_P99)) < _NEIGHBOURS
-)
+# Half-width of the window of a percentile: in standard errors of its rank, at least this number of requests.
+_REACH_ERRORS, _MIN_REACH = 3.0, 8
+# Normal quantile of the 95 % interval of a share; distance at which shares beside a percentile are read, in standard errors of its
+# rank; weight of the prior variance, in pairs of buckets; and number of buckets beside the window that show the variance.
+_Z, _BESIDE, _PRIOR, _MARGIN = 1.96, 1.5, 2.0, 3
 
 
-def smoothed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Smooth the stage shares of each percentile over neighbouring percentiles, with closer ones weighted more.
-
-    Without smoothing, single requests would make the stages jump between percentiles when there are few requests. The latency of
-    a percentile does not change, and its stages still add up to it. With many requests the neighbours have little weight.
-
-    Args:
-        frame: Breakdown at percentiles evenly spaced in nines: `COLUMNS` and one column for each stage. [seconds]
-    """
-    if frame.empty:
-        return frame
-    stages = [str(each) for each in frame.columns if each not in COLUMNS]
-    total = frame["value_seconds"].to_numpy(dtype=float)
-    steps = np.arange(len(frame))
-    made = frame.copy()
-    made[stages] = smooth(frame[stages].to_numpy(dtype=float), total, frame["n"].to_numpy(dtype=float), steps, steps)
-    return made
-
-
-def smooth(seconds: Floats, total: Floats, requests: Floats, steps: Places, wanted: Places) -> Floats:
-    """Average stage shares over neighbouring percentiles as `smoothed` does, for any number of breakdowns at once.
+@dataclass(frozen=True, slots=True)
+class RankWindow:
+    """Windows of ranks around percentiles; the arrays have equal shapes.
 
     Args:
-        seconds: Time in each stage; shape (..., rows, stages). [seconds]
-        total: Latency; shape (..., rows). [seconds]
-        requests: Requests behind each mean share; shape (..., rows).
-        steps: Position of each row among percentiles evenly spaced in nines; shape (rows,).
-        wanted: Positions to return, a subset of *steps*; shape (k,).
-
-    Returns:
-        Smoothed time in each stage; shape (..., k, stages). [seconds]
+        rank: Middle of the window, from 0. [requests]
+        error: Standard error of the rank of the percentile. [requests]
     """
-    rows = np.searchsorted(steps, wanted)
-    shares = seconds / np.maximum(total, 1e-12)[..., None]
-    near = np.maximum(1 - np.abs(np.subtract.outer(wanted, steps)) / _NEIGHBOURS, 0)
-    requests = np.maximum(requests, 1)
-    borrowed = np.minimum(1, _PLENTY / requests)[..., rows, None]
-    weight = near * requests[..., None, :] * np.where(np.equal.outer(wanted, steps), 1, borrowed)
-    return weight @ shares / weight.sum(axis=-1, keepdims=True) * total[..., rows, None]
+
+    rank: Floats
+    error: Floats
+
+    @classmethod
+    def of(cls, quantiles: Sequence[float], requests: Sequence[int], zero: Sequence[int]) -> RankWindow:
+        """Return a window for each of *quantiles*, among *requests* of which *zero* are below all buckets."""
+        ranks = [rank_of(at, n) - below - 0.5 for at, n, below in zip(quantiles, requests, zero, strict=True)]
+        share = np.array(quantiles)
+        return cls(np.array(ranks), np.sqrt(np.array(requests) * share * (1 - share)))
+
+    def weights(self, counts: Ints, shift: float = 0.0) -> Floats:
+        """Return the weight of each bucket in the mean over the requests around the percentile; adds up to 1.
+
+        A request counts less the farther its rank is from the percentile: a triangle of three standard errors of the rank on both
+        sides, because within them the sample does not tell which request is at the percentile. In simulations of known requests
+        (`tests/analysis/test_breakdown.py`), this has a smaller error than a number of requests, or a width in percentiles.
+
+        Args:
+            counts: Requests of each bucket in order of latency; shape (..., k).
+            shift: Distance from the percentile, in standard errors of its rank.
+        """
+        held = np.cumsum(counts, axis=-1)
+        last = held[..., -1:]
+        rank = np.clip((self.rank + shift * self.error)[..., None], 0.5, np.maximum(last - 0.5, 0.5))
+        reach = np.maximum(_MIN_REACH, _REACH_ERRORS * self.error)[..., None]
+        found = _triangle((held - rank) / reach) - _triangle((held - counts - rank) / reach)
+        return found / np.maximum(found.sum(axis=-1, keepdims=True), 1e-300)
+
+
+def _triangle(x: Floats) -> Floats:
+    """Return the integral from -1 to *x* of a triangle with the base from -1 to 1."""
+    near = np.clip(x, -1, 1)
+    return np.where(near < 0, (1 + near) ** 2, 2 - (1 - near) ** 2) / 2
+
+
+def share_bounds(window: RankWindow, counts: Ints, shares: Floats) -> tuple[Floats, Floats]:
+    """Return the 95 % interval of the share of each stage at percentiles; two arrays of shape (percentiles, stages).
+
+    It adds up two errors: the variation among requests of similar latency, seen in neighbouring buckets, and the change of the share
+    within the error of the percentile's rank. Requests count as independent: where slow requests come in bursts, it is a lower bound.
+
+    Args:
+        window: Windows of the percentiles.
+        counts: Requests of each bucket; shape (k,).
+        shares: Mean share of each stage in the requests of each bucket; shape (k, stages).
+    """
+    weights = window.weights(counts)
+    centre = weights @ shares
+    beside = [np.abs(window.weights(counts, side) @ shares - centre) for side in (-_BESIDE, _BESIDE)]
+    # Variance of the share of one request, from differences of neighbouring buckets.
+    steps = np.diff(shares, axis=0) ** 2 / (1 / counts[1:] + 1 / counts[:-1])[:, None]
+    held = np.concatenate((np.zeros((1, shares.shape[1])), np.cumsum(steps, axis=0)))
+    inside = weights > 0
+    first = np.maximum(inside.argmax(axis=1) - _MARGIN, 0)
+    last = np.minimum(len(counts) - 1 - inside[:, ::-1].argmax(axis=1) + _MARGIN, len(counts) - 1)
+    pairs = (last - first)[:, None]
+    variance = (held[last] - held[first] + _PRIOR * centre * (1 - centre)) / (pairs + _PRIOR)
+    reach = _Z * np.sqrt(variance * (weights**2 / counts).sum(axis=1)[:, None] + np.maximum(*beside) ** 2)
+    return np.clip(centre - reach, 0, 1), np.clip(centre + reach, 0, 1)
 
 
 def stages_at(frame: pd.DataFrame, row: int) -> dict[str, float]:

@@ -291,7 +291,6 @@ class FailureDifference:
 
     @property
     def are_more(self) -> bool:
-        """Whether B has significantly more failures than A."""
         return self.low > 0
 
     @property
@@ -312,7 +311,6 @@ def compare_failures(a_failed: int, a_requests: int, b_failed: int, b_requests: 
 
 
 def _wilson(failed: int, requests: int) -> tuple[float, float, float]:
-    """Return the failure rate and its Wilson score interval."""
     share, square = failed / requests, _z() ** 2 / requests
     middle = share + square / 2
     reach = math.sqrt(square * (share * (1 - share) + square / 4))

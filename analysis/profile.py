@@ -59,7 +59,6 @@ class ProfileBand:
 
     @property
     def is_sufficient(self) -> bool:
-        """Whether enough requests were sampled to name functions."""
         return self.sampled >= MIN_SAMPLED
 
 
@@ -100,22 +99,18 @@ class FunctionTime:
 
     @property
     def growth_ms(self) -> float | None:
-        """Increase of the self time from the median to the tail, in milliseconds; None without a median."""
         return None if self.median_self_ms is None else self.tail_self_ms - self.median_self_ms
 
     @property
     def total_growth_ms(self) -> float | None:
-        """Increase of the total time from the median to the tail, in milliseconds; None without a median."""
         return None if self.median_total_ms is None else self.tail_total_ms - self.median_total_ms
 
     @property
     def place(self) -> str:
-        """File name and line, such as `serve.py:41`."""
         return CodeFrame(self.module, self.function, self.file, self.line).place
 
     @property
     def title(self) -> str:
-        """Short name and place, such as `resize (serve.py:41)`."""
         return _title(self.function, self.place)
 
     @property
@@ -173,7 +168,6 @@ class FunctionGrowth:
 
     @property
     def growth_ms(self) -> float:
-        """Increase of the time, in milliseconds."""
         return self.after_ms - self.before_ms
 
     @property
@@ -338,8 +332,6 @@ _MAX_DIGITS = 14
 
 @dataclass(slots=True)
 class _Times:
-    """Times of one function, in seconds."""
-
     is_library: bool
     own: float = 0.0
     total: float = 0.0

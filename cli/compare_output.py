@@ -170,7 +170,6 @@ def _failure_text(found: FailureDifference) -> str:
 
 
 def _excluded_text(found: TokenTimes) -> str:
-    """Return the note on requests that are excluded because they were measured by another definition."""
     of_a, of_b = (ordinary_spaces(several(each, "request")) for each in found.excluded)
     compared = (
         f"is compared only for requests measured {DEFINITIONS.get(found.definition, found.definition)}"

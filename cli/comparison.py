@@ -298,8 +298,6 @@ def _grown_functions(read: Reader, a: Selection, b: Selection, quantile: float) 
 
 
 class _Distributions:
-    """Latency, stage and token distributions of both sides."""
-
     def __init__(self, read: Reader, a: Selection, b: Selection) -> None:
         self.a, self.b = read.latency(a), read.latency(b)
         self._stages_a, self._stages_b = read.stage_latency(a), read.stage_latency(b)

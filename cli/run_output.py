@@ -21,7 +21,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..analysis.breakdown import PERCENTILES, smoothed, stages_at
+from ..analysis.breakdown import stages_at
 from ..analysis.comparison import MIN_CHANGE
 from ..analysis.profile import FunctionTime, functions
 from ..analysis.waterfall import NS, position_of, spans_by_start, unexplained_ns, wall_seconds
@@ -35,6 +35,7 @@ from ..dashboard.view import trace_name
 from ..dashboard.web.report import run_report
 from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import RunOutputs
+from ..questions.breakdown import breakdown
 from ..store import KeptTrace, Reader, Selection, Store
 from .files import open_atomic
 from .saved_run import Run, save_run
@@ -116,12 +117,10 @@ class StageTimes:
 
     @property
     def name(self) -> str:
-        """Name of the percentile, or of the mean."""
         return "mean" if self.quantile is None else percentile(self.quantile)
 
     @property
     def seconds(self) -> float:
-        """Latency at the percentile."""
         return sum(self.stages.values())
 
 
@@ -179,7 +178,6 @@ def _service_summary(read: Reader, about: Selection) -> ServiceSummary:
 
 
 def _slow_functions(read: Reader, about: Selection, tail: StageTimes | None) -> list[FunctionTime]:
-    """Return the functions that take at least `_MIN_SHARE` of the latency at the tail, most time first."""
     bands = read.profile(about, (0.5, tail.quantile)) if tail and tail.quantile else []
     if not bands:
         return []
@@ -204,10 +202,9 @@ def _stage_times(read: Reader, about: Selection, requests: int) -> tuple[StageTi
     if not has_enough_samples(requests, 0.5):
         mean = read.breakdown_over_time(about, None, about.end - about.start)
         return StageTimes(None, stages_at(mean.drop(columns="at"), 0)), None
-    frame = smoothed(read.breakdown(about, PERCENTILES))
     tail = next((each for each in _TAIL_QUANTILES if has_enough_samples(requests, each)), None)
-    parts = [StageTimes(each, stages_at(frame, PERCENTILES.index(each))) for each in (0.5, tail) if each is not None]
-    return parts[0], parts[1] if tail else None
+    found = breakdown(read, about, (0.5, tail or 0.5))
+    return StageTimes(0.5, found.stages(0.5)), StageTimes(tail, found.stages(tail)) if tail else None
 
 
 # Maximum line length; longer lines are hard to read. [columns]
@@ -271,7 +268,6 @@ def _latency_table(service: ServiceSummary) -> Table:
 
 
 def _latency_cell(quantile: float, found: Estimate | None) -> Text:
-    """Return a percentile above its confidence interval, or the number of requests that the percentile needs."""
     if found is None:
         return Text.assemble("\u2013\n", styled(f"needs {whole(samples_needed(quantile))}", "dim"))
     between = interval(found.low, found.high) if math.isfinite(found.high) else f"from {duration(found.low)}"
@@ -302,7 +298,6 @@ def _stage_time_table(typical: StageTimes, tail: StageTimes | None) -> Table:
 
 
 def _function_table(tail: StageTimes, found: Sequence[FunctionTime]) -> Table:
-    """Return the functions with their time at the tail and at the median; a library counts for the function that called it."""
     made = plain_table(f"Your code at {tail.name}", percentile(0.5), tail.name, "more")
     made.add_column(styled("stage", "dim"))
     for each in found:
@@ -318,7 +313,6 @@ def _function_table(tail: StageTimes, found: Sequence[FunctionTime]) -> Table:
 
 
 def _stage_options(found: Sequence[FunctionTime]) -> Iterator[Text]:
-    """Yield the option that measures the slowest function of the user exactly."""
     option = next((each.stage_option for each in found if each.stage_option), "")
     if option:
         yield Text.assemble("To measure it exactly:  ", (f"stagelens run {option}", "bold"))

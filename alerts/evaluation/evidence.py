@@ -18,6 +18,7 @@ from ...analysis.comparison import StageGrowth, dominant_growth, rank_stage_grow
 from ...analysis.profile import FunctionGrowth, grown_functions
 from ...core.addresses import path_segment
 from ...core.names import STATUS_ERROR
+from ...questions.breakdown import breakdown
 from ...store import Reader, Selection
 from ...store.schema import storable_name
 from ..delivery.message import Exemplar, SharedAttribute, Trend
@@ -112,24 +113,24 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
     if not slo.budgets:
         return None
     selection = slo.select(start, end)
-    at = read.breakdown(selection, (slo.objective,))
+    found = breakdown(read, selection, (slo.objective,))
     whole = read.breakdown_over_time(selection, None, end - start)
-    if at.empty or whole.empty:
+    if not found.requests or whole.empty:
         return None
-    there = at.iloc[0]
+    there = found.stages(slo.objective)
 
     def mean(column: str) -> float:
         # A stage without requests has no column.
         return float((whole.get(column, 0.0) * whole["n"]).sum() / whole["n"].sum())
 
     uses = [
-        StageUse(stage, length.total_seconds(), seconds=float(there.get(stage, 0.0)), mean_seconds=mean(stage))
+        StageUse(stage, length.total_seconds(), seconds=there.get(stage, 0.0), mean_seconds=mean(stage))
         for stage, length in slo.budgets
     ]
     return BudgetSplit(
         uses=tuple(sorted(uses, key=lambda use: -use.over_seconds)),
-        requests=int(at.attrs["requests"]),
-        seconds=float(there["value_seconds"]),
+        requests=found.requests,
+        seconds=sum(there.values()),
         mean_seconds=mean("value_seconds"),
     )
 

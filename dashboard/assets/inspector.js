@@ -18,7 +18,10 @@
       const [before, now] = [values.base[row.dataset.stage], values.stages[row.dataset.stage][shown]];
       base += before;
       total += now;
-      row.querySelector("[data-now]").textContent = app.duration(now);
+      const cell = row.querySelector("[data-now]");
+      cell.textContent = app.duration(now);
+      const share = (values.shares[row.dataset.stage] || [])[shown];
+      if (share) cell.title = `${share[0]} to ${share[1]}\u202f% of the latency, with 95\u202f% confidence`;
       const bar = row.querySelector(".dv i");
       bar.style.width = `${Math.max(0.6, Math.min(100, (Math.abs(now - before) / values.widest) * 100))}%`;
       bar.classList.toggle("less", now < before);

@@ -176,7 +176,6 @@ def read_newest(context: Context, services: Mapping[str, Lives]) -> None:
 
 
 def _is_over(context: Context, side: Selection) -> bool:
-    """Return whether *side* is about a version, and all its data have arrived."""
     return side.version is not None and side.end <= context.source.now() - LATE
 
 
@@ -221,7 +220,6 @@ def lives(frame: pd.DataFrame, until: datetime | None) -> Mapping[str, Lives]:
 
 
 def _versions(context: Context, known: Lives, a: str, b: str) -> Pair:
-    """Return the pair of two versions over their common time, or over consecutive times (`version_times`)."""
     if a == b:
         own = _lifetime(context, known, a)
         return Pair(own, own, a, b)

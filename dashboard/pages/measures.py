@@ -1,7 +1,6 @@
 """Request measures of one service and of the fleet: counts, p50, p99 and their stages.
 
-`measure` reads one service; `measures_in_window` and `urgent_first` read all services with one query. Both smooth the same
-breakdown, so that the overview, the side bar and the page of a service show equal numbers.
+`measure` reads one service; `measures_in_window` and `urgent_first` read all services with one query, which has the same numbers.
 """
 
 from __future__ import annotations
@@ -12,27 +11,16 @@ from datetime import datetime
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
 import pandas as pd
 
 from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
-from ...analysis.breakdown import (
-    AT_P50,
-    AT_P99,
-    COLUMNS,
-    NO_REQUESTS,
-    PERCENTILES,
-    SMOOTHED_ROWS,
-    Measures,
-    measures_of,
-    smooth,
-    smoothed,
-    stages_at,
-)
+from ...analysis.breakdown import AT_P50, AT_P99, NO_REQUESTS, PERCENTILES, Measures, measures_of, stages_at
 from ...analysis.comparison import QuantileComparison, compare_quantile
 from ...analysis.slo_status import URGENCY, SloState
 from ...core.histogram import Histogram
+from ...questions.breakdown import Breakdown
+from ...questions.breakdown import breakdown as question
 from ...store import Reader, Selection
 from ..source import Source
 from .page import Context
@@ -46,20 +34,17 @@ KINDS = {"llm": "LLM", "model": "Model", "other": "Other"}
 
 def breakdown(source: Source, selection: Selection) -> pd.DataFrame:
     """Return the stage breakdown at `PERCENTILES`, from which all tiles, bars, charts and tables are derived."""
-    return source.cached(_smoothed_breakdown, source.read, selection)
+    return breakdown_with_shares(source, selection).table
 
 
-def _smoothed_breakdown(read: Reader, selection: Selection) -> pd.DataFrame:
-    return smoothed(read.breakdown(selection, PERCENTILES))
+def breakdown_with_shares(source: Source, selection: Selection) -> Breakdown:
+    """Return `breakdown` with the shares of the stages and their intervals."""
+    return source.cached(question, source.read, selection)
 
 
 def stalls(source: Source, selection: Selection) -> pd.DataFrame:
     """Return the stall times at `PERCENTILES`, as parts of `breakdown`; empty without stalls."""
-    return source.cached(_smoothed_stalls, source.read, selection)
-
-
-def _smoothed_stalls(read: Reader, selection: Selection) -> pd.DataFrame:
-    return smoothed(read.stalls(selection, PERCENTILES))
+    return source.cached(source.read.stalls, selection, PERCENTILES)
 
 
 def measure(source: Source, selection: Selection | None) -> Measures:
@@ -134,7 +119,6 @@ class ServiceRow:
 
     @property
     def environment(self) -> str:
-        """Environment of the requests; "" for all of them."""
         return self.context.view.text("env") or ""
 
     @property
@@ -155,7 +139,6 @@ class ServiceRow:
 
     @property
     def state(self) -> SloState | Literal[""]:
-        """State of the service; "" if unknown."""
         return self.status.state
 
     @cached_property
@@ -271,32 +254,19 @@ def _fleet_measures(
 
 def fleet_measures(read: Reader, start: datetime, end: datetime, environment: str | None) -> dict[str, ServiceMeasures]:
     """Return the measures of every service in `[start, end)`, by name, using two queries."""
-    known = read.services(start, end, environment=environment)
-    places = np.array(SMOOTHED_ROWS)
-    frame = read.fleet(start, end, [PERCENTILES[place] for place in SMOOTHED_ROWS], environment=environment)
-    stages = [str(each) for each in frame.columns if each not in COLUMNS]
-    shape = (len(frame) // len(SMOOTHED_ROWS), len(SMOOTHED_ROWS))
-    total = frame["value_seconds"].to_numpy(dtype=float).reshape(shape)
-    seconds = frame[stages].to_numpy(dtype=float).reshape(*shape, len(stages))
-    n = frame["n"].to_numpy(dtype=float).reshape(shape)
-    around = smooth(seconds, total, n, places, np.array((AT_P50, AT_P99)))
-    values = total[:, np.searchsorted(places, (AT_P50, AT_P99))]
-    latency = dict(
-        zip(frame.index[:: len(SMOOTHED_ROWS)], zip(values.tolist(), around.tolist(), strict=True), strict=True)
-    )
-    made: dict[str, ServiceMeasures] = {}
-    for row in known.to_dict("records"):
-        name = str(row["service"])
-        if name in latency:
-            made[name] = _service_measures({str(key): value for key, value in row.items()}, *latency[name], stages)
-    return made
+    known = read.services(start, end, environment=environment).to_dict("records")
+    frame = read.fleet(start, end, (0.5, 0.99), environment=environment)
+    found = {str(name): rows for name, rows in frame.groupby(level=0)}
+    return {
+        name: _service_measures({str(key): value for key, value in row.items()}, found[name])
+        for row in known
+        if (name := str(row["service"])) in found
+    }
 
 
-def _service_measures(
-    row: dict[str, object], values: list[float], around: list[list[float]], stages: list[str]
-) -> ServiceMeasures:
+def _service_measures(row: dict[str, object], at: pd.DataFrame) -> ServiceMeasures:
     requests, errors = int(str(row["requests"])), int(str(row["errors"]))
-    median, tail = ({stage: each for stage, each in zip(stages, some, strict=True) if each > 0} for some in around)
-    measures = measures_of(requests, errors, (values[0], values[1]), (median, tail))
+    p50, p99 = at["value_seconds"].tolist()
+    measures = measures_of(requests, errors, (p50, p99), (stages_at(at, 0), stages_at(at, 1)))
     first, last = (pd.Timestamp(str(row[name])).to_pydatetime() for name in ("first_seen", "last_seen"))
     return ServiceMeasures(str(row["service"]), str(row["model"]), first, last, measures)

@@ -90,7 +90,6 @@ def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
 
 
 def _without_environment(context: Context, rows: Sequence[ServiceRow]) -> str | None:
-    """Return a note on the requests without an environment that are in no row; None if all are in *rows*."""
     if chosen_grouping(context) != ENVIRONMENT:
         return None
     shown = {row.service for row in rows}
@@ -181,7 +180,6 @@ def _columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
 
 
 def _order(context: Context, columns: dict[str, Column]) -> tuple[str, bool]:
-    """Return sort column and direction of the address; most urgent first without a valid column."""
     asked = context.view.text("sort") or _DEFAULT
     key, backwards = asked.removeprefix("-"), asked.startswith("-")
     return (key, backwards) if key in columns else (_DEFAULT, False)
@@ -361,7 +359,6 @@ def _currency(context: Context) -> str:
 
 
 def _busiest_stages(rows: Sequence[ServiceRow]) -> list[str]:
-    """Return the stages that take most of p99 over all services, in their fixed order."""
     weight: dict[str, float] = {}
     for row in rows:
         for stage, seconds in row.now.tail_stages.items():

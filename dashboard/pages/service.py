@@ -40,12 +40,12 @@ from ..ui.components import (
     tiles,
 )
 from ..ui.design_tokens import hue
-from ..ui.format import UNKNOWN, count, duration, interval, money, percent, percentile, portion, rank, span, whole
+from ..ui.format import THIN, UNKNOWN, count, duration, interval, money, percent, percentile, portion, rank, span, whole
 from ..ui.trace_text import stall_sentence
 from ..view import service_path
 from .across_services import path_card
 from .advice import top_advice
-from .measures import breakdown, compared_latency, measure, stalls
+from .measures import breakdown, breakdown_with_shares, compared_latency, measure, stalls
 from .page import Context, Page, are_ranked, panel, records, traces_table
 from .replicas import few_replicas_card
 from .scope_filter import slo_scope_note
@@ -193,7 +193,6 @@ def _waiting_tile(now: Measures) -> Component | None:
 
 
 def _unattributed_note(context: Context, now: Measures) -> Component | None:
-    """Return the note on a large share without a known cause; None if the share is small."""
     total = sum(now.median_stages.values())
     unexplained = [stage for stage in UNEXPLAINED if now.median_stages.get(stage)]
     share = sum(now.median_stages[stage] for stage in unexplained) / total if total else 0.0
@@ -231,6 +230,7 @@ def _inspector(context: Context) -> Component:
         view.percentile,
         errors=errors_along(latency, latency, frame["percentile"].tolist(), a_quantile=0.5),
         dominants=context.source.cached(context.source.read.dominants, context.selection, PERCENTILES),
+        shares=breakdown_with_shares(context.source, context.selection).shares,
         stalls=stalls(context.source, context.selection),
         hidden=hidden_in(context),
         advice=_advice(context),
@@ -278,7 +278,6 @@ def _advice(context: Context) -> str:
 
 
 def _retained_near(context: Context, quantile: float) -> pd.DataFrame:
-    """Return the retained requests whose latency is near *quantile*."""
     grid = breakdown(context.source, context.selection)
     at = nearest(grid["percentile"], quantile)
     low, high = (grid["value_seconds"].iloc[min(max(at + side * _NEAR, 0), len(grid) - 1)] for side in (-1, 1))
@@ -302,12 +301,16 @@ def inspector(
     *,
     errors: Sequence[float] = (),
     dominants: pd.DataFrame | None = None,
+    shares: pd.DataFrame | None = None,
     stalls: pd.DataFrame | None = None,
     hidden: Collection[str] = (),
     advice: str | None = None,
     show_all: str | None = None,
 ) -> Component:
-    """Return the inspector card for the percentile nearest to *wanted*."""
+    """Return the inspector card for the percentile of *frame* nearest to *wanted*.
+
+    The other frames are about the same percentiles; *advice* and *show_all* are addresses.
+    """
     shown = nearest(frame["percentile"], wanted)
     base, tail = stages_at(frame, nearest(frame["percentile"], 0.5)), stages_at(frame, shown)
     added = {stage: tail.get(stage, 0.0) - base.get(stage, 0.0) for stage in _stages_with_time(frame)}
@@ -319,13 +322,19 @@ def inspector(
     values: dict[str, Any] = {
         **_browser_data(frame, base, mixed),
         "held": held,
+        "shares": _share_intervals(shares, frame) if shares is not None else {},
         "default": shown,
         "widest": _rounded(widest),
         "errors": [_rounded(each) for each in errors] or [0.0] * len(frame),
     }
     named = str(values["percentiles"][shown])
     before, now = sum(base.values()), sum(tail.values())
-    rows = [_stage_row(stage, base.get(stage, 0.0), tail.get(stage, 0.0), (error, widest), hidden) for stage in order]
+    rows = [
+        _stage_row(
+            stage, (base.get(stage, 0.0), tail.get(stage, 0.0)), (error, widest), hidden, _share_text(values, stage)
+        )
+        for stage in order
+    ]
     notes_of = [_percentile_notes(values, each) for each in range(len(frame))]
     notes = [
         html.Span([*_gap_sentence(order, added, now - before, error, named), _advice_link(advice)]),
@@ -345,6 +354,25 @@ def inspector(
         foot=notes,
         size="c4",
     )
+
+
+def _share_intervals(shares: pd.DataFrame, frame: pd.DataFrame) -> dict[str, list[list[int]]]:
+    found = {
+        (str(stage), float(at)): [round(low * 100), round(high * 100)]
+        for stage, at, low, high in zip(
+            *(shares[each] for each in ("stage", "percentile", "low_share", "high_share")), strict=True
+        )
+    }
+    percentiles = [float(each) for each in frame["percentile"]]
+    return {stage: [found.get((stage, at), [0, 0]) for at in percentiles] for stage in _stages_with_time(frame)}
+
+
+def _share_text(values: Mapping[str, Any], stage: str) -> str | None:
+    """Return the interval of the share of *stage* at the shown percentile; `inspector.js` has the same words."""
+    if stage not in values["shares"]:
+        return None
+    low, high = values["shares"][stage][values["default"]]
+    return f"{low} to {high}{THIN}% of the latency, with 95{THIN}% confidence"
 
 
 def _hover_text(what: str, text: str, texts: Sequence[str] = ()) -> Component:
@@ -379,7 +407,6 @@ def _mixture(shares: list[tuple[str, float]]) -> Mixture:
 
 
 def _stall_sentences(stalls: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
-    """Return a sentence about stalls for each percentile of *frame*; "" without stalls."""
     known = stalls.set_index("percentile").drop(columns=list(COLUMNS[1:]))
     seconds = records(known.reindex(frame["percentile"], fill_value=0.0))
     rows = zip(seconds, frame["value_seconds"], frame["percentile"], strict=True)
@@ -424,9 +451,16 @@ def _percentile_notes(values: Mapping[str, Any], shown: int) -> str:
     return " ".join(notes)
 
 
-def _stage_row(stage: str, before: float, now: float, scale: tuple[float, float], hidden: Collection[str]) -> Component:
+def _stage_row(
+    stage: str,
+    seconds: tuple[float, float],
+    scale: tuple[float, float],
+    hidden: Collection[str],
+    share: str | None,
+) -> Component:
     """Return the row of a stage; a difference within the error, the first number of *scale*, has no bar."""
-    added, (error, widest) = now - before, scale
+    (before, now), (error, widest) = seconds, scale
+    added = now - before
     width = max(_MIN_BAR, min(100.0, abs(added) / widest * 100))
     bar = html.I(className="less" if added < 0 else "", hidden=abs(added) <= error, style={"width": f"{width:.1f}%"})
     off = stage in hidden
@@ -441,7 +475,7 @@ def _stage_row(stage: str, before: float, now: float, scale: tuple[float, float]
         [
             html.Th(name, scope="row"),
             html.Td(duration(before), className="r"),
-            html.Td(duration(now), className="r now", **attributes({"data-now": ""})),
+            html.Td(duration(now), className="r now", title=share, **attributes({"data-now": ""})),
             html.Td(html.Span(bar, className=f"dv st-{hue(stage)}", title=duration(added, sign=True))),
         ],
         className="off" if off else "",

@@ -268,7 +268,6 @@ def _cells(context: Context) -> pd.DataFrame:
 
 
 def _alerts(context: Context) -> list[Alert]:
-    """Return the incidents of the shown requests in the shown time, oldest first."""
     own = [
         each
         for each in context.source.incidents()
@@ -283,7 +282,6 @@ def _alerts(context: Context) -> list[Alert]:
 
 
 def _marked_events(context: Context) -> dict[datetime, str]:
-    """Return the deployments and configuration changes reported in the shown time, by time."""
     axis, source = context.axis, context.source
     frame = source.cached(source.read.events, axis.start, axis.end, service=context.service)
     marked = frame[frame["kind"].isin(_MARKED)]

@@ -193,13 +193,11 @@ def stages_card(context: Context, slo: Slo) -> Component:
 
 
 def _narrowed(context: Context, slo: Slo) -> Slo:
-    """Return *slo* narrowed to the version, model and route of the address, if the objective sets none."""
     part = {SCOPE[key]: value for key, value in context.view.scope.items() if key != "cold"}
     return replace(slo, **{name: value for name, value in part.items() if getattr(slo, name) is None})
 
 
 def _versions(context: Context, slo: Slo) -> Node:
-    """Return links to each version, newest first; empty if there is only one."""
     view, chosen = context.view, context.view.scope.get("v", "")
     rows = context.versions
     seen = [str(name) for name, n in zip(rows["version"], rows["requests"], strict=True) if n > 0][::-1]
@@ -213,7 +211,6 @@ def _versions(context: Context, slo: Slo) -> Node:
 
 
 def _budget_sentences(split: BudgetSplit, threshold: float) -> list[Node]:
-    """Return sentences on exceeded budgets with their excess, and on contributing stages without a budget."""
     sentences = _broken_budgets(split.broken) if split.broken else _met_budgets(split.uses)
     left = _unassigned(split, threshold)
     if split.seconds > threshold and split.rest_seconds > left:
@@ -241,7 +238,6 @@ def _use_words(use: StageUse) -> str:
 
 
 def _unassigned(split: BudgetSplit, threshold: float) -> float:
-    """Return the part of the threshold that is not assigned to a budget, never below zero."""
     return max(0.0, threshold - sum(use.budget_seconds for use in split.uses))
 
 
@@ -278,7 +274,6 @@ def _budget_row(use: StageUse, widest: float) -> Component:
 
 
 def _bar(use: StageUse, widest: float) -> Component:
-    """Return a bar of the used time, with the budget as a mark."""
     marks = [
         html.I(style={"width": f"{100 * use.seconds / widest:.1f}%"}),
         html.Span(className="lim", style={"left": f"{100 * use.budget_seconds / widest:.1f}%"}),

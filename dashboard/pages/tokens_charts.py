@@ -10,7 +10,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...analysis.breakdown import PERCENTILES, Measures, measures_of, percentile_grid, smoothed, stages_at
+from ...analysis.breakdown import PERCENTILES, Measures, measures_of, percentile_grid, stages_at
 from ...core.histogram import Histogram, has_enough_samples, samples_needed, value_at
 from ...core.names import (
     DEFINITIONS,
@@ -23,7 +23,7 @@ from ...core.names import (
     TOKENS_IN,
     TOKENS_OUT,
 )
-from ...store import Reader, Selection
+from ...store import Selection
 from ..figures.tokens import band_figure, first_token_figure, speed_figure
 from ..source import Source
 from ..ui.components import Node, card, chart, empty, gauge, spoken_stages, table
@@ -56,7 +56,7 @@ _SPEED_COLUMNS = {
 def first_token_frame(context: Context, measures: TokenMeasures) -> pd.DataFrame:
     """Return the stage breakdown of the time to first token, at the percentiles with enough requests."""
     source = context.source
-    frame = source.cached(_smoothed_first_tokens, source.read, context.selection, measures.definition)
+    frame = source.cached(source.read.first_token_breakdown, context.selection, PERCENTILES, measures.definition)
     shown = percentile_grid(int(frame.attrs.get("requests", 0)))
     return frame[frame["percentile"].isin(shown)].reset_index(drop=True)
 
@@ -75,10 +75,6 @@ def pace_measures(measures: TokenMeasures) -> Measures:
     """Return p50 and p99 of the time per output token, all of it in the stage Decode."""
     p50, p99 = (value_at(measures.pace, each) or 0.0 for each in (0.5, 0.99))
     return measures_of(measures.pace.count, 0, (p50, p99), ({"decode": p50}, {"decode": p99}))
-
-
-def _smoothed_first_tokens(read: Reader, selection: Selection, definition: str) -> pd.DataFrame:
-    return smoothed(read.first_token_breakdown(selection, PERCENTILES, definition))
 
 
 def first_token_card(context: Context, measures: TokenMeasures) -> Component:
@@ -157,7 +153,6 @@ def _groups(requests: int) -> int:
 
 
 def _reliable_p99(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return *frame* without the p99 values that have too few requests."""
     tells = np.array([has_enough_samples(int(each), 0.99) for each in frame["n"]], dtype=bool)
     return frame.assign(p99_seconds=frame["p99_seconds"].where(tells))
 
@@ -198,12 +193,10 @@ class TokenMeasures:
 
     @property
     def timed(self) -> int:
-        """Number of requests measured by the chosen definition."""
         return self.definitions.get(self.definition, 0)
 
     @property
     def otherwise(self) -> int:
-        """Number of requests measured by another definition, which are not included in any time on the page."""
         return sum(self.definitions.values()) - self.timed
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from ...analysis.breakdown import stages_at
 from ...analysis.waterfall import (
     GPU,
     NS,
@@ -24,6 +23,7 @@ from ...analysis.waterfall import (
 )
 from ...core.histogram import Histogram, has_enough_samples
 from ...core.stages import label
+from ...questions.breakdown import breakdown
 from ...store import KeptTrace, Selection
 from ..figures.elements import ticks
 from ..ui.components import Node, attributes, card, legend, swatch, table
@@ -82,7 +82,6 @@ def _lane(span: Mapping[str, Any], scale: Scale, found: KeptTrace, setting: Trac
 
 
 def _bar_note(text: str, left: float, width: float) -> Component:
-    """Return a note after, before or on its bar, depending on the space; positions in percent."""
     if left + width < _MIDDLE:
         return html.Span(text, className="lb", style={"left": f"calc({left + width:.2f}% + 7px)"})
     if left > 100 - _MIDDLE:
@@ -181,7 +180,6 @@ class TraceBaseline:
     median: dict[str, float]
 
     def usual(self, stage: str) -> float | None:
-        """Return the median of the own time of *stage*; None with too few requests."""
         own = self.stages.get(stage)
         if own is None or own.count < _MIN_REQUESTS:
             return None
@@ -190,7 +188,6 @@ class TraceBaseline:
 
     @property
     def median_seconds(self) -> float:
-        """Latency of the median request; zero if there is none."""
         return sum(self.median.values())
 
 
@@ -200,11 +197,11 @@ def requests_around(found: KeptTrace) -> Selection:
     return Selection(at - _BASELINE_RANGE, at + _BASELINE_RANGE, service=found.series.service)
 
 
-def trace_baseline(context: Context, found: KeptTrace) -> TraceBaseline:
-    """Return the baseline for the retained request *found*."""
-    source, near = context.source, requests_around(found)
-    frame = source.cached(source.read.breakdown, near, (0.5,))
-    median = stages_at(frame, 0) if len(frame) and has_enough_samples(int(frame.attrs.get("requests", 0)), 0.5) else {}
+def trace_baseline(context: Context, trace: KeptTrace) -> TraceBaseline:
+    """Return the baseline for the retained request *trace*."""
+    source, near = context.source, requests_around(trace)
+    found = source.cached(breakdown, source.read, near, (0.5,))
+    median = found.stages(0.5) if has_enough_samples(found.requests, 0.5) else {}
     return TraceBaseline(
         source.cached(source.read.latency, near), source.cached(source.read.stage_latency, near), median
     )
@@ -259,26 +256,21 @@ class Scale:
 
     @classmethod
     def of(cls, found: KeptTrace) -> Scale:
-        """Return the time axis of *found*."""
         return cls(wall_seconds(found.duration_ns))
 
     @property
     def marks(self) -> list[float]:
-        """Tick positions [seconds from the start]."""
         return list(ticks(0, self.whole, 5)["tickvals"])
 
     @property
     def tick(self) -> float:
-        """Distance between two ticks [percent of the width]."""
         marks = self.marks
         return (marks[1] if len(marks) > 1 else self.whole) / self.whole * 100
 
     def place(self, span: Mapping[str, Any]) -> tuple[float, float]:
-        """Return left edge and width of *span* in percent."""
         return position_of(span, self.whole)
 
     def head(self) -> Component:
-        """Return the axis header."""
         shown = [each for each in self.marks if each < self.whole * 0.97]
         return html.Div(
             [html.Span(axis_duration(each), style={"left": f"{each / self.whole * 100:.2f}%"}) for each in shown],

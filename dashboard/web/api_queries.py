@@ -21,6 +21,7 @@ from ...analysis.replicas import ReplicaOutlier, latencies
 from ...core.histogram import Histogram, has_enough_samples
 from ...core.names import FIRST_TOKEN, OUTPUT_TOKEN, STREAM_GAP
 from ...core.stages import UNEXPLAINED
+from ...questions.breakdown import breakdown
 from ...store.audit import AuditEntry
 from ...store.selection import moment
 from ..pages import audit, collectors
@@ -130,8 +131,8 @@ class ApiQuery:
 
 def _breakdown(context: Context, given: Arguments) -> dict[str, Any]:
     wanted = percentiles(given.get("p") or _DEFAULT_PERCENTILES)
-    frame = context.source.cached(context.source.read.breakdown, context.selection, wanted)
-    return {"requests": int(frame.attrs.get("requests", 0)), **table_json(frame)}
+    found = context.source.cached(breakdown, context.source.read, context.selection, wanted)
+    return {"requests": found.requests, **table_json(found.table), "shares": found.shares.to_dict("records")}
 
 
 def _stalls(context: Context, given: Arguments) -> dict[str, Any]:

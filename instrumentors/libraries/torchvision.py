@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from .torch.functions import OutsideInstrumentor
+from .torch.models import OutsideInstrumentor
 
 _CLASSES = ("Compose", "ToTensor", "PILToTensor", "ToPILImage", "RandomChoice", "RandomOrder")
 _FUNCTIONS = (

@@ -229,7 +229,6 @@ def _stage_row(stage: str, a_seconds: float, b_seconds: float, change: float) ->
 
 
 def _latency_ratio(a: Mixture | None, b: Mixture | None, quantile: float) -> dict[str, Any]:
-    """Return the numbers of requests, the latencies at *quantile*, and their ratio with its confidence interval."""
     before, after = (one.latency.histogram() if one else Histogram() for one in (a, b))
     found = compare_quantile(before, after, quantile)
     columns = ("a_value", "b_value", "ratio", "ratio_low", "ratio_high", "a_n", "b_n")
@@ -253,7 +252,6 @@ def _requests_by_dimension(snapshot: StoreSnapshot, selection: Selection) -> dic
 
 
 def _largest_share_change(dimension: str, a: Mapping[str, int], b: Mapping[str, int]) -> dict[str, Any] | None:
-    """Return the row of the value whose share differs most; None if one selection has no requests with the dimension."""
     a_n, b_n = sum(a.values()), sum(b.values())
     if not a_n or not b_n:
         return None

@@ -1,8 +1,7 @@
 """Queries of latency distributions, and of the breakdown of latency into stages and stalls at each percentile.
 
-The requests at percentile p are those in the bucket of that rank (nearest rank) and in as many neighbouring buckets on both
-sides as are needed for `MIN_REQUESTS`. The breakdown is their mean stage shares, scaled to the middle of the bucket; see
-`docs/architecture.md`.
+The requests at percentile p are those whose rank is near that of p (`analysis.breakdown.RankWindow`). The breakdown is their
+mean stage shares, scaled to the middle of the bucket of p; see `docs/architecture.md`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle, rank_of
+from ...analysis.breakdown import RankWindow, share_bounds
+from ...core.histogram import BATCH_SIZES, ZERO_THRESHOLD, Estimate, Histogram, bucket_bounds, bucket_middle
 from ...core.names import BATCH_DURATION, REQUEST_DURATION, STAGE_DURATION, STALL_TIME
 from ...core.stages import OVERHEAD
 from ..points import Ints
@@ -70,7 +70,20 @@ class LatencyQueries(QueryGroup):
             No rows without requests.
         """
         with self._snapshot() as snapshot:
-            return _breakdown(snapshot, selection, percentiles)
+            return breakdown_frame(fetch_mixture(snapshot, selection), percentiles)
+
+    def breakdown_with_shares(
+        self, selection: Selection, percentiles: Sequence[float]
+    ) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """Return `breakdown`, and the share of each stage at each percentile with its error.
+
+        Returns:
+            The second frame has the columns percentile, n, stage, seconds, share, low_share, high_share (95 % interval, see
+            `analysis.breakdown.share_bounds`).
+        """
+        with self._snapshot() as snapshot:
+            mixed = fetch_mixture(snapshot, selection)
+            return breakdown_frame(mixed, percentiles), frame(SHARE_COLUMNS, _share_rows(mixed, percentiles))
 
     def stalls(self, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
         """Return the stalls of the requests at each percentile, as an addition to their `breakdown`.
@@ -102,8 +115,8 @@ def batch_latency(snapshot: StoreSnapshot, selection: Selection) -> dict[str, Hi
     return {band: found[band] for band in sorted(found, key=BATCH_SIZES.position)}
 
 
-MIN_REQUESTS = 8
 BREAKDOWN_COLUMNS = ("percentile", "n", "value_seconds", "low_seconds", "high_seconds")
+SHARE_COLUMNS = ("percentile", "n", "stage", "seconds", "share", "low_share", "high_share")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +138,6 @@ class PercentileGroup:
     held_up: dict[str, float] = field(default_factory=dict[str, float])
 
     def seconds(self) -> dict[str, float]:
-        """Return the time by stage, which adds up to `value`, in seconds."""
         return {stage: share * self.value.value for stage, share in self.shares.items()}
 
 
@@ -149,12 +161,10 @@ class Mixture:
 
     @property
     def n(self) -> int:
-        """Number of requests."""
         return self.latency.total
 
     @property
     def mean(self) -> float:
-        """Mean latency, in seconds."""
         return float(self.latency.sum.sum()) / self.n
 
     def mean_shares(self) -> dict[str, float]:
@@ -164,28 +174,46 @@ class Mixture:
         return self.bands((quantile,))[0]
 
     def bands(self, quantiles: Sequence[float]) -> list[PercentileGroup]:
-        ranks = self._ranks(quantiles)
+        window = self._window(quantiles)
         if not len(self.latency.index):
-            return [self._untimed()] * len(ranks)
-        buckets, centres, reaches = self._around(ranks)
-        inside = _amounts_between(self._requests, centres - reaches, centres + reaches)
-        spent = _amounts_between(self._times, centres - reaches, centres + reaches)
-        held_up = _amounts_between(self._stalls, centres - reaches, centres + reaches)
+            return [self._untimed()] * len(quantiles)
+        weights = window.weights(self._counts)
+        spent, held_up = (_mean_times(weights, self._requests, each) for each in (self._times, self._stalls))
+        dominants = weights / self._counts @ self._requests.amount.T
+        requests = np.where(weights > 0, self._counts, 0).sum(axis=1)
         return [
-            self._band(bucket, inside[place], spent[place], held_up[place]) if ranks[place] > 0 else self._untimed()
-            for place, bucket in enumerate(buckets.tolist())
+            PercentileGroup(
+                self.latency.value_at(quantile),
+                int(requests[place]),
+                self._shares(spent[place]),
+                self._named(dominants[place]),
+                self._named(held_up[place] / (spent[place].sum() or 1.0)),
+            )
+            if window.rank[place] > 0
+            else self._untimed()
+            for place, quantile in enumerate(quantiles)
         ]
+
+    def share_bounds(self, quantiles: Sequence[float]) -> list[dict[str, tuple[float, float]]]:
+        """Return the 95 % interval of the share of each stage at each of *quantiles*."""
+        if not len(self.latency.index):
+            return [{} for _ in quantiles]
+        spent = _mean_times(np.eye(len(self._counts)), self._requests, self._times)
+        shares = spent / np.maximum(spent.sum(axis=1, keepdims=True), 1e-300)
+        found = np.stack(share_bounds(self._window(quantiles), self._counts, shares), axis=2).tolist()
+        return [dict(zip(self._stages, map(tuple, each), strict=True)) for each in found]
 
     def bounds(self, quantiles: Sequence[float]) -> list[tuple[float, float]]:
         """Return the lowest and the highest latency of the requests at each of *quantiles*, in seconds."""
-        ranks, scale = self._ranks(quantiles), self._requests.scale
-        if not len(self.latency.index):
-            return [(0.0, 0.0)] * len(ranks)
-        _, centres, reaches = self._around(ranks)
-        ends = zip(ranks.tolist(), (centres - reaches).tolist(), (centres + reaches).tolist(), strict=True)
+        window, index, scale = self._window(quantiles), self._requests.index, self._requests.scale
+        if not len(index):
+            return [(0.0, 0.0)] * len(quantiles)
+        inside = [np.flatnonzero(each) for each in window.weights(self._counts)]
         return [
-            (bucket_bounds(low, scale)[0], bucket_bounds(high, scale)[1]) if rank > 0 else (0.0, 0.0)
-            for rank, low, high in ends
+            (bucket_bounds(int(index[each[0]]), scale)[0], bucket_bounds(int(index[each[-1]]), scale)[1])
+            if rank > 0
+            else (0.0, 0.0)
+            for rank, each in zip(window.rank, inside, strict=True)
         ]
 
     def between(self, low: float, high: float) -> dict[str, float]:
@@ -198,23 +226,13 @@ class Mixture:
         )
         return self._named(spent / 1e6 / requests.sum()) if requests.any() else {}
 
-    def _ranks(self, quantiles: Sequence[float]) -> Ints:
-        """Return the ranks of *quantiles* among the requests whose latency is above zero."""
-        return np.array([rank_of(each, self.n) for each in quantiles], np.int64) - int(self.latency.zero.sum())
+    @property
+    def _counts(self) -> Ints:
+        return self._requests.amount.sum(axis=0)
 
-    def _around(self, ranks: Ints) -> tuple[Ints, Ints, Ints]:
-        """Return the bucket of each of *ranks*, its common bucket, and the number of common buckets on each side."""
-        held = np.cumsum(self.latency.amount.sum(axis=0))
-        buckets = self.latency.index[np.searchsorted(held, np.maximum(ranks, 1))]
-        centres = buckets >> (self.latency.scale - self._requests.scale)
-        return buckets, centres, _bucket_reaches(self._requests, centres)
-
-    def _band(self, bucket: int, inside: Ints, spent: Ints, held_up: Ints) -> PercentileGroup:
-        scale, n = self.latency.scale, int(inside.sum())
-        value = Estimate(bucket_middle(bucket, scale), *bucket_bounds(bucket, scale))
-        return PercentileGroup(
-            value, n, self._shares(spent), self._named(inside / n), self._named(held_up / max(int(spent.sum()), 1))
-        )
+    def _window(self, quantiles: Sequence[float]) -> RankWindow:
+        zero = int(self.latency.zero.sum())
+        return RankWindow.of(quantiles, [self.n] * len(quantiles), [zero] * len(quantiles))
 
     def _untimed(self) -> PercentileGroup:
         zero = self.latency.zero
@@ -232,7 +250,7 @@ class Mixture:
         """Return the number of requests with the dominant stage *stage* in each bucket of `latency`; shape (k,)."""
         return self.latency.amount[[name == stage for name in self._stages]].sum(axis=0)
 
-    def _shares(self, spent: Ints) -> dict[str, float]:
+    def _shares(self, spent: NDArray[np.float64] | Ints) -> dict[str, float]:
         total = spent.sum()
         # Requests without stage times, as from a client without stages, are overhead.
         return self._named(spent / total) if total else {OVERHEAD: 1.0}
@@ -242,30 +260,24 @@ class Mixture:
         return {stage: share for stage, share in named if share}
 
 
-def _bucket_reaches(requests: StageCounts, centres: Ints) -> Ints:
-    """Return the number of buckets on each side of each of *centres* that hold `MIN_REQUESTS`, or all requests."""
-    distance = np.abs(requests.index - centres[:, None])
-    order = np.argsort(distance, axis=1, kind="stable")
-    held = np.cumsum(requests.amount.sum(axis=0)[order], axis=1)
-    place = (held < np.minimum(MIN_REQUESTS, held[:, -1:])).sum(axis=1)
-    return np.take_along_axis(np.take_along_axis(distance, order, axis=1), place[:, None], axis=1)[:, 0]
+def _mean_times(weights: NDArray[np.float64], requests: StageCounts, times: StageCounts) -> NDArray[np.float64]:
+    """Return the mean of the *times* by stage, relative to the latency, over requests with *weights* (n, k); shape (n, stages)."""
+    place, factor = bucket_factors(requests.index, times.index, times.scale)
+    return weights[:, place] / requests.amount.sum(axis=0)[place] * factor @ times.amount.T
 
 
-def _amounts_between(counts: StageCounts, low: Ints, high: Ints) -> Ints:
-    """Return the sums of *counts* by stage over the buckets *low* to *high*, inclusive; shape (n, stages)."""
-    held = np.cumsum(np.pad(counts.amount, ((0, 0), (1, 0))), axis=1)
-    last, first = np.searchsorted(counts.index, high, "right"), np.searchsorted(counts.index, low)
-    return (held[:, last] - held[:, first]).T
+def bucket_factors(requests: Ints, times: Ints, scale: int) -> tuple[Ints, NDArray[np.float64]]:
+    """Return for each bucket of *times* its place in *requests*, and the inverse of its latency; 0 without requests."""
+    if not len(requests) or not len(times):
+        return np.zeros(len(times), np.int64), np.zeros(len(times))
+    place = np.minimum(np.searchsorted(requests, times), len(requests) - 1)
+    return place, np.where(requests[place] == times, np.exp2((requests[0] - times) / 2.0**scale), 0.0)
 
 
 def fetch_mixture(snapshot: StoreSnapshot, selection: Selection) -> Mixture | None:
     """Return the requests of *selection* with their stages; None without requests."""
     columns = fetch(snapshot, PointQuery(selection, BREAKDOWN_METRICS))
     return Mixture(columns) if len(columns.of(REQUEST_DURATION)) else None
-
-
-def _breakdown(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:
-    return breakdown_frame(fetch_mixture(snapshot, selection), percentiles)
 
 
 def breakdown_frame(mixed: Mixture | None, percentiles: Sequence[float]) -> pd.DataFrame:
@@ -280,6 +292,18 @@ def breakdown_rows(mixed: Mixture, percentiles: Sequence[float]) -> list[dict[st
     return [
         breakdown_row(each, band, band.shares) for each, band in zip(percentiles, mixed.bands(percentiles), strict=True)
     ]
+
+
+def _share_rows(mixed: Mixture | None, percentiles: Sequence[float]) -> list[dict[str, Any]]:
+    if mixed is None:
+        return []
+    groups = zip(percentiles, mixed.bands(percentiles), mixed.share_bounds(percentiles), strict=True)
+    rows = (
+        (quantile, band.n, stage, share * band.value.value, share, *bounds.get(stage, (0.0, 1.0)))
+        for quantile, band, bounds in groups
+        for stage, share in band.shares.items()
+    )
+    return [dict(zip(SHARE_COLUMNS, each, strict=True)) for each in rows]
 
 
 def _dominants(snapshot: StoreSnapshot, selection: Selection, percentiles: Sequence[float]) -> pd.DataFrame:

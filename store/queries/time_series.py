@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from ...analysis.breakdown import RankWindow
 from ...core.histogram import ZERO_THRESHOLD, bucket_bounds
 from ...core.names import REQUEST_DURATION, STAGE_TIME
 from ...core.stages import OVERHEAD
@@ -29,7 +30,7 @@ from .fetch import (
     step_edges,
 )
 from .frames import frame, stage_frame, with_step_times
-from .latency import MIN_REQUESTS
+from .latency import bucket_factors
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +65,19 @@ class StepMixtures:
         """
         value, spent = self._mean() if quantile is None else self._at(quantile)
         total = spent.sum(axis=1)
-        seconds = spent / np.maximum(total, 1)[:, None] * value[:, None]
+        seconds = spent / np.where(total > 0, total, 1)[:, None] * value[:, None]
         return value, np.column_stack((seconds, np.where(total > 0, 0.0, value)))
 
     def _mean(self) -> tuple[Floats, Ints]:
         return self.latency.sum.sum(axis=1) / self.latency.total, self.times.by_stage
 
-    def _at(self, quantile: float) -> tuple[Floats, Ints]:
+    def _at(self, quantile: float) -> tuple[Floats, Floats]:
         """Return the latency at *quantile* in each step, and the time of its requests by stage; shape (n, stages)."""
-        place = self.latency.places_of(quantile)
-        # The last value is for the place -1: requests with zero latency spent no time.
-        centre = np.append(self.latency.index >> (self.latency.scale - self.requests.scale), 0)[place]
-        reach = _step_reaches(self.requests, centre)
-        near = (np.abs(self.times.index - centre[:, None]) <= reach[:, None]) & (place >= 0)[:, None]
-        return self.latency.values_at(quantile), np.where(near[:, None, :], self.times.amount, 0).sum(axis=2)
+        counts, totals = self.requests.amount.sum(axis=1), self.latency.total.tolist()
+        window = RankWindow.of([quantile] * len(totals), totals, self.latency.zero.sum(axis=1).tolist())
+        place, factor = bucket_factors(self.requests.index, self.times.index, self.times.scale)
+        near = (window.weights(counts) / np.maximum(counts, 1))[:, place] * factor * (window.rank > 0)[:, None]
+        return self.latency.values_at(quantile), (near[:, None, :] * self.times.amount).sum(axis=2)
 
 
 class TimeSeriesQueries(QueryGroup):
@@ -115,17 +115,6 @@ class TimeSeriesQueries(QueryGroup):
             return _heat(snapshot, selection, step)
 
 
-def _step_reaches(requests: StepCounts, centre: Ints) -> Ints:
-    """Return the number of buckets on each side of *centre* that hold `MIN_REQUESTS`, or all requests; shape (n,)."""
-    if not len(requests.index):
-        return np.zeros_like(centre)
-    distance = np.abs(requests.index - centre[:, None])
-    order = np.argsort(distance, axis=1, kind="stable")
-    held = np.cumsum(np.take_along_axis(requests.amount.sum(axis=1), order, axis=1), axis=1)
-    place = (held < np.minimum(MIN_REQUESTS, held[:, -1:])).sum(axis=1)
-    return np.take_along_axis(np.take_along_axis(distance, order, axis=1), place[:, None], axis=1)[:, 0]
-
-
 def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
     """Yield the steps with requests of *columns*, which has points of `BREAKDOWN_METRICS` sorted by time."""
     requests, times = columns.of(REQUEST_DURATION), columns.of(STAGE_TIME)
@@ -142,7 +131,6 @@ def step_mixtures(columns: Columns, steps: Steps) -> Iterator[StepMixtures]:
 
 
 def _scales_of(found: StepEdges, at: Ints, otherwise: NDArray[np.int64]) -> Ints:
-    """Return the scales of the steps in *found* that start at *at*; *otherwise* for missing steps."""
     if not len(found.starts):
         return otherwise
     place = np.minimum(np.searchsorted(found.starts, at), len(found.starts) - 1)
@@ -191,7 +179,6 @@ def _heat(snapshot: StoreSnapshot, selection: Selection, step: timedelta) -> pd.
 
 
 def _heat_cells(counts: StepCounts, stages: Sequence[str]) -> pd.DataFrame:
-    """Return the cells of the heat map that have requests, by step and latency."""
     bounds = [(0.0, ZERO_THRESHOLD), *(bucket_bounds(index, counts.scale) for index in counts.index.tolist())]
     low, high = np.array(bounds).T
     amount = np.concatenate((counts.zero[:, :, None], counts.amount), axis=2)

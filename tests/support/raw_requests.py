@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
+from stagelens.analysis.breakdown import RankWindow
 from stagelens.core.attributes import ATTRIBUTE_SCALE, REPLICA, attribute_key, replica_stage_key
-from stagelens.core.histogram import SCALE, Histogram
+from stagelens.core.histogram import SCALE, Histogram, bucket_index
 from stagelens.core.names import REPLICA_STAGE_TIME, REQUEST_BY_ATTRIBUTE, REQUEST_DURATION, STAGE_DURATION, STAGE_TIME
 from stagelens.store import Batch, Point, Selection, Series, Store
 
@@ -152,3 +155,21 @@ class Site:
     def between(self, start: int, end: int, **dimensions: str) -> Selection:
         """`[start, end)`, in Unix seconds."""
         return Selection(datetime.fromtimestamp(start, UTC), datetime.fromtimestamp(end, UTC), **dimensions)
+
+
+def window_shares(
+    spent: Sequence[Mapping[str, float]], seconds: Sequence[float], quantile: float, scale: int = SCALE
+) -> tuple[int, dict[str, float]]:
+    """Return the requests around a percentile, and the mean of their *spent* nanoseconds by key, relative to their latencies."""
+    buckets: dict[int, list[int]] = defaultdict(list)
+    for place, each in enumerate(seconds):
+        buckets[bucket_index(each, scale)].append(place)
+    groups = [buckets[index] for index in sorted(buckets)]
+    window = RankWindow.of([quantile], [len(seconds)], [0])
+    shares: dict[str, float] = defaultdict(float)
+    weights = window.weights(np.array([len(group) for group in groups]))[0].tolist()
+    for weight, group in zip(weights, groups, strict=True):
+        for place in group:
+            for key, value in spent[place].items():
+                shares[key] += weight * value / sum(seconds[each] * NS for each in group)
+    return sum(len(group) for weight, group in zip(weights, groups, strict=True) if weight), dict(shares)

@@ -1,4 +1,4 @@
-"""Models of the process (name, device, warm-up), thread states, and the replaced methods of `torch.Tensor`.
+"""Models of the process (name, device, warm-up), thread states, the replaced methods of `torch.Tensor`, and functions beside models.
 
 A model is a module that is called from outside of any other module. It is identified by its id while it lives; nothing
 is written to it, so that copies, pickles and state dicts stay unchanged. The replaced methods behave like the originals
@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-from ...instrumentor import log_failure
+from ...instrumentor import CallsInstrumentor, Probed, log_failure, timed_call
 from ...records import Marks
 
 
@@ -283,3 +283,16 @@ def _cold_calls(module: Any, device: str) -> int:
         return SCRIPTED_COLD_CALLS
     # An activation or a transform, often made anew for each request, has nothing to warm up.
     return 1 if device else 0
+
+
+class OutsideInstrumentor(CallsInstrumentor):
+    """Base class of a library of functions that are called beside a model: calls inside a module belong to the module."""
+
+    def wrapper(self, stage: str) -> Probed:
+        """Return what records the calls outside of modules."""
+        enter = timed_call(stage).probe.enter
+        return Probed.until_end(functools.partial(_enter, enter))
+
+
+def _enter(enter: Callable[[], object]) -> object:
+    return None if thread_state.inside else enter()

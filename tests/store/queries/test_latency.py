@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.histogram import MAX_RELATIVE_ERROR, Histogram, bucket_index, rank_of
+from stagelens.core.histogram import MAX_RELATIVE_ERROR, SCALE, Histogram, rank_of
 from stagelens.store import Batch
-from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site
+from tests.support.raw_requests import NOON, NS, PointAggregator, Request, Series, Site, window_shares
 
 PERCENTILES = (0.0, 0.5, 0.99, 1.0)
 STAGES = ("forward", "queue", "preprocess", "rerank", "overhead")
@@ -22,7 +23,7 @@ HEAD = 5
 REQUESTS = st.lists(
     st.builds(
         Request,
-        st.dictionaries(st.sampled_from(STAGES), st.integers(1000, 10**11), min_size=1),
+        st.dictionaries(st.sampled_from(STAGES), st.integers(10**6, 10**11), min_size=1),
         st.integers(NOON - 7200, NOON),
         st.sampled_from([Series("shop", "1"), Series("shop", "2"), Series("shop", "2", status="error")]),
     ),
@@ -51,7 +52,7 @@ def test_the_value_is_the_order_statistic_with_the_stages_of_its_bounds(
 ) -> None:
     """The value is within the histogram's error of the order statistic and equals the sum of its stages.
 
-    The shares are the mean over the percentile's bucket, widened on both sides until it contains eight requests.
+    The shares are the means over the requests whose rank is near that of the percentile.
     """
     one = sqlite_site()
     one.write(requests)
@@ -63,42 +64,27 @@ def test_the_value_is_the_order_statistic_with_the_stages_of_its_bounds(
     assert abs(row.iloc[HEAD:].sum() - row["value_seconds"]) <= 1e-9 * row["value_seconds"]
     assert row.iloc[HEAD:].min() >= 0
 
-    distance = [abs(bucket_index(request.seconds) - bucket_index(exact)) for request in requests]
-    reach = sorted(distance)[min(8, len(requests)) - 1]
-    band = [request for request, steps in zip(requests, distance, strict=True) if steps <= reach]
-
-    assert row["n"] == len(band)
-    assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
+    assert_window(row, requests, quantile)
 
 
-def assert_shares(found: object, band: Sequence[Request]) -> None:
-    """Assert that the shares are those of requests within *band*, up to the rounding of each request to a microsecond."""
-    time: Counter[str] = Counter()
-    for request in band:
-        time.update(request.stages_ns)
-    total = sum(time.values())
-    rounding = len(band) * len(STAGES) * 1000 / max(total, 1)
-    expected = {stage: spent / total for stage, spent in time.items()}
+def assert_window(row: pd.Series, requests: Sequence[Request], quantile: float, scale: int = SCALE) -> None:
+    """Assert that *row* has the shares of *requests* in the window of the percentile, up to the error of a bucket's middle."""
+    stages, seconds = [each.stages_ns for each in requests], [each.seconds for each in requests]
+    n, expected = window_shares(stages, seconds, quantile, scale)
+    found = {str(stage): seconds / row["value_seconds"] for stage, seconds in row.iloc[HEAD:].items()}
 
-    assert dict(found) == pytest.approx(  # type: ignore[call-overload] - pandas' stubs
-        {stage: expected.get(stage, 0.0) for stage in found.index},  # type: ignore[attr-defined] - pandas' stubs
-        abs=rounding + 1e-9,
-    )
+    assert row["n"] == n
+    assert found == pytest.approx({stage: expected.get(stage, 0.0) for stage in found}, abs=2.0 ** -(scale + 1))
 
 
-def test_the_breakdown_of_a_real_latency_shape_is_the_mean_of_its_bucket(sqlite_site: Callable[..., Site]) -> None:
-    """With many requests in a bucket, its shares at the median and in the tail equal those of the raw requests."""
+def test_the_breakdown_of_a_real_latency_shape_is_that_of_its_raw_requests(sqlite_site: Callable[..., Site]) -> None:
+    """With thousands of requests, the shares at the median and in the tail equal those of the raw requests around them."""
     one, requests = sqlite_site(), lognormal(6000)
     one.write(requests)
     one.store.maintain()
     frame = one.store.read.breakdown(one.around(), [0.5, 0.9])
-    ordered = sorted(requests, key=lambda request: request.seconds)
     for _, row in frame.iterrows():
-        exact = ordered[rank_of(row["percentile"], len(ordered)) - 1].seconds
-        band = [request for request in requests if bucket_index(request.seconds) == bucket_index(exact)]
-
-        assert row["n"] == len(band) > 50
-        assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
+        assert_window(row, requests, row["percentile"])
 
 
 def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Site]) -> None:
@@ -120,7 +106,9 @@ def test_tile_chart_and_table_show_the_same_number(sqlite_site: Callable[..., Si
         }
 
         assert values == dict.fromkeys(values, estimate.value)
-        assert over_time.iloc[0, 3:].tolist() == read.breakdown(chosen, [quantile]).iloc[0, HEAD:].tolist()
+        assert over_time.iloc[0, 3:].tolist() == pytest.approx(
+            read.breakdown(chosen, [quantile]).iloc[0, HEAD:].tolist()
+        )
 
 
 @pytest.mark.parametrize("minutes", [1, 7, 60])
@@ -138,7 +126,7 @@ def test_a_step_of_a_chart_is_the_selection_of_that_step(sqlite_site: Callable[.
 
         assert zoomed["value_seconds"].item() == row["value_seconds"]
         assert zoomed.attrs["requests"] == row["n"]
-        assert zoomed.iloc[0, HEAD:].to_dict() == {stage: row[stage] for stage in zoomed.columns[HEAD:]}
+        assert zoomed.iloc[0, HEAD:].to_dict() == pytest.approx({stage: row[stage] for stage in zoomed.columns[HEAD:]})
 
     assert frame["n"].sum() == sum(request.at - request.at % 10 >= NOON - 6990 for request in requests)
     assert frame["at"].is_monotonic_increasing
@@ -188,12 +176,9 @@ def test_coarser_stage_times_do_not_change_the_value(sqlite_site: Callable[..., 
     row = one.store.read.breakdown(one.around(), [0.95]).iloc[0]
     whole = one.store.read.latency(one.around())
 
-    band = [each for each in requests if bucket_index(each.seconds, 2) == bucket_index(row["value_seconds"], 2)]
-
     assert row["value_seconds"] == whole.quantile(0.95).value  # type: ignore[union-attr] - there are requests
     assert row.iloc[HEAD:].sum() == pytest.approx(row["value_seconds"], rel=1e-9)
-    assert row["n"] == len(band) >= 8
-    assert_shares(row.iloc[HEAD:] / row["value_seconds"], band)
+    assert_window(row, requests, 0.95, 2)
 
 
 def test_time_without_stages_is_unattributed(sqlite_site: Callable[..., Site]) -> None:

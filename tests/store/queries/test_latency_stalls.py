@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -10,11 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stagelens.core.histogram import bucket_index, rank_of
 from stagelens.core.request_histograms import RequestHistograms
 from stagelens.core.stages import STALL_CAUSES, split_stall_key, stall_key
 from stagelens.store import Batch, Point, SeriesCaps
-from tests.support.raw_requests import NOON, NS, SHOP, Series, Site
+from tests.support.raw_requests import NOON, NS, SHOP, Series, Site, window_shares
 
 HEAD = 5
 MICROSECOND_NS = 1000
@@ -37,7 +35,7 @@ class HeldUp:
 @st.composite
 def held_up(draw: st.DrawFn) -> HeldUp:
     """Generate a request with stalls of several causes within some stages."""
-    stages: dict[str, int] = draw(st.dictionaries(st.sampled_from(STAGES), st.integers(10**5, 10**10), min_size=1))
+    stages: dict[str, int] = draw(st.dictionaries(st.sampled_from(STAGES), st.integers(10**6, 10**10), min_size=1))
     stalls: dict[str, int] = {}
     for stage, spent in stages.items():
         causes = draw(st.lists(st.sampled_from([*STALL_CAUSES]), unique=True))
@@ -61,16 +59,9 @@ def batch(name: str, requests: Sequence[HeldUp], series: Series = SHOP) -> Batch
 
 def assert_stalls(one: Site, requests: Sequence[HeldUp], quantile: float) -> None:
     """Assert that *one* has the stalls of the requests in its breakdown."""
-    latency = sorted(each.duration for each in requests)[rank_of(quantile, len(requests)) - 1]
-    distance = [abs(bucket_index(each.duration / NS) - bucket_index(latency / NS)) for each in requests]
-    reach = sorted(distance)[min(8, len(requests)) - 1]
-    band = [each for each, steps in zip(requests, distance, strict=True) if steps <= reach]
-    expected: Counter[str] = Counter()
-    for each in band:
-        expected.update(each.stalls)
-    spent = sum(each.duration for each in band)
-    # Rounding adds or drops at most a microsecond per bucket.
-    slack = len(band) * 2000 / spent
+    _, expected = window_shares([each.stalls for each in requests], [each.duration / NS for each in requests], quantile)
+    # Rounding adds or drops a microsecond, and the middle of a bucket is not its mean.
+    slack = 0.02
     stages = one.store.read.breakdown(one.around(), [quantile])
     found = one.store.read.stalls(one.around(), [quantile])
     whole = float(stages["value_seconds"].iloc[0])
@@ -79,7 +70,7 @@ def assert_stalls(one: Site, requests: Sequence[HeldUp], quantile: float) -> Non
     assert found.empty != any(each.stalls for each in requests)
     for name in {*expected, *found.columns[HEAD:]} if len(found) else ():
         seconds = float(found[name].iloc[0]) if name in found else 0.0
-        assert seconds / whole == pytest.approx(expected[name] / spent, abs=slack)
+        assert seconds / whole == pytest.approx(expected.get(name, 0.0), abs=slack)
         assert seconds <= float(stages[split_stall_key(name)[1]].iloc[0]) + slack * whole
 
 

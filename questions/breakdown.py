@@ -1,0 +1,42 @@
+"""Which stages the requests at a percentile spend their time in, of how many requests, and how certain.
+
+The estimator is `analysis.breakdown.RankWindow`, also behind the queries of several services, versions or steps of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from ..analysis.breakdown import PERCENTILES, stages_at
+from ..store import Reader, Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Latency by percentile and stage.
+
+    Args:
+        table: Result of `Reader.breakdown`: one row for each percentile, one column for each stage. [seconds]
+        shares: One row for each percentile and stage: percentile, n, stage, seconds, share, low_share, high_share (95 % interval).
+    """
+
+    table: pd.DataFrame
+    shares: pd.DataFrame
+
+    @property
+    def requests(self) -> int:
+        """Number of requests of the selection."""
+        return int(self.table.attrs["requests"])
+
+    def stages(self, percentile: float) -> dict[str, float]:
+        """Return the seconds by stage at one of the percentiles, which add up to the latency; empty without requests."""
+        rows = self.table[self.table["percentile"] == percentile]
+        return stages_at(rows, 0) if len(rows) else {}
+
+
+def breakdown(read: Reader, selection: Selection, percentiles: Sequence[float] = PERCENTILES) -> Breakdown:
+    """Return the breakdown of the requests of *selection* at *percentiles* (0 to 1)."""
+    return Breakdown(*read.breakdown_with_shares(selection, percentiles))
