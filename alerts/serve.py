@@ -284,7 +284,6 @@ class Alerts:
 
     @property
     def place(self) -> str:
-        """Path of the SLO file and URL of the metrics as text."""
         watched = unwatched_line(self.file) or str(self.file.path)
         return watched if self._exposition is None else f"{watched}; metrics on {self._exposition.url}"
 
@@ -357,7 +356,6 @@ class Alerts:
         return self.file.current.channel_names if self.file.current is not None else ()
 
     def _watched_services(self) -> tuple[frozenset[str], str]:
-        """Return the services with an SLO, and the dashboard URL."""
         definitions = self._with_dashboard_url(self.file.current or Definitions())
         return frozenset(slo.service for slo in definitions.slos), definitions.dashboard_url
 

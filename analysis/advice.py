@@ -113,7 +113,7 @@ class Facts:
         failed_calls: Number of failed calls to other services. [count]
         response_tokens: Response length at p50 and p99; None without token counts. [tokens]
         metric: "" for the latency, `TTFT` or `TPOT`.
-        called: Called hosts and services of slow requests with their shares of the time in calls, as text; "" if unknown.
+        called: What slow requests called, with shares, as a sentence; "" if unknown.
     """
 
     service: str

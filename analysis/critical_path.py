@@ -19,13 +19,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..core.names import PART, SERVICE_NAME
+from ..core.names import PART, PEER_SERVICE, SERVER, SERVICE_NAME
 from ..core.partition import Interval, segments
 from ..core.stages import OVERHEAD, UNTIMED
 
 NETWORK, DEPENDENCY = "network", "dependency"
 # Part of a call of an agent: the response after its headers.
 _BODY = "body"
+_PARTS_OF_A_CALL = {_BODY, "rest", "reported"}
 # Limits the depth of the recursion; the earliest are placed.
 MAX_REQUESTS_A_TRACE = 200
 
@@ -116,11 +117,9 @@ class PlacedRequest:
 
     @property
     def called(self) -> list[PlacedRequest]:
-        """Requests that it called, by start."""
         return sorted((each for call in self.calls for each in call.called), key=lambda each: each.start)
 
     def everything(self) -> Iterator[PlacedRequest]:
-        """Yield the request and all requests below it, each before those it called."""
         yield self
         for each in self.called:
             yield from each.everything()
@@ -223,6 +222,55 @@ def _unretained(known: Sequence[TracedRequest]) -> list[TracedRequest]:
                 start = each.start + int(span["start_ns"])
                 found.append(TracedRequest(service, "", each.span_id, start, duration, {UNTIMED: duration}))
     return found[:MAX_REQUESTS_A_TRACE]
+
+
+@dataclass(frozen=True, slots=True)
+class DependencySplit:
+    """Time of some requests in the stage `dependency`, by what they called.
+
+    Args:
+        requests: Number of requests with the stage. [count]
+        shares: Share of that time by called service, host or client library, most first; "" for what is not known. [ratio]
+    """
+
+    requests: int
+    shares: tuple[tuple[str, float], ...]
+
+
+def split_dependency(requests: Iterable[PlacedRequest]) -> DependencySplit:
+    """Return what *requests* waited for in the stage `dependency`."""
+    found = [spent for each in requests if (spent := _dependency_times(each)).total()]
+    whole: Counter[str] = sum(found, Counter())
+    return DependencySplit(len(found), tuple((name, spent / whole.total()) for name, spent in whole.most_common()))
+
+
+def _dependency_times(placed: PlacedRequest) -> Counter[str]:
+    """Return the exclusive time of *placed* in `dependency` by what it called [nanoseconds]."""
+    called = {place: _called_name(placed, call) for call in placed.calls for place in call.spans}
+    intervals = [
+        (
+            f"#{called.get(place, '')}" if span["stage"] == DEPENDENCY else str(span["stage"]),
+            start,
+            start + int(span["duration_ns"]),
+        )
+        for place, span in enumerate(placed.request.spans)
+        if span["stage"] and not served_by(span)
+        for start in (int(span["start_ns"]),)
+    ]
+    found: Counter[str] = Counter()
+    for stage, start, end in segments(intervals, 0, placed.request.duration):
+        if stage.startswith("#"):
+            found[stage[1:]] += end - start
+    return found
+
+
+def _called_name(placed: PlacedRequest, call: PlacedCall) -> str:
+    """Return the service that served *call*, else its host, else the client that made it; "" if unknown."""
+    attributes = placed.request.spans[call.spans[0]].get("attributes") or {}
+    if call.called:
+        return call.called[0].service
+    part = str(attributes.get(PART, ""))
+    return str(attributes.get(PEER_SERVICE) or attributes.get(SERVER) or ("" if part in _PARTS_OF_A_CALL else part))
 
 
 def _calls(request: TracedRequest) -> list[PlacedCall]:

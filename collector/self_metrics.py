@@ -46,7 +46,6 @@ class Health:
         return [f"the thread {name} has stopped; see the log and restart the collector" for name in ended]
 
     def failed(self, part: str, reason: str) -> None:
-        """Record a failure of *part*, with its *reason*."""
         with self._lock:
             news = part not in self._failing
             self._failing[part] = reason
@@ -67,7 +66,6 @@ class Health:
 
     @property
     def failing(self) -> dict[str, str]:
-        """Reason of each failing part, by name."""
         with self._lock:
             return dict(self._failing)
 
@@ -136,7 +134,6 @@ class SelfMetrics:
         ProcessCollector(registry=registry)
 
     def request(self, signal: str, code: int) -> None:
-        """Count a response to an export of *signal*, or to an event."""
         self._requests.labels(signal, str(code)).inc()
 
     def tally(self, signal: str, tally: IngestResult) -> None:
@@ -186,7 +183,6 @@ class SelfMetrics:
         self._spans_oldest.set(waiting.oldest or 0)
 
     def receiving(self, size_bytes: int) -> None:
-        """Set the metric of the size of the bodies that are being received or decoded."""
         self._receiving.set(size_bytes)
 
     def queue(self, batches: int, size_bytes: int) -> None:
@@ -200,7 +196,6 @@ class SelfMetrics:
         self._folds.set(folds)
 
     def include(self, others: Collector) -> None:
-        """Add the metrics of the collector *others* to the exposition."""
         self._others.register(others)
 
     def exposition(self, media_type: str = TEXT_MEDIA_TYPE) -> bytes:

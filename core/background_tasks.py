@@ -77,7 +77,6 @@ class TaskSupervisor(Generic[Target]):
         return await asyncio.get_running_loop().run_in_executor(self.threads, function, *arguments)
 
     async def rest(self, seconds: float) -> None:
-        """Wait for *seconds*, at most until the supervisor stops."""
         try:
             async with asyncio.timeout(seconds):
                 await self.ended.wait()
@@ -107,7 +106,6 @@ class TaskSupervisor(Generic[Target]):
             await _cancel(task)
 
     async def _renew(self, wanted: Mapping[str, Target]) -> None:
-        """Cancel the tasks of changed and removed targets, and start missing tasks."""
         for name in [name for name, (known, _) in self._tasks.items() if wanted.get(name) != known]:
             await _cancel(self._tasks.pop(name)[1])
             if name not in wanted:
@@ -157,7 +155,6 @@ class PeriodicThread(ABC):
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the thread is stopping, so that no further step will run."""
         return self._stopping.is_set()
 
     def start(self) -> None:

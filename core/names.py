@@ -95,6 +95,10 @@ DOMINANT = "inference.stage.dominant"
 DEFINITION = "inference.definition"
 TOKEN_TYPE = "inference.token.type"
 CALL_FAILURE = "inference.call.failure"
+# https://opentelemetry.io/docs/specs/semconv/registry/attributes/server/: host of an outbound call, on its span.
+SERVER = "server.address"
+# The same as a service, which programs with OpenTelemetry may name.
+PEER_SERVICE = "peer.service"
 DIALECT = "inference.report.dialect"
 STALL = "inference.stall"
 PROFILE_STACK = "inference.profile.stack"

@@ -42,6 +42,7 @@ The list is held by the context variable `current` and consists of triples `key,
                         longest one per definition wins
       @suspect          name of the server whose report about a call cannot be true (`libraries/server_reports.py`), and the
                         duration of the call in nanoseconds; every one counts
+      @called           host or address that the call before it was made to, 0; every one counts
       @failed           outcome of an outgoing call, such as "triton:timeout", and its duration in nanoseconds; every one counts
       @late             a `Late`, 0
       @untimed          1 if the stages were still recorded, else 0, and 0: only the request is counted (`recorder.spare`)
@@ -74,6 +75,7 @@ CLOSED: Final = "@closed"
 FULL: Final = "@full"
 ARRIVAL: Final = "@arrival"
 ATTRIBUTE: Final = "@attribute"
+CALLED: Final = "@called"
 UNTIMED: Final = "@untimed"
 # Fact of marks that belong to several requests at once, or to none (`tickets.py`).
 SHARED: Final = "@shared"
@@ -128,6 +130,9 @@ def _compact(marks: Marks) -> bool:
     ended = 0
     triples = zip(marks[3::3], marks[4::3], marks[5::3], strict=False)
     for key, first, second in triples:
+        # A merged interval may have several hosts.
+        if key == CALLED:
+            continue
         if key[0] == "@":
             if key in _LAST_WINS:
                 if latest.get(key) == first:

@@ -75,7 +75,6 @@ class BatchRun:
         self._shared_length = 0
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the marks that are known so far, as built-in types."""
         try:
             # Device times are available only after a query.
             self.ready()
@@ -90,7 +89,6 @@ class BatchRun:
         return self.ended > 0 and (self._completed or is_ready(self.marks))
 
     def stage_facts(self) -> list[Triple]:
-        """Return the triples that hold for each request of the run."""
         if self.ended and not self._completed:
             self._completed = True
             complete(self.marks)
@@ -130,7 +128,6 @@ class Ticket:
             self._runs.append(run)
 
     def enter(self, run: BatchRun) -> None:
-        """Add a run of this process, which starts now."""
         self._runs.append(run)
 
     def drop(self, now: int) -> None:
@@ -142,7 +139,6 @@ class Ticket:
         return self._runs[:]
 
     def working(self) -> list[Marks]:
-        """Return the marks of the runs that work for the request now."""
         return [run.marks for run in self._runs[:] if not run.ended]
 
     def ready(self) -> bool:
@@ -164,7 +160,6 @@ class Tickets:
         return ticket
 
     def add(self, ticket: Ticket) -> None:
-        """Add a ticket, if the request has not too many."""
         if len(self._drawn) < MAX_TICKETS:
             self._drawn.append(ticket)
 
@@ -174,7 +169,6 @@ class Tickets:
         return drawn if len(drawn) == 1 else [ticket for ticket in drawn if not ticket.automatic] or drawn
 
     def running(self) -> list[Marks]:
-        """Return the marks of the runs that work for the request now."""
         return [marks for ticket in self._drawn[:] for marks in ticket.working()]
 
     def ready(self) -> bool:

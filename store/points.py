@@ -382,7 +382,6 @@ class PointColumns:
 
     @classmethod
     def join(cls, pieces: Sequence[PointColumns]) -> PointColumns:
-        """Return the points of all *pieces*, at least one, in their order."""
         return cls(
             [identity for piece in pieces for identity in piece.identities],
             np.concatenate([piece.at for piece in pieces]),
@@ -390,7 +389,6 @@ class PointColumns:
         )
 
     def between(self, low: int, high: int) -> PointColumns:
-        """Return the points with indexes in `[low, high)`."""
         return PointColumns(self.identities[low:high], self.at[low:high], self.histograms.between(low, high))
 
     def __len__(self) -> int:
@@ -441,7 +439,6 @@ class PointRow(NamedTuple):
 
     @property
     def points(self) -> int:
-        """Number of points in the row."""
         return self.zero if self.is_block else 1
 
     def in_total(self, total_id: int) -> PointRow | None:

@@ -132,7 +132,6 @@ class PointKeys:
         self._columns = array("q")
 
     def find(self, identities: Sequence[Hashable]) -> _Ints:
-        """Return the number of the key of each identity, -1 if it has no final key."""
         known = self.known.get
         return np.fromiter([known(identity, -1) for identity in identities], np.int64, len(identities))
 
@@ -158,7 +157,6 @@ class PointKeys:
         self.known[identity] = number
 
     def is_full(self) -> bool:
-        """Return whether there are so many keys that they should be numbered anew."""
         return len(self._numbers) >= _MAX_KEYS
 
 
@@ -210,7 +208,6 @@ class SeriesIndex:
         return known
 
     def note_time(self, at: int) -> None:
-        """Note that points at *at*, in Unix seconds, were counted."""
         self._latest = max(self._latest, at)
 
     def is_final(self, series: Series) -> bool:
@@ -316,7 +313,6 @@ class SeriesIndex:
         return stage
 
     def refresh(self, connection: Connection) -> None:
-        """Load the changes that other processes have made since the last call."""
         epoch = connection.execute(select(schema.store.c.series_epoch)).scalar_one()
         if epoch != self._epoch:
             self.forget()
@@ -402,7 +398,6 @@ class SeriesIndex:
         return capped
 
     def _has_place(self, service: str) -> bool:
-        """Return whether *service* is known, or may be added below the cap."""
         if service in self._used or len(self._used) < self._caps.services:
             return True
         if len(self._used) >= self._caps.services * _REMEMBERED_FACTOR:

@@ -122,7 +122,6 @@ class RegressionSearch:
         return [each for each in self.series.values() if self.is_unsettled(each)]
 
     def is_unsettled(self, watched: WatchedSeries) -> bool:
-        """Return whether the baseline of *watched* is older than an accepted level."""
         accepted = self._accepted_of(watched.group)
         return accepted is not None and accepted.at > watched.learnt.at
 
@@ -141,11 +140,9 @@ class RegressionSearch:
             series.save_progress(connection, {watched.cause: watched.progress}, last)
 
     def is_accepted(self, pair: VersionPair) -> bool:
-        """Return whether a user accepted the latency difference of *pair*."""
         return pair.key in self._accepted
 
     def versions(self) -> dict[Group, dict[str, int]]:
-        """Return the versions of each service with the minute of their first request."""
         found: dict[Group, dict[str, int]] = {}
         for group, first in self._groups.items():
             if group.dimension == "version":
@@ -153,7 +150,6 @@ class RegressionSearch:
         return found
 
     def _load(self, last: int) -> None:
-        """Load the stored state, which another process may have written."""
         with self._store.transaction() as connection:
             learnt, self._standing = series.load_learnt(connection), series.load_progress(connection)
             self._written = series.last_evaluated_minute(connection)
@@ -237,12 +233,10 @@ class RegressionSearch:
         )
 
     def _known_from(self, group: Group) -> int:
-        """Return the first minute that the baseline of *group* may include."""
         accepted = self._accepted_of(group)
         return max(self._groups[group], accepted.since if accepted else 0)
 
     def _accepted_of(self, group: Group) -> AcceptedLevel | None:
-        """Return the latest accepted level of *group* or of its whole service."""
         causes = (cause_of_group(group), cause_of_group(whole_service(group)))
         found = [self._accepted[cause] for cause in causes if cause in self._accepted]
         return max(found, key=lambda each: each.at, default=None)
@@ -328,7 +322,6 @@ class RegressionRule:
         return None if before is None else Verdict(watched.cause, before, excuse=excuse)
 
     def _is_gone(self, whole: Group, version: str) -> bool:
-        """Return whether the suspected *version* no longer serves while another does."""
         canaries = self.search.canaries.get(whole)
         serving = canaries.serving() if canaries else set[str]()
         return bool(version and serving) and version not in serving

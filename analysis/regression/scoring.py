@@ -276,17 +276,14 @@ class TailScore:
 
     @property
     def scores(self) -> tuple[float, ...]:
-        """Score of each window."""
         return tuple(cell.score if cell else 0.0 for cell in self.cells)
 
     @property
     def score(self) -> float:
-        """Highest score of all windows."""
         return max(self.scores, default=0.0)
 
     @property
     def key(self) -> float:
-        """Highest score of all stages."""
         return max(self.moved.values(), default=0.0)
 
     @property
@@ -332,7 +329,6 @@ class TailScorer:
         return np.convolve(requests[-self._longest :], np.ones(LOAD_MINUTES), "valid") / LOAD_MINUTES > self._peak
 
     def _moved(self, sums: PrefixSums, *, was_crowded: bool) -> tuple[dict[str, float], bool]:
-        """Return the score of each stage, and whether several stages moved alike."""
         found: dict[str, WindowScore] = {}
         for cells in self._stages.cells(sums, best=False):
             for cell in cells:
@@ -484,7 +480,6 @@ class AlarmRules:
 
     @classmethod
     def of_series(cls, policy: TailPolicy, strictness: float = 1.0) -> AlarmRules:
-        """Return the rules of the comparison with the reference."""
         return cls(policy.windows, policy.fire, policy.stage_key.ease, strictness)
 
     @classmethod

@@ -102,7 +102,6 @@ class DestinationStates(Collector):
         self._known_down: set[str] = set()
 
     def all(self) -> list[DestinationState]:
-        """Return all states, by name."""
         with self._lock:
             return [state for _, state in sorted(self._states.items())]
 
@@ -138,7 +137,6 @@ class DestinationStates(Collector):
         self._turn(name, lambda state: replace(state, state="down", error=why, retries=state.retries + retries))
 
     def elsewhere(self, name: str) -> None:
-        """Record that another collector sends to destination *name*."""
         self._turn(name, lambda state: replace(state, state="elsewhere", error=""))
 
     def waiting(self, backlogs: Mapping[str, Backlog]) -> None:
@@ -254,7 +252,6 @@ class DestinationSender:
 
     @property
     def holds(self) -> bool:
-        """Whether this collector has the lease of the destination."""
         return self._held_until > self._clock()
 
     async def run(self) -> None:
@@ -347,7 +344,6 @@ class DestinationSender:
         return max(pause, min(seconds or 0.0, _LONGEST_RETRY_AFTER_SECONDS))
 
     async def _connected(self) -> Transport:
-        """Return the transport, which is renewed periodically."""
         if self._calls is None or time.monotonic() > self._calls_until:
             await self._hang_up()
             to = self._destination, self._egress_policy

@@ -111,7 +111,6 @@ class Diagnostics:
             self.notes.append(text)
 
     def skip(self, place: str, why: str, count: int = 1) -> None:
-        """Record *count* skipped records, the first of them at *place*."""
         self.broken_count += count
         if len(self.broken) < _MAX_SHOWN:
             self.broken.append(f"{place}: {why}")
@@ -197,7 +196,6 @@ class ImportFile:
                 raise ImportFileError(self._place(error)) from error
 
     def first_line_is_whole(self) -> bool:
-        """Return whether the first line is a complete JSON value, as in JSON lines."""
         with self._open() as file:
             try:
                 json.loads(file.readline(_MOST_LOOKED_AT_BYTES))

@@ -52,7 +52,6 @@ class _Waiting:
 
     @property
     def rows(self) -> int:
-        """Number of rows that the batch needs."""
         return 1 + len(self.batch.points) + len(self.batch.traces)
 
 
@@ -81,13 +80,11 @@ class Writer:
         self._health.watch(self._thread)
 
     def drain_now(self) -> None:
-        """Shorten the pauses after failures, before a shutdown."""
         with self._changed:
             self._hurried = True
             self._changed.notify_all()
 
     def stop(self) -> None:
-        """Commit the waiting batches if the store works, and stop the thread."""
         with self._changed:
             self._hurried = self._stopping = True
             self._changed.notify_all()
@@ -178,7 +175,6 @@ class Writer:
         return sum(waiting.rows for waiting in self._queue.values()) >= MAX_ROWS_A_COMMIT
 
     def _pause(self) -> None:
-        """Wait after a failed commit, with a growing pause."""
         if not self._pause_seconds:
             return
         hurried = self._hurried
@@ -214,7 +210,6 @@ class Writer:
             sender.set_exception(UncommittedError(str(error)))
 
     def _write_singly(self, group: list[_Waiting]) -> None:
-        """Write each batch alone, to find and drop the unwritable batches."""
         for waiting in group:
             started = time.perf_counter()
             try:

@@ -358,7 +358,6 @@ class Scan:
 
     @classmethod
     def of(cls, messages: Sequence[bytes]) -> Scan:
-        """Return a scan of *messages*, positioned at their start."""
         sizes = np.fromiter(map(len, messages), np.int64, len(messages))
         end = np.cumsum(sizes + 1) - 1
         return cls(b"\0".join((*messages, _PADDING)), end - sizes, end)
@@ -378,7 +377,6 @@ class Scan:
         return has, value
 
     def skip_fixed32(self, number: int) -> None:
-        """Skip a fixed32 with a *number* from 16 to 2047, whose tag has two bytes."""
         first, second = (number << 3 & _BITS) | _FIXED32 | _CONTINUES, number >> 4
         self._go(6 * ((self.bytes[self.at] == first) & (self.bytes[self.at + 1] == second)))
 
@@ -451,7 +449,6 @@ class Scan:
                 return
 
     def pieces(self, start: Ints, end: Ints) -> list[bytes]:
-        """Return the bytes `[start, end)` of each message."""
         data = self.data
         return [data[low:high] for low, high in zip(start.tolist(), end.tolist(), strict=True)]
 

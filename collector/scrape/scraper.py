@@ -93,12 +93,10 @@ class TargetStates(Collector):
         self._states: dict[str, TargetState] = {}
 
     def all(self) -> list[TargetState]:
-        """Return all states, by service and URL."""
         with self._lock:
             return sorted(self._states.values(), key=lambda state: (state.service, state.url))
 
     def read(self, target: ScrapeTarget, engine: Engine, difference: Difference, seconds: float) -> None:
-        """Record a successful scrape of *target*, which took *seconds*."""
         before = self._of(target)
         self._set(
             replace(
@@ -369,7 +367,6 @@ class Scraper:
         response: TargetResponse,
         streams: Mapping[MetricStream, StreamCounts] | None,
     ) -> tuple[Difference, Engine]:
-        """Write the added counts of *target* and its snapshot in one transaction."""
         samples, engine = _understood(target, response)
         now = _snapshot(target, engine, samples, at, streams)
         difference = difference_between(base, now)

@@ -56,9 +56,7 @@ def client_of(address: str) -> str:
 class LimitedConnection(Protocol):
     """A connection that counts towards the limits."""
 
-    def give_way(self) -> None:
-        """Respond that there are too many connections, and close."""
-        ...
+    def give_way(self) -> None: ...
 
 
 @dataclass(eq=False)
@@ -229,7 +227,6 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """Wait for the next request, or until the client has read the last response."""
         self._unanswered.popleft()
         if not self._unanswered and not self.flow.write_paused:
             self._limits.waits(self)
@@ -238,7 +235,6 @@ class Connection(HttpToolsProtocol):
             self._abort_later()
 
     def give_way(self) -> None:
-        """Respond that there are too many connections, and close this one."""
         self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, too_many_message(self._limits.name))
         # The connection no longer counts, so it must not stay open until its client reads or closes.
         self.loop.call_soon(self.transport.abort)
@@ -258,7 +254,6 @@ class Connection(HttpToolsProtocol):
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse a request that is not HTTP, or whose head is too large."""
         if self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _head_too_large_message())
         else:

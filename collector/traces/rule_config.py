@@ -174,7 +174,6 @@ class SpanCondition(Section):
                 yield Fault(place, text, is_warning=True)
 
     def concerns(self, scope: str, kind: str) -> bool:
-        """Return whether spans of *scope* and *kind* may match the condition."""
         return (not self.kind or kind in self.kind) and (not self.scope or _any(self.scope, scope))
 
     def matches(self, span: SpanFacts) -> bool:
@@ -186,7 +185,6 @@ class SpanCondition(Section):
         )
 
     def covers(self, other: SpanCondition) -> bool:
-        """Return whether every span that matches *other* matches this condition."""
         return (
             (not self.kind or (bool(other.kind) and set(other.kind) <= set(self.kind)))
             and _wider(self.scope, other.scope)
@@ -265,7 +263,6 @@ class IntervalRule(Section):
         return all(any(key in attributes for key in group) for group in groups)
 
     def faults(self) -> Iterator[Fault]:
-        """Report a missing, an incomplete and a second position."""
         ways = [self.lasts, self.until, self.begins or self.ends, self.from_event or self.to_event]
         whole = bool(self.begins) == bool(self.ends) and (not self.from_event or bool(self.to_event))
         if sum(map(bool, ways)) != 1 or not whole:
@@ -335,14 +332,12 @@ class Rule(Section):
 
     @property
     def measured(self) -> frozenset[str]:
-        """Names of the attributes whose numbers are read."""
         named = [(part.lasts, part.until, part.begins, part.ends) for part in self.parts]
         named.append((self.stream.first_token, self.stream.tokens_in, self.stream.tokens_out, ()))
         return frozenset(key for several in named for keys in several for key in keys)
 
     @property
     def events(self) -> frozenset[str]:
-        """Names of the events that are read."""
         found = {self.start_event, self.stream.first_token_event, *self.stream.answers}
         for part in self.parts:
             found |= {part.from_event, part.to_event}
@@ -350,7 +345,6 @@ class Rule(Section):
 
     @property
     def exact(self) -> frozenset[str]:
-        """Names of the span attributes whose values affect the result."""
         sources = (*self.model, *self.model_version, *self.route, *self.device)
         conditions = (condition for when in self.when for condition in when.attributes.items())
         return frozenset(

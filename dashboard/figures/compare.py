@@ -41,13 +41,7 @@ _CAUSES, _NAME_ROOM = 2, 9
 
 
 def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | None = None) -> Figure:
-    """Return the chart of B minus A, stacked by stage: slower above zero, faster below, the total as a line.
-
-    Args:
-        a: Breakdown of version A: `COLUMNS` and one column for each stage. [seconds]
-        b: Breakdown of version B at the same percentiles.
-        errors: Error of the difference at each percentile: without a larger change, no stage is drawn there. [seconds]
-    """
+    """Return the chart of B minus A, stacked by stage: slower above zero, faster below, the total as a line."""
     stages = _common_stages(a, b)
     quantiles = b["percentile"].to_numpy(dtype=float)
     places = np.array([place(float(each), even=False) for each in quantiles])

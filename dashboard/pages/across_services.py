@@ -26,7 +26,7 @@ from ...store.queries.paths import ServiceEdge, SlowPaths, traced_request
 from ..ui.components import Node, attributes, card, link, stage_name, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import duration, percent, percentile, several
-from ..ui.trace_text import span_name, span_note
+from ..ui.trace_text import dependency_sentence, span_name, span_note
 from ..view import service_path, trace_name, trace_path
 from .page import Context
 from .service_code import replaced_note, tail_percentile, time_bar
@@ -213,6 +213,13 @@ def spoken_shares(shares: Sequence[PathShare]) -> str:
     """
     large = [each for each in shares if each.share >= _LEAST][:_SPOKEN]
     return ", ".join(f"{each.service} {label(each.stage)} {percent(each.share)}" for each in large)
+
+
+def called_sentence(context: Context, quantile: float | None) -> str:
+    """Return what the slow requests of the service waited for in the stage Dependency as a sentence; "" if unknown."""
+    read = context.source.read
+    found = context.source.cached(read.dependency_split, context.selection, quantile) if quantile is not None else None
+    return dependency_sentence(found)
 
 
 def path_card(context: Context) -> Component | None:

@@ -15,6 +15,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.advice import (
+    MIN_GAIN,
     RANKS,
     Advice,
     Facts,
@@ -29,6 +30,7 @@ from ...analysis.advice import (
     slow_alone,
     worthwhile,
 )
+from ...analysis.breakdown import share_of
 from ...analysis.costs import MILLION
 from ...analysis.profile import functions, main_function
 from ...core.histogram import has_enough_samples, samples_needed, value_at
@@ -39,6 +41,7 @@ from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage
 from ..ui.design_tokens import hue
 from ..ui.format import MINUS, count, day, duration, money, percent, percentile, several, span, whole
 from ..view import View, service_path
+from .across_services import called_sentence
 from .comparison import window_name
 from .measures import measure, measures_in_window
 from .page import Context, Page, empty_page_card, panel, records
@@ -459,7 +462,9 @@ def facts_of(context: Context, rank: str = RANKS[0]) -> Facts:
     tokens = source.cached(source.read.streams, selection, TOKENS).get(TOKENS_OUT)
     median, tail = (value_at(tokens, each) if tokens else None for each in (0.5, 0.99))
     lengths = None if median is None or tail is None else (median, tail)
-    return Facts(service, measure(source, selection), mean_stages(context), failures, lengths)
+    measures = measure(source, selection)
+    called = called_sentence(context, 0.99) if share_of(measures.tail_stages, "dependency") >= MIN_GAIN else ""
+    return Facts(service, measures, mean_stages(context), failures, lengths, called=called)
 
 
 def _advice(context: Context, finding: StageFinding, rank: str, dealt: Mapping[tuple[str, str], Mark]) -> Advice:

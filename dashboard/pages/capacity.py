@@ -270,14 +270,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """Observed load of the version of the page, and of the previous version.
-
-    Args:
-        now: Version of the address, or the newest version with requests in the window.
-        before: Previous version, over the same duration up to its last request; None without one.
-        quantile: Percentile of the objective, or p99 without one.
-        threshold_seconds: Latency threshold of the objective; None without one. [seconds]
-    """
+    """Observed load of the version of the page, and of the previous version."""
 
     now: Load
     before: Load | None

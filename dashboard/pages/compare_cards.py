@@ -18,6 +18,7 @@ from ...store import SloCounts
 from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
+from ..ui.trace_text import dependency_sentence
 from .comparison import Pair, PairComparison, grown_at
 from .comparison_text import TRAFFIC_NOISE, VERDICT_WORDS, median_value, request_mix, token_histograms
 from .page import Context, records
@@ -59,10 +60,18 @@ def blame_card(context: Context, comparison: PairComparison) -> Component:
 
 
 def _grown_note(context: Context, comparison: PairComparison) -> Component | None:
-    """Return the functions that explain the growth of the stages, largest first; None if none does."""
+    """Return the functions that explain the growth of the stages, and what each side called if Dependency grew most."""
     found = [each for each in grown_at(context, comparison.pair, comparison.quantile) if each.is_cause]
-    lines = [html.Div(each.sentence) for each in found[:_MAX_GROWN]]
-    return html.Div([html.B("Functions that grew"), *lines]) if lines else None
+    lines: list[Node] = (
+        [html.B("Functions that grew"), *(html.Div(each.sentence) for each in found[:_MAX_GROWN])] if found else []
+    )
+    blamed = comparison.growth[:1] if comparison.verdict.has_changed else ()
+    if [each.stage for each in blamed] == ["dependency"]:
+        cached, read = context.source.cached, context.source.read
+        for name, side in (("A", comparison.pair.a), ("B", comparison.pair.b)):
+            called = dependency_sentence(cached(read.dependency_split, side, comparison.quantile))
+            lines += [html.Div(f"{name}: {called}")] if called else []
+    return html.Div(lines) if lines else None
 
 
 def change_words(comparison: PairComparison, record: dict[str, Any]) -> str:

@@ -34,6 +34,7 @@ from ..ui.format import (
     times,
 )
 from ..view import attributes_text, incident_page, service_path, slo_path
+from .across_services import called_sentence
 from .collectors import service_quota_line
 from .comparison_text import short_name
 from .measures import KINDS, ServiceRow, urgent_first
@@ -426,6 +427,8 @@ def _tail(row: ServiceRow, stage: str) -> Component:
             paid = percent(loads.count / now.requests, 2)
             title = f"{paid} of requests include a {duration(median.value)} cold start"
             text += " Keep a replica warm."
+    if stage == "dependency":
+        text += f" {called_sentence(row.context, 0.99)}"
     href = row.context.view.link(service_path(row.service), p="99")
     badge, about = pill("Tail", "warn"), f"{row.service} · in this window"
     return _card(badge, about, title, text, stage=stage, href=href, then="See its stages")

@@ -43,14 +43,14 @@ from ..ui.design_tokens import hue
 from ..ui.format import THIN, UNKNOWN, count, duration, interval, money, percent, percentile, portion, rank, span, whole
 from ..ui.trace_text import stall_sentence
 from ..view import service_path
-from .across_services import path_card
+from .across_services import called_sentence, path_card
 from .advice import top_advice
 from .measures import breakdown, breakdown_with_shares, compared_latency, measure, stalls
 from .page import Context, Page, are_ranked, panel, records, traces_table
 from .replicas import few_replicas_card
 from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
-from .service_code import code_card
+from .service_code import code_card, tail_percentile
 from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note, young_note
 from .shared_attributes import shared_card
@@ -235,6 +235,7 @@ def _inspector(context: Context) -> Component:
         hidden=hidden_in(context),
         advice=_advice(context),
         show_all=view.here(hide=None),
+        called=called_sentence(context, tail_percentile(context)),
     )
 
 
@@ -306,6 +307,7 @@ def inspector(
     hidden: Collection[str] = (),
     advice: str | None = None,
     show_all: str | None = None,
+    called: str = "",
 ) -> Component:
     """Return the inspector card for the percentile of *frame* nearest to *wanted*.
 
@@ -338,6 +340,7 @@ def inspector(
     notes_of = [_percentile_notes(values, each) for each in range(len(frame))]
     notes = [
         html.Span([*_gap_sentence(order, added, now - before, error, named), _advice_link(advice)]),
+        called if order[:1] == ["dependency"] else None,
         _hover_text("aside", notes_of[shown], notes_of),
         _hidden_stages_note([each for each in added if each in hidden], show_all),
     ]

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...core.names import AROUND, BATCH_SIZE, DEVICE, MODEL, PART, STALL_PREFIX, TIMING
+from ...analysis.critical_path import DependencySplit
+from ...core.names import AROUND, BATCH_SIZE, DEVICE, MODEL, PART, SERVER, STALL_PREFIX, TIMING
 from ...core.stages import STALL_CAUSES, label, position, split_stall_key, stall_key
-from .format import duration
+from .format import duration, percent, several
 
 _NS = 1e9
+# Number of called hosts in a sentence.
+_MAX_CALLED = 4
 # Stalls below this share of the latency are omitted. [ratio]
 _NOTICED = 0.01
 
@@ -94,6 +97,18 @@ def span_stalls(attributes: Mapping[str, object]) -> list[str]:
     return [f"{cause.label} {duration(spent / _NS)}" for cause, spent in met.items() if isinstance(spent, int)]
 
 
+def dependency_sentence(found: DependencySplit | None) -> str:
+    r"""Return what slow requests waited for in the stage Dependency as a sentence; "" if nothing is known.
+
+    >>> dependency_sentence(DependencySplit(41, (("ranker", 0.7), ("", 0.3))))
+    'Of Dependency in 41 retained slow requests: ranker 70\u202f%, unknown 30\u202f%.'
+    """
+    if found is None or not any(name for name, _ in found.shares):
+        return ""
+    named = ", ".join(f"{name or 'unknown'} {percent(share)}" for name, share in found.shares[:_MAX_CALLED])
+    return f"Of Dependency in {several(found.requests, 'retained slow request')}: {named}."
+
+
 _TIMED = {
     "reported": "reported by its server",
     "averaged": "reported by its server, on average",
@@ -113,9 +128,10 @@ def span_note(span: Mapping[str, Any]) -> str:
     attributes = dict(span.get("attributes") or {})
     timed = [_TIMED.get(str(attributes[TIMING]), f"timed by {attributes[TIMING]}")] if TIMING in attributes else []
     facts = [
-        str(value) if key == MODEL else f"{key.split('.')[1]} {value}"
+        str(value) if key in {MODEL, SERVER} else f"{key.split('.')[1]} {value}"
         for key, value in attributes.items()
-        if key in {MODEL, BATCH_SIZE, DEVICE}
+        if key in {MODEL, SERVER, BATCH_SIZE, DEVICE}
     ]
-    part = filter(None, [_PARTS.get(str(attributes.get(PART)))])
+    named = str(attributes.get(PART, ""))
+    part = filter(None, [_PARTS.get(named, named)])
     return " · ".join([*span_stalls(attributes), *part, *facts, *timed])

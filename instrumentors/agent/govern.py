@@ -53,7 +53,6 @@ class PathCost:
 
     @property
     def known(self) -> bool:
-        """Whether there was a calibration."""
         return bool(self._stages[True])
 
     def calibrate(self) -> None:
@@ -385,7 +384,6 @@ class CostController:
         self._exported_at, self._exported_before = now, spent
 
     def note_attributes(self) -> None:
-        """Record the CPU time of the export of attributes that has just ended."""
         now, spent = time.monotonic(), self._cpu.spent_ns()
         seconds = now - self._attributes_at
         if self.level < NO_FACTS and seconds >= SAMPLE_EVERY_SECONDS:
@@ -432,7 +430,6 @@ class CostController:
         return CostSample(now, self._costs_ns(counting_ns, rate), seen.duration_ns / seen.requests, rate)
 
     def _costs_ns(self, counting_ns: float, rate: float) -> list[float]:
-        """Return the actual or expected cost of a request by level."""
         calibrated = self._counting.costs()
         costs: list[float] = []
         for level in range(NOTHING):

@@ -353,7 +353,6 @@ class Profiler:
         return key
 
     def samples_of(self, marks: Marks) -> _Samples:
-        """Return the samples of a running request, to which a sample can be added."""
         samples = self._samples.get(id(marks))
         if samples is None or samples.marks is not marks:
             # The oldest one belongs to a request that was dropped, or never ended.
@@ -363,7 +362,6 @@ class Profiler:
         return samples
 
     def _has_request_from_before(self, then: int) -> bool:
-        """Return whether a running request began before *then*: most looks end here."""
         running = self._running
         # In the order of their start.
         while running and running[0][0][0] != OPEN:
@@ -422,7 +420,6 @@ class Profiler:
         return self._stack(worker, frames, jobs) if worker is not None else self._own_stack(request, frames)
 
     def _worker(self, marks: Marks) -> _Request | None:
-        """Return the run of a batch that works for the request now."""
         for late in marks[1::3] if "@late" in marks[::3] else ():
             for run in late.running() if type(late) is Tickets else ():
                 worker = self._open.get(id(run))

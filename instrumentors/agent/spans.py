@@ -11,6 +11,7 @@ import heapq
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from ...core import attributes as known
 from ...core import names
@@ -20,7 +21,7 @@ from ...core.text import to_integer, to_text
 from .. import loads
 from ..callers import caller_of
 from ..loads import LoadRecord
-from ..records import ATTRIBUTE, TIMINGS, Kind, Marks, Record
+from ..records import ATTRIBUTE, CALLED, TIMINGS, Kind, Marks, Record
 from ..request_marks import RequestFacts, read_request, stage_timings
 from ..stalls import by_stage, overlaps, stalls
 from ..trace_context import parent_of
@@ -170,11 +171,29 @@ def _stages(marks: Marks, root: Span, own_stages: set[str]) -> list[Span]:
                 spans.append(latest)
         elif latest is not None and key in TEXTS:
             latest.attributes[TEXTS[key]] = to_text(first)
+        elif latest is not None and key == CALLED:
+            latest.attributes.update(_without_empty({names.SERVER: called_host(first)}))
         elif latest is not None and key == "@failed":
             latest.attributes[names.CALL_FAILURE] = to_text(first)
         elif latest is not None and key == "@batch":
             latest.attributes[names.BATCH_SIZE] = to_integer(first)
     return spans
+
+
+def called_host(address: object) -> str:
+    """Return the host in the address of a call; "" for none. Never raises.
+
+    >>> called_host("api.example.com"), called_host(b"dns:///ranker:50051"), called_host("::1")
+    ('api.example.com', 'ranker', '::1')
+    """
+    text = to_text(address.decode("latin-1") if isinstance(address, bytes) else address)
+    try:
+        if text.count(":") > 1 and "/" not in text:
+            return text
+        parts = urlsplit(text if "://" in text else f"//{text}")
+        return parts.hostname or urlsplit(f"/{parts.path}").hostname or ""
+    except ValueError:
+        return ""
 
 
 def _span(name: str, start: int, end: int, attributes: dict[str, str | int]) -> Span:

@@ -79,7 +79,6 @@ class Outbox:
             return self._waiting.popleft() if self._waiting else None
 
     def done(self, batch: ExportBatch) -> None:
-        """Remove *batch*, which was delivered or dropped."""
         with self._lock:
             self._size_bytes -= len(batch.body)
             self._requests -= batch.requests
@@ -90,12 +89,10 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        """Whether no batch waits or is in flight."""
         return self._size_bytes == 0
 
     @property
     def requests(self) -> int:
-        """Number of requests in the undelivered batches."""
         with self._lock:
             return self._requests
 
@@ -248,7 +245,6 @@ class Exporter:
             self._cpu_ns = max(self._cpu_ns, time.thread_time_ns())
 
     def _send_waiting(self) -> None:
-        """Send batches until none waits or an attempt fails."""
         self._delay = None
         while self._delay is None and (batch := self._outbox.take()) is not None:
             self._send(batch)

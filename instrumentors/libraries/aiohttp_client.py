@@ -52,19 +52,20 @@ class AiohttpClientInstrumentor(Instrumentor):
 
 
 class _Begun(threading.local):
-    """The call of this thread whose headers are not prepared yet: its marks and its address."""
+    """The call of this thread whose headers are not prepared yet: its marks, its address and itself."""
 
-    call: tuple[Marks, Any] | None = None
+    call: tuple[Marks, Any, _Call] | None = None
 
 
 _begun: Final = _Begun()
 
 
 class _Call:
-    __slots__ = ("_marks", "_started")
+    __slots__ = ("_marks", "_started", "host")
 
     def __init__(self, marks: Marks, str_or_url: Any) -> None:
-        _begun.call = marks, str_or_url
+        _begun.call = marks, str_or_url, self
+        self.host = ""
         self._marks: Marks | None = marks
         self._started = clock()
 
@@ -78,7 +79,7 @@ class _Call:
         marks, self._marks = self._marks, None
         if marks is None:
             return
-        record_wait(marks, self._started)
+        record_wait(marks, self._started, self.host)
         # After a redirect the server reports only the last call.
         if response is not None and not getattr(response, "history", ()):
             attach_call(response, response, marks, self._started)
@@ -102,9 +103,10 @@ def _prepare_headers(original: Any) -> Any:
         call, _begun.call = _begun.call, None
         if call is None:
             return prepared
-        marks, str_or_url = call
+        marks, str_or_url, begun = call
+        begun.host = _host(self, str_or_url)
         # A new object for each call.
-        prepared.update(trace_headers(prepared, marks, _host(self, str_or_url)))
+        prepared.update(trace_headers(prepared, marks, begun.host))
         return prepared
 
     return prepare

@@ -31,7 +31,7 @@ from .. import records, trace_context
 from ..callers import TRACESTATE, tracestate_to
 from ..instrumentor import Probed, log_failure
 from ..probes import Probe
-from ..records import MAX_MARKS, OPEN, Marks, clock
+from ..records import CALLED, MAX_MARKS, OPEN, Marks, clock
 from .server_common import ENDED, relayed
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
 
@@ -210,10 +210,10 @@ TRACEPARENT: Final = "traceparent"
 MAX_GAP_NS: Final = 50_000
 
 
-def record_wait(marks: Marks, started: int) -> None:
-    """Record the wait for the headers since *started* by `clock`, whether or not they arrived."""
+def record_wait(marks: Marks, started: int, called: Any = "") -> None:
+    """Record the wait for the headers since *started* by `clock`, whether or not they arrived; *called* is host or address."""
     if len(marks) < MAX_MARKS:
-        marks.extend((DEPENDENCY, started, clock()))
+        marks.extend((DEPENDENCY, started, clock(), CALLED, called, 0))
 
 
 def record_read(marks: Marks, started: int) -> None:

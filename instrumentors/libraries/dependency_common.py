@@ -22,6 +22,8 @@ class DependencyInstrumentor(CallsInstrumentor):
 
     def wrapper(self, stage: str) -> Probed:
         service = self.service
+        # The part of the stage names the client in the trace.
+        stage = f"{stage}@{service}"
 
         def failed(call: LongCall | None, error: BaseException) -> None:
             if call is not None:
@@ -48,8 +50,8 @@ def _record_failure(marks: Marks, stage: str, started: int, service: str, error:
 
 def _has_failed_inside(marks: Marks, stage: str, started: int) -> bool:
     """Return whether the last call, inside the call since *started*, has failed: that of a driver, whose failure is the same."""
-    place = len(marks) - 3
-    while marks[place] == stage and marks[place + 1] >= started:
+    place, stage = len(marks) - 3, stage.partition("@")[0]
+    while str(marks[place]).partition("@")[0] == stage and marks[place + 1] >= started:
         place -= 3
     return marks[place] == FAILED and marks[place - 2] >= started
 

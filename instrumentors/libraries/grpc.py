@@ -8,6 +8,7 @@ includes the wait for the headers.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Callable, Collection, Iterator, Mapping
 from types import MappingProxyType, ModuleType
@@ -72,7 +73,7 @@ def _blocking(original: Any) -> Any:
         try:
             return original(self, *args, **options)
         finally:
-            record_wait(marks, started)
+            record_wait(marks, started, _target(self))
 
     return call
 
@@ -87,10 +88,11 @@ def _future(original: Any) -> Any:
         try:
             call = original(self, *args, **options)
         except BaseException:
-            record_wait(marks, started)
+            record_wait(marks, started, _target(self))
             raise
         try:
-            _when_done(call, lambda: record_wait(marks, started))
+            # Not `self`, which the callback would keep alive.
+            _when_done(call, functools.partial(record_wait, marks, started, _target(self)))
         except Exception:
             log_failure("timing a future of gRPC")
         return call
@@ -133,7 +135,7 @@ def _init(original: Any, unary: type) -> Any:
         original(self, cython_call, _carrying(metadata, marks, cython_call), *args, **options)
         if isinstance(self, unary):
             try:
-                cython_call.add_done_callback(lambda: record_wait(marks, started))
+                cython_call.add_done_callback(functools.partial(record_wait, marks, started, _target(cython_call)))
             except Exception:
                 log_failure("timing a call of gRPC")
 

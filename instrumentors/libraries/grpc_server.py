@@ -111,11 +111,9 @@ class GrpcExchange:
             self.marks.extend((stage, started, now))
 
     def receive(self) -> None:
-        """Start the wait for the only message of the request."""
         self._receiving = clock()
 
     def received(self) -> None:
-        """End the wait for the only message of the request."""
         started, self._receiving = self._receiving, 0
         if started:
             self.mark("network", started)
@@ -127,7 +125,6 @@ class GrpcExchange:
             self.handling = clock()
 
     def end_handler(self) -> None:
-        """Record the running method of the user, if any."""
         started, self.handling = self.handling, 0
         if started:
             self.mark("handler", started, 0)
@@ -139,7 +136,6 @@ class GrpcExchange:
             self._stream.add(at)
 
     def sized(self, message: Any) -> Any:
-        """Count the size of a serialized *message* of the response, and return it."""
         if isinstance(message, bytes):
             self.response_bytes = (self.response_bytes or 0) + len(message)
         return message
@@ -421,7 +417,6 @@ class MethodInterceptor:
 
     @staticmethod
     def intercept_service(continuation: Callable[[Any], Any], details: Any) -> Any:
-        """Return the method that *continuation* finds, timed."""
         return _with_behavior(continuation(details), _timed_behavior)
 
 

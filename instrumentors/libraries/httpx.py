@@ -12,7 +12,7 @@ from contextlib import aclosing
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, Probed, end, log_failure, timed
+from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, end, log_failure
 from ..probes import Probe
 from ..records import Marks, clock, current
 from .client_common import (
@@ -23,6 +23,7 @@ from .client_common import (
     call_of,
     noted_lines,
     record_read,
+    record_wait,
     trace_headers,
 )
 from .server_common import relayed
@@ -48,16 +49,43 @@ class HttpxInstrumentor(Instrumentor):
         return {"httpx._client": self._client, "httpx2._client": self._client}
 
     def _client(self, module: ModuleType) -> None:
-        self.replace(module.Client, "send", timed(DEPENDENCY))
+        self.replace(module.Client, "send", _CALLS)
         self.replace(module.Client, "_send_single_request", _SENDING)
         self.replace(module.BoundSyncStream, "__iter__", _iter)
-        self.replace(module.AsyncClient, "send", timed(DEPENDENCY))
+        self.replace(module.AsyncClient, "send", _CALLS)
         self.replace(module.AsyncClient, "_send_single_request", _SENDING)
         self.replace(module.BoundAsyncStream, "__aiter__", _iter)
         self.replace(module.Response, "read", body_probe(_call_of))
         self.replace(module.Response, "iter_lines", _iter_lines)
         self.replace(module.Response, "aread", body_probe(_call_of))
         self.replace(module.Response, "aiter_lines", _aiter_lines)
+
+
+class _Call(TimedCall):
+    """A call with its host."""
+
+    __slots__ = ("host",)
+
+    def __init__(self, marks: Marks, host: str) -> None:
+        super().__init__(marks, DEPENDENCY)
+        self.host = host
+
+    def end(self) -> None:
+        record_wait(self.marks, self.started, self.host)
+
+
+def _call(_client: Any, request: Any) -> _Call | None:
+    marks = current.get()
+    if marks is None:
+        return None
+    try:
+        return _Call(marks, request.url.host)
+    except Exception:
+        # The library reports an invalid request better.
+        return _Call(marks, "")
+
+
+_CALLS: Final = Probed.until_end(_call, parameters=2)
 
 
 class _Sent:

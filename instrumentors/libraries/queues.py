@@ -174,7 +174,6 @@ class QueueRun(BatchRun):
         return False
 
     def is_done(self) -> bool:
-        """Return whether all requests continue."""
         # Results are usually set in the order of the jobs, or in reverse.
         with suppress(IndexError):
             while self.jobs[0].released:
@@ -208,7 +207,6 @@ class QueueRun(BatchRun):
             self.children[id(child)] = ref(child)
 
     def alive(self) -> Iterator[Any]:
-        """Yield the children that still exist."""
         return (child for known in [*self.children.values()] if (child := known()) is not None)
 
     def is_idle(self) -> bool:
@@ -279,7 +277,6 @@ class Job(Ticket):
             kind.remove_done_callback(reply, self.release)
 
     def waits_for(self, run: QueueRun) -> bool:
-        """Return whether the request still waits for the work of *run* on this job."""
         if not self.released:
             reply = self.reply()
             if self.request is None or self.request[0] != OPEN or _is_set(reply):
@@ -313,12 +310,10 @@ class Job(Ticket):
         self.end(reply, now)
 
     def answered(self) -> bool:
-        """Return whether the request still waits for a future that has a result."""
         reply = self.reply()
         return _kind(reply) == _FUTURE and _is_set(reply)
 
     def end(self, reply: Any, now: int) -> None:
-        """End all work at *now*, when *reply* is set."""
         self.released = now
         request, self.request = self.request, None
         # A cancelled request or a request that gave up says nothing about the rest of the batch.
@@ -343,7 +338,6 @@ class Job(Ticket):
         return all(run.ready() for run, _, _ in self.parts)
 
     def runs(self) -> list[BatchRun]:
-        """Return the parts of the runs in which the request waited for them."""
         self._discard_unknown()
         last = self.released or clock()
         parts: list[BatchRun] = [

@@ -57,7 +57,8 @@ def _urlopen(original: Any) -> Any:
         marks = current.get()
         if marks is None or _inside.get():
             return original(self, method, url, body, headers, *args, **options)
-        headers = _with_trace(self.headers if headers is None else headers, marks, _host(self, url))
+        host = _host(self, url)
+        headers = _with_trace(self.headers if headers is None else headers, marks, host)
         token = _inside.set(True)
         started = clock()
         response = None
@@ -65,7 +66,7 @@ def _urlopen(original: Any) -> Any:
             response = original(self, method, url, body, headers, *args, **options)
             return response
         finally:
-            record_wait(marks, started)
+            record_wait(marks, started, host)
             _inside.reset(token)
             del token
             if response is not None and not _is_repeated(response):

@@ -175,12 +175,10 @@ class QueryGroup:
 
     @property
     def retention(self) -> Retention:
-        """Retention of the data."""
         return self._retention
 
     @property
     def caps(self) -> SeriesCaps:
-        """Caps on the number of values of each dimension."""
         return self._caps
 
     @contextmanager

@@ -15,6 +15,7 @@ from sqlalchemy import Select, func, select
 
 from ...analysis.critical_path import (
     MAX_REQUESTS_A_TRACE,
+    DependencySplit,
     PathShare,
     PlacedRequest,
     TracedRequest,
@@ -22,6 +23,7 @@ from ...analysis.critical_path import (
     missing_services,
     path_shares,
     place_requests,
+    split_dependency,
 )
 from ...core.attributes import CALLER, attribute_key, split_attribute_key
 from ...core.histogram import Histogram
@@ -108,6 +110,12 @@ class PathQueries(QueryGroup):
         with self._snapshot() as snapshot:
             return _slow_paths(snapshot, selection, percentile)
 
+    def dependency_split(self, selection: Selection, percentile: float) -> DependencySplit | None:
+        """Return what the retained requests as slow as *percentile* or slower called; None if no such request is retained."""
+        with self._snapshot() as snapshot:
+            found = _slow_requests(snapshot, selection, percentile)
+            return split_dependency(found[2]) if found else None
+
     def service_map(self, selection: Selection) -> list[ServiceEdge]:
         """Return which services call which: those that agents counted, and those in the newest 2,000 retained requests.
 
@@ -132,7 +140,10 @@ def traced_request(kept: KeptTrace) -> TracedRequest:
     )
 
 
-def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float) -> SlowPaths | None:
+def _slow_requests(
+    snapshot: StoreSnapshot, selection: Selection, percentile: float
+) -> tuple[float, dict[str, list[PlacedRequest]], list[PlacedRequest]] | None:
+    """Return the latency at *percentile*, traces with slower requests, and these requests; None if none is retained."""
     value = request_latency(snapshot, selection).quantile(percentile)
     if value is None:
         return None
@@ -156,13 +167,19 @@ def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float
         for placed in root.everything()
         if (trace_id, placed.request.span_id) in wanted
     ]
-    if not slow:
+    return (value.value, by_trace, slow) if slow else None
+
+
+def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float) -> SlowPaths | None:
+    found = _slow_requests(snapshot, selection, percentile)
+    if found is None:
         return None
+    value, by_trace, slow = found
     calls = _known_calls(root for roots in by_trace.values() for root in roots)
     missing = [missing_services(each, calls) for each in slow]
     return SlowPaths(
         percentile,
-        value.value,
+        value,
         len(slow),
         sum(not each for each in missing),
         dict(Counter(service for each in missing for service in each).most_common()),

@@ -8,12 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stagelens.analysis.critical_path import (
+    DependencySplit,
     PlacedRequest,
     TracedRequest,
     critical_path,
     missing_services,
     path_shares,
     place_requests,
+    split_dependency,
 )
 from stagelens.core.partition import partition
 
@@ -258,3 +260,23 @@ def test_the_path_of_a_single_request_is_its_partition(inside: list[dict[str, An
     found = {each.stage: round(each.seconds * 1e9) for each in path_shares([critical_path(root)])}
 
     assert found == {stage: spent for stage, spent in stages.items() if spent}
+
+
+def test_dependency_is_split_by_service_host_and_client() -> None:
+    """The service that served a call comes first, then its host, then its client; a call inside a call has the inner name, a body that of its call."""
+    calls = (
+        span("dependency", 0, 20),
+        span("dependency", 20, 60),
+        span("dependency", 25, 60, attributes={"server.address": "api.example.com"}),
+        span("dependency", 60, 70, attributes={"stagelens.part": "redis"}),
+        span("dependency", 70, 75, attributes={"stagelens.part": "body"}),
+        span("forward", 80, 100),
+    )
+    roots = place_requests([request("gateway", "", 0, 100, *calls), request("ranker", "gateway", 2, 18)])
+
+    assert split_dependency(roots) == DependencySplit(
+        1, (("api.example.com", 35 / 75), ("ranker", 20 / 75), ("redis", 15 / 75), ("", 5 / 75))
+    )
+    assert split_dependency(place_requests([request("model", "", 0, 100, span("forward", 0, 100))])) == DependencySplit(
+        0, ()
+    )

@@ -86,9 +86,7 @@ MAX_STREAMS = 1024
 class StreamEvent(Protocol):
     """Event in the work queue of a stream, like `torch.cuda.Event(enable_timing=True)`."""
 
-    def record(self, stream: Any) -> None:
-        """Enqueue the event after all current work of *stream*."""
-        ...
+    def record(self, stream: Any) -> None: ...
 
     def query(self) -> bool:
         """Return, without blocking, whether the device has reached the event."""
@@ -104,13 +102,9 @@ class EventSource(Protocol):
         """Return the current stream of this thread on *device*, None while it is capturing a graph."""
         ...
 
-    def event(self) -> StreamEvent:
-        """Return a new event."""
-        ...
+    def event(self) -> StreamEvent: ...
 
-    def prepare(self, device: Any) -> None:
-        """Prepare this thread for querying the events of *device*."""
-        ...
+    def prepare(self, device: Any) -> None: ...
 
 
 class TorchEvents:
@@ -216,7 +210,6 @@ class Timeline:
         return stamp.at or self._reference_ns + self._from_reference(stamp)
 
     def release(self, stamp: DeviceEvent) -> None:
-        """Store the time of *stamp* and make its event available for reuse."""
         stamp.at = self.place(stamp)
         if stamp is not self._reference:
             self._take_back(stamp)
@@ -267,7 +260,6 @@ class DeviceWork:
         self.end: DeviceEvent | None = None
 
     def finish(self, stage: str) -> None:
-        """Record that the host has queued all of the work, which belongs to *stage*."""
         self._stage = stage
         self.end = self.timeline.record(self._stream)
         self.timeline.last[self._stream] = self._request, self.end
@@ -334,7 +326,6 @@ class DeviceTimes:
         self._timelines: set[Timeline] = set()
 
     def ready(self) -> bool:
-        """Return whether the devices have finished all work of the request."""
         try:
             if not self._timelines:
                 self._timelines = {work.timeline for work in self.works}
@@ -350,7 +341,6 @@ class DeviceTimes:
         return not self._waiting
 
     def marks(self) -> Marks:
-        """Return the marks of the work, with the device times that are known."""
         try:
             self._prepare()
             return self._marks({work for work in self.works if work.is_done()} if self._timelines else set())
@@ -438,7 +428,6 @@ class Devices:
             return None
 
     def finish(self, work: DeviceWork, stage: str, marks: Marks) -> None:
-        """Record that the host has queued all of *work*, which belongs to *stage*."""
         if len(marks) >= MAX_MARKS:
             return
         try:

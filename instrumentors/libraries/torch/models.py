@@ -35,7 +35,6 @@ class Method:
         self.is_traced: Callable[[], bool] = bool
 
     def __get__(self, tensor: Any, owner: type | None = None) -> Any:
-        """Bind to a tensor, as a method does."""
         return self if tensor is None else types.MethodType(self._function, tensor)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
@@ -44,7 +43,6 @@ class Method:
         return (self.original if self.is_traced() or not args else self._function)(*args, **options)
 
     def __eq__(self, other: object) -> bool:
-        """Compare equal to the original, and to other replacements of it."""
         return other is self.original or (isinstance(other, Method) and other.original is self.original)
 
     def __hash__(self) -> int:
@@ -54,7 +52,6 @@ class Method:
         return repr(self.original)
 
     def __reduce__(self) -> Any:
-        """Pickle by name, like the original."""
         return self.original.__reduce__()
 
 
@@ -90,7 +87,6 @@ class Methods:
                 self._set()
 
     def remove(self) -> None:
-        """Remove the replacements, so that the methods of the base class apply again."""
         with self._lock:
             self._unset()
             self._ours = {}
@@ -102,7 +98,6 @@ class Methods:
 
     @contextmanager
     def away(self) -> Generator[None]:
-        """Return a context manager that restores the originals inside the context."""
         with self._lock:
             self.compiling += 1
             self._unset()

@@ -194,13 +194,11 @@ class MutableMark:
             marks.extend((key, start, end))
 
     def grow_start(self, value: int) -> None:
-        """Raise the first value to *value* if that is larger."""
         at = self._place()
         if at and value > self._start:
             self._marks[at + 1] = self._start = value
 
     def grow_end(self, value: int) -> None:
-        """Raise the second value to *value* if that is larger."""
         at = self._place()
         if at and value > self._marks[at + 2]:
             self._marks[at + 2] = value
@@ -243,7 +241,6 @@ class CallStream:
         self._ambiguous: set[str] = set()
 
     def add(self, call: StreamedCall, request_id: str) -> None:
-        """Register *call*, whose responses follow."""
         with self._lock:
             earlier = self._calls.pop(request_id, None)
             if earlier is not None:
@@ -270,7 +267,6 @@ class CallStream:
                 self._calls.popitem()[1].end(error)
 
     def on_response(self, result: Any, error: Any) -> None:
-        """Pass a part to the user's callback, which runs in the context of the request."""
         call = None
         try:
             with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import httpx
 import pytest
@@ -25,7 +26,7 @@ from stagelens.store import Batch, Store
 from stagelens.store.queries.paths import ServiceEdge
 from tests.dashboard.tabs import DESKTOP, PHONE
 from tests.support.raw_requests import NOON, PointAggregator, Request, Series
-from tests.support.traced_services import AT, MS, distributed
+from tests.support.traced_services import AT, MS, distributed, kept
 
 NOW = datetime.fromtimestamp(NOON, UTC)
 
@@ -81,6 +82,28 @@ def test_the_service_page_shows_the_critical_path(store: Store) -> None:
     assert "Of gateway's p99 (99.6" in shown
     assert "Not retained: triton in 1" in shown
     assert "Across services" not in text(store, "/s/triton?from=now-1h")
+
+
+def test_dependency_is_split_by_what_is_called(tmp_path: Path) -> None:
+    """On the service page, in the advice and on the page of a trace; with the number of requests behind it."""
+    opened = Store.open(f"sqlite:///{tmp_path}/called.db", clock=NOW.timestamp)
+    slow = kept(16, "gateway", "", 0, {"forward": 10, "dependency": 90})
+    slow.spans[1]["attributes"] = {"server.address": "payments.internal"}
+    requests = [
+        Request({"forward": 10 * MS, "dependency": (90 if number % 50 == 0 else 5) * MS}, AT, Series("gateway"))
+        for number in range(2000)
+    ]
+    opened.write([Batch("one", PointAggregator().points(requests), [slow])])
+    split = "Of Dependency in 1 retained slow request: payments.internal 100 %."
+    pages = [
+        text(opened, f"{path}?from=now-1h").replace("\u202f", " ")
+        for path in ("/s/gateway", "/s/gateway/advice", "/advice")
+    ]
+    trace = text(opened, f"/traces/{16:032x}?from=now-1h")
+    opened.close()
+
+    assert [split in each for each in pages] == [True] * 3
+    assert "payments.internal" in trace
 
 
 def test_the_overview_shows_the_calls_between_services(store: Store) -> None:

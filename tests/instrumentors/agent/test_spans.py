@@ -64,6 +64,29 @@ def test_stage_attributes_are_on_its_span() -> None:
     assert (root.attributes["stagelens.stage.forward"], root.attributes["stagelens.stage.overhead"]) == (3, 6)
 
 
+def test_a_call_has_its_host_on_its_span() -> None:
+    """The host alone, however the client writes an address; a call without one has no attribute."""
+    marks = [records.CLOSED, 0, 0]
+    marks += [
+        "dependency",
+        1,
+        2,
+        "@called",
+        "api.example.com",
+        0,
+        "dependency",
+        3,
+        4,
+        "@called",
+        b"dns:///ranker:50051",
+        0,
+    ]
+    marks += ["dependency", 5, 6, "@called", "", 0, "dependency", 7, 8, "@called", object(), 0]
+    _, *calls = spans((marks, 0, 9, "/predict", "", 200, "server"))
+
+    assert [each.attributes.get(names.SERVER) for each in calls[:3]] == ["api.example.com", "ranker", None]
+
+
 def test_the_root_has_what_is_known_of_the_request() -> None:
     """Sizes are exact numbers, also zero; attributes of the user are texts; a fact that is missing adds no attribute."""
     marks = [records.CLOSED, 0, 0, "@attribute", ("tenant", "acme"), 0, "@attribute", ("tier", ""), 0]

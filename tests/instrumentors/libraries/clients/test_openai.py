@@ -181,7 +181,7 @@ def facts(marks: records.Marks) -> dict[str, list[tuple[Any, Any]]]:
     """Return what was noted of a stream, all of each kind."""
     found: dict[str, list[tuple[Any, Any]]] = {}
     for key, first, second in zip(marks[::3], marks[1::3], marks[2::3], strict=True):
-        if key.startswith("@") and key not in {records.OPEN, records.ARRIVAL, "@trace"}:
+        if key.startswith("@") and key not in {records.OPEN, records.ARRIVAL, records.CALLED, "@trace"}:
             found.setdefault(key, []).append((first, second))
     return found
 
