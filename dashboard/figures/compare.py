@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from ...analysis.breakdown import COLUMNS
-from ...analysis.comparison import UNKNOWN_ERROR
 from ...core.stages import label, position
 from ..ui.format import THIN, change, duration, percentile, signed_change
 from .elements import (
@@ -59,7 +58,11 @@ def delta_figure(a: pd.DataFrame, b: pd.DataFrame, errors: Sequence[float] | Non
     data.append(line(x, f4(total), width=1.8, hoverinfo="text", hovertemplate="%{text}<extra></extra>", text=texts))
     stacked, saved = _stacked(gains, len(total)), _stacked(losses, len(total))
     # Without any certain change, the error gives the scale.
-    noise = 0.0 if certain.any() else float(np.max(error, where=error < UNKNOWN_ERROR, initial=np.abs(total).max() * 3))
+    noise = (
+        0.0
+        if certain.any()
+        else float(np.max(error, where=error <= b["value_seconds"].max(), initial=np.abs(total).max() * 3))
+    )
     high = max(float(max(stacked.max(), total.max())) * 1.12, noise, 1e-6)
     low = min(float(min(saved.min(), total.min())) * 1.12, -noise, -high * 0.04)
     marks = [index for index, each in enumerate(quantiles) if np.isclose(each, _LABELLED).any()]

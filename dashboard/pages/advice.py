@@ -261,7 +261,7 @@ def _fleet_card(context: Context, found: Sequence[Advice], rank: str) -> Compone
         rows.append(
             html.Li([html.Span([*words, _mark_badge(own, each)], className="say"), saved, mark_buttons(own, each)])
         )
-    return _card([content], html.Ul(rows, className="helps"), finding, finding.title)
+    return _card([html.Div([content, html.Ul(rows, className="helps")], className="say")], None, finding, finding.title)
 
 
 def _service_link(context: Context, service: str) -> Component:

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stagelens.analysis.breakdown import percentile_grid
+from stagelens.analysis.comparison import UNKNOWN_ERROR
 from stagelens.dashboard.figures.budget import BurnLine, budget_figure, burn_figure
 from stagelens.dashboard.figures.compare import both_figure, delta_figure
 from stagelens.dashboard.figures.elements import band_labels, log_ticks, ticks
@@ -210,11 +211,15 @@ def test_a_difference_within_its_error_has_no_area_and_no_colour() -> None:
     a, b = breakdown(), breakdown(slow=2)
     total = float((b["value_seconds"] - a["value_seconds"]).abs().max())
     errors = [10 * total] * len(a)
+    b["value_seconds"] += 20 * total - total
+    a["value_seconds"] += 20 * total - total
     delta, both = delta_figure(a, b, errors), both_figure(a, b, ("v1", "v2"), errors)
 
     assert not bands(delta, "more").any()
     assert not bands(delta, "less").any()
     assert delta["layout"]["yaxis"]["range"][1] >= 10 * total
+    unknown = delta_figure(a, b, [*errors[:-1], UNKNOWN_ERROR])
+    assert unknown["layout"]["yaxis"]["range"] == delta["layout"]["yaxis"]["range"]
     assert not [trace for trace in both["data"] if "fillcolor" in trace]
     assert "$bad" not in str(both["layout"]["annotations"])
 
