@@ -1,11 +1,14 @@
-"""Output of a comparison: terminal tables, Markdown for a pull request, JUnit XML for CI, and JSON."""
+"""Output of a comparison: terminal tables, Markdown for a pull request, JUnit XML for CI, and JSON; styled text of commands."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
@@ -13,10 +16,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from .. import dashboard
 from ..analysis.comparison import CONFIDENCE, MIN_CHANGE, FailureDifference, QuantileComparison, requests_needed
 from ..core.histogram import samples_needed
 from ..core.names import DEFINITIONS
 from ..core.stages import label
+from ..dashboard.ui.design_tokens import hue
 from ..dashboard.ui.format import UNKNOWN, duration, percent, percentile, portion, several, signed_change, whole
 from .comparison import (
     QUANTILES,
@@ -26,7 +31,47 @@ from .comparison import (
     ThresholdResult,
     TokenTimes,
 )
-from .terminal_text import FULL, ordinary_spaces, plain_table, stage_colour, styled
+
+FULL, SHADED = "\u2588", "\u2592"
+
+_TOKEN = re.compile(r"--st-(\w+): light-dark\(#\w+, (#\w{6})\)")
+# Terminal fonts have no narrow space, and lines are broken only here.
+_SPACES = str.maketrans("\u202f\u00a0", "  ")
+
+
+def ordinary_spaces(text: str) -> str:
+    """Return *text* with the special spaces of `dashboard.ui.format` replaced by ordinary ones."""
+    return text.translate(_SPACES)
+
+
+def styled(text: str, style: str = "") -> Text:
+    """Return *text*, a text of `dashboard.ui.format`, as styled text for a terminal."""
+    return Text(ordinary_spaces(text), style)
+
+
+def plain_table(first: str, *numbers: str) -> Table:
+    """Return a table without lines: a column of names, truncated in narrow terminals, and right-aligned *numbers*."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    made.add_column(first, overflow="ellipsis")
+    for name in numbers:
+        made.add_column(name, justify="right", no_wrap=True)
+    return made
+
+
+def stage_colour(stage: str) -> str:
+    """Return the colour of *stage* for dark backgrounds, which is legible on light ones, too.
+
+    >>> stage_colour("queue")
+    '#EDA227'
+    """
+    return _hue_colours()[hue(stage)]
+
+
+@cache
+def _hue_colours() -> dict[str, str]:
+    tokens = Path(dashboard.__path__[0]) / "assets" / "tokens.css"
+    return dict(_TOKEN.findall(tokens.read_text(encoding="utf-8")))
+
 
 LATENCY_HEAD = ("Latency", "A", "B", "B is slower by", "", "99 % interval")
 # TTFT: time to first token; TPOT: time per output token.

@@ -37,10 +37,10 @@ from ..instrumentors.config import DEFAULT_ENDPOINT
 from ..instrumentors.run import RunOutputs
 from ..questions.breakdown import breakdown
 from ..store import KeptTrace, Reader, Selection, Store
+from .compare_output import FULL, SHADED, plain_table, stage_colour, styled
 from .files import open_atomic
 from .saved_run import Run, save_run
 from .temp_collector import TemporaryCollector
-from .terminal_text import FULL, SHADED, plain_table, stage_colour, styled
 
 # Width of the bar of a whole request. [columns]
 _WATERFALL_COLUMNS = 32

@@ -49,11 +49,11 @@ from .overview_table import (
     services_card,
     stage_time_card,
 )
-from .page import Context, Page, no_data, panel
+from .page import Context, Page, clock_or_date, no_data, panel
 from .regressions import Release
 from .scope_filter import Option, filter_chip, menu
 from .service_map import map_card
-from .service_status import COLOURS, attained_words, clock_or_date, state_counts, state_note
+from .service_status import COLOURS, attained_words, state_counts, state_note
 from .slo import unwatched_line
 from .slo_spent import blamed_stage
 from .waste import waste_card

@@ -40,7 +40,7 @@ from ..ui.components import (
     table,
     with_code,
 )
-from ..ui.format import duration, rank, span
+from ..ui.format import day, duration, rank, span
 from ..view import SCOPE, View, trace_name, trace_path
 
 _HEAD: tuple[tuple[Node, str], ...] = (
@@ -376,6 +376,12 @@ def no_data(context: Context) -> list[Node]:
     return [no_request(context, services["last_seen"].max())]
 
 
+def clock_or_date(at: datetime, view: View) -> str:
+    """Return the time *at* for the reader's time zone, with the date unless it is today."""
+    local = at.astimezone(view.zone)
+    return f"{local:%H:%M}" if local.date() == view.now.astimezone(view.zone).date() else day(local)
+
+
 def no_request(context: Context, last_seen: pd.Timestamp, part: str = "", *more: Node) -> Component:
     """Return the card of a window without requests, with links to the last data.
 
@@ -386,7 +392,7 @@ def no_request(context: Context, last_seen: pd.Timestamp, part: str = "", *more:
     at, age = last.astimezone(view.zone), context.source.now() - last
     if view.live and last > view.end:
         return _waiting(f"Requests are arriving. This page counts them from {at:%H:%M:%S} on.")
-    text = f"The last request came {span(age)} ago, at {at:%-d %b %H:%M:%S}."
+    text = f"The last request arrived {span(age)} ago, at {at:%-d %b %H:%M:%S}."
     text = text if age > timedelta() else "All data is newer than this window."
     text = f"None of {part}. Of all of the service: {text[0].lower()}{text[1:]}" if part else text
     length = min(view.end - view.start, timedelta(days=1))
@@ -394,7 +400,9 @@ def no_request(context: Context, last_seen: pd.Timestamp, part: str = "", *more:
         link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
         link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
     ]
-    return empty_page_card("No request in this window", text, *more, actions=actions)
+    is_stopped = view.live and not part and age > timedelta()
+    title = f"No data since {clock_or_date(last, view)}" if is_stopped else "No request in this window"
+    return empty_page_card(title, text, *more, actions=actions)
 
 
 def _waiting(text: str) -> Component:

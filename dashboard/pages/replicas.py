@@ -25,9 +25,8 @@ from ..ui.format import UNKNOWN, count, day, duration, megahertz, percent, perce
 from ..view import ONLY_COLD, WITHOUT_COLD, attributes_text, service_path
 from .hardware import hardware_frame
 from .incidents import service_silence
-from .page import Context, Page, panel, records
+from .page import Context, Page, clock_or_date, panel, records
 from .service_frame import service_page
-from .service_status import clock_or_date
 
 # Agents send every ten seconds, and retry.
 _SILENT = timedelta(seconds=60)
@@ -151,13 +150,14 @@ def _versions(found: pd.DataFrame) -> dict[str, str]:
     return {str(place): str(version) for place, version in zip(newest["place"], newest["version"], strict=True)}
 
 
-def latency_card(context: Context, most: int, *, alone: bool = True) -> Component:
+def latency_card(context: Context, most: int, *, alone: bool = True, is_stated: bool = False) -> Component:
     """Return the latency of at most *most* replicas, the slow replica and the slowest ones first.
 
     Args:
         context: Context of the service.
         most: Maximum number of rows.
-        alone: Whether the page already has the sentence about the slow replica.
+        alone: Whether the card is on the page of the replicas.
+        is_stated: Whether another page has the sentence about the slow replica, too.
     """
     slow, view = slow_replica_of(context), context.view
 
@@ -180,7 +180,7 @@ def latency_card(context: Context, most: int, *, alone: bool = True) -> Componen
     whole = view.link(service_path(context.service or "", "replicas"), **view.scope)
     said = None
     if slow and not alone:
-        sentence = html.P(slow_sentence(context, slow), className="say b")
+        sentence = None if is_stated else html.P(slow_sentence(context, slow), className="say b")
         said = html.Div([sentence, _silence(context, slow)], className="sentence")
     return card(
         "Latency by replica",
@@ -282,9 +282,11 @@ def _gpus(
     return found_gpus
 
 
-def few_replicas_card(context: Context) -> Component | None:
-    """Return the card of the page of the service; None with a single replica."""
-    return latency_card(context, _FEW_REPLICAS, alone=False) if len(replica_table(context).replicas) > 1 else None
+def few_replicas_card(context: Context, *, is_stated: bool = False) -> Component | None:
+    """Return the card of the page of the service, without the sentence if it *is_stated*; None with a single replica."""
+    if len(replica_table(context).replicas) < 2:  # noqa: PLR2004 - a comparison has two sides
+        return None
+    return latency_card(context, _FEW_REPLICAS, alone=False, is_stated=is_stated)
 
 
 def replicas(found: pd.DataFrame) -> list[Replica]:

@@ -53,6 +53,7 @@ from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, pe
 from .service_code import code_card, tail_percentile
 from .service_frame import agent_cost, service_page, suspect_note
 from .service_status import burn_note, young_note
+from .service_summary import first_token_tile, summarize, summary_line
 from .shared_attributes import shared_card
 
 _MIN_BAR = 0.6
@@ -90,14 +91,21 @@ def _body(context: Context) -> list[Node]:
         panel("What the tail adds", lambda: _inspector(context), "c4", "p hide"),
         panel("Breakdown over time", lambda: over_time_card(context), "c6", "hide"),
         panel("Every request", lambda: heat_card(context), "c6", "hide sel"),
-        panel("What slow requests share", lambda: shared_card(context), needs="p sel"),
+        panel(
+            "What slow requests share",
+            lambda: shared_card(context, is_stated=context.once(summarize).states_cause),
+            needs="p sel",
+        ),
         panel("Across services", lambda: path_card(context), needs="p"),
         panel("Your code", lambda: code_card(context), needs="p sel"),
-        panel("Latency by replica", lambda: few_replicas_card(context)),
+        panel(
+            "Latency by replica", lambda: few_replicas_card(context, is_stated=context.once(summarize).states_replica)
+        ),
         panel("Slow exemplars", exemplars, "c8", "p"),
         advice,
     ]
     return [
+        panel("Summary", lambda: summary_line(context)),
         _tiles(context, measures),
         _unattributed_note(context, measures),
         html.Div(charts, className="grid"),
@@ -125,6 +133,7 @@ def _tiles(context: Context, now: Measures) -> Component:
             ),
             _latency_tile(context, 0.5, now, series),
             _latency_tile(context, 0.99, now, series),
+            first_token_tile(context),
             tile("Errors", percent(now.error_ratio, 2), "", _errors_note(context, now, before)),
             _budget_tile(context),
             _cost_tile(context, now, before, certain=busier) or _waiting_tile(now),

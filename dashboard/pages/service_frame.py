@@ -21,9 +21,9 @@ from ..ui.components import Node, attributes, link, pill
 from ..ui.format import count, duration, percent, several, span
 from ..view import service_path, slo_path
 from .measures import KINDS, generates_tokens, measure
-from .page import Context, Page, empty_page_card, no_request
+from .page import Context, Page, clock_or_date, empty_page_card, no_request
 from .scope_filter import blocking_filters, chips, leave_out_cold_link, no_matching_request, scope_menu, scope_text
-from .service_status import clock_or_date, status_of
+from .service_status import status_of
 
 _FULL_LEVEL, *_REDUCED_LEVELS = AGENT_LEVELS
 _MISSING_AT = {
@@ -57,7 +57,7 @@ def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]
     place = service_path(service)
     if context.versions.empty:
         return Page(title, trail, [_unknown(context)], place)
-    body: list[Node] = [_head(context), service_tabs(context, tab), agent_note(context)]
+    body: list[Node] = [_head(context, tab), service_tabs(context, tab), agent_note(context)]
     body += build() if measure(context.source, context.selection).requests else _without_data(context)
     return Page(title, trail, body, place)
 
@@ -115,7 +115,7 @@ def _tab(text: str, href: str, *, on: bool) -> Component:
     )
 
 
-def _head(context: Context) -> Component:
+def _head(context: Context, tab: str) -> Component:
     service = context.service or ""
     read, stands = context.source.read, status_of(context)
     newest = str(context.versions["version"].iloc[-1])
@@ -132,7 +132,7 @@ def _head(context: Context) -> Component:
     ]
     return html.Div(
         [
-            html.Div([html.H1(about), _history(context)]),
+            html.Div([html.H1(about), _history(context, tab)]),
             html.Span(className="grow"),
             _actions(context),
         ],
@@ -140,9 +140,10 @@ def _head(context: Context) -> Component:
     )
 
 
-def _history(context: Context) -> Component | None:
+def _history(context: Context, tab: str) -> Component | None:
     """Return a note if the data starts within the window, or stopped before its end; else None."""
-    silence = context.silence
+    # The summary of the breakdown states a silence.
+    silence = context.silence if tab else None
     silent = html.Span(f"no request for {span(silence)}", className="warn") if silence else None
     parts: list[Node] = [
         each for each in (context.young or None, " · " if silent and context.young else None, silent) if each

@@ -16,10 +16,10 @@ from ...alerts.objectives.slo import Slo
 from ...alerts.reader import Incident
 from ...analysis.slo_status import URGENCY, SloState, service_state
 from ..ui.components import WORDS, Node, link, pill, status
-from ..ui.format import attained, day, span, target, times
+from ..ui.format import attained, span, target, times
 from ..view import View, incident_page, slo_path
 from .comparison_text import short_name
-from .page import Context
+from .page import Context, clock_or_date
 from .regressions import Release, regressions
 
 # Colours of the states that need action.
@@ -117,12 +117,6 @@ def incidents_of(context: Context, service: str) -> tuple[Incident, ...]:
         for each in context.open_incidents
         if each.service == service and (not environment or each.where.get("environment") in (None, environment))
     )
-
-
-def clock_or_date(at: datetime, view: View) -> str:
-    """Return the time *at* for the reader's time zone, with the date unless it is today."""
-    local = at.astimezone(view.zone)
-    return f"{local:%H:%M}" if local.date() == view.now.astimezone(view.zone).date() else day(local)
 
 
 def state_note(found: SloStatus, view: View) -> str:

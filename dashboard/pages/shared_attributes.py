@@ -32,25 +32,32 @@ _LAST_TIME = datetime.max.replace(tzinfo=UTC).timestamp()
 _OF_TRACES = "inference.attribute."
 
 
-def shared_card(context: Context) -> Component | None:
+def shared_card(context: Context, *, is_stated: bool = False) -> Component | None:
     """Return what the slow or selected requests of the page share; None if no attribute was counted.
 
     Slow are the requests from the selected percentile on. The reader selects requests in the heat map.
+
+    Args:
+        context: Context of the service.
+        is_stated: Whether the page states the first cause at p99 already.
     """
     view = context.view
     selected = selected_requests(view)
-    found = _find(context, context.selection, selected or (view.percentile if view.text("p") else 0.99))
+    found = causes_of(context, context.selection, selected or (view.percentile if view.text("p") else 0.99))
+    if is_stated and not selected and not view.text("p"):
+        found = replace(found, sentence="")
     return _card(context, found, _TITLE, context.selection, selected is not None, tools=_choices(view, found))
 
 
 def slow_of_side_card(context: Context, side: Selection, quantile: float, name: str) -> Component | None:
     """Return what the slow requests of one side of a comparison share; None if no attribute was counted."""
-    found = _find(context, side, quantile)
+    found = causes_of(context, side, quantile)
     title = f"What slow requests of {name} share"
     return _card(context, found, title, side)
 
 
-def _find(context: Context, selection: Selection, slow: SlowRequests | float) -> SharedCauses:
+def causes_of(context: Context, selection: Selection, slow: SlowRequests | float) -> SharedCauses:
+    """Return the causes that slow requests of *selection* share."""
     return find_causes(context.source.cached(context.source.read.attributes, selection), slow)
 
 
@@ -64,7 +71,7 @@ def _card(
     tools: Component | None = None,
 ) -> Component | None:
     uncounted = _uncounted(context, about)
-    if not found.sentence and not uncounted:
+    if not found.sentence and not found.causes and not uncounted:
         return None
     shown = found.causes[:_MAX_CAUSES]
     body: list[Node] = [html.P(found.sentence, className="lead")] if found.sentence else []
@@ -138,7 +145,7 @@ def _causes_table(context: Context, causes: Sequence[SharedCause], at: str, slow
 
 
 def _row(context: Context, cause: SharedCause) -> Component:
-    href = _requests_path(context, cause)
+    href = requests_path(context, cause)
     value = link(cause.value, href=href, className="link") if href else cause.value
     shown: list[Node] = [html.Span(value, className="cut")]
     if cause.same_as:
@@ -168,7 +175,7 @@ def _bar(share: float) -> Component:
     )
 
 
-def _requests_path(context: Context, cause: SharedCause) -> str:
+def requests_path(context: Context, cause: SharedCause) -> str:
     """Return the address of the requests with the value: a filter of the page, a tab, or retained traces; "" for none."""
     view, service = context.view, context.service or ""
     if cause.key == WHEN:

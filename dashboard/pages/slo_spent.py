@@ -47,8 +47,8 @@ from ..ui.components import (
 from ..ui.design_tokens import hue
 from ..ui.format import axis_duration, count, duration, percent, percentile, portion, several, whole
 from ..view import SCOPE, View, service_path
-from .page import Context, records
-from .service_status import clock_or_date, maintenance_note
+from .page import Context, clock_or_date, records
+from .service_status import maintenance_note
 
 _BUDGETS_TITLE = "Stage budgets"
 _MAX_VERSIONS = 4

@@ -53,10 +53,12 @@ _SPEED_COLUMNS = {
 }
 
 
-def first_token_frame(context: Context, measures: TokenMeasures) -> pd.DataFrame:
+def first_token_frame(context: Context, measures: TokenMeasures, selection: Selection | None = None) -> pd.DataFrame:
     """Return the stage breakdown of the time to first token, at the percentiles with enough requests."""
     source = context.source
-    frame = source.cached(source.read.first_token_breakdown, context.selection, PERCENTILES, measures.definition)
+    frame = source.cached(
+        source.read.first_token_breakdown, selection or context.selection, PERCENTILES, measures.definition
+    )
     shown = percentile_grid(int(frame.attrs.get("requests", 0)))
     return frame[frame["percentile"].isin(shown)].reset_index(drop=True)
 
@@ -235,10 +237,13 @@ class BandChart:
 
 def prompt_card(context: Context, measures: TokenMeasures) -> Component:
     """Return the card of the time to first token by prompt length."""
-    found = context.source.cached(
-        context.source.read.by_band, context.selection, FIRST_TOKEN_BY_INPUT, measures.definition
-    )
+    found = first_tokens_by_prompt(context, measures.definition)
     return _band_card("TTFT by prompt length", found, measures.taken_in, _PROMPTS)
+
+
+def first_tokens_by_prompt(context: Context, definition: str) -> Mapping[str, Histogram]:
+    """Return the time to first token by bucket of the prompt length."""
+    return context.source.cached(context.source.read.by_band, context.selection, FIRST_TOKEN_BY_INPUT, definition)
 
 
 def pace_card(context: Context, measures: TokenMeasures) -> Component:

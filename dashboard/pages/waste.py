@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dash import html
 from dash.development.base_component import Component
 
-from ...analysis.waste import Waste, WasteKind, largest_waste, most_wasteful
+from ...analysis.costs import Waste, WasteKind, largest_waste, most_wasteful
 from ...core.hardware import CPU_SHARE, GPU, GPU_MEMORY
 from ..ui.components import Node, card, link, table
 from ..ui.format import count, duration, money, percent, several
@@ -29,14 +29,7 @@ _SORTED_BY: Mapping[WasteKind, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """Column of one kind of waste.
-
-    Args:
-        title: Column header.
-        sub: Description, for the header's tooltip.
-        tab: Tab of the service that explains the waste.
-        cell: Function that returns the cell of a service, given the currency.
-    """
+    """Column of one kind of waste."""
 
     title: str
     sub: str

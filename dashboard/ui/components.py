@@ -143,13 +143,13 @@ def delta(ratio: float | None, *, certain: bool, worse_up: bool = True, after: s
     return html.Span([html.Span(change(ratio, certain=certain), className=f"delta {kind}"), after and f" {after}"])
 
 
-def tile(name: str, value: str, unit: str = "", below: Nodes = None, spark: Component | None = None) -> Component:
+def tile(name: Node, value: str, unit: str = "", below: Nodes = None, spark: Component | None = None) -> Component:
     """Return one number of the tile strip at the top of a page."""
     big = html.Div([value, html.Small(unit) if unit else None], className="v num")
     return html.Div([html.Div(name, className="l"), big, html.Div(below, className="d"), spark], className="kpi")
 
 
-def duration_tile(name: str, seconds: float | None, below: Nodes = None, spark: Component | None = None) -> Component:
+def duration_tile(name: Node, seconds: float | None, below: Nodes = None, spark: Component | None = None) -> Component:
     """Return a latency as a tile."""
     number, unit = split_duration(seconds)
     return tile(name, number, unit, below, spark)

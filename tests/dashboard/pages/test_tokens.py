@@ -17,6 +17,7 @@ from stagelens.alerts.reader import AlertsReader
 from stagelens.core import names
 from stagelens.core.histogram import TOKEN_COUNTS, Histogram, value_at
 from stagelens.core.request_histograms import RequestHistograms
+from stagelens.dashboard.pages.service_summary import summarize
 from stagelens.dashboard.pages.tokens_charts import (
     first_token_frame,
     measures_of_window,
@@ -293,3 +294,23 @@ def _charts(node: Any) -> Iterator[Chart]:
             yield each
         if hasattr(each, "children"):
             yield from _charts(each.children)
+
+
+def test_a_slower_first_token_is_stated_first_on_the_service_page(store: Store) -> None:
+    """TTFT has a tile that links to its page, the stage that grew, and the length of the prompts."""
+    before = [StreamedRequest(first_ms=100, ago=1000 + each % 600) for each in range(1100)]
+    now = [
+        StreamedRequest(500 if each % 5 == 0 else 100, 4000 if each % 5 == 0 else 500, ago=100 + each % 600)
+        for each in range(1100)
+    ]
+    source = written(store, [*before, *now])
+    context = context_of(parse("/s/chat-llm", "from=now-15m", NOW), source)
+    what, whom, where = summarize(context).sentences
+    text = shown(source, "/s/chat-llm?from=now-15m")
+
+    assert what.text.startswith("TTFT p99 rose 397")
+    assert what.href.startswith("/s/chat-llm/tokens?")
+    assert "99.6\u202fms with 256-511 prompt tokens and 495\u202fms with 2048-4095" in whom.text
+    assert where.text.startswith("Prefill before the first token grew")
+    assert "TTFT p99" in text
+    assert "TTFT p99 rose" in text

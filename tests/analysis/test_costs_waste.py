@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stagelens.analysis.waste import Waste, WasteKind, largest_waste, most_wasteful
+from stagelens.analysis.costs import Waste, WasteKind, largest_waste, most_wasteful
 
 OCR = Waste("ocr", 3600.0, per_hour=10.0, replicas=2, busy=0.2, queue_seconds=5.0, load_seconds=360.0)
 CHAT = Waste("chat", 3600.0, busy=0.1, queue_seconds=900.0, failed_calls=3, failed_seconds=40.0)

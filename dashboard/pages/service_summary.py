@@ -1,0 +1,347 @@
+"""Start of the service page: what changed, for which requests and where, each as a sentence with its link.
+
+`analysis.situation` decides what is stated. The numbers come from queries that the cards below use, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from dash import html
+from dash.development.base_component import Component
+
+from ...alerts.reader import Incident
+from ...analysis.attributes import SharedCauses
+from ...analysis.breakdown import PERCENTILES, stages_at
+from ...analysis.comparison import (
+    QuantileComparison,
+    StageGrowth,
+    compare_failures,
+    compare_quantile,
+    dominant_growth,
+    highest_quantile,
+)
+from ...analysis.profile import functions, main_function
+from ...analysis.situation import Kind, Situation, failing_value, stage_growth
+from ...core.histogram import Histogram, has_enough_samples, samples_needed, value_at
+from ...core.names import FIRST_TOKEN, STATUS_ERROR
+from ...core.stages import label
+from ..ui.components import Node, delta, duration_tile, link
+from ..ui.format import count, duration, percent, percentile, portion, span, times, whole
+from ..view import SCOPE, incident_page, service_path, slo_path
+from .comparison import window_name
+from .comparison_text import TRAFFIC_NOISE, short_name
+from .measures import breakdown, measure
+from .page import Context, clock_or_date
+from .regressions import Release, regressions
+from .replicas import slow_replica_of, slow_sentence
+from .service_status import incidents_of, slos_of
+from .shared_attributes import causes_of, requests_path
+from .slo_spent import bad_sentence
+from .tokens_charts import first_token_frame, first_tokens_by_prompt, token_measures
+
+_COMPARED = {"prev": "the previous {}", "1d": "the same time a day before", "7d": "the same time a week before"}
+_MEDIAN, _TAIL = 0.5, 0.99
+# From this ratio on, a change is written as a factor.
+_MANYFOLD = 10.0
+# Kinds of situations for which the requests that are hit, and the stage that grew, are stated.
+_SLOWER: tuple[Kind, ...] = ("release", "latency", "burning")
+
+
+class Sentence(NamedTuple):
+    """One sentence, with the address and the name of its evidence; "" without one."""
+
+    text: str
+    href: str = ""
+    then: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Sentences about the service, and whether they state what a card below would repeat."""
+
+    sentences: tuple[Sentence, ...]
+    states_cause: bool = False
+    states_replica: bool = False
+
+
+def summary_line(context: Context) -> Component:
+    """Return the sentences at the start of the page."""
+    first, *others = context.once(summarize).sentences
+    inside = [html.Div(_parts(first), className="big"), *(html.Div(_parts(each)) for each in others)]
+    return html.Div(html.Div(inside, className="say"), className="verdict", role="status")
+
+
+def _parts(sentence: Sentence) -> list[Node]:
+    if not sentence.href:
+        return [sentence.text]
+    return [f"{sentence.text} ", link(f"{sentence.then} →", href=sentence.href, className="link")]
+
+
+def summarize(context: Context) -> Summary:
+    """Return what stands out in the requests of the page."""
+    release, latency = _release(context), _compared(context)
+    first_token = _at_highest(*_first_token_times(context))
+    now, before = measure(context.source, context.selection), measure(context.source, context.previous)
+    failures = compare_failures(before.errors, before.requests, now.errors, now.requests) if before.requests else None
+    incidents, slow = incidents_of(context, context.service or ""), slow_replica_of(context)
+    burning = next((each for each in slos_of(context, context.service or "") if each.state == "burning"), None)
+    kind = Situation(
+        is_silent=context.silence is not None,
+        failure_ratio=now.error_ratio or 0.0,
+        failures=failures,
+        latency=latency,
+        first_token=first_token,
+        release=release.comparison.verdict if release else None,
+        is_burning=burning is not None or bool(incidents),
+        has_slow_replica=slow is not None,
+    ).kind
+    if kind == "no_data":
+        return Summary(_silence(context))
+    if kind == "failures":
+        return Summary(_failures(context, latency))
+    if kind == "first_token" and first_token is not None:
+        return Summary(_first_token(context, first_token))
+    if kind not in _SLOWER:
+        first = _change(context, latency) if kind == "faster" and latency else _unchanged(context, latency)
+        if slow is None or kind != "replica":
+            return Summary((first,))
+        replica = Sentence(slow_sentence(context, slow), _page(context, "replicas"), "All replicas")
+        whole_service = first._replace(text=first.text.replace("Nothing stands out: ", "Of all replicas, "))
+        return Summary((replica, whole_service) if first.href else (replica,), states_replica=True)
+    causes = causes_of(context, context.selection, _TAIL)
+    if kind == "release" and release is not None:
+        what = _release_sentence(release)
+        where = _where(context, release.comparison.growth, release.comparison.quantile)
+    elif kind == "latency" and latency is not None:
+        what = _change(context, latency, _traffic(now.requests / context.seconds, before.requests, context))
+        where = _where(context, _growth(context, latency.quantile), latency.quantile)
+    else:
+        what, where = _burning(context), _excess(context, incidents)
+    whom = _cause(context, causes)
+    if slow is not None:
+        whom = Sentence(slow_sentence(context, slow), _page(context, "replicas"), "All replicas")
+    return Summary((what, whom, where), slow is None and bool(causes.causes), slow is not None)
+
+
+def _page(context: Context, tab: str = "", **more: str | None) -> str:
+    view = context.view
+    return view.link(service_path(context.service or "", tab), **(view.scope | more))
+
+
+def _compared_words(context: Context) -> str:
+    view = context.view
+    return _COMPARED[view.choice("vs", *_COMPARED)].format(span(view.end - view.start))
+
+
+def _release(context: Context) -> Release | None:
+    # With a filter, the versions are not compared as a whole.
+    if context.view.scope:
+        return None
+    return next((each for each in context.once(regressions) if each.service == context.service and each.is_clear), None)
+
+
+def _compared(context: Context) -> QuantileComparison | None:
+    """Return the latency against the compared window, at the highest percentile that both support."""
+    if context.previous is None:
+        return None
+    read = context.source.read
+    before, now = (context.source.cached(read.latency, each) for each in (context.previous, context.selection))
+    return _at_highest(before, now)
+
+
+def _at_highest(before: Histogram, now: Histogram) -> QuantileComparison | None:
+    fewer = min(before.count, now.count)
+    return compare_quantile(before, now, highest_quantile(fewer) or _MEDIAN) if fewer else None
+
+
+def first_token_tile(context: Context) -> Component | None:
+    """Return the tile of the time to first token, which links to its page; None without enough streamed responses."""
+    value = value_at(_first_token_times(context)[1], _TAIL)
+    if value is None:
+        return None
+    found = _at_highest(*_first_token_times(context))
+    is_known = found is not None and found.quantile == _TAIL and found.ratio is not None
+    moved = delta((found.ratio or 1.0) - 1, after=context.view.compared_words) if found and is_known else None
+    return duration_tile(link("TTFT p99", href=_page(context, "tokens"), className="link"), value, moved)
+
+
+def _first_token_times(context: Context) -> tuple[Histogram, Histogram]:
+    """Return the time to first token of the compared window and of this one, by the definition of most requests."""
+    cached, read = context.source.cached, context.source.read
+    now = cached(read.streams, context.selection, FIRST_TOKEN)
+    definition = max(now, key=lambda name: (now[name].count, name), default="")
+    before = cached(read.streams, context.previous, FIRST_TOKEN) if now and context.previous else {}
+    return before.get(definition, Histogram()), now.get(definition, Histogram())
+
+
+def _windows(context: Context, quantile: float) -> str:
+    now, before = context.selection, context.previous or context.selection
+    sides = {"a": window_name(before.start, before.end), "b": window_name(now.start, now.end)}
+    return context.view.link("/compare", svc=context.service, **sides, **context.view.scope, p=f"{quantile * 100:g}")
+
+
+def _traffic(rate: float, before: int, context: Context) -> str:
+    """Return the change of the request rate as a sentence; "" for a small one, or if it is unknown."""
+    earlier = before / context.previous_seconds if context.previous_seconds else 0.0
+    ratio = rate / earlier if earlier else 1.0
+    return f" Traffic {_moved(ratio)}." if abs(ratio - 1) >= TRAFFIC_NOISE else ""
+
+
+def _moved(ratio: float) -> str:
+    if ratio >= _MANYFOLD:
+        return f"rose {ratio:.0f}-fold"
+    return f"rose {percent(ratio - 1)}" if ratio > 1 else f"fell {percent(1 - ratio)}"
+
+
+def _change(context: Context, found: QuantileComparison, more: str = "") -> Sentence:
+    name, moved = percentile(found.quantile), _moved(found.ratio or 1.0)
+    text = f"{name} {moved} against {_compared_words(context)}: {duration(found.a_value)} → {duration(found.b_value)}."
+    return Sentence(text + more, _windows(context, found.quantile), "Compare the windows")
+
+
+def _unchanged(context: Context, latency: QuantileComparison | None) -> Sentence:
+    now, compared = measure(context.source, context.selection), _compared_words(context)
+    if latency is None or latency.kind == "not_enough":
+        fewer = min(latency.a_n, latency.b_n) if latency else 0
+        needs = f"a comparison needs {samples_needed(_MEDIAN)} requests, the smaller side has {whole(fewer)}"
+        basis = f"{compared} has no requests" if context.previous and latency is None else needs
+        basis = basis if context.previous else "no other window is compared"
+        return Sentence(f"Nothing stands out among {count(now.requests)} requests; {basis}.")
+    name, quantile = percentile(latency.quantile), latency.quantile
+    values = f"{name} is {duration(latency.b_value)}, {duration(latency.a_value)} in {compared}"
+    text = f"Nothing stands out: {values} ({count(latency.b_n)} and {count(latency.a_n)} requests)."
+    return Sentence(text, _windows(context, quantile), "Compare the windows")
+
+
+def _silence(context: Context) -> tuple[Sentence, ...]:
+    last = context.source.now() - (context.silence or timedelta())
+    length = min(context.view.end - context.view.start, timedelta(days=1))
+    what = f"No data since {clock_or_date(last, context.view)}, for {span(context.silence or timedelta())}."
+    return (
+        Sentence(what, context.view.with_window(last - length, last), "Go to last data"),
+        Sentence("The process, its agent or the collector may be down.", _page(context, "replicas"), "Replicas"),
+    )
+
+
+def _release_sentence(release: Release) -> Sentence:
+    found, pair = release.comparison.verdict, release.comparison.pair
+    older, newer = short_name(pair.a_name), short_name(pair.b_name)
+    moved = _moved(found.ratio or 1.0)
+    values = f"{duration(found.a_value)} in {older}, {duration(found.b_value)} in {newer}"
+    since = clock_or_date(release.since, release.context.view)
+    text = f"{percentile(release.comparison.quantile)} {moved} with version {newer} since {since}: {values}."
+    return Sentence(text, release.href, "Compare the versions")
+
+
+def _burning(context: Context) -> Sentence:
+    """Return the open incident, or the objective that burns, although nothing became slower in the window."""
+    view, service = context.view, context.service or ""
+    incident = next((each for each in incidents_of(context, service) if each.impact), None)
+    if incident is not None:
+        since = clock_or_date(incident.since, view)
+        text = f"Incident since {since}, {incident.name}: {incident.impact}"
+        return Sentence(text, view.link(incident_page(incident.id)), "Open the incident")
+    found = min(slos_of(context, service), key=lambda each: each.urgency)
+    text = f"{found.slo.name} burns its error budget at {times(found.burn_1h)} the sustainable rate, over 1 h."
+    return Sentence(text, view.link(slo_path(found.slo.name)), "See what spends the budget")
+
+
+def _excess(context: Context, incidents: Sequence[Incident]) -> Sentence:
+    found = next((each for each in incidents if each.kind == "latency"), None)
+    blamed = dominant_growth(found.stages) if found else None
+    if found is None or blamed is None:
+        return Sentence("No single stage explains it.", _page(context, "traces"), "Slowest requests")
+    text = f"{bad_sentence(blamed, f'since {clock_or_date(found.since, context.view)}')}."
+    return Sentence(text, _page(context, "advice"), "Ways to fix this")
+
+
+def _cause(context: Context, found: SharedCauses) -> Sentence:
+    if found.causes:
+        href = requests_path(context, found.causes[0])
+        return Sentence(found.sentence, href, "Its requests" if href else "")
+    looked_at = ", ".join(found.looked_at)
+    return Sentence(
+        f"No version, replica or attribute stands out; compared: {looked_at}."
+        if looked_at
+        else "Which requests are slow is unknown: no attribute of them is recorded."
+    )
+
+
+def _growth(context: Context, quantile: float) -> tuple[StageGrowth, ...]:
+    sides = (context.previous or context.selection, context.selection)
+    row = PERCENTILES.index(quantile)
+    before, now = (stages_at(breakdown(context.source, each), row) for each in sides)
+    return stage_growth(before, now)
+
+
+def _where(context: Context, growth: Sequence[StageGrowth], quantile: float) -> Sentence:
+    """Return the stage that grew most, and the function that has most of its time."""
+    blamed, name = dominant_growth(growth), percentile(quantile)
+    if blamed is None:
+        return Sentence("No single stage explains it.", _page(context, "traces"), "Slowest requests")
+    stage = label(blamed.stage)
+    text = f"{stage} grew {duration(blamed.seconds, sign=True)} at {name}, {portion(blamed.share)} of the growth"
+    bands = context.source.cached(context.source.read.profile, context.selection, (_MEDIAN, quantile))
+    seconds = bands[1].stages.get(blamed.stage, 0.0) if bands else 0.0
+    own = [each for each in functions(bands[1], bands[0]) if each.stage == blamed.stage] if bands else []
+    if cause := main_function(own, seconds * 1e3):
+        text += f"; {cause[0].title} has {percent(min(cause[1], 1.0))} of {stage}"
+    return Sentence(f"{text}.", _page(context, "advice"), "Ways to fix this")
+
+
+def _failures(context: Context, latency: QuantileComparison | None) -> tuple[Sentence, ...]:
+    """Return the failures, and the version, model, route or device that fails more than the others; no stage is blamed."""
+    read, cached = context.source.read, context.source.cached
+    now, before = measure(context.source, context.selection), measure(context.source, context.previous)
+    was = f", {percent(before.error_ratio, 2)} in {_compared_words(context)}" if before.requests else ""
+    share = f"{percent(now.error_ratio, 2)} of requests fail: {count(now.errors)} of {count(now.requests)}{was}."
+    what = Sentence(share, _page(context, "traces", err="1"), "Failed requests")
+    failed = cached(read.dimensions, replace(context.selection, status=STATUS_ERROR))
+    compared = {name: failed.get(name, {}) for name in ("version", "model", "route", "device")}
+    found = failing_value(compared, cached(read.dimensions, context.selection))
+    if found is None:
+        whom = Sentence("No version, model, route or device fails more often than the others.")
+    else:
+        dimension, value, of_failed, of_all = found
+        key = next((key for key, name in SCOPE.items() if name == dimension), None)
+        text = f"{dimension.capitalize()} {value} has {percent(of_failed)} of the failed requests and {percent(of_all)} of all."
+        whom = Sentence(text, _page(context, **{key: value}) if key else "", "Its requests")
+    if latency is not None and latency.kind == "regression":
+        return what, whom, _change(context, latency)
+    return what, whom
+
+
+def _first_token(context: Context, found: QuantileComparison) -> tuple[Sentence, ...]:
+    change = _change(context, found)
+    what = Sentence(f"TTFT {change.text}", _page(context, "tokens"), "Time to first token")
+    measures = token_measures(context.source, context.selection, None)
+    medians = {
+        band: value_at(each, _MEDIAN)
+        for band, each in first_tokens_by_prompt(context, measures.definition).items()
+        if has_enough_samples(each.count, _MEDIAN)
+    }
+    sides = (context.previous, context.selection)
+    frames = [first_token_frame(context, measures, each) for each in sides]
+    before, now = (_row_at(each, found.quantile) for each in frames)
+    blamed = dominant_growth(stage_growth(before, now))
+    where = "No single stage before the first token explains it."
+    if blamed is not None:
+        grown = f"{label(blamed.stage)} before the first token grew {duration(blamed.seconds, sign=True)}"
+        where = f"{grown}, {portion(blamed.share)} of the growth."
+    advice = Sentence(where, _page(context, "advice", rank="ttft"), "Ways to fix this")
+    if len(medians) < 2:  # noqa: PLR2004 - a difference has two sides
+        return what, advice
+    (short, low), *_, (long, high) = medians.items()
+    whom = f"TTFT p50 is {duration(low)} with {short} prompt tokens and {duration(high)} with {long}."
+    return what, Sentence(whom, _page(context, "tokens"), "TTFT by prompt length"), advice
+
+
+def _row_at(frame: pd.DataFrame, quantile: float) -> dict[str, float]:
+    rows = np.flatnonzero(frame["percentile"] == quantile) if len(frame) else np.empty(0, dtype=int)
+    return stages_at(frame, int(rows[0])) if len(rows) else {}

@@ -1,0 +1,124 @@
+"""The sentences at the start of the service page, with their links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from stagelens.dashboard.pages.service_summary import Sentence, summarize
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.format import SPACE, THIN
+from stagelens.dashboard.ui.page_export import text_of
+from stagelens.dashboard.view import parse
+from stagelens.dashboard.web.routing import context_of, page_of
+from stagelens.store import Batch
+from tests.dashboard import slow_replica
+from tests.dashboard.rollout import NOW, WARM, batch, source_of
+
+WINDOW = "from=now-15m&tz=UTC"
+FAILED = replace(WARM, status="error", route="/b")
+
+
+def plain(text: str) -> str:
+    return text.replace(THIN, " ").replace(SPACE, " ")
+
+
+def sentences(source: Source, query: str) -> list[Sentence]:
+    found = summarize(context_of(parse("/s/shop", query, NOW), source)).sentences
+    return [each._replace(text=plain(each.text)) for each in found]
+
+
+def page_text(source: Source, query: str) -> str:
+    page = page_of(context_of(parse("/s/shop", query, NOW), source))
+    assert page is not None
+    return plain(text_of(page.body))
+
+
+def shown(folder: Path, made: Sequence[Batch]) -> tuple[list[Sentence], str]:
+    """Return the sentences about *made*, and the whole page."""
+    store = source_of(folder, "summary.db", made)
+    source = Source(store, None, NOW.timestamp)
+    found = sentences(source, WINDOW), page_text(source, WINDOW)
+    store.close()
+    return found
+
+
+def steady(seconds: float, first: int, last: int, requests: int = 100) -> list[Batch]:
+    return [batch(WARM, "forward", seconds, ago, requests) for ago in range(first, last, 20)]
+
+
+def test_failures_are_stated_first_and_no_stage_is_blamed(tmp_path: Path) -> None:
+    made = [
+        *steady(0.01, 920, 1800),
+        *steady(0.02, 20, 900),
+        *(batch(FAILED, "queue", 0.5, ago, 20) for ago in range(30, 900, 20)),
+    ]
+    found, text = shown(tmp_path, made)
+    what, whom, latency = found
+
+    assert what.text == "16.67 % of requests fail: 880 of 5.28k, 0.00 % in the previous 15 m."
+    assert "err=1" in what.href
+    assert whom.text == "Route /b has 100 % of the failed requests and 17 % of all."
+    assert "r=/b" in whom.href
+    assert latency.text.startswith("p99 rose ")
+    assert all("grew" not in each.text for each in found)
+    assert text.index("of requests fail") < text.index("Where the time goes")
+
+
+def test_a_slower_window_is_stated_with_its_basis_stage_and_links(tmp_path: Path) -> None:
+    made = [*steady(0.01, 920, 1800), *(batch(WARM, "queue", 0.03, ago, 200) for ago in range(20, 900, 20))]
+    (what, _, where), text = shown(tmp_path, made)
+
+    assert what.text == "p99 rose 202 % against the previous 15 m: 10.0 ms → 30.3 ms. Traffic rose 96 %."
+    assert "/compare?" in what.href
+    assert "p=99" in what.href
+    assert where.text == "Queue grew +30.3 ms at p99, 100 % of the growth."
+    assert "/s/shop/advice" in where.href
+    assert "p99 rose" in text
+
+
+def test_nothing_stands_out_with_the_compared_numbers(tmp_path: Path) -> None:
+    found, text = shown(tmp_path, steady(0.01, 20, 1800))
+
+    assert [each.text for each in found] == [
+        "Nothing stands out: p99 is 10.0 ms, 10.0 ms in the previous 15 m (4.50k and 4.40k requests)."
+    ]
+    assert "Compare the windows" in text
+
+
+def test_without_requests_to_compare_the_reason_is_stated(tmp_path: Path) -> None:
+    store = source_of(tmp_path, "young.db", steady(0.01, 20, 400))
+    source = Source(store, None, NOW.timestamp)
+    young, alone = (sentences(source, WINDOW + more) for more in ("", "&vs=off"))
+    store.close()
+
+    assert [each.text for each in (*young, *alone)] == [
+        "Nothing stands out among 1.90k requests; the previous 15 m has no requests.",
+        "Nothing stands out among 1.90k requests; no other window is compared.",
+    ]
+
+
+def test_a_stopped_service_has_no_data_since_its_last_request(tmp_path: Path) -> None:
+    store = source_of(tmp_path, "stopped.db", steady(0.01, 600, 1800))
+    source = Source(store, None, NOW.timestamp)
+    within, text = sentences(source, WINDOW), page_text(source, WINDOW)
+    beyond = page_text(source, "from=now-5m&tz=UTC")
+    store.close()
+
+    assert within[0].text == "No data since 11:50, for 9 m 53 s."
+    assert [each.then for each in within] == ["Go to last data", "Replicas"]
+    assert "no request for" not in text
+    assert "No data since 11:50" in beyond
+
+
+def test_a_slow_replica_is_stated_once(tmp_path: Path) -> None:
+    store = slow_replica.store_of(tmp_path, slow_replica.traffic())
+    view = parse(f"/s/{slow_replica.SERVICE}", "from=now-45m", slow_replica.NOW)
+    page = page_of(context_of(view, Source(store, None, slow_replica.NOW.timestamp)))
+    assert page is not None
+    text = text_of(page.body)
+    store.close()
+
+    assert text.count("slower than the other 11") == 1
+    assert text.index("slower than the other 11") < text.index("Where the time goes")
