@@ -169,14 +169,7 @@ def _note(text: str) -> None:
 def summary(
     path: Path, definitions: Definitions, store: Store | str = "", note: Callable[[str], None] = lambda _: None
 ) -> Iterator[str]:
-    """Yield the summary of an SLO file: objectives, tiers, past alerts, and channels.
-
-    Args:
-        path: The file.
-        definitions: Content of the file.
-        store: The store, or the reason why no store is available.
-        note: Called with a progress text before slow steps, and with "" after them.
-    """
+    """Yield the summary of an SLO file: objectives, tiers, past alerts, and channels."""
     slos, channels = definitions.slos, definitions.channels
     yield f"{path}: {_plural(len(slos), 'SLO')}, {_plural(len(channels), 'channel')}"
     yield from (f"warning: {line}" for line in definitions.warnings)

@@ -25,13 +25,7 @@ def _base_url(url: str) -> str:
 
 
 class AlertsConfig(Settings):
-    """Settings of the alerts service.
-
-    Args:
-        slo_file: Path of the SLO file; None means that no SLO is evaluated.
-        env: Environment variables with the secrets that the SLO file names.
-        metrics_port: Port of the metrics endpoint, 0 for a free port; None for no endpoint.
-    """
+    """Settings of the alerts service."""
 
     slo_file: ExistingFile | None = Field(default=None, validation_alias="STAGELENS_SLO_FILE", examples=["slo.yaml"])
     interval: Duration = Field(

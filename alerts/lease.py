@@ -18,13 +18,6 @@ def new_holder() -> str:
 def hold(connection: Connection, name: str, holder: str, now: float, seconds: float) -> bool:
     """Acquire or renew lease *name* within a write transaction.
 
-    Args:
-        connection: An open write transaction; all its writes are committed together with the lease or rolled back.
-        name: Name of the lease.
-        holder: Holder name of this process.
-        now: Current time. [Unix seconds]
-        seconds: Validity without renewal. [seconds]
-
     Returns:
         True if *holder* has the lease now.
     """

@@ -10,13 +10,14 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, Row, select
 
-from ..analysis.comparison import StageGrowth
+from ..analysis.comparison import StageGrowth, dominant_growth
 from ..analysis.policies import BurnRatePolicy, Severity, default_burn_rate_policy
 from ..analysis.profile import FunctionGrowth
 from ..analysis.slo_status import URGENCY
+from ..questions.changed import CauseKind, Failures
 from ..store import Store
-from .delivery.message import BudgetOverrun, Ending, Message, SharedAttribute, Trend
-from .delivery.message_text import headline, impact_text, worst_impact
+from .delivery.message import BudgetOverrun, Ending, Exemplar, Message, SharedAttribute, Trend
+from .delivery.message_text import cause_text, headline, impact_text, worst_impact
 from .evaluation.slo_status import SloStatus, read_slo_status
 from .incidents.journal import build_message
 from .incidents.lifecycle import IncidentRecord, get_incident, newest_incidents
@@ -85,6 +86,12 @@ class Incident:
         headline: One sentence with subject, size and stage.
         worst: Worst impact so far as text.
         stages: Stages in which slow requests spend more time than usual, worst first; empty if no stage stands out.
+        cause: Cause as a clause: no data, failures, or the stage and its growth.
+        cause_kind: What the cause is: `no_data`, `failures`, `latency`, or `none` if nothing stands out.
+        failures: Failed requests; None if these are a negligible part of the bad ones.
+        silent_since: Time of the last request, if none arrived in the last minutes; None while requests arrive.
+        exemplars: Requests that violated the objective, or are slower than usual, one per longest stage.
+        no_exemplars: Reason why there are no exemplars; empty with exemplars.
         version: Release that coincides with the onset; empty if there is none.
         link: Dashboard page of the incident.
         deliveries: Messages by channel, oldest first.
@@ -140,6 +147,17 @@ class Incident:
     replica: str = ""
     limit: float | None = None
     between: tuple[datetime, datetime] | None = None
+    cause: str = ""
+    cause_kind: CauseKind = "none"
+    failures: Failures | None = None
+    silent_since: datetime | None = None
+    exemplars: tuple[Exemplar, ...] = ()
+    no_exemplars: str = ""
+
+    @property
+    def blamed(self) -> StageGrowth | None:
+        """Stage with the dominant growth; None if no stage dominates, or latency is not the cause."""
+        return dominant_growth(self.stages) if self.cause_kind == "latency" else None
 
 
 class AlertsReader:
@@ -166,7 +184,7 @@ class AlertsReader:
         found = self.file.current.slos if self.file.current else ()
         with self._store.read.together() as read:
             stood = [read_slo_status(read, slo, self._policy, now) for slo in found]
-        return sorted(stood, key=lambda status: (URGENCY[status.state], -status.burn_1h))
+        return sorted(stood, key=lambda status: (URGENCY[status.state], -(status.burn_1h or 0.0)))
 
     def problems(self) -> tuple[str, ...]:
         """Return the errors of the SLO file, one line each; while it is invalid, its last valid version stays in force."""
@@ -186,12 +204,12 @@ class AlertsReader:
     def similar(self, about: Incident, limit: int = 5) -> list[Incident]:
         """Return earlier incidents of the same service that ended, with the same rule or the same stage, newest first."""
         earlier = (each for each in self.incidents(_SEARCHED) if each.resolved_at and each.since < about.since)
-        stage = about.stages[0].stage if about.stages else None
+        stage = about.blamed and about.blamed.stage
         alike = (
             each
             for each in earlier
             if each.service == about.service
-            and (each.name == about.name or (stage is not None and each.stages[:1] and each.stages[0].stage == stage))
+            and (each.name == about.name or (stage is not None and each.blamed and each.blamed.stage == stage))
         )
         return list(islice(alike, limit))
 
@@ -278,6 +296,12 @@ def _incident(found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequenc
         replica=finding.replica,
         limit=finding.burn.threshold if finding.burn else finding.shift and finding.shift.before_seconds,
         between=finding.between and (_utc(finding.between[0]), _utc(finding.between[1])),
+        cause=cause_text(message),
+        cause_kind=finding.cause_kind if ended is None else finding.known_cause,
+        failures=finding.failures,
+        silent_since=None if finding.silent_since is None or ended else _utc(finding.silent_since),
+        exemplars=finding.exemplars,
+        no_exemplars=finding.no_exemplars,
     )
 
 

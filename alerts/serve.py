@@ -51,13 +51,7 @@ _SEVERITIES = ("page", "ticket")
 
 
 class Probes:
-    """Health probes of one process of the alerts service.
-
-    Args:
-        threads: Function that returns the threads that must be running.
-        trouble: Function that returns the error of the last evaluation; "" if it succeeded.
-        clock: Function that returns the time. [Unix seconds]
-    """
+    """Health probes of one process of the alerts service."""
 
     def __init__(
         self,
@@ -96,13 +90,7 @@ class Probes:
 
 
 class AlertMetrics(Collector):
-    """Prometheus metrics of the alerts of one database.
-
-    Args:
-        store: The database.
-        clock: Function that returns the time. [Unix seconds]
-        channels: Function that returns the configured channels, so that channels without messages report zero.
-    """
+    """Prometheus metrics of the alerts of one database."""
 
     def __init__(
         self, store: Store, clock: Callable[[], float] = time.time, channels: Callable[[], Iterable[str]] = tuple
@@ -123,12 +111,6 @@ class AlertMetrics(Collector):
 
 class Exposition:
     """HTTP server for metrics and health probes, in a separate thread.
-
-    Args:
-        metrics: Metrics to serve in addition to the process metrics.
-        host: Listen address.
-        port: Port; 0 for a free one.
-        probes: Probes by URL path; their status is 200 or 503.
 
     Raises:
         StagelensError: The address cannot be bound.
@@ -218,11 +200,6 @@ _MIN_LEASE_SECONDS = 30.0
 
 class Alerts:
     """Evaluates the SLOs of one file and notifies its channels.
-
-    Args:
-        store: The database, with requests, incidents and the outbox.
-        clock: Function that returns the time.
-        delivery_lease_seconds: Lease of a message while it is being sent. [seconds]
 
     Attributes:
         file: The SLO file in force.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Literal, get_args
 
-from .burn_rate import RECENT, AlertTier, Counts, ErrorBudget, burn_rate, is_pending
+from .burn_rate import FAST, RECENT, AlertTier, Counts, ErrorBudget, burn_rate, is_pending
 from .policies import MinimumBadRequests, Severity
 
 # By urgency: unknown states before healthy ones, and states that need no action last.
@@ -24,6 +24,7 @@ def slo_state(
     firing: Collection[AlertTier],
     budget: ErrorBudget,
     *,
+    rules: Collection[RuleStatus] = (),
     objective: float,
     window: timedelta,
     guard: MinimumBadRequests,
@@ -34,11 +35,13 @@ def slo_state(
 
     `burning`: a page fires; `at_risk`: a ticket fires, the budget is spent, or the objective is violated so far by more than a few
     requests; `stale`: the collector does not work, so the state is unknown; `maintenance`: a maintenance window is in progress;
-    `no_data`: no request in the last hour.
+    `no_data`: no request in the last hour, traffic that has stopped, or a rule whose long window is above its threshold while its
+    short window has no request.
 
     Args:
         counts: Counts of the last hour and of the SLO window.
         firing: Tiers that fire.
+        rules: Status of the tiers that can fire.
         budget: Remaining error budget.
         objective: Share of good requests required. [ratio]
         window: Length of the SLO window.
@@ -50,11 +53,19 @@ def slo_state(
         return "stale"
     if in_maintenance:
         return "maintenance"
+    if has_stopped(counts):
+        return "no_data"
     if any(tier.severity == "page" for tier in firing):
         return "burning"
-    if counts[RECENT].total == 0:
+    if counts[RECENT].total == 0 or any(rule.is_unknown for rule in rules):
         return "no_data"
     return "at_risk" if firing or budget.left <= 0 or _is_violated(counts[window], objective, guard) else "healthy"
+
+
+def has_stopped(counts: Mapping[timedelta, Counts]) -> bool:
+    """Return whether there was no request in the last five minutes, and the last hour had too many for that to be usual."""
+    recent, fast = counts[RECENT], counts.get(FAST)
+    return fast is not None and not fast.total and missed_requests(FAST, RECENT - FAST, recent.total) is not None
 
 
 def _is_violated(counts: Counts, objective: float, guard: MinimumBadRequests) -> bool:
@@ -76,7 +87,7 @@ def covered_share(age: timedelta, window: timedelta, maintenance: timedelta = ti
     return min(1.0, max(min(age, window) - maintenance, _BUCKET) / window)
 
 
-RuleState = Literal["firing", "too_few", "short_only", "long_only", "quiet"]
+RuleState = Literal["firing", "too_few", "short_only", "long_only", "quiet", "no_data"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,27 +96,37 @@ class RuleStatus:
 
     Args:
         tier: The tier.
-        long_burn: Burn rate over the long window.
-        short_burn: Burn rate over the short window.
+        long_burn: Burn rate over the long window; None without requests.
+        short_burn: Burn rate over the short window; None without requests.
         fires: Whether the tier fires, which also requires a minimum number of bad requests.
         pending: Whether the tier may fire soon: the short window reaches the burn rate, the long window does not yet.
     """
 
     tier: AlertTier
-    long_burn: float
-    short_burn: float
+    long_burn: float | None
+    short_burn: float | None
     fires: bool
     pending: bool = False
 
     @property
     def state(self) -> RuleState:
-        """State of both windows; with `too_few`, they reach the burn rate with too few bad requests or too recent data."""
+        """State of both windows; with `too_few`, they reach the burn rate with too few bad requests or too recent data.
+
+        `no_data`: no request in the short window.
+        """
         if self.fires:
             return "firing"
-        long, short = (burn >= self.tier.burn for burn in (self.long_burn, self.short_burn))
+        if self.short_burn is None:
+            return "no_data"
+        long, short = (burn is not None and burn >= self.tier.burn for burn in (self.long_burn, self.short_burn))
         if short:
             return "too_few" if long else "short_only"
         return "long_only" if long else "quiet"
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the long window reaches the burn rate, and no request shows whether the problem continues."""
+        return self.state == "no_data" and (self.long_burn or 0.0) >= self.tier.burn
 
 
 def rule_status(
@@ -115,9 +136,14 @@ def rule_status(
     objective: float,
     guard: MinimumBadRequests,
 ) -> RuleStatus:
-    """Return the status of *tier*; arguments as in `slo_state`, with the counts of both windows of the tier."""
-    long, short = (burn_rate(each.bad, each.total, objective) for each in (counts[tier.long], counts[tier.short]))
+    """Return the status of *tier*; arguments as in `slo_state`, with the counts of both windows and the tiers that fire."""
+    long, short = (known_burn_rate(counts[each], objective) for each in (tier.long, tier.short))
     return RuleStatus(tier, long, short, tier in firing, is_pending(tier, counts, objective, guard))
+
+
+def known_burn_rate(counts: Counts, objective: float) -> float | None:
+    """Return the burn rate of a window; None without requests, which is no rate of zero."""
+    return burn_rate(counts.bad, counts.total, objective) if counts.total else None
 
 
 # What determines the state of a service.

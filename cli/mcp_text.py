@@ -139,7 +139,8 @@ def comparison_text(found: Row) -> list[str]:
 
 def incident_text(found: Row) -> str:
     """Return one incident with its evidence and its history."""
-    facts = ("id", "service", "state", "severity", "kind", "since", "opened_at", "resolved_at", "version", "impact")
+    facts = ("id", "service", "state", "severity", "kind", "since", "opened_at", "resolved_at", "version", "cause_kind")
+    facts += ("cause", "silent_since", "impact")
     lines = [one_line(found["headline"]), "; ".join(f"{key} {cell(found[key])}" for key in facts if found[key])]
     lines += csv_lines([{**row, "stage": stage_name(row["stage"])} for row in found["stages"]])
     lines += [found["replica"]] if found["replica"] else []
@@ -147,6 +148,7 @@ def incident_text(found: Row) -> str:
         lines += ["Functions that grew:", *csv_lines(found["functions"])]
     if found["shared"]:
         lines += ["What slow requests share:", *csv_lines(found["shared"])]
+    lines += ["Bad requests:", *csv_lines(found["exemplars"])] if found["exemplars"] else [found["no_exemplars"]]
     lines += [f"{each['at']} {each['event']} {each['note']}".rstrip() for each in found["transitions"]]
     return "\n".join([*lines, found["link"], f"Next: why_slow(service={found['service']!r})"])
 

@@ -237,7 +237,7 @@ class Source:
         found: list[SloStatus] = list(self._whole.cached(self._alerts.slos, at or now))
         if self.is_restricted:
             found = [each for each in found if self.shows(each.slo.service, each.slo.environment or "")]
-        return sorted(found, key=lambda each: (URGENCY[each.state], -each.burn_1h, each.slo.name))
+        return sorted(found, key=lambda each: (URGENCY[each.state], -(each.burn_1h or 0.0), each.slo.name))
 
     def slo_of(self, about: Selection, at: datetime | None = None) -> SloStatus | None:
         """Return the objective that best matches the requests *about*, now or *at*; None without objectives.

@@ -29,14 +29,7 @@ _MOMENT = re.compile(r"[0-9]{1,12}")
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """Action of a user on an incident.
-
-    Args:
-        person: Name of the user at the vendor.
-        seconds: Length of the silence; 0 for other actions. [seconds]
-        member: Id of the user in Slack; "" in PagerDuty.
-        response_url: Address in Slack for messages to this user; "" in PagerDuty.
-    """
+    """Action of a user on an incident."""
 
     verb: Verb
     incident: str
@@ -48,13 +41,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class SharedLinks:
-    """Links to registered domains in a message of a Slack user.
-
-    Args:
-        member: Id of the user in Slack.
-        urls: The links, as Slack sent them.
-        place: Arguments of `chat.unfurl` that name the message.
-    """
+    """Links to registered domains in a message of a Slack user."""
 
     member: str
     urls: tuple[str, ...]
@@ -62,15 +49,7 @@ class SharedLinks:
 
 
 def is_from_slack(secret: str, timestamp: str, signature: str, body: bytes, now: float) -> bool:
-    """Return whether Slack signed *body*.
-
-    Args:
-        secret: Signing secret of the app; an empty secret makes the result False.
-        timestamp: Header `X-Slack-Request-Timestamp`; more than five minutes from *now* counts as a replay.
-        signature: Header `X-Slack-Signature`, `v0=<hex>`.
-        body: Raw body of the request.
-        now: Current time. [Unix seconds]
-    """
+    """Return whether Slack signed *body*."""
     if not secret or not _MOMENT.fullmatch(timestamp) or abs(now - int(timestamp)) > MAX_AGE_SECONDS:
         return False
     signed = b"v0:" + timestamp.encode() + b":" + body

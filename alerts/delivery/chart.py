@@ -51,12 +51,7 @@ _MAX_VERSION_CHARS = 24
 
 
 def chart_url(connection: Connection, message: Message) -> str:
-    """Return the URL of the chart of *message*; "" if the dashboard does not use https.
-
-    Args:
-        connection: An open write transaction, in which the first call creates the key.
-        message: The message, whose link contains the host of the dashboard.
-    """
+    """Return the URL of the chart of *message*; "" if the dashboard does not use https."""
     host = _https_host(message.finding.link)
     if not host:
         return ""
@@ -92,14 +87,7 @@ def _signature(key: str, incident: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChartScale:
-    """Axes of a chart: map times and values, which start at zero, to positions in a box.
-
-    Args:
-        start: Start of the time axis. [Unix seconds]
-        end: End of the time axis. [Unix seconds]
-        highest: Largest value; above zero.
-        box: Left, top, right and bottom edge of the box. [units of the chart]
-    """
+    """Axes of a chart: map times and values, which start at zero, to positions in a box."""
 
     start: float
     end: float

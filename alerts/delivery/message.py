@@ -10,6 +10,7 @@ from typing import Any, Literal
 from ...analysis.comparison import StageGrowth, dominant_growth
 from ...analysis.policies import Severity
 from ...analysis.profile import FunctionGrowth
+from ...questions.changed import CauseKind, Failures, failures_from_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +82,7 @@ class LatencyRegression:
 
 @dataclass(frozen=True, slots=True)
 class MissingTraffic:
-    """Missing traffic: a window without requests, and the usual number of requests.
-
-    Args:
-        usual: Smallest number of requests in the same window at earlier times. [count]
-        before_seconds: Time between that earlier window and the window without requests. [seconds]
-        window_seconds: Length of the window without requests. [seconds]
-    """
+    """Missing traffic: a window without requests, and the usual number of requests."""
 
     usual: float
     before_seconds: float
@@ -96,32 +91,19 @@ class MissingTraffic:
 
 @dataclass(frozen=True, slots=True)
 class Exemplar:
-    """Slow request shown as an example.
-
-    Args:
-        trace: Id of the trace in the dashboard.
-        seconds: Latency. [seconds]
-        stage: Longest stage of the request.
-        stage_seconds: Time in that stage. [seconds]
-        link: URL of the trace page; empty without a dashboard URL.
-    """
+    """Request that violated the objective, or is slower than usual, shown as an example."""
 
     trace: str
     seconds: float
     stage: str
     stage_seconds: float
     link: str = ""
+    failed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class BudgetOverrun:
-    """A stage that exceeded its budget.
-
-    Args:
-        stage: Key of the stage.
-        seconds: Time in the stage at the SLO's percentile. [seconds]
-        budget_seconds: Budget of the stage. [seconds]
-    """
+    """A stage that exceeded its budget."""
 
     stage: str
     seconds: float
@@ -130,13 +112,7 @@ class BudgetOverrun:
 
 @dataclass(frozen=True, slots=True)
 class SharedAttribute:
-    """Attribute that slow requests share.
-
-    Args:
-        label: Attribute and value, such as `request size 1 MB and more`.
-        share_all: Share of all requests. [ratio]
-        share_slow: Share of the slow requests. [ratio]
-    """
+    """Attribute that slow requests share."""
 
     label: str
     share_all: float
@@ -145,13 +121,7 @@ class SharedAttribute:
 
 @dataclass(frozen=True, slots=True)
 class Trend:
-    """Time series for the chart of an incident.
-
-    Args:
-        values: Burn rate, or latency percentile in seconds, per step; None for a step without requests.
-        step_seconds: Length of a step. [seconds]
-        start: Start of the first step. [Unix seconds]
-    """
+    """Time series for the chart of an incident."""
 
     values: tuple[float | None, ...]
     step_seconds: float
@@ -184,11 +154,15 @@ class Finding:
         kind: Kind of the SLO, such as `latency`; `tail` for a latency regression, `no_data` for missing traffic.
         severity: `page` or `ticket`.
         since: Onset. [Unix seconds]
-        growth: Stages that grew, worst first.
+        cause: Cause that is stated first; empty in a finding of an older version, whose cause is its dominant stage.
+        failures: Failed requests; None if these are a negligible part of the bad ones.
+        growth: Stages that grew, worst first; for an SLO, in slow requests that succeeded.
+        silent_since: Time of the last request, if none arrived in the last minutes; None while requests arrive. [Unix seconds]
         version: Release that coincides with the onset; empty for none.
         between: Bounds of the onset with 95 % confidence; None if unknown. [Unix seconds]
         stage: Stage of the objective; empty if the objective is about whole requests.
-        exemplars: A few slow requests, one per cause.
+        exemplars: A few requests that violated the objective, or are slower than usual, one per longest stage.
+        no_exemplars: Reason why there are no exemplars; empty with exemplars.
         overruns: Stages that exceeded their budgets, worst first.
         course: Time series so far.
         runbook: URL of the runbook.
@@ -224,11 +198,32 @@ class Finding:
     shared: tuple[SharedAttribute, ...] = ()
     replica: str = ""
     record: str = ""
+    cause: CauseKind | Literal[""] = ""
+    failures: Failures | None = None
+    silent_since: float | None = None
+    no_exemplars: str = ""
 
     @property
     def blamed(self) -> StageGrowth | None:
-        """Stage with the dominant growth; None if no stage dominates."""
-        return dominant_growth(self.growth)
+        """Stage with the dominant growth; None if no stage dominates, or failures are the cause."""
+        return None if self.cause == "failures" else dominant_growth(self.growth)
+
+    @property
+    def known_cause(self) -> CauseKind:
+        """Cause while there were requests."""
+        if self.absence is not None:
+            return "no_data"
+        return self.cause or ("latency" if self.blamed else "none")
+
+    @property
+    def cause_kind(self) -> CauseKind:
+        """Cause that is stated first: no data, failures, or latency."""
+        return self.known_cause if self.silent_since is None else "no_data"
+
+    @property
+    def blames(self) -> str:
+        """The cause, to detect that another one is found: `failures`, or the key of a stage; empty if nothing stands out."""
+        return "failures" if self.cause == "failures" else self.blamed.stage if self.blamed else ""
 
     @property
     def blamed_function(self) -> FunctionGrowth | None:
@@ -260,6 +255,7 @@ class Finding:
             "between": tuple(raw["between"]) if raw.get("between") else None,
             "functions": tuple(FunctionGrowth(**row) for row in raw.get("functions", ())),
             "shared": tuple(SharedAttribute(**row) for row in raw.get("shared", ())),
+            "failures": failures_from_json(raw.get("failures")),
         }
         # Unknown fields of older versions are dropped.
         known = {field.name for field in dataclasses.fields(cls)}
@@ -268,24 +264,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Message about one transition of an incident.
-
-    Args:
-        incident: Id of the incident.
-        sequence: Number of the transition within the incident.
-        transition: The transition.
-        at: Time of the transition. [Unix seconds]
-        opened_at: Time at which the incident opened. [Unix seconds]
-        finding: The finding; for a resolved incident, with its highest burn rate.
-        ending: Reason why the incident ended; empty while it is open.
-        first: Whether this is the first message of the incident to this channel.
-        repeat: Whether the outcome of an earlier attempt is unknown, so that the receiver may already have the message.
-        acked_by: Person who acknowledged or accepted the incident; empty for none.
-        reference: Reference returned by the channel for the incident's last message; empty for none.
-        chart: Public URL of the chart; empty for none.
-        also: Titles of the incidents grouped with it.
-        note: Person and reason, if the incident was accepted; else empty.
-    """
+    """Message about one transition of an incident."""
 
     incident: str
     sequence: int

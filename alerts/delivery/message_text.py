@@ -6,15 +6,16 @@ requests, and a link to the dashboard view of the incident.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from ...analysis.comparison import StageGrowth
+from ...analysis.comparison import StageGrowth, dominant_growth
 from ...core import stages
+from ...questions.changed import Failures
 from .. import formatting
 from ..formatting import sparkline
-from .message import Burn, Finding, LatencyRegression, Message, MissingTraffic, SharedAttribute, Trend
+from .message import Burn, Exemplar, Finding, LatencyRegression, Message, MissingTraffic, SharedAttribute, Trend
 
 TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was missing"
 # Onsets are accurate to about a minute; larger errors are shown. [seconds]
@@ -90,14 +91,7 @@ def _growth(ratio: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _KindText:
-    """Texts for one kind of SLO.
-
-    Args:
-        subject: Name before "SLO".
-        past: Predicate for bad requests, in the past tense.
-        unit: Unit of the counts; empty if the counts are not meaningful.
-        cause: Fixed cause for kinds without a stage; else empty.
-    """
+    """Texts for one kind of SLO."""
 
     subject: str
     past: str
@@ -255,26 +249,80 @@ def cause_text(message: Message) -> str:
     finding, over = message.finding, message.resolved and message.ending != "accepted"
     if finding.absence is not None:
         return absence_cause(finding.absence)
+    if is_silent(message) and finding.silent_since is not None:
+        return (
+            f"no request since {formatting.moment_of(finding.silent_since)}; before, {_known_cause(finding, over=True)}"
+        )
+    return _known_cause(finding, over=over)
+
+
+def _known_cause(finding: Finding, *, over: bool) -> str:
+    """Return the cause in its order: failures, with the slow part if a stage dominates it, then latency."""
     since = f" since version {finding.version}" if finding.version else ""
+    lost, slow = finding.failures, dominant_growth(finding.growth)
+    if lost is not None and finding.cause == "failures":
+        part = f"; {_slow_clause(finding, slow, over=over)}" if slow else ""
+        return f"{_failed_clause(finding, lost, over=over)}{since}{part}"
     if finding.burn is not None and (known := burn_cause(finding.burn, finding.kind, _stage_of(finding), over=over)):
         return f"{known}{since}"
-    blamed, code = finding.blamed, finding.blamed_function
-    if blamed is None:
-        return f"no dominant stage{since}"
+    first = f"{_slow_clause(finding, slow, over=over) if slow else 'no dominant stage'}{since}"
+    share = formatting.percent(formatting.whole(lost.failed / lost.bad)) if lost else ""
+    return f"{first}; {share} of the {_bad_words(finding)} failed" if lost else first
+
+
+def _failed_clause(finding: Finding, lost: Failures, *, over: bool) -> str:
+    fail, details = "failed" if over else "fail", failures_text(lost)
+    if finding.burn is not None and finding.kind in ("latency", "availability"):
+        share = formatting.percent(formatting.whole(lost.failed / lost.requests))
+        counted = f"{formatting.count(lost.failed)} of {formatting.count(lost.requests)} since the onset"
+        first = f"{share} of requests {fail} ({counted})"
+    else:
+        share = formatting.percent(formatting.whole(lost.failed / lost.bad))
+        first = f"{share} of the {_bad_words(finding)} {fail}"
+    return f"{first}: {details}" if details else first
+
+
+def _bad_words(finding: Finding) -> str:
+    return "bad requests" if finding.shift is None else "requests slower than usual"
+
+
+def failures_text(lost: Failures) -> str:
+    """Return the dominant error type, route and called service of failed requests; "" if none dominates.
+
+    >>> from stagelens.questions.changed import FailureShare
+    >>> slow, route = FailureShare("ReadTimeout", 38, 40), FailureShare("/pay", 2300, 2430)
+    >>> failures_text(Failures(2430, 2430, 4860, error=slow, route=route))
+    'error ReadTimeout (38 of 40 sampled), route /pay (95 % of failures)'
+    """
+    named = [("error", lost.error), ("route", lost.route), ("failed calls of", lost.dependency)]
+    parts = [
+        f"{what} {each.value} ({formatting.percent(formatting.whole(each.requests / each.of))} of failures)"
+        if each is lost.route
+        else f"{what} {each.value} ({formatting.count(each.requests)} of {formatting.count(each.of)} sampled)"
+        for what, each in named
+        if each is not None
+    ]
+    return ", ".join(parts)
+
+
+def _slow_clause(finding: Finding, blamed: StageGrowth, *, over: bool) -> str:
+    code = finding.blamed_function
     grown = formatting.latency(blamed.seconds, signed=True)
     if code is not None and code.stage == blamed.stage:
         verb = "had grown" if over else "grew"
-        return f"{stage_name(blamed.stage)} {verb} {grown}, {formatting.share_text(code.share)} in {code.title}{since}"
+        return f"{stage_name(blamed.stage)} {verb} {grown}, {formatting.share_text(code.share)} in {code.title}"
     amount = f"{grown} ({of_the_excess(blamed)})"
     if finding.shift is not None:
-        return f"{stage_name(blamed.stage)} {'had grown' if over else 'grew'} {amount}{since}"
-    return f"slow requests {'spent' if over else 'spend'} {amount} in {stage_name(blamed.stage)}{since}"
+        return f"{stage_name(blamed.stage)} {'had grown' if over else 'grew'} {amount}"
+    return f"slow requests {'spent' if over else 'spend'} {amount} in {stage_name(blamed.stage)}"
 
 
 def impact_text(finding: Finding) -> str:
     """Return the impact of a finding as sentences."""
     if finding.absence is not None:
         return absence_impact(finding.absence)
+    if finding.silent_since is not None:
+        return f"No request since {formatting.moment_of(finding.silent_since)}: whether it continues is unknown."
     if finding.burn:
         return burn_impact(finding.burn, finding.kind)
     return f"{regression_impact(_regression(finding))} {finding.record}".rstrip()
@@ -293,7 +341,7 @@ def comparison_basis(finding: Finding) -> str:
     """Return text that names the two groups of requests whose stages are compared."""
     if finding.shift is not None:
         return regression_basis(finding.shift)
-    return "mean of bad requests, compared with good requests"
+    return "mean of slow requests, compared with good requests"
 
 
 def message_facts(message: Message) -> list[tuple[str, str]]:
@@ -302,8 +350,9 @@ def message_facts(message: Message) -> list[tuple[str, str]]:
     if finding.absence is not None:
         return [usual_traffic(finding.absence), _time_fact(message)]
     if finding.burn is not None:
-        left = budget_facts(finding.burn, finding.kind, over=over)
-        facts = [burn_rate_fact(finding.burn, over=over), _time_fact(message), *left, *_overruns(finding)]
+        left = budget_facts(finding.burn, finding.kind, over=over or is_silent(message))
+        rate = ("Burn rate", "no data") if is_silent(message) else burn_rate_fact(finding.burn, over=over)
+        facts = [rate, _time_fact(message), *left, *_overruns(finding)]
     else:
         facts = [*regression_facts(_regression(finding)), _time_fact(message)]
     replica = [("Slow replica", finding.replica)] if finding.replica else []
@@ -354,14 +403,33 @@ def of_the_excess(grown: StageGrowth) -> str:
 
 
 def slow_requests(finding: Finding) -> list[tuple[str, str]]:
-    """Return the exemplars as pairs of text and link."""
-    return [
-        (
-            f"{formatting.latency(each.seconds)}, {formatting.latency(each.stage_seconds)} of it in {stage_name(each.stage)}",
-            each.link,
-        )
-        for each in finding.exemplars
-    ]
+    """Return the exemplars as pairs of text and link; the reason why there are none as one text without a link."""
+    if not finding.exemplars:
+        return [(finding.no_exemplars, "")] if finding.no_exemplars else []
+    return [(_exemplar_text(each), each.link) for each in finding.exemplars]
+
+
+def _exemplar_text(found: Exemplar) -> str:
+    if found.failed:
+        return f"failed after {formatting.latency(found.seconds)}"
+    spent = formatting.latency(found.stage_seconds)
+    return f"{formatting.latency(found.seconds)}, {spent} of it in {stage_name(found.stage)}"
+
+
+def link_title(finding: Finding) -> str:
+    """Return the text of the link to the dashboard page of a finding."""
+    return "Failed requests" if finding.cause == "failures" and finding.burn else "Where the time goes"
+
+
+def exemplars_title(failed: Sequence[bool]) -> str:
+    """Return the title of exemplars; *failed* is whether each of them failed.
+
+    >>> exemplars_title([True, True]), exemplars_title([True, False]), exemplars_title([])
+    ('Failed requests', 'Bad requests', 'Slow requests')
+    """
+    if failed and any(failed):
+        return "Failed requests" if all(failed) else "Bad requests"
+    return "Slow requests"
 
 
 def sparkline_of(message: Message) -> list[tuple[str, str]]:
@@ -420,9 +488,16 @@ def _subject_of(finding: Finding) -> str:
     )
 
 
+def is_silent(message: Message) -> bool:
+    """Return whether no request arrives during the incident, so that its state is unknown."""
+    return message.finding.silent_since is not None and not message.resolved
+
+
 def _present_state(finding: Finding) -> str:
     if finding.absence is not None:
         return TRAFFIC_STOPPED
+    if finding.silent_since is not None:
+        return f"has no data, {_past_state(finding)} before"
     return f"burning {formatting.times(finding.size)}" if finding.burn else regression_change(_regression(finding))
 
 

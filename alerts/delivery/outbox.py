@@ -47,14 +47,7 @@ _OPEN_STATES = ("waiting", "sending")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Outbox row that this process has leased for sending.
-
-    Args:
-        row: Id of the row.
-        attempts: Number of attempts, including this one.
-        created_at: Time of the transition. [Unix seconds]
-        reminder: Whether the message was accepted before and is now repeated.
-    """
+    """Outbox row that this process has leased for sending."""
 
     row: int
     channel: str
@@ -108,15 +101,7 @@ def claim_message(connection: Connection, channel: str, holder: str, now: float,
 def mark_sent(
     connection: Connection, claimed: Claim, now: float, reference: str = "", refresh: Refresh | None = None
 ) -> None:
-    """Record that the receiver accepted the message.
-
-    Args:
-        connection: An open write transaction.
-        claimed: The leased row.
-        now: Current time. [Unix seconds]
-        reference: Reference returned by the channel.
-        refresh: Interval for repeating the message; None if the receiver needs no repetition.
-    """
+    """Record that the receiver accepted the message."""
     at = {} if claimed.reminder else {"changed_at": now}
     again_at = _reminder_at(claimed, now, refresh) if refresh else 0.0
     _write_outcome(connection, claimed, state="sent", error="", reference=storable(reference), next_at=again_at, **at)
@@ -267,12 +252,7 @@ OTHERS_SECONDS = 0.5
 
 
 class AlertsThread(PeriodicThread):
-    """Thread of the alerts service that pauses after an error of the store.
-
-    Args:
-        name: Name of the channel.
-        gap_seconds: Minimum time between two steps. [seconds]
-    """
+    """Thread of the alerts service that pauses after an error of the store."""
 
     def __init__(self, name: str, gap_seconds: float = 0.0) -> None:
         super().__init__(f"alerts-{name}", gap_seconds)
@@ -287,14 +267,7 @@ class AlertsThread(PeriodicThread):
 
 
 class DeliveryWorker(AlertsThread):
-    """Thread that sends the outbox messages of one channel.
-
-    Args:
-        holder: Holder name of this process for leases.
-        lease_seconds: Lease of a row while it is being sent. [seconds]
-        clock: Function that returns the time. [Unix seconds]
-        rng: Random source of the jitter.
-    """
+    """Thread that sends the outbox messages of one channel."""
 
     def __init__(
         self,

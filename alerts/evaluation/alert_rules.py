@@ -15,8 +15,11 @@ from ...analysis.burn_rate import AlertTier, Counts, ErrorBudget, Onset, as_requ
 from ...analysis.comparison import compare_failures
 from ...analysis.policies import BurnRatePolicy, NoData
 from ...analysis.regression.verdict import is_near_onset
+from ...analysis.slo_status import has_stopped
+from ...core.names import STATUS_OK
+from ...questions.changed import Explanation, explain_violations
 from ...store import Reader, Selection
-from ...store.schema import storable_name
+from ...store.schema import FINEST, storable_name
 from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic, SharedAttribute
 from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
@@ -27,13 +30,13 @@ from .evidence import (
     code_growth,
     counts_by_step,
     dashboard_link,
+    exemplars_of,
     filters_of,
+    no_exemplar_text,
     shared_attributes,
-    slow_requests,
+    slow_replica_text,
     stage_budgets,
-    stage_excess,
 )
-from .replica_evidence import slow_replica_text
 from .slo_status import Measurement, can_fire, measure_slo
 
 # Length of the search for the onset and its cause.
@@ -47,22 +50,18 @@ _BEFORE_RELEASE, _AFTER_RELEASE = timedelta(minutes=2), timedelta(minutes=30)
 def describe_burn(
     read: Reader, measured: Measurement, now: datetime, *, before: Finding | None, dashboard_url: str
 ) -> Finding | None:
-    """Return the finding of *measured*, or None when no tier fires.
-
-    Args:
-        read: The store's queries.
-        measured: Counts and firing tiers.
-        now: The end of the windows.
-        before: Last finding of the open incident, which contains the onset; None without an open incident.
-        dashboard_url: Base URL of the dashboard; empty for no links.
-    """
+    """Return the finding of *measured*, or None when no tier fires."""
     if not measured.firing:
         return None
     slo, tier = measured.slo, measured.firing[0]
     trouble = _onset(read, slo, tier, now) if before is None else _known_onset(before)
     began = trouble.at
-    growth = stage_excess(read, slo, began, now)
+    bad = slo.select(began, now)
+    change = explain_violations(read, bad, slo.indicator, began - CALM_BEFORE)
     calm = slo.select(trouble.earliest - _LOOK_BACK, trouble.earliest)
+    exemplars = exemplars_of(read, slo, began, now, dashboard_url, cause=change.kind)
+    # Without slow requests that matter, neither a slow replica nor what slow requests share is a cause.
+    is_slow = slo.kind == "latency" and (change.kind != "failures" or bool(change.growth))
     return Finding(
         name=slo.name,
         service=slo.service,
@@ -72,18 +71,21 @@ def describe_burn(
         since=began.timestamp(),
         burn=_burn_of(measured, tier),
         between=(trouble.earliest.timestamp(), trouble.latest.timestamp()),
-        growth=growth,
-        functions=code_growth(read, calm, slo.select(began, now), growth, slo.objective),
-        shared=_shared(read, measured, tier, slo.select(began, now)),
-        replica=slow_replica_text(read, slo.select(began - CALM_BEFORE, now)) if slo.kind == "latency" else "",
+        cause=change.kind,
+        failures=change.failures,
+        growth=change.growth,
+        functions=code_growth(read, calm, bad, change.growth, slo.objective),
+        shared=_shared(read, slo, change, bad) if is_slow else (),
+        replica=slow_replica_text(read, slo.select(began - CALM_BEFORE, now)) if is_slow else "",
         version=_suspected_release(read, slo, trouble, now),
         stage=slo.stage or "",
-        exemplars=slow_requests(read, slo, began, now, dashboard_url),
+        exemplars=exemplars,
+        no_exemplars="" if exemplars else no_exemplar_text(slo.indicator, change),
         overruns=_overruns(read, slo, began, now),
         course=burn_rate_trend(read, slo, began, now),
         description=slo.description,
         runbook=slo.runbook,
-        link=dashboard_link(dashboard_url, slo, began, now),
+        link=dashboard_link(dashboard_url, slo, began, now, failed=change.kind == "failures"),
         where=filters_of(slo),
     )
 
@@ -111,13 +113,14 @@ def _burn_of(measured: Measurement, tier: AlertTier) -> Burn:
     )
 
 
-def _shared(read: Reader, measured: Measurement, tier: AlertTier, slow: Selection) -> tuple[SharedAttribute, ...]:
-    """Return what slow requests share, where the objective is about the latency of requests."""
-    counts = measured.counts[tier.short]
-    if measured.slo.kind != "latency" or not counts.total:
+def _shared(read: Reader, slo: Slo, change: Explanation, selection: Selection) -> tuple[SharedAttribute, ...]:
+    failed = change.failures.failed if change.failures else 0.0
+    served, slow = change.requests - failed, change.bad - failed
+    if served <= 0:
         return ()
-    # The slow requests are the bad ones; where most are bad, the slower half.
-    return shared_attributes(read, slow, min(max(0.5, 1 - counts.bad / counts.total), measured.slo.objective))
+    # The slow requests are the bad ones that succeeded; where most are bad, the slower half.
+    quantile = min(max(0.5, 1 - slow / served), slo.objective)
+    return shared_attributes(read, replace(selection, status=STATUS_OK) if failed else selection, quantile)
 
 
 def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[BudgetOverrun, ...]:
@@ -168,20 +171,14 @@ def _has_more_failures(a: Counts, b: Counts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Result of evaluating one cause.
-
-    Args:
-        finding: Finding of the firing rule; None if the rule does not fire.
-        has_data: Whether there were requests to evaluate; if not, the state is unknown.
-        excuse: Reason for muting, such as a maintenance window; empty for none.
-        budget: Remaining error budget, shown when the incident ends; None for a rule without an error budget.
-    """
+    """Result of evaluating one cause."""
 
     cause: str
     finding: Finding | None
     has_data: bool = True
     excuse: str = ""
     budget: ErrorBudget | None = None
+    silent_since: float | None = None
 
 
 # Function that yields each cause with a function that evaluates it, so that an error in one cause does not stop the others.
@@ -205,17 +202,7 @@ def evaluate_slo(
     dashboard_url: str,
     described_at: dict[str, datetime],
 ) -> Verdict | None:
-    """Evaluate *slo* and return None if the collector's data are stale.
-
-    Args:
-        read: The store's queries.
-        slo: The SLO.
-        policy: Burn-rate policy.
-        now: End of the windows.
-        before: Last finding of the open incident; None without an open incident.
-        dashboard_url: Base URL of the dashboard; empty for no links.
-        described_at: Time at which the evidence of each firing cause was read, which this function updates.
-    """
+    """Evaluate *slo* and return None if the collector's data are stale."""
     cause = cause_of_slo(slo)
     if before is None and not can_fire(read, slo, policy, now):
         return Verdict(cause, None)
@@ -230,13 +217,25 @@ def evaluate_slo(
         else:
             finding = describe_burn(read, measured, now, before=before, dashboard_url=dashboard_url)
             described_at[cause] = now
+        if finding is not None and before is not None and has_stopped(measured.counts):
+            # The rule still fires because of requests before the silence.
+            finding = replace(finding, silent_since=before.silent_since or _last_request(read, slo, now))
+        elif finding is not None:
+            finding = replace(finding, silent_since=None)
     return Verdict(
         cause=cause,
         finding=finding,
         has_data=measured.has_data,
         excuse=maintenance_reason(slo.maintenance, now),
         budget=measured.budget,
+        silent_since=None if measured.has_data or before is None else _last_request(read, slo, now),
     )
+
+
+def _last_request(read: Reader, slo: Slo, now: datetime) -> float | None:
+    """Return the time of the last request of *slo* in the last day in Unix seconds; None without one, and for freshness."""
+    last = read.tally(slo.select(now - timedelta(days=1), now), slo.indicator).last_at
+    return None if last is None else last.timestamp() + FINEST
 
 
 def _is_evidence_due(before: Finding, tier: AlertTier, described_at: datetime | None, now: datetime) -> bool:
@@ -274,14 +273,7 @@ class DueCauses:
         self._evaluated: dict[str, tuple[Hashable, datetime]] = {}
 
     def is_due(self, cause: str, about: Hashable, data: tuple[int, int] | None, now: datetime) -> bool:
-        """Return whether to evaluate *cause* at *now*, which then counts as evaluated.
-
-        Args:
-            cause: The cause.
-            about: What else the verdict depends on.
-            data: Revision and end of the data of its service, see `Reader.revisions`; None without relevant data.
-            now: Time of the evaluation.
-        """
+        """Return whether to evaluate *cause* at *now*, which then counts as evaluated."""
         revision, end = data or (0, 0)
         state = about, revision, now.replace(second=0, microsecond=0)
         known, evaluated_at = self._evaluated.get(cause, (None, now))
@@ -296,12 +288,7 @@ class DueCauses:
 
 
 class AbsenceRule:
-    """Alert rule for missing traffic: fires when a service with an SLO receives no requests at a time when it usually does.
-
-    Args:
-        policy: Conditions under which missing traffic is an incident.
-        burn_rates: Policy that defines when collector data are stale and when an incident is abandoned.
-    """
+    """Alert rule for missing traffic: fires when a service with an SLO receives no requests at a time when it usually does."""
 
     def __init__(self, read: Reader, policy: NoData, burn_rates: BurnRatePolicy, due_causes: DueCauses) -> None:
         self._read = read

@@ -33,15 +33,7 @@ _ROUNDING_MARGIN = 1 - 1e-6
 
 @dataclass(frozen=True, slots=True)
 class PastIncident:
-    """Incident that the backtest found.
-
-    Args:
-        opened_at: Time of the notification, which is after the maintenance window if the incident started within one.
-        resolved_at: Time of the end; None if the incident is still open.
-        severity: Highest severity.
-        peak: Highest burn rate.
-        spent: Share of the error budget spent from onset to end. [ratio]
-    """
+    """Incident that the backtest found."""
 
     opened_at: datetime
     resolved_at: datetime | None
@@ -52,14 +44,7 @@ class PastIncident:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """Result of the backtest of an SLO.
-
-    Args:
-        seen_from: First minute with requests; None without any.
-        incidents: Incidents in order of time.
-        budget_left: Remaining budget of the whole window now; None without requests. [ratio]
-        coarse_until: End of the time with hourly data only, in which short incidents may be missed; None without such data.
-    """
+    """Result of the backtest of an SLO."""
 
     slo: Slo
     since: datetime

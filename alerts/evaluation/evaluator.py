@@ -48,17 +48,7 @@ _RENEW_SHARE = 1 / 3
 
 
 class Evaluator:
-    """Evaluator of all alert rules over the data in the store.
-
-    Args:
-        store: The store, with requests, incidents and the outbox.
-        holder: Holder name of this process.
-        lease_seconds: Validity of the evaluation lease without renewal. [seconds]
-        policy: Burn-rate policy.
-        incident_policy: Grouping, missing traffic, and replay after a gap.
-        rules: Alert rules in addition to those for SLOs and missing traffic.
-        stopwatch: Function that returns monotonic time, for the duration of an evaluation. [seconds]
-    """
+    """Evaluator of all alert rules over the data in the store."""
 
     def __init__(
         self,
@@ -239,6 +229,7 @@ class Evaluator:
                 now=at,
                 has_data=verdict.has_data,
                 hysteresis=self._policy.hysteresis,
+                silent_since=verdict.silent_since,
             )
             if step is not None:
                 yield _with_final_budget(step, verdict)

@@ -1,10 +1,10 @@
-"""Evidence of a firing SLO: dashboard links, burn-rate trend, slow requests, stages that grew, and stage budgets."""
+"""Evidence of an incident: dashboard links, burn-rate trend, bad requests, functions, stage budgets, and the slow replica."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -14,14 +14,20 @@ import pandas as pd
 
 from ...analysis.attributes import find_causes
 from ...analysis.burn_rate import as_requests, burn_rate
-from ...analysis.comparison import StageGrowth, dominant_growth, rank_stage_growth
+from ...analysis.comparison import StageGrowth, dominant_growth
 from ...analysis.profile import FunctionGrowth, grown_functions
+from ...analysis.replicas import HardwareDifference, ReplicaOutlier, find_outlier, stratified
+from ...core import hardware as measures
 from ...core.addresses import path_segment
 from ...core.names import STATUS_ERROR
+from ...core.settings.values import format_size
+from ...core.stages import label
 from ...questions.breakdown import breakdown
-from ...store import Reader, Selection
+from ...questions.changed import CauseKind, Explanation
+from ...store import Indicator, Reader, Selection
 from ...store.schema import storable_name
 from ..delivery.message import Exemplar, SharedAttribute, Trend
+from ..formatting import count, latency, moment_of, percent, times, whole
 from ..objectives.slo import Slo
 
 # Time before the onset that the dashboard page shows.
@@ -32,26 +38,40 @@ _TABS = {"ttft": _TOKENS, "tpot": _TOKENS, "availability": _ERRORS}
 _MINUTE = timedelta(minutes=1)
 # Number of points of a trend.
 _POINTS = 60
-# Number of slow requests shown, and number of slowest requests searched.
-_SHOWN, _LOOKED_AT = 3, 30
+# Number of bad requests shown.
+_SHOWN = 3
 # Number of functions shown.
 _FUNCTIONS = 3
 # Number of shared attributes.
 _ATTRIBUTES = 3
 # Kinds of objectives about whole requests; only their violations can be explained by a stage.
 OF_REQUESTS = ("latency", "availability")
+# Steps in which replicas are compared.
+REPLICA_STEPS = 60
+# Replicas are counted once a minute: of a longer window, the last hour is also looked at minute by minute.
+_RECENT = timedelta(hours=1)
+# Maximum number of routes, and of models, that are compared one by one.
+_MAX_PARTS = 6
+# Smaller shares of the time are written as never. [ratio]
+_NEVER = 0.0005
+# Number of measures of the machine in the sentence.
+_MAX_MEASURES = 2
+_SENTENCES = {
+    measures.GPU_CLOCK: "Its GPU runs at {own}, the others at {others}.",
+    measures.GPU_HOT: "Its GPU is throttled by heat {own} of the time; the others {others}.",
+    measures.GPU_CAPPED: "Its GPU is throttled by its power limit {own} of the time; the others {others}.",
+    measures.THROTTLED: "It is throttled by its CPU limit in {own} of the scheduler periods; the others in {others}.",
+    measures.HOST_CPU: "The CPUs of its machine are {own} busy, those of the others {others}.",
+    measures.GPU: "Its GPU is {own} busy, the others {others}.",
+    measures.CPU_SHARE: "It uses {own} of its CPUs, the others {others}.",
+    measures.GPU_MEMORY_SHARE: "The memory of its GPU is {own} full, that of the others {others}.",
+    measures.MEMORY: "It uses {own} of memory, the others {others}.",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class StageUse:
-    """Use of a stage budget.
-
-    Args:
-        stage: Key of the stage.
-        budget_seconds: Budget of the stage. [seconds]
-        seconds: Time in the stage of requests at the SLO's percentile. [seconds]
-        mean_seconds: Mean time in the stage over all requests. [seconds]
-    """
+    """Use of a stage budget."""
 
     stage: str
     budget_seconds: float
@@ -71,14 +91,7 @@ class StageUse:
 
 @dataclass(frozen=True, slots=True)
 class BudgetSplit:
-    """Split of an SLO's threshold into stage budgets, with their use.
-
-    Args:
-        uses: Use of each stage budget, the most exceeded first.
-        requests: Number of requests. [count]
-        seconds: Latency at the SLO's percentile. [seconds]
-        mean_seconds: Mean latency. [seconds]
-    """
+    """Split of an SLO's threshold into stage budgets, with their use."""
 
     uses: tuple[StageUse, ...]
     requests: int
@@ -135,15 +148,10 @@ def stage_budgets(read: Reader, slo: Slo, start: datetime, end: datetime) -> Bud
     )
 
 
-def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime, quantile: float = 0.0) -> str:
+def dashboard_link(
+    dashboard_url: str, slo: Slo, began: datetime, now: datetime, quantile: float = 0.0, *, failed: bool = False
+) -> str:
     """Return the URL of the dashboard page that shows the incident and the time before it; "" without a dashboard.
-
-    Args:
-        dashboard_url: Base URL of the dashboard; empty for no link.
-        slo: The SLO.
-        began: Onset.
-        now: End of the page's window.
-        quantile: Latency quantile to show; 0 for the quantile of the objective.
 
     >>> shop = Slo("x", "shop", 0.99, timedelta(days=30), timedelta(seconds=1), version="v2", route="/pay/{id}")
     >>> dashboard_link("http://127.0.0.1:8600/", shop, datetime.fromtimestamp(900), datetime.fromtimestamp(1000))
@@ -151,7 +159,7 @@ def dashboard_link(dashboard_url: str, slo: Slo, began: datetime, now: datetime,
     """
     if not dashboard_url:
         return ""
-    tab = "" if quantile else _TABS.get(slo.kind, "")
+    tab = "" if quantile else _ERRORS if failed else _TABS.get(slo.kind, "")
     # In the parameter order of the dashboard, so that equal views have equal URLs.
     query = {
         "p": None if tab == _ERRORS else f"{100 * (quantile or slo.objective):g}",
@@ -187,13 +195,47 @@ def _milliseconds(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def slow_requests(read: Reader, slo: Slo, began: datetime, now: datetime, dashboard_url: str) -> tuple[Exemplar, ...]:
-    """Return the slowest retained trace of bad requests for each cause since *began*, slowest first."""
-    if slo.kind in ("coverage", "freshness"):
-        return ()
-    found = read.one_per_cause(slo.select(began, now), _LOOKED_AT)
-    shown = found[_bad_mask(found, slo)].head(_SHOWN)
-    return tuple(exemplar_of(row, dashboard_url, slo.stage) for row in shown.to_dict("records"))
+def exemplars_of(
+    read: Reader, slo: Slo, began: datetime, now: datetime, url: str, *, cause: CauseKind
+) -> tuple[Exemplar, ...]:
+    """Return the slowest retained request for each longest stage that violated *slo* since *began*, slowest first."""
+    found = bad_requests(read, slo.select(began, now), slo.indicator, cause=cause, limit=_SHOWN)
+    return tuple(exemplar_of(row, url, slo.stage) for row in found.to_dict("records"))
+
+
+def bad_requests(
+    read: Reader,
+    selection: Selection,
+    violated: Indicator | None,
+    *,
+    cause: CauseKind,
+    limit: int,
+    above_seconds: float = 0.0,
+) -> pd.DataFrame:
+    """Return `Reader.one_per_cause` of the requests that violated an objective, or took longer; failed ones if these are the cause."""
+    chosen = replace(selection, status=STATUS_ERROR) if cause == "failures" else selection
+    return read.one_per_cause(chosen, limit, violated, above_seconds=above_seconds)
+
+
+def no_exemplar_text(violated: Indicator, change: Explanation) -> str:
+    """Return why no retained request violated an objective.
+
+    >>> no_exemplar_text(Indicator("latency", 1.0), Explanation("latency", requests=4310, bad=2))
+    'No retained request broke the objective of 1 s: 2 of 4,310 did, and none was sampled.'
+    """
+    fixed = {
+        "freshness": "The objective limits the age of data, which no request shows.",
+        "coverage": "The objective limits a share of the time of all requests, which no single request breaks.",
+        "ttft": "Retained requests do not record the time to their first token.",
+        "tpot": "Retained requests do not record their time per token.",
+    }
+    if violated.kind in fixed:
+        return fixed[violated.kind]
+    counted = f"{count(change.bad)} of {count(change.requests)} did, and none was sampled."
+    if violated.threshold_seconds is None:
+        return f"No failed request is retained: {counted.replace('did', 'failed')}"
+    where = f" in {label(violated.key)}" if violated.key else ""
+    return f"No retained request broke the objective of {latency(violated.threshold_seconds)}{where}: {counted}"
 
 
 def burn_rate_trend(read: Reader, slo: Slo, began: datetime, now: datetime) -> Trend | None:
@@ -232,48 +274,14 @@ def exemplar_of(row: Mapping[Hashable, Any], dashboard_url: str, stage: str | No
         stage=stage,
         stage_seconds=float(row["stages"].get(stage, 0.0)),
         link=trace_link(dashboard_url, trace),
+        failed=row["status"] == STATUS_ERROR,
     )
-
-
-def _bad_mask(found: pd.DataFrame, slo: Slo) -> pd.Series:
-    failed = found["status"] == STATUS_ERROR
-    if slo.kind == "availability":
-        return failed
-    if slo.stage is not None and slo.threshold is not None:
-        limit = slo.threshold.total_seconds()
-        return pd.Series(
-            [float(spent.get(slo.stage, 0.0)) > limit for spent in found["stages"]], found.index, dtype=bool
-        )
-    # The duration of a request does not contain its token latencies, so the slowest requests are shown.
-    return failed | (found["duration_seconds"] > (slo.threshold_seconds or 0.0))
-
-
-def stage_excess(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[StageGrowth, ...]:
-    """Return the stages in which bad requests spend more time than good ones, worst first.
-
-    Args:
-        read: The store's queries.
-        slo: The SLO, which defines bad requests.
-        began: Onset; good requests from some time before it are included.
-        now: End of the window.
-    """
-    # Not for failures, because a request that fails immediately spends no time in any stage.
-    if slo.kind != "latency":
-        return ()
-    return excess_by_stage(read.bad_breakdown(slo.select(began - CALM_BEFORE, now), slo.threshold_seconds))
 
 
 def code_growth(
     read: Reader, before: Selection, after: Selection, growth: Sequence[StageGrowth], quantile: float
 ) -> tuple[FunctionGrowth, ...]:
     """Return the functions that grew most within the stage to blame, most growth first.
-
-    Args:
-        read: The store's queries.
-        before: Requests before the problem.
-        after: Requests during the problem.
-        growth: Stages that grew, worst first.
-        quantile: Percentile of the compared requests.
 
     Returns:
         No functions without a dominant stage, or with too few samples.
@@ -291,6 +299,80 @@ def shared_attributes(read: Reader, slow: Selection, quantile: float) -> tuple[S
     return tuple(SharedAttribute(each.label, each.share_all, each.share_slow) for each in islice(distinct, _ATTRIBUTES))
 
 
-def excess_by_stage(breakdown: pd.DataFrame) -> tuple[StageGrowth, ...]:
-    """Return the stages that grew, worst first, from a data frame of `Reader.bad_breakdown`."""
-    return rank_stage_growth(breakdown.rename(columns={"excess_seconds": "delta_seconds"}))
+def slow_replica(read: Reader, selection: Selection) -> ReplicaOutlier | None:
+    """Return the replica that is slower than the others until the end of *selection*; None if there is none.
+
+    With several routes or models, the replica must also be slower within them, because replicas may serve different ones.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    recent = replace(selection, start=max(selection.start, selection.end - _RECENT))
+    found = [each for window in dict.fromkeys((selection, recent)) if (each := _outlier(read, window))]
+    # The longer window has the earlier onset.
+    return found[0] if found else None
+
+
+def slow_replica_text(read: Reader, selection: Selection) -> str:
+    """Return the sentence about the slow replica of *selection*, with its onset in UTC; "" without one."""
+    found = slow_replica(read, selection)
+    return outlier_sentence(found, moment_of(found.onset)) if found else ""
+
+
+def _outlier(read: Reader, selection: Selection) -> ReplicaOutlier | None:
+    table = read.replica_counts(selection, REPLICA_STEPS)
+    outlier = find_outlier(table)
+    if outlier is None or not _holds_in_parts(read, selection, outlier):
+        return None
+    return find_outlier(table, read.hardware(selection, (selection.end - selection.start) / REPLICA_STEPS))
+
+
+def _holds_in_parts(read: Reader, selection: Selection, outlier: ReplicaOutlier) -> bool:
+    """Return whether *outlier* is also found if each route, and each model, is compared with itself only."""
+    dimensions = read.dimensions(selection)
+    for dimension in ("route", "model"):
+        values = list(dimensions.get(dimension, {}))[:_MAX_PARTS]
+        if len(values) < 2:  # noqa: PLR2004 - one part is the whole
+            continue
+        parts = [read.replica_counts(replace(selection, **{dimension: value}), REPLICA_STEPS) for value in values]
+        found = find_outlier(stratified(parts))
+        if found is None or found.place != outlier.place:
+            return False
+    return True
+
+
+def outlier_sentence(found: ReplicaOutlier, since: str) -> str:
+    """Return *found* as text.
+
+    >>> slow = ReplicaOutlier("a:1", "a", 11, 0.5, 0.31, 0.1, 900, 0, True, (), ())
+    >>> outlier_sentence(slow, "14:02").replace(chr(215), "x")
+    'a is 3.1x slower than the other 11 since 14:02.'
+    """
+    others = f"the other {found.others}" if found.others > 1 else "the other replica"
+    factor = times(found.ratio)
+    at = f" at p{100 * found.quantile:g}" if found.quantile > 0.5 else ""  # noqa: PLR2004 - the median
+    when = f"since {since}" if found.is_dated else f"since {since} or earlier"
+    stage = dominant_growth(found.growth)
+    why = f": {label(stage.stage)} {latency(stage.seconds, signed=True)}" if stage else ""
+    sentences = [hardware_sentence(each) for each in found.hardware[:_MAX_MEASURES]]
+    return " ".join([f"{found.name} is {factor} slower than {others}{at} {when}{why}.", *sentences])
+
+
+def hardware_sentence(found: HardwareDifference) -> str:
+    """Return one difference between machines as text.
+
+    >>> hardware_sentence(HardwareDifference(measures.GPU_CLOCK, 1.005e9, 1.755e9))
+    'Its GPU runs at 1,005 MHz, the others at 1,755 MHz.'
+    >>> hardware_sentence(HardwareDifference(measures.GPU_HOT, 0.9, 0.0))
+    'Its GPU is throttled by heat 90 % of the time; the others never.'
+    """
+    own, others = (_value_text(found.measure, value) for value in (found.own, found.others))
+    sentence = _SENTENCES[found.measure].format(own=own, others=others)
+    about_it, is_throttled, _ = sentence.partition("; ")
+    return f"{about_it}; the others never." if is_throttled and found.others < _NEVER else sentence
+
+
+def _value_text(measure: measures.Measure, value: float) -> str:
+    if measure.unit == "Hz":
+        return f"{value / 1e6:,.0f} MHz"
+    return format_size(value) if measure.unit == "By" else percent(whole(value))

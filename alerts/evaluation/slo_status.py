@@ -32,7 +32,7 @@ from ...analysis.burn_rate import (
     remaining_budget,
 )
 from ...analysis.policies import BurnRatePolicy, MinimumBadRequests
-from ...analysis.slo_status import URGENCY, RuleStatus, SloState, covered_share, rule_status, slo_state
+from ...analysis.slo_status import URGENCY, RuleStatus, SloState, covered_share, known_burn_rate, rule_status, slo_state
 from ...store import Reader, Selection, Tally
 from ..objectives.maintenance import ActiveMaintenance
 from ..objectives.slo import Slo
@@ -87,15 +87,7 @@ def tiers_of(slo: Slo, policy: BurnRatePolicy) -> tuple[AlertTier, ...]:
 
 
 def measure_slo(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, *, already: bool = False) -> Measurement:
-    """Count the requests of all windows up to *now* and evaluate the tiers.
-
-    Args:
-        read: The store's queries.
-        slo: The SLO.
-        policy: Burn-rate policy.
-        now: End of the windows.
-        already: Whether an incident is already open, which lowers the thresholds.
-    """
+    """Count the requests of all windows up to *now* and evaluate the tiers."""
     watched = tiers_of(slo, policy)
     counts = _counts(read, slo, {*needed_windows(policy, watched), slo.window}, _end_of_windows(slo, now))
     first = read.first_seen(slo.select(now - slo.window, now)) if counts[slo.window].total else None
@@ -175,12 +167,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class WindowSeries:
-    """Counts of windows of one length, one window ending at each edge between two minutes.
-
-    Args:
-        total: All requests; shape (edges,). [count]
-        bad: Bad requests; shape (edges,). [count]
-    """
+    """Counts of windows of one length, one window ending at each edge between two minutes."""
 
     total: Floats
     bad: Floats
@@ -313,8 +300,8 @@ class SloStatus:
         attained: Share of good requests, or None without requests. [ratio]
         budget_left: Unspent share of the error budget; below zero when overspent, None without requests. [ratio]
         bad_left: Bad requests that still fit into the budget. [count]
-        burn_1h: Burn rate of the last hour; 1 spends exactly the budget within the window.
-        burn_5m: Burn rate of the last five minutes.
+        burn_1h: Burn rate of the last hour; 1 spends exactly the budget within the window. None without requests.
+        burn_5m: Burn rate of the last five minutes; None without requests.
         state: State, see `analysis.slo_status.slo_state`.
         exhausted_in: Time until the budget is spent at the last hour's burn rate; zero if spent, None for never.
         rules: Status of the tiers that can fire, pages first.
@@ -330,8 +317,8 @@ class SloStatus:
     attained: float | None
     budget_left: float | None
     bad_left: float
-    burn_1h: float
-    burn_5m: float
+    burn_1h: float | None
+    burn_5m: float | None
     state: SloState
     exhausted_in: timedelta | None
     rules: tuple[RuleStatus, ...] = ()
@@ -347,7 +334,7 @@ class SloStatus:
     @property
     def urgency(self) -> tuple[int, bool, float]:
         """Sort key: most urgent first, then latency objectives, then faster burning ones."""
-        return URGENCY[self.state], self.slo.threshold_seconds is None, -self.burn_1h
+        return URGENCY[self.state], self.slo.threshold_seconds is None, -(self.burn_1h or 0.0)
 
 
 def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime) -> SloStatus:
@@ -367,9 +354,10 @@ def read_slo_status(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetim
 def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
     """Return the status of a *measured* SLO; *guard* contains the minimum number of bad requests."""
     counts = measured.counts[measured.slo.window]
-    known = counts.total > 0
     allowed = counts.bad + measured.budget.bad_left
     covered = counts.total * (1 - measured.slo.objective) / allowed if allowed > 0 else 1.0
+    known, objective = counts.total > 0, measured.slo.objective
+    rules = tuple(rule_status(tier, measured.firing, measured.counts, objective, guard) for tier in measured.tiers)
     return SloStatus(
         slo=measured.slo,
         total=counts.total,
@@ -377,23 +365,21 @@ def status_of(measured: Measurement, guard: MinimumBadRequests) -> SloStatus:
         attained=1 - counts.bad / counts.total if known else None,
         budget_left=measured.budget.left if known else None,
         bad_left=measured.budget.bad_left,
-        burn_1h=measured.burn(RECENT),
-        burn_5m=measured.burn(FAST),
+        burn_1h=known_burn_rate(measured.counts[RECENT], objective),
+        burn_5m=known_burn_rate(measured.counts[FAST], objective),
         state=slo_state(
             measured.counts,
             measured.firing,
             measured.budget,
-            objective=measured.slo.objective,
+            rules=rules,
+            objective=objective,
             window=measured.slo.window,
             guard=guard,
             is_stale=measured.stale_since is not None,
             in_maintenance=measured.work is not None,
         ),
         exhausted_in=measured.exhausted_in,
-        rules=tuple(
-            rule_status(tier, measured.firing, measured.counts, measured.slo.objective, guard)
-            for tier in measured.tiers
-        ),
+        rules=rules,
         stale_since=measured.stale_since,
         work=measured.work,
         covered=timedelta(seconds=round(min(covered, 1.0) * measured.slo.window.total_seconds())),

@@ -23,11 +23,7 @@ RUNBOOK = "docs/runbook.md"
 
 
 def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
-    """Return the Prometheus rule file with alerts about Stagelens.
-
-    Args:
-        runbook: URL of the runbook; the anchor of an alert is its name in lower case.
-    """
+    """Return the Prometheus rule file with alerts about Stagelens."""
     rules: dict[str, Any] = yaml.safe_load(SELF_MONITORING_RULES.read_text(encoding="utf-8"))
     for group in rules["groups"]:
         for rule in group["rules"]:

@@ -26,15 +26,7 @@ _SOURCE = {"type": "prometheus", "uid": "${datasource}"}
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel of the dashboard, which shows a chart.
-
-    Args:
-        text: Description, shown as a tooltip.
-        lines: PromQL expressions by legend.
-        unit: Name of the unit in Grafana.
-        stacked: Whether lines are stacked.
-        width: Width. [columns of 24]
-    """
+    """One panel of the dashboard, which shows a chart."""
 
     title: str
     text: str

@@ -38,11 +38,7 @@ _STEP = 0.0001
 
 @dataclass(frozen=True, slots=True)
 class HistogramExpressions:
-    """Builder of PromQL expressions over latency histograms.
-
-    Args:
-        native: Whether the histograms are native; classic ones have the label `le`.
-    """
+    """Builder of PromQL expressions over latency histograms."""
 
     native: bool = False
 

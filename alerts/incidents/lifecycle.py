@@ -162,6 +162,7 @@ def next_step(
     now: float,
     has_data: bool,
     hysteresis: Hysteresis,
+    silent_since: float | None = None,
 ) -> Step | None:
     """Return the next step of a cause, or None if nothing changes.
 
@@ -172,17 +173,20 @@ def next_step(
         now: Current time. [Unix seconds]
         has_data: Whether there were requests to evaluate; if not, the state is unknown.
         hysteresis: Hysteresis policy.
+        silent_since: Time of the last request without data; None for the last evaluation with data. [Unix seconds]
     """
     if record is None or not record.is_open:
         return None if finding is None else _open(record, finding, cause, now, hysteresis)
     if finding is not None:
         return _continue_open(record, finding, now, hysteresis)
     if not has_data:
-        return (
-            close_incident(record, "no_data", now)
-            if now - record.seen_at >= hysteresis.abandon.total_seconds()
-            else None
-        )
+        if now - record.seen_at >= hysteresis.abandon.total_seconds():
+            return close_incident(record, "no_data", now)
+        # Without requests, nothing recovers: the time without a finding starts again with the next request.
+        known = record.finding.silent_since or silent_since or record.seen_at
+        silent = replace(record, finding=replace(record.finding, silent_since=known), quiet_since=None)
+        return None if silent == record else Step(silent)
+    record = replace(record, finding=replace(record.finding, silent_since=None))
     quiet_since = record.quiet_since if record.quiet_since is not None else now
     if now - quiet_since >= hysteresis.quiet.total_seconds():
         return close_incident(record, "recovered", now)
@@ -234,9 +238,7 @@ def _continue_open(record: IncidentRecord, finding: Finding, now: float, hystere
     escalated = before.severity == "ticket" and finding.severity == "page"
     # An incident with the severity page retains it until the end, even if only a ticket fires.
     severity = "page" if "page" in (before.severity, finding.severity) else "ticket"
-    blames_another = finding.blamed is not None and (
-        before.blamed is None or finding.blamed.stage != before.blamed.stage
-    )
+    blames_another = finding.blames not in ("", before.blames)
     # After an acknowledgement only an escalation is notified.
     is_early = record.acked_at is not None or now - record.told_at < hysteresis.update.total_seconds()
     # The first requests of a release are too few for a comparison, so its name is notified as soon as it is known.
@@ -245,15 +247,18 @@ def _continue_open(record: IncidentRecord, finding: Finding, now: float, hystere
     names_function = bool(finding.blamed_function) and not before.blamed_function and record.acked_at is None
     names_function &= not blames_another
     notify = escalated or names_release or names_function or (blames_another and not is_early)
-    # The record retains the stage and release of the last notification until others are notified.
+    # The record retains the cause and release of the last notification until others are notified.
     forgets_release = bool(before.version) and not finding.version
     growth = finding if notify or not (blames_another or forgets_release) else before
+    cause = finding if notify or not blames_another else before
     forgets_function = bool(before.blamed_function) and not finding.blamed_function and not blames_another
     merged = replace(
         finding,
         severity=severity,
         since=before.since,
         between=before.between,
+        cause=cause.cause,
+        failures=cause.failures,
         growth=growth.growth,
         functions=(before if forgets_function else growth).functions,
         version=growth.version,

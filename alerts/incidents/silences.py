@@ -32,16 +32,7 @@ MAX_COMMENT_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Silence: mutes incidents that match all matchers between two times.
-
-    Args:
-        id: Unique id.
-        matchers: Values by keys of `MATCHERS`; `*` and missing keys match all values.
-        starts_at: Start; timezone-aware.
-        ends_at: End; timezone-aware.
-        author: Person who created the silence.
-        comment: Reason; may be empty.
-    """
+    """Silence: mutes incidents that match all matchers between two times."""
 
     id: str
     matchers: Mapping[str, str]

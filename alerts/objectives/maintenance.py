@@ -28,13 +28,7 @@ _MINUTES_A_DAY = 1440
 
 @dataclass(frozen=True, slots=True)
 class OneTimeWindow:
-    """One-time maintenance window.
-
-    Args:
-        start: Start; timezone-aware.
-        end: End, later than *start*.
-        why: Reason; may be empty.
-    """
+    """One-time maintenance window."""
 
     start: datetime
     end: datetime
@@ -50,11 +44,6 @@ class WeeklyWindow:
     """Weekly maintenance window on certain days.
 
     At a clock change a local time may occur twice. The window covers both, so it may be one hour too long but never too short.
-
-    Args:
-        days: Weekdays; Monday is 0.
-        start: Start in local time, since midnight.
-        end: End in local time, since midnight; at or before *start*, the window ends on the next day.
     """
 
     days: frozenset[int]
@@ -83,12 +72,7 @@ class WeeklyWindow:
 
 @dataclass(frozen=True, slots=True)
 class ActiveMaintenance:
-    """Maintenance window in progress.
-
-    Args:
-        why: Reason; may be empty.
-        until: End; None if it is more than a month away.
-    """
+    """Maintenance window in progress."""
 
     why: str
     until: datetime | None
@@ -141,13 +125,7 @@ def merge_intervals(intervals: Iterable[Interval]) -> list[Interval]:
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceEntry:
-    """Entry of `maintenance` in the SLO file: a window, and the SLOs to which it applies.
-
-    Args:
-        when: The window.
-        services: Services; empty for all.
-        slos: Names of SLOs; empty for all.
-    """
+    """Entry of `maintenance` in the SLO file: a window, and the SLOs to which it applies."""
 
     when: OneTimeWindow | WeeklyWindow
     services: frozenset[str]

@@ -86,15 +86,7 @@ class _SloFile(Section):
 
 @dataclass(frozen=True, slots=True)
 class Definitions:
-    """Content of an SLO file.
-
-    Args:
-        dashboard_url: Base URL of links to the dashboard; empty if not defined.
-        warnings: Warnings about ignored or doubtful settings, with file and line.
-        included: Other files that were read, including files of secrets.
-        regressions: Services of the regression search; None disables it.
-        labels: Labels of each service, such as its team, by which the overview groups services.
-    """
+    """Content of an SLO file."""
 
     slos: tuple[Slo, ...] = ()
     channels: tuple[ChannelEntry, ...] = ()

@@ -28,13 +28,7 @@ def version_group(whole: Group, version: str) -> Group:
 
 @dataclass(slots=True)
 class VersionPair:
-    """Pair of versions that serve at the same time.
-
-    Args:
-        new: The canary.
-        progress: Alarm state of the comparison.
-        since: First minute in which both served.
-    """
+    """Pair of versions that serve at the same time."""
 
     whole: Group
     old: str
@@ -51,14 +45,7 @@ class VersionPair:
 
 @dataclass(slots=True)
 class ServiceVersions:
-    """Versions of one service, and the pair of versions that is compared.
-
-    Args:
-        whole: The service.
-        rows: Rows of the series' reference: stages and thresholds.
-        pair: The compared versions; None unless two versions serve at the same time.
-        strictness: Factor on the required scores. [ratio, >= 1]
-    """
+    """Versions of one service, and the pair of versions that is compared."""
 
     whole: Group
     rows: tuple[Row, ...]
@@ -79,14 +66,7 @@ class ServiceVersions:
         span: tuple[int, int],
         loaded: Mapping[str, AlarmState],
     ) -> None:
-        """Count and evaluate the minutes of *span*.
-
-        Args:
-            found: Counts from the store by group.
-            seen: Versions of the service with the minute of their first request.
-            span: First minute, and the minute after the last one.
-            loaded: Alarm states loaded when this process started.
-        """
+        """Count and evaluate the minutes of *span*."""
         self._count(found, seen, span)
         versions = versions_to_compare(self.serving(), seen)
         if versions is None:

@@ -32,10 +32,10 @@ from ..objectives.slo_file import Definitions
 from . import series
 from .findings import (
     describe_shifts,
+    explain_slower,
     pseudo_slo,
     quantile_on_common_mix,
     regression_link,
-    requests_above,
     requests_by_dimension,
 )
 from .series import DAY, cause_of_group, make_cause, minute_start, select_minutes, stage_seconds
@@ -120,6 +120,7 @@ class DriftRule:
         start, end = days.start, days.start + DAY * len(days.total)
         first, last = ((low, low + WEEK * DAY) for low in (start, end - WEEK * DAY))
         about = pseudo_slo(group, drift.at)
+        growth = stage_growth(days.between(*first), days.between(*last), drift.at)
         name = f"p{100 * drift.at:g}"
         return Finding(
             name="drift",
@@ -140,8 +141,7 @@ class DriftRule:
                 mix=self._traffic_change(group, drift, days, [select_minutes(group, *each) for each in (first, last)]),
                 weeks=self._policy.weeks,
             ),
-            growth=stage_growth(days.between(*first), days.between(*last), drift.at),
-            exemplars=requests_above(self._store.read, about, (last[0], last[0], end), drift.before, url),
+            **explain_slower(self._store.read, about, (last[0], last[0], end), drift.before, growth, dashboard_url=url),
             course=_trend(days, drift.at),
             link=regression_link(url, about, (start, start, end), drift.at),
             where=filters_of(about),

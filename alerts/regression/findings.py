@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any
 
 from ...analysis.attributes import AttributeCounts
 from ...analysis.comparison import StageGrowth
@@ -29,13 +30,21 @@ from ...analysis.regression.verdict import (
     traffic_shifts,
 )
 from ...core.histogram import Histogram
+from ...questions.changed import explain_regression
 from ...store import Group, Reader, Selection
 from .. import formatting
-from ..delivery.message import Exemplar, Finding, Trend
+from ..delivery.message import Finding, Trend
 from ..delivery.message import LatencyRegression as Slower
-from ..evaluation.evidence import CALM_BEFORE, code_growth, exemplar_of, filters_of, shared_attributes
+from ..evaluation.evidence import (
+    CALM_BEFORE,
+    bad_requests,
+    code_growth,
+    exemplar_of,
+    filters_of,
+    shared_attributes,
+    slow_replica_text,
+)
 from ..evaluation.evidence import dashboard_link as link_of
-from ..evaluation.replica_evidence import slow_replica_text
 from ..objectives.slo import Slo
 from .canary import VersionPair, version_group
 from .record import AlertRecord
@@ -43,8 +52,8 @@ from .series import DAY, SPENT_STEP, WatchedSeries, minute_start, select_minutes
 
 # Compared dimensions, without the version, because releases are reported separately.
 _DIMENSIONS = ("route", "model", "device", "status")
-# Number of slow requests shown, number of slowest requests searched, and number of points of a trend.
-_SHOWN, _LOOKED_AT, _POINTS = 3, 30, 60
+# Number of slow requests shown, and number of points of a trend.
+_SHOWN, _POINTS = 3, 60
 # Quantile that the dashboard page shows for a regression of the mean.
 _SHOWN_AT = 0.99
 # Steps of the requests by attribute, and the highest quantile at which the traffic is compared: beyond it are too few requests.
@@ -54,16 +63,7 @@ _HOST_STEPS = 240
 
 
 def same_hours_before(group: Group, start: int, end: int, began: int, days: int, *, since: int = 0) -> list[Selection]:
-    """Return selections of the same hours on the *days* before, without times after the onset.
-
-    Args:
-        group: The group of requests.
-        start: Start of the hours. [minutes since the epoch]
-        end: End of the hours. [minutes since the epoch]
-        began: Onset. [minutes since the epoch]
-        days: Maximum number of days.
-        since: First minute of the current baseline. [minutes since the epoch]
-    """
+    """Return selections of the same hours on the *days* before, without times after the onset."""
     calm = [day for day in range(1, days + 1) if end - day * DAY <= began and start - day * DAY >= since]
     return [select_minutes(group, start - day * DAY, end - day * DAY) for day in calm]
 
@@ -137,13 +137,32 @@ def regression_link(dashboard_url: str, slo: Slo, times: tuple[int, int, int], q
     return link_of(dashboard_url, shown, minute_start(began), minute_start(now), quantile)
 
 
-def requests_above(
-    read: Reader, slo: Slo, times: tuple[int, int, int], usual_seconds: float, dashboard_url: str
-) -> tuple[Exemplar, ...]:
-    """Return the slowest retained trace for each cause among those slower than usual, slowest first."""
-    found = read.one_per_cause(slo.select(minute_start(times[0]), minute_start(times[2])), _LOOKED_AT)
-    shown = found[found["duration_seconds"] > usual_seconds].head(_SHOWN)
-    return tuple(exemplar_of(row, dashboard_url) for row in shown.to_dict("records"))
+def explain_slower(
+    read: Reader,
+    slo: Slo,
+    times: tuple[int, int, int],
+    usual_seconds: float,
+    growth: tuple[StageGrowth, ...],
+    *,
+    dashboard_url: str,
+) -> dict[str, Any]:
+    """Return the fields of a finding about requests slower than usual: the cause, and the slowest one for each longest stage."""
+    about = slo.select(minute_start(times[0]), minute_start(times[2]))
+    change = explain_regression(read, replace(about, start=minute_start(times[1])), usual_seconds, growth)
+    found = bad_requests(read, about, None, cause=change.kind, limit=_SHOWN, above_seconds=usual_seconds)
+    usual, bad, requests = (
+        formatting.latency(usual_seconds),
+        formatting.count(change.bad),
+        formatting.count(change.requests),
+    )
+    none = f"No retained request is slower than the usual {usual}: {bad} of {requests} are, and none was sampled."
+    return {
+        "cause": change.kind,
+        "failures": change.failures,
+        "growth": change.growth,
+        "exemplars": tuple(exemplar_of(row, dashboard_url) for row in found.to_dict("records")),
+        "no_exemplars": "" if len(found) else none,
+    }
 
 
 def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile: float | None) -> Trend | None:
@@ -166,12 +185,7 @@ def latency_trend(read: Reader, slo: Slo, times: tuple[int, int, int], quantile:
 
 @dataclass(frozen=True, slots=True)
 class RegressionContext:
-    """Inputs shared by all findings of one evaluation.
-
-    Args:
-        dashboard_url: Base URL of the dashboard; empty for no links.
-        services: All services with requests.
-    """
+    """Inputs shared by all findings of one evaluation."""
 
     read: Reader
     policy: TailPolicy
@@ -184,14 +198,7 @@ class RegressionContext:
 def describe_regression(
     context: RegressionContext, watched: WatchedSeries, releases: Mapping[str, int], before: Finding | None
 ) -> Finding | None:
-    """Return the finding of a firing series, or None if there are too few data yet.
-
-    Args:
-        context: Shared inputs.
-        watched: The series.
-        releases: Versions of the service with the minute of their first request.
-        before: Last finding of the open incident; None without an open incident.
-    """
+    """Return the finding of a firing series, or None if there are too few data yet."""
     strongest, recent = strongest_window(watched.last_score, watched.learnt.reference.rows), watched.lately
     if strongest is None or recent is None:
         return before
@@ -276,14 +283,7 @@ def _growth(context: RegressionContext, watched: WatchedSeries) -> tuple[Row, tu
 def describe_canary(
     context: RegressionContext, pair: VersionPair, rows: Sequence[Row], usual: StageBaseline
 ) -> Finding | None:
-    """Return the finding of a canary that is slower than the older version, or None if there are too few data yet.
-
-    Args:
-        context: Shared inputs.
-        pair: The two versions.
-        rows: Rows of the series' reference: stages and thresholds.
-        usual: Stage baseline of the service.
-    """
+    """Return the finding of a canary that is slower than the older version, or None if there are too few data yet."""
     strongest = strongest_window(pair.last_score, rows)
     if strongest is None or pair.last_score is None:
         return None
@@ -377,6 +377,9 @@ def _finding(
     growth = tuple(StageGrowth(each.stage, each.seconds, each.share) for each in suspects if each.seconds > 0)
     slow = select_minutes(group, times[1], times[2])
     usual = f"with version {against} at the same time" if against else "in the same hours of previous days"
+    explained = explain_slower(
+        context.read, about, times, slower.before_seconds, growth, dashboard_url=context.dashboard_url
+    )
     return Finding(
         name="canary" if against else "tail",
         service=group.service,
@@ -386,14 +389,13 @@ def _finding(
         since=minute_start(times[0]).timestamp(),
         between=None if between is None else (60.0 * between[0], 60.0 * between[1]),
         shift=slower,
-        growth=growth,
+        **explained,
         # A regression of the mean is one of most requests.
-        functions=code_growth(context.read, calm, slow, growth, 0.5 if slower.at == MEAN else quantile),
+        functions=code_growth(context.read, calm, slow, explained["growth"], 0.5 if slower.at == MEAN else quantile),
         shared=shared_attributes(context.read, slow, quantile),
         replica=slow_replica_text(context.read, replace(slow, start=slow.start - CALM_BEFORE)),
         record=context.record.in_words(group.service, group.environment),
         version=version,
-        exemplars=requests_above(context.read, about, times, slower.before_seconds, context.dashboard_url),
         course=latency_trend(context.read, about, times, None if slower.at == MEAN else quantile),
         link=regression_link(context.dashboard_url, about, times, quantile),
         where=filters_of(about),

@@ -32,15 +32,7 @@ _Deployment = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class PastAlert:
-    """Earlier alert of one service.
-
-    Args:
-        service: The service.
-        environment: Its environment; empty if the service has only one.
-        at: Time of the alert. [Unix seconds]
-        outcome: Whether the alert was right; empty while that is unknown.
-        accepted: Whether a person accepted it as the new baseline.
-    """
+    """Earlier alert of one service."""
 
     service: str
     environment: str
@@ -78,13 +70,7 @@ def count_alerts(alerts: Iterable[PastAlert]) -> AlertCounts:
 
 @dataclass(frozen=True)
 class AlertRecord:
-    """Record of the regression alerts of all services.
-
-    Args:
-        at: Time of the record. [Unix seconds]
-        services: Number of evaluated services. [count]
-        alerts: Alerts, oldest first.
-    """
+    """Record of the regression alerts of all services."""
 
     policy: RecordPolicy
     at: float = 0.0

@@ -114,14 +114,7 @@ def append_minutes(first: TailCounts | None, second: TailCounts, length: int) ->
 
 @dataclass(slots=True)
 class WatchedSeries:
-    """State of one watched series.
-
-    Args:
-        recent: Counts of the last hours.
-        described_at: Time of the last finding. [minutes since the epoch]
-        normal_from: First minute of the current baseline; earlier minutes precede an accepted level.
-        strictness: Factor on the required scores. [ratio, >= 1]
-    """
+    """State of one watched series."""
 
     group: Group
     policy: TailPolicy
@@ -154,14 +147,7 @@ class WatchedSeries:
         self.scorer = TailScorer(self.policy, learnt.reference)
 
     def advance(self, found: Mapping[Group, MinuteCounts], start: int, end: int, released: frozenset[int]) -> None:
-        """Evaluate the minutes of [start, end) that were not evaluated before.
-
-        Args:
-            found: Requests of these minutes by group; groups without requests are missing.
-            start: First minute. [minutes since the epoch]
-            end: Minute after the last one. [minutes since the epoch]
-            released: Minutes in which a version started to serve. [minutes since the epoch]
-        """
+        """Evaluate the minutes of [start, end) that were not evaluated before."""
         length = longest_window(self.policy)
         reference, own = self.learnt.reference, found.get(self.group)
         counts = None if own is None else pooled(self.group, reference.strata, own, found.get)
@@ -229,13 +215,6 @@ def learn_group(
 ) -> tuple[LearntBaseline, TailCounts] | None:
     """Learn the baseline of *group* from past requests.
 
-    Args:
-        read: The store's queries.
-        policy: Policy of the statistics.
-        busy: Minimum time with requests.
-        group: The group of requests.
-        span: First minute with requests, and end of learning. [minutes since the epoch]
-
     Returns:
         The baseline, and the last hours counted with its thresholds; None with too few data.
     """
@@ -296,13 +275,7 @@ def _spent(read: Reader, group: Group, start: int, end: int) -> Iterator[StageSe
 
 @dataclass(frozen=True, slots=True)
 class LearntBaseline:
-    """Learnt baseline of one series.
-
-    Args:
-        at: Time of learning. [minutes since the epoch]
-        reference: Baseline of latencies.
-        habits: Baseline of stage times.
-    """
+    """Learnt baseline of one series."""
 
     at: int
     reference: Reference
@@ -311,12 +284,7 @@ class LearntBaseline:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedLevel:
-    """Accepted latency level. Times are minutes since the epoch.
-
-    Args:
-        since: First minute with that level.
-        at: First minute after the acceptance.
-    """
+    """Accepted latency level. Times are minutes since the epoch."""
 
     since: int
     at: int

@@ -330,6 +330,8 @@ class RegressionRule:
         self, context: RegressionContext, each: ServiceVersions, before: Finding | None, excuse: str
     ) -> Verdict | None:
         pair, whole = each.pair, self.search.series.get(cause_of_group(each.whole))
+        if whole is not None and not whole.requests(_minutes(self._watching.silence)):
+            return Verdict(each.cause, None, has_data=False)
         if pair is None or pair.progress.fired_at is None or self.search.is_accepted(pair):
             return Verdict(each.cause, None)
         if whole is not None and not _is_same_pair(before, pair.old, pair.new):

@@ -264,7 +264,7 @@ def spent_figure(
 ) -> Figure:
     """Return the chart of *frame*, a result of `read.bad_over_time`: a bar for each step, stacked by stage.
 
-    *address* returns the link of a stage in a step; "" is the stage of unexplained bad requests.
+    *address* returns the link of a stage in a step; "" is the stage of failed requests.
     """
     starts = [pd.Timestamp(each).to_pydatetime() for each in frame["at"]]
     x, times = f8(axis.places(frame["at"])), [axis.text(at) for at in starts]
@@ -300,7 +300,7 @@ def _whole_ticks(top: float) -> dict[str, Any]:
 
 
 def _bars(stage: str, x: Any, bad: np.ndarray, width: float, places: list[str]) -> Trace:
-    name = safe(label(stage)) if stage else "no dominant stage"
+    name = safe(label(stage)) if stage else "failed"
     return {
         "type": "bar",
         "x": x,

@@ -130,17 +130,7 @@ def _row(context: Context, found: TimelineEvent) -> Component:
 
 @dataclass(frozen=True, slots=True)
 class TimelineEvent:
-    """Entry of the timeline.
-
-    Args:
-        kind: Kind of the event, one of `KINDS`.
-        service: Name of the service; "" for all services.
-        title: Short description.
-        badge: Label of the kind.
-        shape: Kind of the badge, see `components.pill`.
-        href: Address of the view that shows the event.
-        source: External address with details; "" for none.
-    """
+    """Entry of the timeline."""
 
     at: datetime
     kind: str

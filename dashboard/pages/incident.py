@@ -10,9 +10,11 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.delivery.message_text import of_the_excess, shared_text, stage_name
-from ...alerts.evaluation.evidence import CALM_BEFORE
+from ...alerts.delivery.message_text import exemplars_title, of_the_excess, shared_text, stage_name
+from ...alerts.evaluation.evidence import CALM_BEFORE, bad_requests, no_exemplar_text
 from ...alerts.reader import Delivery, Incident, Transition
+from ...core.names import STATUS_ERROR
+from ...questions.changed import explain_violations
 from ...store import Selection
 from ..figures.incident import trend_figure
 from ..figures.time_axis import TimeAxis
@@ -20,6 +22,7 @@ from ..ui.components import Node, card, chart, link, pill, table
 from ..ui.format import axis_duration, duration, percent, several, span, times
 from ..view import incident_page
 from .incidents import (
+    CAUSES,
     PLACE,
     TITLE,
     accept_button,
@@ -47,6 +50,8 @@ _DELIVERY_STATES = {
 # Number of slow requests, and of events that are named in the chart.
 _SLOW_REQUESTS, _MARKS = 6, 4
 _MAX_EVENTS, _TRIED = 50, 2
+# Minimum share of the excess for a stage to be evidence. [ratio]
+_MIN_SHARE = 0.01
 
 
 def render(context: Context, name: str) -> Page:
@@ -82,16 +87,7 @@ def render(context: Context, name: str) -> Page:
 
 @dataclass(frozen=True, slots=True)
 class _Moment:
-    """Something that happened around an incident.
-
-    Args:
-        at: Time.
-        kind: Kind of the event, one or two words.
-        text: Description.
-        mark: Short name in the chart; "" for none.
-        notified: Notified channels, or the person who acted.
-        href: Address with details; "" for none.
-    """
+    """Something that happened around an incident."""
 
     at: datetime
     kind: str
@@ -189,16 +185,18 @@ def _evidence(context: Context, found: Incident) -> Component:
         for kind, text, href in _evidence_rows(context, found)
     ]
     if not rows:
-        text = "No stage, release, function, replica or attribute stands out."
+        text = "No failure, stage, release, function, replica or attribute stands out."
         return card("Evidence", html.P(text, className="muted"), size="c5")
     return card("Evidence", table((("Kind", ""), ("Evidence", "")), rows, "Evidence"), size="c5", flush=True)
 
 
 def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str, str]]:
     view, path = context.view, incident_path(context.view, found)
+    if found.cause_kind in ("no_data", "failures"):
+        yield CAUSES[found.cause_kind], found.cause[:1].upper() + found.cause[1:], incident_path(view, found, "traces")
     if found.version:
         yield "Release", f"It started with version {found.version}", view.link("/compare", svc=found.service)
-    for grown in found.stages[:2]:
+    for grown in (each for each in found.stages[:2] if each.share >= _MIN_SHARE):
         text = f"{stage_name(grown.stage)} grew {duration(grown.seconds, sign=True)}, {of_the_excess(grown)}"
         yield "Stage", text[0].upper() + text[1:], path
     if found.replica:
@@ -217,14 +215,34 @@ def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str
 
 
 def _slow_requests(context: Context, found: Incident) -> Component:
-    """Return the slowest retained request of each cause since the onset."""
+    """Return the slowest retained requests since the onset that violated the objective, or are slower than usual."""
+    cached, read = context.source.cached, context.source.read
     about = Selection(found.since, _end(context, found), service=found.service, **found.where)
-    frame = context.source.cached(context.source.read.one_per_cause, about, _SLOW_REQUESTS)
+    slo = next((each.slo for each in context.source.slos() if each.slo.name == found.name), None)
+    above = found.limit or 0.0 if found.kind == "tail" else 0.0
+    if found.kind == "no_data" or (slo is None and not above):
+        known = (
+            "There were no requests."
+            if found.kind == "no_data"
+            else "Its SLO was removed, so its threshold is unknown."
+        )
+        return card("Slow requests", html.P(known, className="muted"))
+    violated = slo.indicator if slo and not above else None
+    frame = cached(
+        bad_requests, read, about, violated, cause=found.cause_kind, limit=_SLOW_REQUESTS, above_seconds=above
+    )
+    title = exemplars_title((frame["status"] == STATUS_ERROR).tolist())
     if not len(frame):
-        return card("Slow requests", html.P("No request of this time is retained.", className="muted"))
+        why = (
+            no_exemplar_text(violated, cached(explain_violations, read, about, violated))
+            if violated
+            else found.no_exemplars
+        )
+        return card(title, html.P(why or "No request slower than usual is retained.", className="muted"))
     more = link("All traces →", href=incident_path(context.view, found, "traces"), className="link")
-    rows = traces_table(frame, context.view, "Slow requests")
-    return card("Slow requests", rows, sub="the slowest of each cause", tools=more, flush=True)
+    than = f"slower than the usual {axis_duration(above)}" if above else "that violated the objective"
+    rows = traces_table(frame, context.view, title)
+    return card(title, rows, sub=f"{than}, the slowest of each longest stage first", tools=more, flush=True)
 
 
 def _timeline(context: Context, found: Incident) -> Component:
@@ -298,7 +316,10 @@ def _head(context: Context, found: Incident) -> Component:
         className="say",
     )
     slo = next((each.slo for each in context.slos if each.slo.name == found.name), None)
-    path = requests_path(view, slo, found.since, found.resolved_at) if slo else incident_path(view, found)
+    failed = found.cause_kind == "failures"
+    path = (
+        requests_path(view, slo, found.since, found.resolved_at, failed=failed) if slo else incident_path(view, found)
+    )
     links = [link("Show the requests", href=path, className="btn")]
     links += [link("Runbook", href=found.runbook, className="btn")] if found.runbook else []
     quiet = [end_button(context, silence)] if silence else silence_buttons(found)

@@ -21,6 +21,7 @@ from ...alerts.reader import Delivery, Incident
 from ...alerts.regression.record import AlertCounts, AlertRecord, count_alerts
 from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
+from ...questions.changed import CauseKind
 from ..incident_actions import silenced
 from ..ui.components import Node, Nodes, attributes, card, empty, link, pill, status, swatch, table, with_code
 from ..ui.format import UNKNOWN, percent, several, signed_change, span, times, whole
@@ -32,7 +33,6 @@ _MAX_INCIDENTS = 20
 _STRICTER = 1.005
 # Rule states of an objective that is not evaluated: word, symbol, reason.
 _UNJUDGED: dict[SloState, tuple[str, str, str]] = {
-    "no_data": ("No data", "none", "No request in the last hour"),
     "stale": ("Not evaluated", "stale", "The collector is failing; these are the last known burn rates"),
     "maintenance": ("Paused", "paused", "Notifications are paused during maintenance; its requests do not count"),
 }
@@ -42,7 +42,10 @@ _RULE_STATES: dict[RuleState, tuple[str, str, str]] = {
     "short_only": ("Pending", "warn", "Only the short window is above its threshold"),
     "long_only": ("Recovering", "none", "Only the long window is above its threshold"),
     "quiet": ("Quiet", "good", ""),
+    "no_data": ("No data", "none", "No request in its short window"),
 }
+# Causes other than a stage.
+CAUSES: dict[CauseKind, str] = {"no_data": "No data", "failures": "Failures", "latency": "Latency", "none": ""}
 # End states other than resolved: word, reason.
 _ENDING_WORDS = {
     "removed": ("Closed", "Its SLO was removed"),
@@ -143,7 +146,8 @@ def incident_pill(found: Incident) -> Component:
     """Return the severity of an open incident, or how it ended."""
     if found.resolved_at is not None:
         return pill(*_ENDING_PILLS.get(found.ending, ("Resolved", "good")))
-    return pill(found.severity.capitalize(), "bad" if found.severity == "page" else "warn")
+    silent = ", no data" if found.silent_since else ""
+    return pill(f"{found.severity.capitalize()}{silent}", "bad" if found.severity == "page" else "warn")
 
 
 def _acknowledged_by(found: Incident) -> Node:
@@ -182,7 +186,7 @@ def history_card(context: Context, found: SloStatus) -> Component:
     incidents = sorted(context.source.incidents()[:_MAX_INCIDENTS], key=lambda each: each.name != found.slo.name)
     if not incidents:
         return card("Alert history", html.P("No incident so far.", className="muted"))
-    head = (("State", ""), ("What", ""), ("Stage", "hide"), ("Notified", "hide"), ("Since", "r"), ("For", "r hide"))
+    head = (("State", ""), ("What", ""), ("Cause", "hide"), ("Notified", "hide"), ("Since", "r"), ("For", "r hide"))
     rows = [_history_row(context, each) for each in incidents]
     every = link("All incidents and silences", href=context.view.link("/incidents"), className="link")
     return card("Alert history", table(head, rows, "Alert history"), tools=every, flush=True)
@@ -275,8 +279,8 @@ def _rule_state(found: RuleStatus, slo_state: SloState) -> Component:
     return _state_pill(*_RULE_STATES[found.state])
 
 
-def _burn(burn: float, threshold: float, window: timedelta) -> list[Node]:
-    return [html.Span(times(burn), className="b" if burn >= threshold else ""), f" in {span(window)}"]
+def _burn(burn: float | None, threshold: float, window: timedelta) -> list[Node]:
+    return [html.Span(times(burn), className="b" if (burn or 0) >= threshold else ""), f" in {span(window)}"]
 
 
 def _history_row(context: Context, found: Incident) -> Component:
@@ -284,7 +288,8 @@ def _history_row(context: Context, found: Incident) -> Component:
     end = found.resolved_at or context.source.now()
     since = found.since.astimezone(view.zone)
     href = incident_path(view, found)
-    stage = found.stages[0].stage if found.stages else None
+    stage = found.blamed and found.blamed.stage
+    cause = html.Span([swatch(stage), label(stage)], className="dom") if stage else CAUSES[found.cause_kind]
     whole = view.link(incident_page(found.id))
     what = [
         link(found.name, href=whole, className="n", title="Its history"),
@@ -293,7 +298,7 @@ def _history_row(context: Context, found: Incident) -> Component:
     cells = [
         html.Td(_history_state(found)),
         html.Td(html.Div(what), className="fits"),
-        html.Td(html.Span([swatch(stage), label(stage)], className="dom") if stage else None, className="hide"),
+        html.Td(cause, className="hide"),
         html.Td(_delivery_list(view, found), className="hide"),
         html.Td(f"{since:%-d %b %H:%M}", className="r muted nowrap", title=f"{found.severity}, {found.id}"),
         html.Td(span(end - found.since), className="r hide"),

@@ -89,13 +89,7 @@ class ServiceMeasures:
 
 @dataclass(frozen=True)
 class ServiceRow:
-    """One service of the fleet with its measures and its status.
-
-    Args:
-        fleet: Context of the fleet page.
-        context: Context of this service.
-        release: Newest version, if it is clearly slower than the version before; else None.
-    """
+    """One service of the fleet with its measures and its status."""
 
     fleet: Context
     context: Context
@@ -150,7 +144,7 @@ class ServiceRow:
     @property
     def urgency(self) -> tuple[int, float, str]:
         """Sort key that puts services with a burning budget first."""
-        return URGENCY[self.state or "healthy"], -(self.slo.burn_1h if self.slo else 0.0), self.service
+        return URGENCY[self.state or "healthy"], -((self.slo and self.slo.burn_1h) or 0.0), self.service
 
 
 def measures_in_window(context: Context) -> dict[str, ServiceMeasures]:

@@ -55,7 +55,7 @@ from .scope_filter import Option, filter_chip, menu
 from .service_map import map_card
 from .service_status import COLOURS, attained_words, state_counts, state_note
 from .slo import unwatched_line
-from .slo_spent import blamed_stage
+from .slo_spent import NO_CAUSE, blamed_cause
 from .waste import waste_card
 
 _MOST = 3
@@ -249,13 +249,7 @@ def _cost(context: Context, rows: list[ServiceRow], total: int) -> Component | N
 
 @dataclass(frozen=True, slots=True)
 class FleetFinding:
-    """Problem in the fleet.
-
-    Args:
-        severity: Rank of the severity; lower is more severe.
-        weight: Sort weight among problems of equal severity, largest first.
-        build: Function that builds the card; only called for the most severe findings.
-    """
+    """Problem in the fleet."""
 
     severity: int
     weight: float
@@ -337,16 +331,16 @@ def _of_slo(row: ServiceRow) -> FleetFinding | None:
     found = row.slo
     if found is None or found.state not in {"burning", "at_risk"}:
         return None
-    return FleetFinding(0 if found.state == "burning" else 2, found.burn_1h, lambda: _slo(row, found))
+    return FleetFinding(0 if found.state == "burning" else 2, found.burn_1h or 0.0, lambda: _slo(row, found))
 
 
 def _slo(row: ServiceRow, found: SloStatus) -> Component:
-    stage, cause = blamed_stage(row.context, found.slo)
+    stage, cause = blamed_cause(row.context, found.slo)
     attained = f"{attained_words(found)}." if cause else ""
     badge = pill("SLO", "bad" if found.state == "burning" else "warn")
     href = row.context.view.link(slo_path(found.slo.name))
     title, text = _budget_title(found), f"{cause}. {attained}" if cause else f"{found.slo.in_words()}."
-    if stage and found.slo.stage is None:
+    if cause and (found.slo.stage is None or not stage) and cause != NO_CAUSE:
         # The cause is what a reader asks for first.
         title, text = f"{cause}.", f"{title}. {attained}"
     about = f"{row.service} · {_time_words(row.context)}"
@@ -369,7 +363,7 @@ def _of_incident(row: ServiceRow) -> FleetFinding | None:
 def _incident(row: ServiceRow, found: Incident) -> Component:
     badge = pill("Incident", "bad" if found.severity == "page" else "warn")
     about = f"{row.service} · since {clock_or_date(found.since, row.context.view)}"
-    stage = found.stages[0].stage if found.stages else "overhead"
+    stage = found.blamed.stage if found.blamed else "overhead"
     href = row.context.view.link(incident_page(found.id))
     text = found.impact or found.worst
     return _card(badge, about, found.headline, text, stage=stage, href=href, then="Open the incident")
@@ -386,7 +380,7 @@ def _budget_title(found: SloStatus) -> str:
         return f"Burning {times(found.burn_1h)}{gone}"
     share, word = budget_left_words(found.budget_left)
     over = f"{word} {share}" if word == "spent" else f"overspent by {share}" if found.budget_left else "spent"
-    return f"Error budget {over}" + (f", burning {times(found.burn_1h)}" if found.burn_1h >= 1 else "")
+    return f"Error budget {over}" + (f", burning {times(found.burn_1h)}" if (found.burn_1h or 0) >= 1 else "")
 
 
 def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:

@@ -13,7 +13,7 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.replica_evidence import STEPS, outlier_sentence, slow_replica
+from ...alerts.evaluation.evidence import REPLICA_STEPS, outlier_sentence, slow_replica
 from ...analysis.replicas import ReplicaLatency, ReplicaOutlier, ReplicaTable, latencies
 from ...core.attributes import REPLICA
 from ...core.hardware import GPU, GPU_CLOCK, Measure, host_of
@@ -99,7 +99,7 @@ def _body(context: Context) -> list[Node]:
 
 def replica_table(context: Context) -> ReplicaTable:
     """Return the requests by replica in the window."""
-    return context.source.cached(context.source.read.replica_counts, context.selection, STEPS)
+    return context.source.cached(context.source.read.replica_counts, context.selection, REPLICA_STEPS)
 
 
 def slow_replica_of(context: Context) -> ReplicaOutlier | None:

@@ -12,7 +12,7 @@ from datetime import timedelta
 from dash import html
 from dash.development.base_component import Component
 
-from ...alerts.evaluation.replica_evidence import STEPS
+from ...alerts.evaluation.evidence import REPLICA_STEPS
 from ...core.histogram import Histogram
 from ...core.names import AGENT_BACKGROUND, AGENT_COST, AGENT_LEVELS, FIRST_TOKEN, SUSPECT_REPORT
 from ...core.stages import UNTIMED, label
@@ -106,7 +106,9 @@ def _has_replicas(context: Context) -> bool:
     """Return whether a replica of the service reported its start, or requests are counted by replica."""
     read = context.source.read
     reported = context.source.cached(read.loads, context.service or "", context.view.text("env"))
-    return bool(len(reported)) or bool(context.source.cached(read.replica_counts, context.selection, STEPS).replicas)
+    return bool(len(reported)) or bool(
+        context.source.cached(read.replica_counts, context.selection, REPLICA_STEPS).replicas
+    )
 
 
 def _tab(text: str, href: str, *, on: bool) -> Component:

@@ -28,14 +28,7 @@ COLOURS = {"burning": "bad", "at_risk": "warn"}
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """Status of a service.
-
-    Args:
-        state: State of the service; "" if unknown.
-        word: Name of the state.
-        note: Reason or start time of the state; may be empty.
-        href: Address of the explanation; "" if the state is unknown.
-    """
+    """Status of a service."""
 
     state: SloState | Literal[""]
     word: str
@@ -60,14 +53,7 @@ class ServiceStatus:
 def service_status(
     view: View, slos: tuple[SloStatus, ...], incidents: tuple[Incident, ...], release: Release | None
 ) -> ServiceStatus:
-    """Return the status of a service.
-
-    Args:
-        view: Current view.
-        slos: Objectives of the service.
-        incidents: Open incidents of the service.
-        release: Newest version, if it is clearly slower than the version before; else None.
-    """
+    """Return the status of a service."""
     slo = min(slos, key=lambda each: each.urgency, default=None)
     # No action is needed during a maintenance window.
     maintained = {each.slo.name for each in slos if each.state == "maintenance"}
@@ -83,7 +69,10 @@ def service_status(
     if reason == "slo" and slo:
         return ServiceStatus(state, WORDS[state], state_note(slo, view), view.link(slo_path(slo.slo.name)))
     if reason == "incident" and incident:
-        note = f"since {clock_or_date(incident.since, view)}"
+        silent = incident.silent_since
+        note = (
+            f"no data since {clock_or_date(silent, view)}" if silent else f"since {clock_or_date(incident.since, view)}"
+        )
         return ServiceStatus(state, "Incident", note, view.link(incident_page(incident.id)))
     if reason == "pending" and pending:
         return ServiceStatus(state, WORDS[state], "alert pending", view.link(slo_path(pending.slo.name)))
@@ -157,7 +146,15 @@ def burn_note(found: SloStatus, view: View) -> list[Node]:
     """Return the burn rate of *found* as text, or the reason why it is unknown."""
     if found.state in ("stale", "maintenance", "no_data"):
         return [html.Span(state_line(found, view), className="warn" if found.state == "stale" else "muted")]
-    return [html.Span(f"burning {times(found.burn_1h)}", className="bad" if found.burn_1h > 1 else "muted"), " · 1 h"]
+    return [
+        html.Span(f"burning {times(found.burn_1h)}", className="bad" if (found.burn_1h or 0) > 1 else "muted"),
+        " · 1 h",
+    ]
+
+
+def silence_words(found: SloStatus) -> str:
+    """Return how long an objective without data had no request."""
+    return f"no request in the last {'hour' if found.burn_1h is None else '5 min'}"
 
 
 def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:

@@ -37,13 +37,22 @@ from ..ui.format import TIMES, attained, axis_duration, count, several, span, ta
 from ..view import View, slo_path
 from .incidents import history_card, record_card, rules_card
 from .page import Context, Page, empty_page_card, panel
-from .service_status import COLOURS, attained_words, maintenance_end, state_counts, state_line, state_note, young_note
+from .service_status import (
+    COLOURS,
+    attained_words,
+    maintenance_end,
+    silence_words,
+    state_counts,
+    state_line,
+    state_note,
+    young_note,
+)
 from .slo_spent import spent_card, stages_card
 
 # Values of `w`, default first: the shown part of the budget's window.
 WINDOWS = {"30d": timedelta(days=30), "7d": timedelta(days=7), "1d": timedelta(days=1)}
 _MAX_MARKERS = 6
-_NOT_BURNING = ("stale", "maintenance")
+_NOT_BURNING = ("stale", "maintenance", "no_data")
 _UNKNOWN = "–"  # noqa: RUF001 - an en dash means unknown
 _TITLE = "SLOs · Stagelens"
 _PLACE = "/slo"
@@ -114,7 +123,7 @@ def slo_sentence(view: View, found: SloStatus) -> str:
     if found.state == "maintenance":
         return f"{budget}. Maintenance window {state_note(found, view)}: its requests do not count, and notifications are paused."
     if found.state == "no_data":
-        return f"{budget}; there was no request in the last hour."
+        return f"{budget}; there was {silence_words(found)}, so whether it burns is unknown."
     gone_in = time_to_exhaustion(found)
     pace = f"; at this rate it is spent in {span(gone_in)}" if gone_in else ""
     return f"{budget} and burns at {times(found.burn_1h)} the sustainable rate{pace}."
@@ -360,7 +369,7 @@ def time_to_exhaustion(found: SloStatus) -> timedelta | None:
     None if the budget lasts, because the spent part is restored as the window moves on, and if the pace is unknown: while
     objectives are stale, or requests do not count.
     """
-    goes_on = found.burn_1h > 1 and found.state not in _NOT_BURNING
+    goes_on = (found.burn_1h or 0) > 1 and found.state not in _NOT_BURNING
     return found.exhausted_in if goes_on or found.exhausted_in == timedelta() else None
 
 
@@ -440,7 +449,7 @@ def _requests_left(found: SloStatus) -> Node:
 
 def _exhaustion_tile(view: View, found: SloStatus) -> tuple[str, str, Node]:
     if found.state == "no_data":
-        return _UNKNOWN, "", "no request in the last hour"
+        return _UNKNOWN, "", silence_words(found)
     if found.state == "stale":
         return _UNKNOWN, "", f"not evaluated {state_note(found, view)}"
     if found.state == "maintenance" and found.work is not None:
@@ -449,6 +458,6 @@ def _exhaustion_tile(view: View, found: SloStatus) -> tuple[str, str, Node]:
     if gone_in is None:
         return "lasts", "", html.Span("for the whole window", className="good")
     if gone_in <= timedelta():
-        kind = "bad" if found.burn_1h > 1 else "muted"
+        kind = "bad" if (found.burn_1h or 0) > 1 else "muted"
         return "spent", "", html.Span(f"burning {times(found.burn_1h)}", className=kind)
     return span(gone_in), "", html.Span("until exhausted", className="bad")

@@ -14,12 +14,12 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.delivery.message_text import failures_text
 from ...alerts.evaluation.evidence import (
     CALM_BEFORE,
     OF_REQUESTS,
     BudgetSplit,
     StageUse,
-    excess_by_stage,
     filter_params,
     stage_budgets,
 )
@@ -28,6 +28,7 @@ from ...alerts.objectives.slo import Slo
 from ...analysis.comparison import StageGrowth, dominant_growth
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label
+from ...questions.changed import Failures, explain_violations, slow_breakdown
 from ..figures.budget import SPENT_COLUMNS, UNEXPLAINED, spent_figure, spent_stages
 from ..figures.time_axis import step_for
 from ..ui.components import (
@@ -58,6 +59,7 @@ _SPENT_TITLE = "What spent the budget"
 # Wide bars are easier to click: a third of the steps of other charts.
 _COARSER = 3
 _LEGEND, _MIN_SHARE = 4, 0.02
+NO_CAUSE = "No stage dominates the bad requests"
 
 
 def spent_card(context: Context, found: SloStatus) -> Component:
@@ -79,7 +81,6 @@ def spent_card(context: Context, found: SloStatus) -> Component:
     if not bad:
         none = "No bad request in this window" if len(frame) else "No request in this window"
         return card(_SPENT_TITLE, empty(none), sub="bad requests by stage")
-    compared = bad_breakdown(context, slo, axis.start, axis.end)
     stages = spent_stages(frame)
     spent = {stage: float(frame[stage].sum()) for stage in stages}
     most = sorted((stage for stage in stages if spent[stage] >= bad * _MIN_SHARE), key=lambda stage: -spent[stage])
@@ -90,14 +91,18 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         versions=context.releases,
         reported=context.events,
     )
-    drawn = chart("spent", figure, _spent_words(spent, bad), 220, frame=_spent_table(frame))
+    drawn = chart(
+        "spent", figure, _spent_words(spent, float(frame[UNEXPLAINED].sum()), bad), 220, frame=_spent_table(frame)
+    )
+    compared = source.cached(slow_breakdown, source.read, chosen, slo.indicator)
     return card(
         _SPENT_TITLE,
-        [drawn, _excess_table(records(compared))],
+        # Without slow requests no stage is to blame.
+        [drawn, _excess_table(records(compared)) if stages else None],
         sub=f"{count(bad)} bad requests, {_window_words(context)}",
         tools=html.Span(legend(most[:_LEGEND]), className="hide"),
         foot=[
-            _blame_sentence(context, slo, compared, float(frame[UNEXPLAINED].sum()) / bad),
+            f"{_window_cause(context, slo, axis.start, axis.end)[1]}.",
             maintenance_note(slo, axis.start, axis.end),
         ],
     )
@@ -121,23 +126,15 @@ def _traces_path(context: Context, slo: Slo, stage: str, at: datetime, step: tim
     return context.view.link("/traces", svc=context.service, **filter_params(slo), **why, **moments)
 
 
-def _spent_words(spent: Mapping[str, float], bad: float) -> str:
+def _spent_words(spent: Mapping[str, float], failed: float, bad: float) -> str:
     largest = sorted(spent.items(), key=lambda pair: -pair[1])[:3]
-    shares = ", ".join(f"{label(stage)} {percent(number / bad)}" for stage, number in largest)
-    return f"{count(bad)} bad requests by dominant stage: {shares or 'no dominant stage'}."
-
-
-def _blame_sentence(context: Context, slo: Slo, compared: pd.DataFrame, unexplained: float) -> Component:
-    """Return a line on the blamed stage; *unexplained* is the share of bad requests without one."""
-    blamed = dominant_growth(excess_by_stage(compared)) if slo.kind == "latency" else None
-    sentences = [f"{bad_sentence(blamed, context.view.window_phrase)}."] if blamed else []
-    if unexplained:
-        sentences.append(f"{percent(unexplained)} failed without a dominant stage.")
-    return html.Span(" ".join(sentences) or "No stage dominates the bad requests.")
+    shares = [f"{label(stage)} {percent(number / bad)}" for stage, number in largest]
+    lost = [f"failed {percent(failed / bad)}"] if failed else []
+    return f"{count(bad)} bad requests: {', '.join([*lost, *shares])}."
 
 
 def _spent_table(frame: pd.DataFrame) -> pd.DataFrame:
-    names = {"at": "time (UTC)", "bad": "bad requests", UNEXPLAINED: "no dominant stage"}
+    names = {"at": "time (UTC)", "bad": "bad requests", UNEXPLAINED: "failed"}
     names |= {stage: f"{label(stage)} (requests)" for stage in spent_stages(frame)}
     return frame[[*SPENT_COLUMNS, *spent_stages(frame)]].rename(columns=names)
 
@@ -146,9 +143,9 @@ def _excess_table(rows: list[dict[str, Any]]) -> Component:
     shown = [each for each in rows if float(each["bad_mean_seconds"]) > 0]
     widest = max((abs(float(each["excess_seconds"])) for each in shown), default=0.0) or 1e-9
     return table(
-        (("Stage", "w1"), ("good", "r w2"), ("bad", "r w2"), ("more", "")),
+        (("Stage", "w1"), ("good", "r w2"), ("slow", "r w2"), ("more", "")),
         [_excess_row(each, widest) for each in shown],
-        "Mean stage times of good and bad requests",
+        "Mean stage times of good and slow requests",
         css="insp",
     )
 
@@ -173,12 +170,7 @@ def stage_budget_use(context: Context, slo: Slo) -> BudgetSplit | None:
 
 
 def stages_card(context: Context, slo: Slo) -> Component:
-    """Return the card of the stage budgets and their use.
-
-    Args:
-        context: Context of the objective's service.
-        slo: Objective with stage budgets and a threshold that they divide.
-    """
+    """Return the card of the stage budgets and their use."""
     split, at = stage_budget_use(context, slo), percentile(slo.objective)
     tools = _versions(context, slo)
     if split is None:
@@ -300,59 +292,69 @@ def _deviation(seconds: float, budget: float) -> Nodes:
     )
 
 
-def bad_breakdown(context: Context, slo: Slo, start: datetime, end: datetime) -> pd.DataFrame:
-    """Return the mean stage times of requests that violated *slo*, and of all others (`Reader.bad_breakdown`)."""
-    source = context.source
-    return source.cached(source.read.bad_breakdown, slo.select(start, end), slo.threshold_seconds)
+def blamed_cause(context: Context, slo: Slo) -> tuple[str, str]:
+    """Return the stage that explains why an objective is not met, "" without one, and a sentence about the cause.
 
-
-def blamed_stage(context: Context, slo: Slo) -> tuple[str, str]:
-    """Return the stage that explains why an objective is not met, and a sentence about it; "" without one.
-
-    During an incident the stage is taken from the incident, else from the bad requests of the window.
+    During an incident the cause is that of the incident, else that of the bad requests of the window.
     """
-    if slo.stage is not None:
-        return slo.stage, f"The objective limits the stage {label(slo.stage)}"
-    if slo.kind != "latency":
-        return "", ""
     view = context.view
     incident = next((each for each in context.open_incidents if each.name == slo.name), None)
-    growth = incident.stages if incident else excess_by_stage(bad_breakdown(context, slo, view.start, view.end))
+    if incident is None:
+        return _window_cause(context, slo, view.start, view.end)
+    if incident.cause_kind in ("no_data", "failures"):
+        return "", incident.cause[:1].upper() + incident.cause[1:]
+    return _cause(slo, incident.stages, f"since {clock_or_date(incident.since, view)}")
+
+
+def _window_cause(context: Context, slo: Slo, start: datetime, end: datetime) -> tuple[str, str]:
+    source, when = context.source, context.view.window_phrase
+    change = source.cached(explain_violations, source.read, slo.select(start, end), slo.indicator)
+    if change.kind == "no_data":
+        return "", f"No request {when}" if slo.kind != "freshness" else ""
+    stage, text = _cause(slo, change.growth, when)
+    if change.failures is None:
+        return stage, text
+    lost = _failed_sentence(change.failures, when)
+    if change.kind == "failures":
+        return "", f"{lost}. {text}" if change.growth else lost
+    return stage, f"{text}. {lost}"
+
+
+def _cause(slo: Slo, growth: Sequence[StageGrowth], when: str) -> tuple[str, str]:
+    if slo.stage is not None:
+        return slo.stage, f"The objective limits the stage {label(slo.stage)}"
     blamed = dominant_growth(growth)
     if blamed is None:
-        return "", "No stage dominates the bad requests"
-    return blamed.stage, bad_sentence(
-        blamed, f"since {clock_or_date(incident.since, view)}" if incident else view.window_phrase
-    )
+        return "", NO_CAUSE if slo.kind in OF_REQUESTS else ""
+    return blamed.stage, bad_sentence(blamed, when)
+
+
+def _failed_sentence(lost: Failures, when: str) -> str:
+    details = failures_text(lost)
+    part = f"{percent(lost.failed / lost.requests)} of requests {when} failed, {percent(lost.failed / lost.bad)} of the bad ones"
+    return f"{part}: {details}" if details else part
 
 
 def bad_sentence(blamed: StageGrowth, when: str) -> str:
-    """Return a sentence about the excess time of bad requests; *when* is their time as text.
+    """Return a sentence about the excess time of slow requests; *when* is their time as text.
 
     >>> bad_sentence(StageGrowth("queue", 0.424, 0.95), "since 11:20").replace("\u202f", " ")
-    'Bad requests since 11:20 spend 424 ms more in Queue, 95 % of the excess'
+    'Slow requests since 11:20 spend 424 ms more in Queue, 95 % of the excess'
     """
     more = f"{duration(blamed.seconds)} more in {label(blamed.stage)}"
-    return f"Bad requests {when} spend {more}, {portion(blamed.share)} of the excess"
+    return f"Slow requests {when} spend {more}, {portion(blamed.share)} of the excess"
 
 
-def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None) -> str:
-    """Return the address of the retained requests that violated *slo*, starting shortly before the violation.
-
-    Args:
-        view: Current view.
-        slo: Violated objective.
-        began: Start of the violation.
-        end: End of the violation; None while it continues.
-    """
+def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None, *, failed: bool = False) -> str:
+    """Return the address of the retained requests that violated *slo*, starting shortly before the violation."""
     window = {"from_": str(int((began - CALM_BEFORE).timestamp() * 1000))}
     if end is not None:
         window["to"] = str(int(end.timestamp() * 1000))
     why: dict[str, str] = {}
-    if slo.kind == "latency" and slo.threshold_seconds is not None:
-        why = {"min": f"{slo.threshold_seconds * 1000:g}ms"}
-    elif slo.kind == "availability":
+    if failed or slo.kind == "availability":
         why = {"err": "1"}
+    elif slo.kind == "latency" and slo.threshold_seconds is not None:
+        why = {"min": f"{slo.threshold_seconds * 1000:g}ms"}
     elif slo.stage is not None:
         why = {"dom": slo.stage}
     environment = {"env": slo.environment} if slo.environment else {}

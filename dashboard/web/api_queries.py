@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from ...alerts.evaluation.replica_evidence import outlier_sentence
+from ...alerts.evaluation.evidence import outlier_sentence
 from ...alerts.formatting import moment_of
 from ...alerts.reader import Incident
 from ...analysis.advice import RANKS
@@ -419,7 +419,7 @@ def _incident_table(found: Sequence[Incident]) -> pd.DataFrame:
                 each.kind,
                 each.name,
             ),
-            *(each.headline, each.stages[0].stage if each.stages else None, each.version, each.since, each.opened_at),
+            *(each.headline, each.blamed and each.blamed.stage, each.version, each.since, each.opened_at),
             *(each.resolved_at, each.acked_by, each.muted, each.link),
         )
         for each in found

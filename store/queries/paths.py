@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sqlalchemy import Select, func, select
@@ -27,7 +27,7 @@ from ...analysis.critical_path import (
 )
 from ...core.attributes import CALLER, attribute_key, split_attribute_key
 from ...core.histogram import Histogram
-from ...core.names import REQUEST_BY_ATTRIBUTE, STATUS_ERROR
+from ...core.names import CALL_FAILURE, ERROR_TYPE, HTTP_STATUS, REQUEST_BY_ATTRIBUTE, STATUS, STATUS_ERROR
 from .. import schema
 from ..records import KeptTrace
 from ..schema import storable
@@ -42,6 +42,10 @@ MAX_SLOW = 200
 # Maximum number of retained requests that a map is made of, the newest: reading them takes a fifth of a second.
 MAX_MAPPED = 2000
 _IDS_AT_ONCE = 200
+# Maximum number of failed requests whose errors and calls are counted.
+MAX_FAILED = 200
+# Attributes of a failed call that name the called service, best first.
+_CALLED = ("peer.service", "server.address", "rpc.service", "db.system.name", "db.system", "messaging.system")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +92,21 @@ class ServiceEdge:
     share: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class RetainedFailures:
+    """How retained requests failed.
+
+    Args:
+        requests: Number of retained failed requests, at most `MAX_FAILED`, the newest.
+        errors: Number of these by error type, or by status code where the type is unknown; most first.
+        called: Number of these by called service that failed, or to which a call failed; most first.
+    """
+
+    requests: int
+    errors: Mapping[str, int]
+    called: Mapping[str, int]
+
+
 class PathQueries(QueryGroup):
     """Queries across services."""
 
@@ -115,6 +134,11 @@ class PathQueries(QueryGroup):
         with self._snapshot() as snapshot:
             found = _slow_requests(snapshot, selection, percentile)
             return split_dependency(found[2]) if found else None
+
+    def retained_failures(self, selection: Selection) -> RetainedFailures:
+        """Return the error types and the failed calls of the retained failed requests of *selection*."""
+        with self._snapshot() as snapshot:
+            return _retained_failures(snapshot, replace(selection, status=STATUS_ERROR))
 
     def service_map(self, selection: Selection) -> list[ServiceEdge]:
         """Return which services call which: those that agents counted, and those in the newest 2,000 retained requests.
@@ -187,17 +211,60 @@ def _slow_paths(snapshot: StoreSnapshot, selection: Selection, percentile: float
     )
 
 
-def _whole_traces(snapshot: StoreSnapshot, trace_ids: list[str]) -> dict[str, list[PlacedRequest]]:
+def _whole_traces(
+    snapshot: StoreSnapshot, trace_ids: list[str], statement: Select[Any] | None = None
+) -> dict[str, list[PlacedRequest]]:
+    """Return the retained requests of each trace, or those of *statement*, each at its place."""
+    statement = select_documents() if statement is None else statement
     found: defaultdict[str, list[KeptTrace]] = defaultdict(list)
     for first in range(0, len(trace_ids), _IDS_AT_ONCE):
         some = schema.traces.c.trace_id.in_(trace_ids[first : first + _IDS_AT_ONCE])
-        for kept in _documents(snapshot, select_documents().where(some)):
+        for kept in _documents(snapshot, statement.where(some)):
             found[kept.trace_id].append(kept)
     return {trace_id: place_requests(map(traced_request, requests)) for trace_id, requests in found.items()}
 
 
 def _documents(snapshot: StoreSnapshot, statement: Select[Any]) -> Iterator[KeptTrace]:
     return map(retained_trace, snapshot.connection.execute(statement))
+
+
+def _retained_failures(snapshot: StoreSnapshot, selection: Selection) -> RetainedFailures:
+    failed = list(_documents(snapshot, _newest(selection, MAX_FAILED)))
+    errors = Counter(filter(None, (_error_of(each.attributes) for each in failed)))
+    below: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    statement = select_documents().where(schema.series.c.status == STATUS_ERROR)
+    for trace_id, roots in _whole_traces(snapshot, sorted({each.trace_id for each in failed}), statement).items():
+        for placed in (each for root in roots for each in root.everything()):
+            below[trace_id, placed.request.span_id] = {each.service for each in placed.called if each.is_direct}
+    called = Counter(
+        name for each in failed for name in below[each.trace_id, each.span_id] or set(_failed_calls(each.spans))
+    )
+    return RetainedFailures(len(failed), dict(errors.most_common()), dict(called.most_common()))
+
+
+def _error_of(attributes: Mapping[str, Any]) -> str:
+    found = (attributes.get(key) for key in (ERROR_TYPE, HTTP_STATUS, "http.status_code"))
+    return next((str(each) for each in found if each), "")
+
+
+def _failed_calls(spans: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    for span in spans:
+        attributes = span.get("attributes") or {}
+        if failure := attributes.get(CALL_FAILURE):
+            # `triton:timeout`
+            yield str(failure).partition(":")[0]
+        elif attributes.get(STATUS) == STATUS_ERROR or ERROR_TYPE in attributes:
+            yield from [str(attributes[key]) for key in _CALLED if attributes.get(key)][:1]
+
+
+def _newest(selection: Selection, most: int) -> Select[Any]:
+    traces, (start, end) = schema.traces, selection.seconds
+    return (
+        select_documents()
+        .where(*selection.conditions(), traces.c.started >= start * _NS, traces.c.started < end * _NS)
+        .order_by(traces.c.started.desc())
+        .limit(most)
+    )
 
 
 def _known_calls(roots: Iterable[PlacedRequest]) -> dict[str, set[str]]:
@@ -259,16 +326,8 @@ class _TracedEdges:
         self._random: Counter[tuple[str, str]] = Counter()
         self._waited: Counter[tuple[str, ...]] = Counter()
         self._slow: Counter[str] = Counter()
-        traces = schema.traces
-        start, end = selection.seconds
-        statement = (
-            select_documents()
-            .where(*selection.conditions(), traces.c.started >= start * _NS, traces.c.started < end * _NS)
-            .order_by(traces.c.started.desc())
-            .limit(MAX_MAPPED)
-        )
         by_trace: defaultdict[str, list[KeptTrace]] = defaultdict(list)
-        for kept in _documents(snapshot, statement):
+        for kept in _documents(snapshot, _newest(selection, MAX_MAPPED)):
             by_trace[kept.trace_id].append(kept)
         for requests in by_trace.values():
             because = {each.span_id: each.because for each in requests}

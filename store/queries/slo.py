@@ -79,9 +79,8 @@ class SloQueries(QueryGroup):
         """Return the number of bad requests in each step with requests, by the stage responsible.
 
         The slow requests of a step are attributed to the stages in which they spend more time than the good requests of the whole
-        selection, in proportion to the excess. Failed requests that took at least 1.5 times as long as good requests are
-        attributed in the same way; other failed requests are unexplained. The columns of a row add up to its `bad`, which equals
-        that of `slo_series`.
+        selection, in proportion to the excess. Failed requests are unexplained: no stage is to blame for a failure. The columns of
+        a row add up to its `bad`, which equals that of `slo_series`.
 
         Returns:
             Columns at (UTC), bad, unexplained, and one for each responsible stage: numbers of requests, with fractions.
@@ -189,11 +188,6 @@ UNEXPLAINED = "unexplained"
 BAD_COLUMNS = ("at", "bad", UNEXPLAINED)
 
 
-# Minimum duration of failed requests, relative to good requests, for an attribution to stages, as after a timeout;
-# immediate failures have no responsible stage. [ratio]
-_LATE_FAILURE_RATIO = 1.5
-
-
 @dataclass(frozen=True, slots=True)
 class _StepSums:
     """Sums of requests, or of microseconds, by step and stage.
@@ -237,10 +231,7 @@ def _bad_over_time(
     good_mean = times.good / max(requests.good.sum(), 1e-9)
     times = times.at(requests.starts)
     n_failed, n_slow = requests.failed.sum(axis=1), requests.slow.sum(axis=1)
-    late = times.failed.sum(axis=1) >= _LATE_FAILURE_RATIO * n_failed * good_mean.sum()
-    blamed = _attribute_requests(times.failed * late[:, None], n_failed, good_mean) + _attribute_requests(
-        times.slow, n_slow, good_mean
-    )
+    blamed = _attribute_requests(times.slow, n_slow, good_mean)
     bad = n_failed + n_slow
     rest = np.maximum(bad - blamed.sum(axis=1), 0)
     # Remove rounding residues of the summation.

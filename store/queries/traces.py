@@ -7,14 +7,15 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 import pandas as pd
-from sqlalchemy import ColumnElement, Row, Select, func, select
+from sqlalchemy import ColumnElement, Row, Select, false, func, or_, select
 
 from ...core.histogram import Histogram
+from ...core.names import STATUS_ERROR
 from .. import records, schema
 from ..records import KeptTrace
 from ..retention import Retention
 from ..schema import storable
-from ..selection import Selection
+from ..selection import Indicator, Selection
 from ..series import Series
 from ..storage import StoreSnapshot
 from .fetch import QueryGroup, request_latency
@@ -87,14 +88,23 @@ class TraceQueries(QueryGroup):
                 between_seconds=between_seconds,
             )
 
-    def one_per_cause(self, selection: Selection, limit: int) -> pd.DataFrame:
+    def one_per_cause(
+        self, selection: Selection, limit: int, violated: Indicator | None = None, *, above_seconds: float = 0.0
+    ) -> pd.DataFrame:
         """Return the slowest retained request of each dominant stage, slowest first, followed by the slowest other requests.
+
+        Args:
+            selection: Selection of the requests, by their start.
+            limit: Maximum number of requests.
+            violated: Only requests that are certainly bad by this indicator: a retained request has its status, its duration and
+                its stages, so none is returned for the other kinds.
+            above_seconds: Only requests that took longer. [seconds]
 
         Returns:
             The columns and `attrs` of `exemplars`.
         """
         with self._snapshot() as snapshot:
-            return _one_per_cause(snapshot, selection, self._retention, limit)
+            return _one_per_cause(snapshot, selection, self._retention, limit, violated, above_seconds)
 
     def trace(self, trace_id: str) -> KeptTrace | None:
         """Return a retained request by its id.
@@ -135,18 +145,44 @@ def duration_range(between_seconds: tuple[float, float]) -> list[ColumnElement[b
     return [schema.traces.c.duration >= low, schema.traces.c.duration < high]
 
 
-def _one_per_cause(snapshot: StoreSnapshot, selection: Selection, retention: Retention, limit: int) -> pd.DataFrame:
+def _one_per_cause(  # noqa: PLR0917 - a query and its limits
+    snapshot: StoreSnapshot,
+    selection: Selection,
+    retention: Retention,
+    limit: int,
+    violated: Indicator | None,
+    above_seconds: float,
+) -> pd.DataFrame:
     traces = schema.traces
-    slowest = select_traces(selection).order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
-    causes = snapshot.connection.scalars(select_traces(selection).with_only_columns(traces.c.dominant).distinct()).all()
-    first = [snapshot.connection.execute(slowest.where(traces.c.dominant == cause).limit(1)).one() for cause in causes]
+    chosen = select_traces(selection).where(traces.c.duration > int(above_seconds * _NS), *_bad_traces(violated))
+    slowest = chosen.order_by(traces.c.duration.desc(), traces.c.trace_id, traces.c.span_id)
+    if violated is not None and violated.kind == "stage":
+        rows = [row for row in snapshot.connection.execute(slowest) if _is_slow_in_stage(row, violated)]
+        first = list({row.dominant: row for row in reversed(rows)}.values())
+    else:
+        causes = snapshot.connection.scalars(chosen.with_only_columns(traces.c.dominant).distinct()).all()
+        found = (slowest.where(traces.c.dominant == cause).limit(1) for cause in causes)
+        first = [snapshot.connection.execute(each).one() for each in found]
+        rows = snapshot.connection.execute(slowest.limit(limit + len(first))).all()
     # A fixed order of equally slow traces, which the database returns in any order.
     first.sort(key=lambda row: (-row.duration, *_trace_key(row)))
     taken = {_trace_key(row) for row in first}
-    rest = [
-        row for row in snapshot.connection.execute(slowest.limit(limit + len(first))) if _trace_key(row) not in taken
-    ]
+    rest = [row for row in rows if _trace_key(row) not in taken]
     return exemplar_frame(snapshot, selection, [*first, *rest][:limit], retention)
+
+
+def _bad_traces(violated: Indicator | None) -> list[ColumnElement[bool]]:
+    """Return the SQL conditions of the requests that may be bad by *violated*."""
+    if violated is None:
+        return []
+    failed, limit = schema.series.c.status == STATUS_ERROR, int((violated.threshold_seconds or 0) * _NS)
+    longer = schema.traces.c.duration > limit
+    by_kind = {"availability": failed, "latency": or_(failed, longer), "stage": longer}
+    return [by_kind.get(violated.kind, false())]
+
+
+def _is_slow_in_stage(row: Row[Any], violated: Indicator) -> bool:
+    return json.loads(row.stages).get(violated.key, 0) > (violated.threshold_seconds or 0) * _NS
 
 
 def select_documents() -> Select[Any]:

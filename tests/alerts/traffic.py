@@ -49,16 +49,20 @@ class Traffic:
         at, points = start, list[Point]()
         while at < start + length:
             for count, stages in mixes.items():
-                points += _points(Series(service, version, "", "", "", "", "", "ok"), at, count, stages, code(stages))
+                points += request_points(
+                    Series(service, version, "", "", "", "", "", "ok"), at, count, stages, code(stages)
+                )
             if errors:
-                points += _points(Series(service, version, "", "", "", "", "", "error"), at, errors, {"forward": 0.01})
+                points += request_points(
+                    Series(service, version, "", "", "", "", "", "error"), at, errors, {"forward": 0.01}
+                )
             at += _BUCKET
         self.batches += 1
         self.clock.at = max(self.clock.at, at)
         self.store.write([Batch(f"batch:{self.batches}", points, [], 0, "test")])
 
 
-def _points(
+def request_points(
     series: Series, at: datetime, count: int, stages: Mapping[str, float], stacks: Mapping[str, float] | None = None
 ) -> list[Point]:
     total, when = sum(stages.values()), int(at.timestamp())

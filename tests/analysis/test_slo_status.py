@@ -41,6 +41,15 @@ GUARD = default_burn_rate_policy().guard
         ({"counts": {RECENT: SOME, MONTH: Counts(10, 1)}}, "healthy"),
         ({"counts": {RECENT: SOME, MONTH: Counts(1000, 250)}, "objective": 0.75}, "healthy"),
         ({"counts": {RECENT: NONE, MONTH: SOME}}, "no_data"),
+        # Traffic that has stopped does not burn, although long windows still fire.
+        ({"counts": {FAST: NONE, RECENT: SOME, MONTH: SOME}, "firing": (PAGE,)}, "no_data"),
+        ({"counts": {FAST: NONE, RECENT: Counts(60, 30), MONTH: SOME}, "firing": (PAGE,)}, "burning"),
+        # Without a request in the short window, nothing shows that a rule above its threshold in the long one recovers.
+        ({"rules": [RuleStatus(PAGE, 20.0, None, fires=False)]}, "no_data"),
+        ({"rules": [RuleStatus(PAGE, 20.0, None, fires=False)], "firing": (TICKET,)}, "no_data"),
+        ({"rules": [RuleStatus(PAGE, 20.0, 0.0, fires=False)]}, "healthy"),
+        # Services with little traffic often have an empty short window.
+        ({"rules": [RuleStatus(PAGE, 0.5, None, fires=False)]}, "healthy"),
         # While the collector does not work, missing data is not recovery, and a firing tier may be outdated.
         ({"is_stale": True}, "stale"),
         ({"is_stale": True, "firing": (PAGE,)}, "stale"),
@@ -94,9 +103,13 @@ def test_maintenance_does_not_cover_the_window(age: timedelta, maintenance: time
         (14.3, 14.4, False, "short_only"),
         (14.4, 14.3, False, "long_only"),
         (14.3, 14.3, False, "quiet"),
+        (20.0, None, False, "no_data"),
+        (None, None, False, "no_data"),
     ],
 )
-def test_the_state_of_a_tier_shows_both_windows(long: float, short: float, fires: bool, state: str) -> None:
+def test_the_state_of_a_tier_shows_both_windows(
+    long: float | None, short: float | None, fires: bool, state: str
+) -> None:
     """A tier that does not fire is above its burn rate in both windows, in one, or in none."""
     assert RuleStatus(PAGE, long, short, fires).state == state
 
@@ -108,7 +121,7 @@ def test_the_status_of_a_tier_has_its_burn_rates() -> None:
 
     assert (soon.long_burn, soon.short_burn) == (pytest.approx(5), pytest.approx(40))
     assert (soon.fires, soon.pending) == (False, True)
-    assert rule_status(PAGE, (PAGE,), {HOUR: NONE, FAST: NONE}, 0.99, GUARD) == RuleStatus(PAGE, 0, 0, fires=True)
+    assert rule_status(PAGE, (PAGE,), {HOUR: NONE, FAST: NONE}, 0.99, GUARD) == RuleStatus(PAGE, None, None, fires=True)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from stagelens.alerts.evaluation.replica_evidence import outlier_sentence
+from stagelens.alerts.evaluation.evidence import outlier_sentence
 from stagelens.collector.config import LiveConfig
 from stagelens.collector.serve import Collector, CollectorConfig
 from stagelens.store import Store

@@ -11,7 +11,7 @@ from threading import Event
 
 import httpx
 
-from stagelens.alerts.evaluation.replica_evidence import slow_replica
+from stagelens.alerts.evaluation.evidence import slow_replica
 from stagelens.analysis.replicas import ReplicaOutlier
 from stagelens.store import Selection, Store
 

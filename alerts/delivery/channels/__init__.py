@@ -28,17 +28,7 @@ KINDS: dict[str, ChannelKind] = {
 
 @dataclass(frozen=True, slots=True)
 class ChannelEntry:
-    """A channel entry of the SLO file.
-
-    Args:
-        name: Name of the channel; by default the kind.
-        kind: Kind of the channel, a key of `KINDS`.
-        channel: The channel; None for a heartbeat, and while a secret is missing (messages wait in the outbox).
-        lacking: Missing environment variable or file; empty for none.
-        heartbeat: Receiver of heartbeats; None for all other kinds.
-        signing_secret: Secret that verifies the requests of the receiver for user actions; empty for none.
-        secret_files: Files that contain the secrets of the channel.
-    """
+    """A channel entry of the SLO file."""
 
     name: str
     kind: str

@@ -41,12 +41,7 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class AlertmanagerChannel:
-    """Channel that sends alerts to one Alertmanager.
-
-    Args:
-        url: Base URL, such as `http://alertmanager:9093`; may contain a password.
-        clock: Function that returns the time. [Unix seconds]
-    """
+    """Channel that sends alerts to one Alertmanager."""
 
     name: str
     url: str = field(repr=False)

@@ -57,12 +57,7 @@ class Heartbeat:
 
 
 class HeartbeatPinger(AlertsThread):
-    """Thread that sends heartbeats while alerts work.
-
-    Args:
-        store: The store with the evaluation lease and the outbox.
-        clock: Function that returns the time. [Unix seconds]
-    """
+    """Thread that sends heartbeats while alerts work."""
 
     def __init__(
         self,

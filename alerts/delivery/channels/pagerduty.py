@@ -36,8 +36,10 @@ from ..message_text import (
     cause_text,
     chart_in_words,
     comparison_basis,
+    exemplars_title,
     headline,
     impact_text,
+    link_title,
     message_facts,
     slow_requests,
     small_print,
@@ -80,12 +82,7 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class ReleaseNotice:
-    """Notice of a new version of a service.
-
-    Args:
-        at: Time of the first request to the new version. [Unix seconds]
-        link: URL of the page that compares the two versions; empty without a dashboard.
-    """
+    """Notice of a new version of a service."""
 
     service: str
     version: str
@@ -118,12 +115,7 @@ class ReleaseChannel(Protocol):
 
 
 class ReleaseAnnouncer(AlertsThread):
-    """Thread that sends new versions of watched services to one channel.
-
-    Args:
-        watched: Function that returns the watched services and the dashboard URL.
-        clock: Function that returns the time. [Unix seconds]
-    """
+    """Thread that sends new versions of watched services to one channel."""
 
     def __init__(
         self,
@@ -194,11 +186,7 @@ def _lease_of(channel: str, release: ReleaseNotice) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PagerDutyChannel:
-    """Channel that sends events to one PagerDuty service.
-
-    Args:
-        base_url: Base URL of the Events API; https://events.eu.pagerduty.com for accounts in the EU.
-    """
+    """Channel that sends events to one PagerDuty service."""
 
     name: str
     routing_key: str = field(repr=False)
@@ -304,7 +292,9 @@ def _details(message: Message) -> dict[str, Any]:
     if message.also:
         details["also"] = list(message.also)
     if finding.exemplars:
-        details["slow requests"] = [f"{what} {link}".strip() for what, link in slow_requests(finding)]
+        details[exemplars_title([each.failed for each in finding.exemplars]).lower()] = [
+            f"{what} {link}".strip() for what, link in slow_requests(finding)
+        ]
     if finding.version:
         details["version"] = finding.version
     if finding.description:
@@ -314,7 +304,7 @@ def _details(message: Message) -> dict[str, Any]:
 
 def _links(message: Message) -> list[dict[str, str]]:
     finding = message.finding
-    links = [(finding.link, "Where the time goes"), (finding.runbook, "Runbook")]
+    links = [(finding.link, link_title(finding)), (finding.runbook, "Runbook")]
     links += [(link, cut(what, MAX_SUMMARY_CHARS)) for what, link in slow_requests(finding)]
     return [{"href": href, "text": text} for href, text in links if href]
 

@@ -41,13 +41,7 @@ HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class WebhookChannel:
-    """Channel that posts JSON to one URL.
-
-    Args:
-        url: URL of the receiver; may contain a secret.
-        secret: Signing secret; empty for no signature.
-        clock: Function that returns the time for the signature. [Unix seconds]
-    """
+    """Channel that posts JSON to one URL."""
 
     name: str
     url: str = field(repr=False)
@@ -96,6 +90,8 @@ def webhook_payload(message: Message) -> dict[str, Any]:
             "promise": finding.promise,
             "kind": finding.kind,
             "cause": cause_text(message),
+            "cause_kind": finding.cause_kind,
+            "silent_since": None if finding.silent_since is None else _iso(finding.silent_since),
             "version": finding.version,
             "description": finding.description,
             "runbook": finding.runbook,
@@ -106,6 +102,7 @@ def webhook_payload(message: Message) -> dict[str, Any]:
         "shift": finding.shift and _shift(finding.shift),
         "absence": finding.absence and dataclasses.asdict(finding.absence),
         "stages": [{"stage": row.stage, "seconds": row.seconds, "share": row.share} for row in finding.growth],
+        "failures": finding.failures and dataclasses.asdict(finding.failures),
         "functions": [_function(each) for each in finding.functions],
         "overruns": [dataclasses.asdict(each) for each in finding.overruns],
         "replica": finding.replica,
@@ -113,6 +110,7 @@ def webhook_payload(message: Message) -> dict[str, Any]:
         "shared": [dataclasses.asdict(each) for each in finding.shared],
         "also": list(message.also),
         "exemplars": [dataclasses.asdict(each) for each in finding.exemplars],
+        "no_exemplars": finding.no_exemplars,
     }
 
 

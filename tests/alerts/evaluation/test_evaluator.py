@@ -189,7 +189,9 @@ def test_failures_burn_an_availability_slo(traffic: Traffic, evaluator: Evaluato
     slo = replace(LATENCY, name="up", threshold=None)
     turns = evaluator.tick(replace(DEFINITIONS, slos=(slo,)), now)
 
-    assert headline(journal.message_for(turns[0], 0.0)).endswith("25 % of requests fail")
+    assert headline(journal.message_for(turns[0], 0.0)).endswith(
+        "25 % of requests fail (10,800 of 43,200 since the onset)"
+    )
 
 
 def test_a_single_failure_opens_no_incident(

@@ -9,11 +9,17 @@ from datetime import datetime, timedelta
 import pytest
 
 from stagelens.alerts.evaluation.alert_rules import describe_burn
-from stagelens.alerts.evaluation.evidence import burn_rate_trend, dashboard_link, slow_requests
+from stagelens.alerts.evaluation.evidence import (
+    burn_rate_trend,
+    dashboard_link,
+    exemplars_of,
+    no_exemplar_text,
+)
 from stagelens.alerts.evaluation.slo_status import measure_slo
 from stagelens.alerts.objectives.slo import Slo
 from stagelens.alerts.regression.findings import latency_trend as course_of_tail
 from stagelens.analysis.policies import default_burn_rate_policy
+from stagelens.questions.changed import Explanation
 from stagelens.store import Batch, Store
 from stagelens.store.records import KeptTrace
 from stagelens.store.series import Series
@@ -50,7 +56,7 @@ def test_the_slowest_request_of_each_cause_is_shown(store: Store, store_trace: S
     store_trace(4, 0.2, "forward")
     store_trace(5, 2.0, "load", before=HOUR)
     store_trace(6, 0.3, "forward")
-    found = slow_requests(store.read, LATENCY, now - 10 * MINUTE, now, DASHBOARD)
+    found = exemplars_of(store.read, LATENCY, now - 10 * MINUTE, now, DASHBOARD, cause="latency")
 
     assert [(each.seconds, each.stage) for each in found] == [(0.9, "preprocess"), (0.5, "queue"), (0.3, "forward")]
     assert found[0].stage_seconds == pytest.approx(0.675)
@@ -64,7 +70,7 @@ def test_stage_slo_evidence_is_requests_slow_in_the_stage(store: Store, store_tr
     store_trace(2, 0.8, "queue")
     store_trace(3, 0.1, "queue")
     slo = replace(LATENCY, watched="stage", stage="queue")
-    found = slow_requests(store.read, slo, now - 10 * MINUTE, now, "")
+    found = exemplars_of(store.read, slo, now - 10 * MINUTE, now, "", cause="latency")
 
     assert [(each.seconds, each.stage, each.stage_seconds) for each in found] == [(0.8, "queue", pytest.approx(0.6))]
 
@@ -73,9 +79,52 @@ def test_availability_evidence_is_failed_requests(store: Store, store_trace: Sto
     """For an availability SLO, failed requests are shown."""
     store_trace(1, 0.9, "preprocess")
     store_trace(2, 0.1, "forward", status="error")
-    found = slow_requests(store.read, replace(LATENCY, threshold=None), now - 10 * MINUTE, now, "")
+    found = exemplars_of(store.read, replace(LATENCY, threshold=None), now - 10 * MINUTE, now, "", cause="failures")
 
     assert [(each.seconds, each.link) for each in found] == [(0.1, "")]
+
+
+def test_fast_failures_are_found_behind_many_slow_requests(
+    store: Store, store_trace: StoreTrace, now: datetime
+) -> None:
+    """Failed requests are shown even if hundreds of successful ones took longer."""
+    for number in range(2, 60):
+        store_trace(number, 0.2 + number / 1000, "forward")
+    store_trace(1, 0.002, "queue", status="error")
+    for slo in (LATENCY, replace(LATENCY, threshold=None)):
+        found = exemplars_of(store.read, slo, now - 10 * MINUTE, now, "", cause="failures")
+
+        assert [(each.seconds, each.failed) for each in found] == [(0.002, True)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, "No retained request broke the objective of 250 ms: 2 of 4,310 did, and none was sampled."),
+        ({"threshold": None}, "No failed request is retained: 2 of 4,310 failed, and none was sampled."),
+        (
+            {"watched": "stage", "stage": "queue"},
+            "No retained request broke the objective of 250 ms in Queue: 2 of 4,310 did, and none was sampled.",
+        ),
+        ({"watched": "ttft"}, "Retained requests do not record the time to their first token."),
+        ({"watched": "tpot"}, "Retained requests do not record their time per token."),
+        (
+            {"watched": "coverage", "threshold": None},
+            "The objective limits a share of the time of all requests, which no single request breaks.",
+        ),
+        ({"watched": "freshness"}, "The objective limits the age of data, which no request shows."),
+    ],
+)
+def test_healthy_requests_are_never_evidence(
+    changes: dict[str, object], reason: str, store: Store, store_trace: StoreTrace, now: datetime
+) -> None:
+    """For each kind of objective, requests that did not certainly break it are not shown; the text says why there are none."""
+    store_trace(1, 0.106, "forward")
+    store_trace(2, 0.240, "queue")
+    slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
+
+    assert exemplars_of(store.read, slo, now - 10 * MINUTE, now, "", cause="latency") == ()
+    assert no_exemplar_text(slo.indicator, Explanation("latency", requests=4310, bad=2)) == reason
 
 
 def test_the_time_series_starts_before_the_onset(store: Store, traffic: Traffic, now: datetime) -> None:

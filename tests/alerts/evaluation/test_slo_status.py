@@ -104,5 +104,5 @@ maintenance:
 
     assert [(each.slo.name, each.state) for each in during] == [("also-fast", "burning"), ("fast", "maintenance")]
     assert during[1].work == ActiveMaintenance("new disks", now + MINUTE)
-    assert during[1].burn_1h > 1
+    assert (during[1].burn_1h or 0) > 1
     assert {each.state for each in after} == {"burning"}

@@ -9,11 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stagelens.alerts.delivery.message import Finding
+from stagelens.alerts.delivery.message_text import headline
+from stagelens.alerts.formatting import TIMES
 from stagelens.alerts.incidents.journal import build_message
 from stagelens.alerts.incidents.lifecycle import IncidentRecord, Step, next_step
 from stagelens.analysis.comparison import StageGrowth
 from stagelens.analysis.policies import default_burn_rate_policy
 from stagelens.analysis.profile import FunctionGrowth
+from stagelens.questions.changed import Failures
 
 HYSTERESIS = default_burn_rate_policy().hysteresis
 MINUTE = 60.0
@@ -178,6 +181,35 @@ def test_without_data_an_incident_is_closed_as_unknown_after_a_day(finding: Find
 
     assert live(record, None, 5, 60, day - 1, has_data=False) == [""] * 3
     assert (given_up.happening, given_up.record.ending) == ("resolved", "no_data")
+
+
+def test_silence_is_no_recovery(finding: Finding) -> None:
+    """Time without requests does not count as quiet; the incident says that it has no data until the next request."""
+    quiet = step(opened(finding), None, START + MINUTE)
+    assert quiet is not None
+    silent = step(quiet.record, None, START + 2 * MINUTE, has_data=False)
+    assert silent is not None
+    text = headline(build_message(silent.record, "acknowledged", START + 3 * MINUTE))
+    served = step(silent.record, None, START + 60 * MINUTE)
+    assert served is not None
+
+    assert (silent.happening, silent.record.finding.cause_kind) == ("", "no_data")
+    assert f"has no data, burned 31{TIMES} before" in text
+    assert "no request since 03:05 UTC on 20 November; before, slow requests spent +180 ms" in text
+    assert step(silent.record, None, START + 3 * MINUTE, has_data=False) is None
+    assert (served.happening, served.record.finding.silent_since) == ("", None)
+    assert live(served.record, None, 61, 62) == ["", "resolved"]
+
+
+def test_failures_found_later_are_another_cause(finding: Finding) -> None:
+    """A cause that changes from a stage to failures is notified, and keeps no stage to blame."""
+    lost = replace(finding, cause="failures", failures=Failures(90, 100, 200), growth=())
+    late = step(opened(finding), lost, START + 6 * MINUTE)
+    assert late is not None
+
+    assert (late.happening, late.record.finding.blames) == ("updated", "failures")
+    assert late.record.finding.blamed is None
+    assert Finding.from_json(late.record.finding.to_json()) == late.record.finding
 
 
 def test_the_resolved_message_has_the_highest_burn_rate(finding: Finding) -> None:

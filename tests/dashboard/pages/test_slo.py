@@ -139,11 +139,11 @@ def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Sour
     assert stages.sum(axis=1).tolist() == pytest.approx(spent["bad requests"].tolist())
     assert stages.sum().idxmax() == "Queue (requests)"
     text = shown(source, "/slo/hot-latency?from=now-1h")
-    assert "Bad requests in the last 1 h spend 1" in text
+    assert "Slow requests in the last 1 h spend 1" in text
     assert "more in Queue, 9" in text
     assert [each.name for each in found.tables] == [
         "Objectives",
-        "Mean stage times of good and bad requests",
+        "Mean stage times of good and slow requests",
         "Alert rules",
         "Alert history",
     ]
@@ -159,13 +159,16 @@ def test_five_minutes_of_burn_are_five_minutes_in_every_window(source: Source) -
     assert [timedelta(minutes=5) % step for step in steps] == [timedelta(0)] * 3
 
 
-def test_immediate_failures_blame_no_stage(source: Source) -> None:
-    """A failure that took no longer than a good request has no guilty stage."""
+def test_failures_blame_no_stage(source: Source) -> None:
+    """The chart of an availability objective has failed requests only, and the card names no stage."""
     found = page(source, "/slo/failing-up?from=now-1h").charts["spent"].frame
     assert found is not None
 
-    assert list(found.columns) == ["time (UTC)", "bad requests", "no dominant stage"]
-    assert "100 % failed without a dominant stage" in shown(source, "/slo/failing-up?from=now-1h")
+    text = shown(source, "/slo/failing-up?from=now-1h")
+
+    assert list(found.columns) == ["time (UTC)", "bad requests", "failed"]
+    assert "of requests in the last 1 h failed, 100 % of the bad ones: route / (100 % of failures)" in text
+    assert "Mean stage times" not in text
 
 
 @pytest.mark.parametrize("window", ["30d", "7d", "1d", "garbage"])
@@ -210,7 +213,7 @@ def test_a_bar_links_to_the_requests_it_counts() -> None:
 
     assert [(bar["name"], bar["customdata"]) for bar in figure["data"]] == [
         ("Queue", ["/traces?dom=queue&from=1100", ""]),
-        ("no dominant stage", ["", "/traces?dom=&from=1110"]),
+        ("failed", ["", "/traces?dom=&from=1110"]),
     ]
     assert figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2, 3]
 

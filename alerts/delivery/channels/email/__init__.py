@@ -37,9 +37,11 @@ from ...message_text import (
     cause_text,
     chart_in_words,
     comparison_basis,
+    exemplars_title,
     headline,
     icon,
     impact_text,
+    link_title,
     message_facts,
     slow_requests,
     small_print,
@@ -67,21 +69,16 @@ def mail_text(message: Message) -> str:
     if finding.growth and not message.resolved:
         rows = [f"  {_line(stage)}: {growth} ({share})" for stage, growth, share in stage_table(finding)]
         parts.append([f"Stages that grew ({_line(comparison_basis(finding))}):", *rows])
-    if finding.exemplars and not message.resolved:
-        rows = [f"  {_line(what)} {link}".rstrip() for what, link in slow_requests(finding)]
-        parts.append(["Slow requests:", *rows])
+    if not message.resolved and (shown := slow_requests(finding)):
+        rows = [f"  {_line(what)} {link}".rstrip() for what, link in shown]
+        parts.append([f"{exemplars_title([each.failed for each in finding.exemplars])}:", *rows])
     parts.append([f"{name}: {href}" for name, href in _links(message)])
     parts.append([*(_line(each) for each in small_print(message)), f"Incident {_line(message.incident)}"])
     return "\n\n".join("\n".join(lines) for lines in parts if lines) + "\n"
 
 
 def mail_html(message: Message, chart: str = "") -> str:
-    """Return the mail body as HTML.
-
-    Args:
-        message: The message.
-        chart: URL of the chart; if empty, a sparkline shows the trend.
-    """
+    """Return the mail body as HTML."""
     finding, is_open = message.finding, not message.resolved
     return _template().render(
         headline=headline(message),
@@ -97,6 +94,7 @@ def mail_html(message: Message, chart: str = "") -> str:
         basis=comparison_basis(finding),
         stages=_stages_with_percent(finding) if is_open else [],
         requests=slow_requests(finding) if is_open else [],
+        requests_title=exemplars_title([each.failed for each in finding.exemplars]),
         links=_links(message),
         small_print=[*small_print(message), f"Incident {message.incident}"],
     )
@@ -120,7 +118,7 @@ def _cause_and_impact(message: Message) -> list[str]:
 
 
 def _links(message: Message) -> list[tuple[str, str]]:
-    links = [("Where the time goes", message.finding.link), ("Runbook", message.finding.runbook)]
+    links = [(link_title(message.finding), message.finding.link), ("Runbook", message.finding.runbook)]
     return [(name, href) for name, href in links if href]
 
 
@@ -244,14 +242,7 @@ PORTS: dict[Security, int] = {"starttls": 587, "tls": 465, "none": 25}
 
 @dataclass(frozen=True, slots=True)
 class EmailChannel:
-    """Channel that sends mail to a list of recipients through one mail server.
-
-    Args:
-        sender: Sender, as `Name <name@example.com>` or address only.
-        security: `starttls` and `tls` verify the server's certificate; `none` is for an internal server.
-        port: Port of the mail server; 0 for the default.
-        user: User name; empty for no authentication.
-    """
+    """Channel that sends mail to a list of recipients through one mail server."""
 
     name: str
     host: str

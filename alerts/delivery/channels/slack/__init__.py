@@ -118,14 +118,7 @@ class _MessageRef:
 
 @dataclass(frozen=True, slots=True)
 class SlackBot:
-    """Channel that posts to Slack as a bot.
-
-    Args:
-        token: Token of the bot, `xoxb-…`; a secret.
-        channel: Id of the Slack channel, such as `C0123456789`.
-        buttons: Whether messages have buttons, which needs an endpoint for Slack's requests.
-        unfurls: Whether links to the dashboard get a preview, which needs the same endpoint.
-    """
+    """Channel that posts to Slack as a bot."""
 
     name: str
     token: str = field(repr=False)

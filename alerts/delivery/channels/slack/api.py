@@ -109,12 +109,7 @@ def _needed(result: Mapping[str, Any], token: str) -> str:
 
 
 class ChartUploads:
-    """Uploader of charts for the messages of one channel; errors are logged once and do not affect messages.
-
-    Args:
-        clock: Function that returns monotonic time. [seconds]
-        sleep: Function that waits for a time. [seconds]
-    """
+    """Uploader of charts for the messages of one channel; errors are logged once and do not affect messages."""
 
     def __init__(
         self, *, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep

@@ -12,9 +12,11 @@ from ...message_text import (
     cause_text,
     chart_in_words,
     comparison_basis,
+    exemplars_title,
     headline,
     icon,
     impact_text,
+    link_title,
     message_facts,
     slow_requests,
     small_print,
@@ -92,13 +94,7 @@ def plain_text(message: Message) -> str:
 
 
 def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") -> list[dict[str, Any]]:
-    """Return the full state of the incident as blocks.
-
-    Args:
-        message: The message.
-        buttons: Whether the message has buttons; without an endpoint for them, Slack shows a warning even on link buttons.
-        file: Slack's id of the chart; if empty, a sparkline shows the trend of an open incident.
-    """
+    """Return the full state of the incident as blocks."""
     found = [
         block for block in _all_blocks(message, buttons=buttons, file=file if sparkline_of(message) else "") if block
     ]
@@ -188,12 +184,13 @@ def _examples(message: Message) -> str:
         f"• <{escape_entities(link)}|{escape_mrkdwn(what)}>" if link else f"• {escape_mrkdwn(what)}"
         for what, link in slow_requests(message.finding)
     ]
-    return "\n".join(["Slow requests:", *rows]) if rows else ""
+    title = exemplars_title([each.failed for each in message.finding.exemplars])
+    return "\n".join([f"{title}:", *rows]) if rows else ""
 
 
 def _links(message: Message) -> str:
     finding = message.finding
-    links = [(finding.link, "Where the time goes"), (finding.runbook, "Runbook")]
+    links = [(finding.link, link_title(finding)), (finding.runbook, "Runbook")]
     shown = [
         f"<{escape_entities(href)}|{name}>"
         for href, name in links
@@ -206,7 +203,7 @@ def _buttons(message: Message) -> dict[str, Any]:
     """Return the buttons that apply to the state of the incident."""
     finding = message.finding
     elements = [
-        _link_button(OPEN, "Where the time goes", finding.link),
+        _link_button(OPEN, link_title(finding), finding.link),
         _link_button("runbook", "Runbook", finding.runbook),
     ]
     if not message.resolved:

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from stagelens.alerts.evaluation.alert_rules import describe_burn
-from stagelens.alerts.evaluation.replica_evidence import hardware_sentence, outlier_sentence, slow_replica
+from stagelens.alerts.evaluation.evidence import hardware_sentence, outlier_sentence, slow_replica
 from stagelens.alerts.evaluation.slo_status import measure_slo
 from stagelens.alerts.formatting import TIMES
 from stagelens.alerts.objectives.slo import Slo

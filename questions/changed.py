@@ -1,0 +1,174 @@
+"""Why requests violate an objective, or are slower than usual: no data, failures, or latency, stated in this order.
+
+One function decides for messages, pages and the API. A failed request violates an objective on requests in whatever stage it spent
+its time, so no stage is blamed for failures: stages explain only the requests that succeeded and were too slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal
+
+import pandas as pd
+
+from ..analysis.comparison import MIN_SHARE, StageGrowth, dominant_growth, rank_stage_growth
+from ..core.names import STATUS_ERROR, STATUS_OK
+from ..store import Indicator, Reader, Selection
+
+# `none`: nothing stands out.
+CauseKind = Literal["no_data", "failures", "latency", "none"]
+# Minimum share of the bad requests for failures to be stated beside slow requests, and the reverse. [ratio]
+_MIN_STATED = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class FailureShare:
+    """Most frequent value among failed requests, which at least `MIN_SHARE` of them have.
+
+    Args:
+        value: Error type, route or called service.
+        requests: Failed requests with it. [count]
+        of: Failed requests that were looked at: all for a route; for the others, the retained ones of the route. [count]
+    """
+
+    value: str
+    requests: int
+    of: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Failed requests among those that violated an objective.
+
+    Args:
+        failed: Those that failed. [count]
+        bad: Requests that violated the objective. [count]
+        requests: All requests. [count]
+        error: Error type, or status code; None without a dominant one.
+        route: Route.
+        dependency: Called service that failed, or to which a call failed.
+    """
+
+    failed: float
+    bad: float
+    requests: float
+    error: FailureShare | None = None
+    route: FailureShare | None = None
+    dependency: FailureShare | None = None
+
+
+def failures_from_json(raw: Mapping[str, Any] | None) -> Failures | None:
+    """Return the failures in their JSON object; None without one."""
+    if raw is None:
+        return None
+    shares = {name: raw[name] and FailureShare(**raw[name]) for name in ("error", "route", "dependency")}
+    return Failures(raw["failed"], raw["bad"], raw["requests"], **shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why requests are bad.
+
+    Args:
+        kind: What is stated first.
+        requests: All requests. [count]
+        bad: Requests that violated the objective, or are slower than usual. [count]
+        failures: Failed requests; None if they are a negligible part of the bad ones.
+        growth: Stages in which slow requests that succeeded spend more time, worst first; empty where these are negligible.
+    """
+
+    kind: CauseKind
+    requests: float = 0.0
+    bad: float = 0.0
+    failures: Failures | None = None
+    growth: tuple[StageGrowth, ...] = ()
+
+
+def explain_violations(
+    read: Reader, selection: Selection, indicator: Indicator, good_since: datetime | None = None
+) -> Explanation:
+    """Return why requests of *selection* are bad by *indicator*.
+
+    Args:
+        read: The store's queries.
+        selection: The requests.
+        indicator: Definition of bad requests.
+        good_since: Earlier start of the good requests with which slow ones are compared; None for that of *selection*.
+
+    Raises:
+        StoreError: The store cannot be read.
+    """
+    if indicator.kind == "freshness":
+        return Explanation("no_data")
+    every, failed = read.tallies([selection, replace(selection, status=STATUS_ERROR)], indicator)
+    if indicator.kind == "coverage":
+        # Its unit is time, not requests.
+        return Explanation("none" if every.requests else "no_data", every.requests)
+
+    def growth() -> tuple[StageGrowth, ...]:
+        if indicator.kind != "latency":
+            return ()
+        compared = replace(selection, start=good_since or selection.start)
+        return excess_by_stage(slow_breakdown(read, compared, indicator))
+
+    return _decide(read, selection, (every.requests, every.bad, failed.bad), growth)
+
+
+def explain_regression(
+    read: Reader, selection: Selection, usual_seconds: float, growth: tuple[StageGrowth, ...]
+) -> Explanation:
+    """Return why requests of *selection* are slower than *usual_seconds*; *growth* are the stages that grew."""
+    every, failed = (read.latency(each) for each in (selection, replace(selection, status=STATUS_ERROR)))
+    bad = [each.count_above(usual_seconds).value if each.count else 0.0 for each in (every, failed)]
+    return _decide(read, selection, (every.count, bad[0], bad[1]), lambda: growth)
+
+
+def _decide(
+    read: Reader,
+    selection: Selection,
+    counts: tuple[float, float, float],
+    growth: Callable[[], tuple[StageGrowth, ...]],
+) -> Explanation:
+    requests, bad, failed = counts
+    if not requests:
+        return Explanation("no_data")
+    share = failed / bad if bad > 0 else 0.0
+    grown = growth() if 1 - share >= _MIN_STATED else ()
+    failures = _failures(read, selection, counts) if share >= _MIN_STATED else None
+    if share >= MIN_SHARE:
+        return Explanation("failures", requests, bad, failures, grown if dominant_growth(grown) else ())
+    return Explanation("latency" if dominant_growth(grown) else "none", requests, bad, failures, grown)
+
+
+def _failures(read: Reader, selection: Selection, counts: tuple[float, float, float]) -> Failures:
+    requests, bad, failed = counts
+    lost = replace(selection, status=STATUS_ERROR)
+    route = None if selection.route else _most_frequent(read.dimensions(lost).get("route", {}))
+    # Agents retain as many requests of a rare series as of a frequent one, so those of the dominant route are looked at.
+    retained = read.retained_failures(replace(lost, route=route.value) if route else lost)
+    return Failures(
+        failed,
+        bad,
+        requests,
+        error=_most_frequent(retained.errors, retained.requests),
+        route=route,
+        dependency=_most_frequent(retained.called, retained.requests),
+    )
+
+
+def _most_frequent(counts: Mapping[str, int], of: int | None = None) -> FailureShare | None:
+    of = sum(counts.values()) if of is None else of
+    value = max(counts, key=lambda each: counts[each], default="")
+    return FailureShare(value, counts[value], of) if value and counts[value] >= MIN_SHARE * of else None
+
+
+def slow_breakdown(read: Reader, selection: Selection, indicator: Indicator) -> pd.DataFrame:
+    """Return `Reader.bad_breakdown` of the requests that succeeded: of the bad ones, those that were too slow."""
+    return read.bad_breakdown(replace(selection, status=STATUS_OK), indicator.threshold_seconds)
+
+
+def excess_by_stage(breakdown: pd.DataFrame) -> tuple[StageGrowth, ...]:
+    """Return the stages that grew, worst first, from a data frame of `slow_breakdown`."""
+    return rank_stage_growth(breakdown.rename(columns={"excess_seconds": "delta_seconds"}))
