@@ -93,8 +93,8 @@ def page_state(context: Context) -> dict[str, Any]:
     # These pages change without new data: collectors send reports, and a missing report writes nothing.
     fresh = f"{source.now():%H:%M:%S}" if context.view.path in (audit.PLACE, collectors.PLACE) else ""
     # Requests in the bucket that still runs are counted once it has ended, although no data arrives then.
-    seen = source.all_services()["last_seen"].max() if context.view.live else None
-    running = "running" if seen is not None and seen >= context.view.end else ""
+    seen = context.versions if service else source.all_services()
+    running = "running" if context.view.live and seen["last_seen"].max() >= context.view.end else ""
     return {
         "revision": source.revision(),
         "own": f"{source.revision(service)} {service}" if service else "",

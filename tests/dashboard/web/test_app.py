@@ -206,10 +206,10 @@ def test_the_first_requests_of_a_service_show_once_their_bucket_has_ended(traffi
     asked = {"service": "shop", "from": "now-1h"}
     before = [client.get(path).text for path in ("/", "/s/shop", "/s/shop/traces")]
     seen = re.findall(r'id="seen">(.*?)</script>', before[1])[0]
-    early = client.get("/api/v1/query/latency", query_string=asked).json
+    early = client.get("/api/v1/query/latency", query_string=asked).get_json()
     now[0] += 12
     after = client.get("/parts", query_string={"path": "/s/shop", "seen": seen}).text
-    late = client.get("/api/v1/query/latency", query_string=asked).json
+    late = client.get("/api/v1/query/latency", query_string=asked).get_json()
     store.close()
 
     assert all("Requests are arriving. This page counts them from 12:00:10 on." in each for each in before)
