@@ -42,7 +42,6 @@ class Maintenance(PeriodicThread):
         self._health, self._metrics = health, metrics
 
     def step(self) -> float:
-        """Maintain the store, and return the delay before the next run, in seconds."""
         self.run_once()
         return self._interval_seconds
 

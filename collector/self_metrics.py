@@ -34,7 +34,6 @@ class Health:
         self._threads: list[threading.Thread] = []
 
     def watch(self, thread: threading.Thread) -> None:
-        """Watch the started *thread*: the collector counts as dead once it ends."""
         with self._lock:
             self._threads.append(thread)
 

@@ -199,7 +199,6 @@ class Servers(HttpServer):
         await super().startup(sockets)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, and finish requests in progress."""
         async with asyncio.TaskGroup() as both:
             both.create_task(super().shutdown(sockets))
             if self._grpc is not None:
@@ -282,7 +281,6 @@ class Collector:
         self._runs = False
 
     def _servers(self, store: Store, clock: Callable[[], float]) -> Servers:
-        """Return the servers for HTTP and gRPC, which share one ingestion pipeline."""
         config, health, metrics = self._config, self.health, self.metrics
         access = self._file.current.access
         body_reader = BodyReader(config.max_body_bytes, config.queue_bytes, metrics)

@@ -37,7 +37,6 @@ class AttributeLimits:
         self.cells = 0
 
     def value(self, key: str, value: str) -> str:
-        """Return the value under which *value* of the attribute *key* is counted."""
         known = self._values[key]
         if value not in known:
             if len(known) >= MAX_VALUES:
@@ -105,7 +104,6 @@ class AttributeHistograms:
         return self._cells.setdefault(value, Histogram(ATTRIBUTE_SCALE))
 
     def merge(self, counts: RequestHistograms) -> None:
-        """Add the latency and the stages of *counts* to those of the process."""
         counts.merge_into(self._replica, self._spent)
 
     def take(self) -> Iterator[tuple[str, str, Histogram]]:

@@ -131,7 +131,6 @@ class Ticket:
         self._runs.append(run)
 
     def drop(self, now: int) -> None:
-        """End the wait at *now* (0 for unknown) if no worker has taken the ticket."""
         if not self._runs and not self.gone:
             self.gone = now or self.since
 
@@ -357,7 +356,6 @@ class TicketsById:
         return queue_request
 
     def get(self, uid: Any) -> Ticket | None:
-        """Return the ticket of *uid*, None if no request waits for it."""
         return self._tickets.get(uid)
 
     def responded(self, uid: Any) -> None:

@@ -99,7 +99,6 @@ class PointTable:
         )
 
     def where(self, chosen: NDArray[np.bool_]) -> PointTable:
-        """Return the points in the mask *chosen*, of shape (n,)."""
         if chosen.all():
             return self
         return PointTable(
@@ -127,7 +126,6 @@ class PointTable:
         )
 
     def rows(self, tier: int, part: int) -> list[PointRow]:
-        """Return one row of *tier* for each point, with the write number *part*."""
         stages = self.stages
         values = zip(
             self.service.tolist(),

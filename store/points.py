@@ -51,7 +51,6 @@ class Buckets:
 
     @classmethod
     def join(cls, pieces: Sequence[Buckets]) -> Buckets:
-        """Return the histograms of all *pieces*, at least one, in their order."""
         lengths = np.concatenate([piece.lengths for piece in pieces])
         return cls(
             np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths))),
@@ -71,7 +70,6 @@ class Buckets:
         return np.diff(running[self.offsets])
 
     def where(self, chosen: NDArray[np.bool_]) -> Buckets:
-        """Return the buckets of the histograms in the mask *chosen*, of shape (n,)."""
         lengths = self.lengths
         of_chosen = np.repeat(chosen, lengths)
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths[chosen])))
@@ -181,7 +179,6 @@ def _encode_varints(values: NDArray[np.uint64]) -> tuple[bytes, Ints]:
 
 
 def _decode_varints(data: NDArray[np.uint8]) -> tuple[NDArray[np.uint64], Ints]:
-    """Return the values of the varints in *data*, and the start of each varint."""
     last = np.flatnonzero(data < _CONTINUES)
     starts = np.concatenate((np.zeros(1, np.int64), last[:-1] + 1))
     size = last - starts + 1
@@ -227,7 +224,6 @@ def merge_buckets(buckets: Buckets, group: Ints, shift: Ints, n_groups: int) -> 
 
 
 def _sum_cells(cell: Ints, amount: Ints, n_cells: int) -> tuple[Ints, Ints]:
-    """Return the non-empty cells, ascending, and the sum of each cell."""
     used: Ints | None = None
     if n_cells > max(_CELLS, _CELLS_A_BUCKET * len(cell)):
         used, cell = np.unique(cell, return_inverse=True)
@@ -266,7 +262,6 @@ class HistogramArrays:
 
     @classmethod
     def join(cls, pieces: Sequence[HistogramArrays]) -> HistogramArrays:
-        """Return the histograms of all *pieces*, at least one, in their order."""
         return cls(
             np.concatenate([piece.scale for piece in pieces]),
             np.concatenate([piece.zero for piece in pieces]),
@@ -275,7 +270,6 @@ class HistogramArrays:
         )
 
     def where(self, chosen: NDArray[np.bool_]) -> HistogramArrays:
-        """Return the histograms in the mask *chosen*, of shape (n,)."""
         return HistogramArrays(self.scale[chosen], self.zero[chosen], self.sum[chosen], self.buckets.where(chosen))
 
     def between(self, low: int, high: int) -> HistogramArrays:

@@ -155,7 +155,6 @@ class Columns:
         return sum(each.nbytes for each in (*parts, self.buckets.offsets, self.buckets.index, self.buckets.amount))
 
     def where(self, chosen: NDArray[np.bool_]) -> Columns:
-        """Return the points in the mask *chosen*, of shape (n,)."""
         return self._with(chosen, self.buckets.where(chosen))
 
     def of(self, metric: str) -> Columns:
@@ -166,7 +165,6 @@ class Columns:
         return self._with(slice(low, high), self.buckets.between(low, high))
 
     def take(self, places: Ints) -> Columns:
-        """Return the points with the indexes *places*, in their order."""
         lengths = self.buckets.lengths[places]
         offsets = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths)))
         moved = np.arange(offsets[-1]) + np.repeat(self.buckets.offsets[places] - offsets[:-1], lengths)
@@ -290,7 +288,6 @@ class StageCounts:
         return int(self.amount.sum() + self.zero.sum())
 
     def histogram(self, stage: int | None = None) -> Histogram:
-        """Return the counts of one stage, or of all stages together, as a histogram."""
         rows = slice(None) if stage is None else slice(stage, stage + 1)
         amount = self.amount[rows].sum(axis=0)
         filled = {index: count for index, count in zip(self.index.tolist(), amount.tolist(), strict=True) if count}
@@ -494,7 +491,6 @@ class StoreSnapshot:
     _read: dict[Hashable, Any] = field(default_factory=dict[Hashable, Any], init=False, repr=False, compare=False)
 
     def once(self, key: Hashable, read: Callable[[], T]) -> T:
-        """Return the result of *read*, which is called once for each *key*."""
         if key not in self._read:
             self._read[key] = read()
         return self._read[key]

@@ -218,7 +218,6 @@ def _response_outcome(response: httpx.Response, signal: str, body: bytes, header
 
 
 def _response_text(response: httpx.Response, body: bytes) -> str:
-    """Return the error message in the *body* of a failed response."""
     if "protobuf" in response.headers.get("content-type", ""):
         try:
             return Status.FromString(body).message

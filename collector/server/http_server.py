@@ -83,7 +83,6 @@ class HttpServer(uvicorn.Server):
                 raise StagelensError(msg)
 
     def end(self) -> None:
-        """Stop the server, and return once requests in progress are finished."""
         self.should_exit = True
         self._thread.join()
 
@@ -108,7 +107,6 @@ class HttpServer(uvicorn.Server):
         self.ready.set()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Stop accepting connections, and wait for requests in progress."""
         for each in self._accepting:
             each.cancel()
         # The event loop must not watch a socket that is closed below.

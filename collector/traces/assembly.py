@@ -58,11 +58,9 @@ class SpanBatch:
         return (self.rows["flags"] & flag.value) != 0
 
     def of_labels(self, what: Callable[[Label], T], kind: type[np.generic]) -> NDArray[np.generic]:
-        """Return the property *what* of each row's label as an array of type *kind*."""
         return np.array([what(label) for label in self.labels], kind)[self.label]
 
     def chosen(self, which: Ints) -> SpanBatch:
-        """Return the batch with only the rows *which*, in ascending order."""
         if len(which) == len(self.rows):
             return self
         return SpanBatch(
@@ -273,7 +271,6 @@ class _Keys:
     places: Ints
 
     def find(self, wanted: Ids) -> Ints:
-        """Return the row of each *wanted* key, -1 for none."""
         if not len(self.keys):
             return np.full(len(wanted), -1)
         at = np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)
@@ -337,7 +334,6 @@ class _Tree:
 
 
 def _find_roots(up: Ints, candidate: Bools) -> _Tree:
-    """Find the ancestors of all rows at once, by pointer doubling."""
     here = np.arange(len(up))
     top, root, depth = np.where(up >= 0, up, here), np.where(candidate, here, -1), (up >= 0).astype(np.int64)
     for _ in range(len(up).bit_length() + 1):

@@ -162,7 +162,6 @@ class SpanCondition(Section):
     resource: dict[str, _Globs] = Field(default={}, examples=["service.name: rerank"])
 
     def faults(self) -> Iterator[Fault]:
-        """Report a condition without properties, and texts that look like a set."""
         if not self.model_fields_set:
             yield Fault("", "has no condition; write one, such as `span: rerank`")
         texts: dict[Place, tuple[str, ...]] = {("scope",): self.scope, ("span",): self.span}

@@ -109,7 +109,6 @@ class Dashboard:
         self._http_server.begin(listening)
 
     def stop(self) -> None:
-        """Close the port, finish the current requests, and return."""
         if self._http_server is None:
             return
         self._http_server.end()

@@ -50,8 +50,6 @@ class AuditLog:
         self._failed_sign_ins: deque[float] = deque(maxlen=_MAX_FAILED_SIGN_INS)
 
     def add_to(self, server: Flask) -> None:
-        """Write an entry after each request to *server* that changes something."""
-
         def after(response: Response) -> Response:
             is_read = (request.endpoint or "").startswith(READS_BY_POST)
             is_write = request.method not in ("GET", "HEAD", "OPTIONS") and not is_read
@@ -76,7 +74,6 @@ class AuditLog:
         self._write(AuditEntry(self._now(), person, "dashboard", "sign in", outcome="refused", reason=wrong))
 
     def acted(self, entry: AuditEntry) -> None:
-        """Write *entry* with the current time, for an action of a signed request."""
         self._write(replace(entry, at=self._now()))
 
     def _now(self) -> datetime:

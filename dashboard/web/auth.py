@@ -133,19 +133,16 @@ class Authenticator:
         return session_of(name, signer, self._clock()) if signer else None
 
     def sign_out(self, request: Request) -> None:
-        """Revoke the session of *request*, if it has one."""
         if self._of_cookie(request) is not None:
             self._signed_out.add(request.cookies[COOKIE])
 
     def is_trusted_proxy(self, request: Request) -> bool:
-        """Return whether *request* came through a trusted proxy."""
         address = parse_ip(request.remote_addr or "")
         # A dual-stack socket writes IPv4 addresses as ::ffff:10.0.0.5.
         address = getattr(address, "ipv4_mapped", None) or address
         return address is not None and any(address in network for network in self._config.trusted_proxies)
 
     def is_https(self, request: Request) -> bool:
-        """Return whether the reader's browser uses https, possibly through a proxy."""
         if self._config.behind_proxy or self.is_trusted_proxy(request):
             return request.headers.get("X-Forwarded-Proto", request.scheme) == "https"
         return request.is_secure
@@ -189,7 +186,6 @@ class Authenticator:
         return self.users.line(name) if self.users else None
 
     def _proved(self, request: Request, name: str, secret: str) -> str | None:
-        """Return the signing secret of *name* if *secret* is correct, else None."""
         signer = self._signer(name)
         mark = self._mark(name, secret, signer or "")
         with self._lock:
@@ -324,7 +320,6 @@ class CsrfTokens:
         return _signed(self._key, "write", bound_to)
 
     def accepts(self, token: str, bound_to: str) -> bool:
-        """Return whether *token* is the CSRF token of the reader bound to *bound_to*."""
         return hmac.compare_digest(token.encode(), self.token(bound_to).encode())
 
 

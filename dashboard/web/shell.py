@@ -311,7 +311,6 @@ def _store_limits(context: Context, state: StoreState) -> list[Node]:
 
 
 def _skeleton() -> Component:
-    """Return the placeholder below the part of the page that has arrived."""
     blocks = [html.Div(className="skel", style={"height": f"{height}px"}) for height in _SKELETON]
     return html.Div(blocks, className="pending", **attributes({"aria-hidden": "true"}))
 

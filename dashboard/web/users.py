@@ -118,7 +118,6 @@ def _entry(path: Path, number: int, line: str) -> tuple[str, str]:
 
 
 def _is_valid(secret: str) -> bool:
-    """Return whether *secret* is a hash that scrypt can check at a bounded cost."""
     found = _HASH.fullmatch(secret) or _OLD_HASH.fullmatch(secret)
     if found is None:
         return False

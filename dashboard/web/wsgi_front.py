@@ -55,7 +55,6 @@ class Front:
         self._liveness = _Threads(pages, _PROBE_THREADS, "stagelens-live")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Receive one request, run it in a thread, and send the response."""
         if scope["type"] != "http":
             return
         is_probe = scope["path"] in PROBE_PATHS
@@ -189,7 +188,6 @@ def environ_of(scope: Scope, body: bytes) -> dict[str, Any]:
 
 
 async def _disconnect(receive: Receive) -> None:
-    """Wait until the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

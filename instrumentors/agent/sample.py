@@ -31,14 +31,12 @@ class Largest(Generic[T]):
         self._order = itertools.count(0, -1)
 
     def offer(self, value: int, item: T) -> None:
-        """Retain *item* if *value* is among the largest so far."""
         if len(self._heap) < self._size:
             heapq.heappush(self._heap, (value, next(self._order), item))
         elif self._heap and value > self._heap[0][0]:
             heapq.heapreplace(self._heap, (value, next(self._order), item))
 
     def items(self) -> list[T]:
-        """Return the retained items, largest first."""
         return [item for _, _, item in sorted(self._heap, key=lambda entry: entry[:2], reverse=True)]
 
 

@@ -62,7 +62,6 @@ class LossCounter:
         self._counts: dict[str, int] = {}
 
     def add(self, reason: str, count: int) -> None:
-        """Add *count* requests that are lost for *reason*."""
         with self._lock:
             self._counts[reason] = self._counts.get(reason, 0) + count
 

@@ -125,7 +125,6 @@ def main(words: list[str]) -> int:
 
 
 def _wrong_address(url: str, command: Sequence[str]) -> str:
-    """Return the problem of *url*, "" for none."""
     if (PORT in url) != (PORT in " ".join(command)):
         return f"write {PORT} in both --url and the command, or in neither"
     try:

@@ -256,7 +256,6 @@ class RequestSpec:
     headers: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def connect(self) -> http.client.HTTPConnection:
-        """Return a connection, which is opened on first use."""
         parts = urlsplit(self.url)
         kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
         return kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
@@ -278,7 +277,6 @@ class RequestSpec:
         return response.status, response.read()
 
     def responds(self) -> bool:
-        """Return whether a response of any status arrives."""
         connection = self.connect()
         try:
             self.ask(connection)

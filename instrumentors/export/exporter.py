@@ -364,7 +364,6 @@ def _retry_after(text: str | None, now: float) -> float | None:
 
 
 def _refused(body: bytes) -> str:
-    """Return the text of an OTLP partial success, "" for none."""
     partial = _fields(body).get(1)
     fields = _fields(partial) if isinstance(partial, bytes) else {}
     count, message = fields.get(1, 0), fields.get(2)

@@ -65,7 +65,6 @@ class Encoder:
         dropped: Mapping[str, int],
         readings: Iterable[Reading] = (),
     ) -> bytes:
-        """Return the body of the metrics of *deltas*, gzipped."""
         series = ((dimensions, delta.counts.histograms()) for dimensions, delta in deltas.items())
         metrics = self._histogram_metrics(interval, series)
         if dropped:
@@ -74,7 +73,6 @@ class Encoder:
         return self._body(metrics)
 
     def points(self, interval: ExportInterval, series: Iterable[tuple[Dimensions, Iterable[Point]]]) -> bytes:
-        """Return the body of the histograms of each series, gzipped."""
         return self._body(self._histogram_metrics(interval, series))
 
     def _histogram_metrics(
@@ -88,7 +86,6 @@ class Encoder:
         return [_histogram_metric(name, points[name]) for name in names.METRICS if points[name]]
 
     def traces(self, traces: Iterable[Trace], anchor_ns: int) -> bytes:
-        """Return the body of the spans of *traces*, gzipped."""
         spans: list[bytes] = []
         for some in chunks(traces, 8):
             for trace in some:
@@ -148,7 +145,6 @@ def _histogram_metric(name: str, points: Iterable[bytes]) -> bytes:
 
 
 def _dropped_metric(interval: ExportInterval, dropped: Mapping[str, int]) -> bytes:
-    """Return the encoded metric of dropped requests, a monotonic Sum."""
     points = b"".join(
         message_field(
             1, _interval_fields(interval) + fixed64_field(6, count) + _attribute_fields(7, {DROP_REASON: reason})
@@ -209,7 +205,6 @@ def _span_fields(trace_id: bytes, span: Span, anchor_ns: int) -> bytes:
 
 
 def _attribute_fields(number: int, values: Mapping[str, str | int]) -> bytes:
-    """Return *values* as repeated field *number*, one KeyValue per item."""
     return b"".join(
         message_field(
             number,
@@ -327,7 +322,6 @@ def parse_fields(content: bytes) -> dict[int, int | bytes]:
 
 
 def _read_varint(content: bytes, at: int) -> tuple[int, int]:
-    """Return the varint at index *at*, and the index after it."""
     value = 0
     for place, byte in enumerate(content[at : at + _MAX_VARINT_BYTES]):
         value |= (byte & 0x7F) << 7 * place

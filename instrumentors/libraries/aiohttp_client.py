@@ -70,12 +70,10 @@ class _Call:
         self._started = clock()
 
     def end(self) -> None:
-        """Record a call without a response."""
         _begun.call = None
         self.answered(None)
 
     def answered(self, response: Any) -> None:
-        """Record the wait for *response*, None if there is none."""
         marks, self._marks = self._marks, None
         if marks is None:
             return

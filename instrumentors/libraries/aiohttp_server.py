@@ -108,7 +108,6 @@ class AiohttpExchange:
             self._stream.add(clock())
 
     def mark_network(self, started: int, ended: int) -> None:
-        """Record a wait for the connection."""
         if len(self.marks) < MAX_MARKS:
             self.marks.extend(("network", started, ended))
 
@@ -248,7 +247,6 @@ _HANDLER: Final = timed("handler").probe
 
 
 def _time_handler(handler: Handler) -> None:
-    """Time *handler* inside of its middlewares, which get the handler itself."""
     try:
         function = _function_of(handler)
         if not is_users_code(handler) or not can_be_probed(function, _HANDLER) or function in _timed_handlers:

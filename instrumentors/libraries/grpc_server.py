@@ -235,7 +235,6 @@ def _find_method_handler(original: Any, module: Any) -> Any:
 
 
 def _note_end(state: Any, rpc_event: Any, module: Any) -> None:
-    """Note whether the client has cancelled the call at its deadline."""
     exchange = vars(state).get("stagelens")
     if exchange is None or exchange.code or state.client is not module._CANCELLED:  # noqa: SLF001 - there is no public name for it
         return
@@ -527,7 +526,6 @@ def _outcome(context: Any, error: str) -> str:
 
 
 async def _intercept_method(_: Any, continuation: Callable[[Any], Awaitable[Any]], details: Any) -> Any:
-    """Record the method of the user, as the last interceptor of an asyncio server."""
     found = await continuation(details)
     exchange = _exchange.get()
     if exchange is None:

@@ -112,7 +112,6 @@ class _Sent:
             log_failure("propagating a trace")
 
     def responded(self, response: Any) -> None:
-        """Store the call for the *response*."""
         attach_call(_stream_of(response), response, self._marks, self._started)
 
 

@@ -108,12 +108,10 @@ class Queue:
         return itemgetter(0), ((self._queue,),)
 
     def put(self, item: Any, *args: Any, **options: Any) -> Any:
-        """Put *item* into the queue, and add a ticket under its uid (second element)."""
         _waiting.add(next(iter(item[1:2]), None), ticket())
         return self._queue.put(item, *args, **options)
 
     def put_nowait(self, item: Any) -> Any:
-        """Put *item* into the queue without waiting."""
         return self.put(item, block=False)
 
 
@@ -138,18 +136,15 @@ class _Work:
         _work.set(self)
 
     def begin(self, stage: str) -> None:
-        """Begin *stage*, which ends when the next stage begins."""
         self.end_stage()
         self.stage = (stage, clock())
 
     def end_stage(self) -> None:
-        """Record the current stage, if any."""
         stage, self.stage = self.stage, None
         if stage is not None and len(self.run.marks) < MAX_MARKS:
             self.run.marks.extend((*stage, clock()))
 
     def end(self) -> BatchRun:
-        """End the run at the first response, and return it."""
         if not self.run.ended:
             self.end_stage()
             self.run.marks[0] = CLOSED

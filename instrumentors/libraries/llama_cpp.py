@@ -101,8 +101,6 @@ _state = _State()
 
 
 def _call(original: Any) -> Any:
-    """Wrap a method that returns a completion, or a generator of its parts."""
-
     def call(self: Any, *args: Any, **options: Any) -> Any:
         if _state.generation is not None:
             return original(self, *args, **options)
@@ -118,8 +116,6 @@ def _call(original: Any) -> Any:
 
 
 def _generate(original: Any) -> Any:
-    """Wrap `Llama.generate`, which yields the tokens, also those of completions."""
-
     def generate(self: Any, *args: Any, **options: Any) -> Steps:
         steps = _counted(self, args[0] if args else options.get("tokens"), original(self, *args, **options))
         if _state.generation is None:
@@ -140,8 +136,6 @@ def _eval(original: Any) -> Any:
 
 
 def _sample(original: Any) -> Any:
-    """Wrap `Llama.sample`, which waits for the device to finish the last `eval`."""
-
     def sample(*args: Any, **options: Any) -> Any:
         if _state.generation is None and current.get() is not None:
             return timed_call(_state.stage)(original)(*args, **options)

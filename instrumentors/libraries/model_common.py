@@ -71,7 +71,6 @@ class _ModelCall(LongCall):
         inside.set(True)
 
     def end(self) -> None:
-        """Record the call, and the request if it is one."""
         inside.set(False)
         super().end()
         if has_capacity(self.marks):

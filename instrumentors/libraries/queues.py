@@ -284,7 +284,6 @@ class Job(Ticket):
         return not self.released and any(part[0] is run and not part[2] for part in self.parts)
 
     def leave(self, run: QueueRun | None, now: int) -> None:
-        """End the work of *run*, or of all runs for None."""
         for part in self.parts:
             if not part[2] and run in {None, part[0]}:
                 part[2] = now

@@ -303,7 +303,6 @@ class IndicatorQueries(QueryGroup):
         return self.tallies([selection], indicator)[0]
 
     def tallies(self, selections: Iterable[Selection], indicator: Indicator) -> list[Tally]:
-        """Return the tally of each of *selections*, all from the same snapshot."""
         with self._snapshot() as snapshot:
             return [_tally(snapshot, selection, indicator) for selection in selections]
 

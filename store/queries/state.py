@@ -66,12 +66,10 @@ class StoreQueries(QueryGroup):
             return _state(snapshot, self._retention, int(self._clock()))
 
     def storage(self) -> Storage:
-        """Return the size of the store by table and tier, and its forecast."""
         with self._snapshot() as snapshot:
             return _storage(snapshot, self._retention, int(self._clock()))
 
     def collectors(self) -> list[Report]:
-        """Return the last report of each collector, by name."""
         with self._snapshot() as snapshot:
             return collectors.read_reports(snapshot.connection)
 

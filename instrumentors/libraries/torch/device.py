@@ -124,7 +124,6 @@ class TorchEvents:
         self._is_capturing = getattr(backend, "is_current_stream_capturing", bool)
 
     def stream(self, device: Any) -> Any:
-        """Return the current stream of *device*, None while it is capturing a graph."""
         if self._is_capturing():
             return None
         if self._current_id is None or device.index is None:
@@ -142,7 +141,6 @@ class TorchEvents:
         return self._backend.Event(enable_timing=True)
 
     def prepare(self, device: Any) -> None:
-        """Prepare this thread for querying events, as `Driver.prepare` does."""
         if self._driver is not None:
             self._driver.prepare(device.index)
 
@@ -206,7 +204,6 @@ class Timeline:
             self._reference_ns = max(self._reference_ns, stamp.asked - self._from_reference(stamp))
 
     def place(self, stamp: DeviceEvent) -> int:
-        """Return the time of an event that has happened, in nanoseconds of `clock`."""
         return stamp.at or self._reference_ns + self._from_reference(stamp)
 
     def release(self, stamp: DeviceEvent) -> None:
@@ -265,7 +262,6 @@ class DeviceWork:
         self.timeline.last[self._stream] = self._request, self.end
 
     def is_done(self) -> bool:
-        """Return, without blocking, whether the device has finished the work."""
         return self.end is not None and (self.end.event is None or self.end.event.query())
 
     def learn(self) -> None:
@@ -274,7 +270,6 @@ class DeviceWork:
         self.timeline.learn(self._ended())
 
     def interval(self) -> tuple[int, int]:
-        """Return start and end of the work on the device, in nanoseconds of `clock`."""
         return self.timeline.place(self.start), self.timeline.place(self._ended())
 
     def marks(self, free_at: int) -> Marks:

@@ -38,7 +38,6 @@ class Method:
         return self if tensor is None else types.MethodType(self._function, tensor)
 
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Support unbound calls such as `torch.Tensor.to(x, "cpu")`."""
         # Without a tensor the original raises.
         return (self.original if self.is_traced() or not args else self._function)(*args, **options)
 

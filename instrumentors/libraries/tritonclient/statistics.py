@@ -271,7 +271,6 @@ class ModelReadings:
         self._calls.append((t0, t1))
 
     def is_settled(self, t0: int, t1: int) -> bool:
-        """Return whether no further reading is needed for a call from *t0* to *t1*."""
         unseen_before = bool(self._readings) and self._readings[0].at >= t1
         return self._source.failing or unseen_before or self.window(t0, t1) is not None
 
@@ -341,7 +340,6 @@ class KnownModels:
         self._models: dict[tuple[Server, str, str], ModelReadings] = {}
 
     def model(self, server: Server, name: str, version: str) -> ModelReadings | None:
-        """Return the readings of a model, or None if the table is full."""
         model = self._models.get((server, name, version))
         if model is None and self._has_capacity():
             source = self._sources.setdefault(server, ServerStatistics(server))
