@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import unescape
 from typing import Any
 
 import numpy as np
@@ -170,12 +172,7 @@ def vertical_line(x: float, y0: float, y1: float, colour: str, dash: str = "dot"
 
 
 def releases(markers: Mapping[float, str], *, reported: bool = False) -> tuple[list[Shape], list[Annotation]]:
-    """Return a vertical line with a name above the plot for every release.
-
-    Args:
-        markers: Name by the time at which the version was first seen. [milliseconds]
-        reported: Whether the events were reported (solid line) or only observed (dotted line).
-    """
+    """Return a line with a name above the plot for every release: solid if it was *reported*, dotted if only observed."""
     shapes = [vertical_line(at, 0, 1, "$ink", "solid" if reported else "2px,3px", yref="paper") for at in markers]
     style: Annotation = {"font": {"size": 11, "color": "$ink"}, "bgcolor": "$surface", "borderpad": 1, "xshift": -3}
     notes = [
@@ -244,6 +241,22 @@ def band_labels(
             places.append((stage, max(middle, places[-1][1] + top * LABEL_GAP) if places else middle))
         base += height
     return [_band_label(stage, min(y, top * 0.985)) for stage, y in places]
+
+
+def named_colours(figure: Figure) -> dict[str, str]:
+    """Return the colours of stages, and of other named parts, in *figure*, by their names in the order of their drawing."""
+    found: dict[str, str] = {}
+    for trace in figure["data"]:
+        cells = trace.get("_cells", {})
+        colours = (trace.get("fillcolor"), *(trace.get(each, {}).get("color") for each in ("marker", "line")))
+        parts = [(trace.get("name"), each) for each in colours]
+        if cells.get("byStage"):
+            parts = list(zip(cells["labels"], (each for _, each in trace["colorscale"][2::3]), strict=True))
+        for name, colour in parts:
+            part = re.match(r"\$(?:st\.(\w+)|(deco))", str(colour))
+            if part and (name or part[1]):
+                found[unescape(name or label(part[1]))] = part[part.lastindex or 1]
+    return found
 
 
 def stages_of(frame: pd.DataFrame, known: Iterable[str]) -> list[str]:

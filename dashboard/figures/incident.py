@@ -24,16 +24,7 @@ def trend_figure(
     onset: tuple[datetime, datetime],
     marks: Mapping[datetime, str],
 ) -> Figure:
-    """Return the chart of *trend*.
-
-    Args:
-        trend: Burn rate, or latency in seconds, by step.
-        axis: Shown time.
-        is_burn_rate: Whether the values are burn rates.
-        limit: Burn rate from which the rule fires, or usual latency; None for none.
-        onset: Bounds of the onset.
-        marks: Releases, events and transitions: short name by time.
-    """
+    """Return the chart of *trend*."""
     write = _burn_rate if is_burn_rate else axis_duration
     starts = [axis.start + timedelta(seconds=trend.step_seconds * place) for place in range(len(trend.values))]
     x = axis.places(starts)

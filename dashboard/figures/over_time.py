@@ -185,20 +185,18 @@ def _strip_axis(rate: np.ndarray) -> dict[str, object]:
     }
 
 
-def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *, name: str, tail_name: str) -> Figure:
-    """Return the chart of utilization by device, below the latency of slow requests.
+def hardware_figure(
+    shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *, name: str, tail_name: str, named: str
+) -> Figure:
+    """Return the chart of utilization by device (at, place, share), below the latency of slow requests (at, value [seconds]).
 
-    Args:
-        shares: Columns at, place and share, for the devices to be drawn.
-        tail: Columns at and value, the latency of slow requests. [seconds]
-        axis: Window and step of both panels.
-        name: Name of the utilization.
-        tail_name: Name of the slow requests.
+    The line of the device *named* is black and above the others, which are grey; "" for none.
     """
     top = float(tail["value"].max() * 1.08) if len(tail) and tail["value"].max() > 0 else 1.0
     data: list[Trace] = [_gapped_line(tail.set_index("at")["value"], axis, tail_name, duration, yaxis="y2")]
-    for place, own in shares.groupby("place", sort=True):
-        data.append(_gapped_line(own.set_index("at")["share"], axis, safe(str(place)), percent))
+    for place, own in sorted(shares.groupby("place"), key=lambda pair: (pair[0] == named, pair[0])):
+        colour = "$ink" if place == named else "$deco"
+        data.append(_gapped_line(own.set_index("at")["share"], axis, safe(str(place)), percent, colour=colour))
     notes = [
         note(tail_name, 1, (1 + _UPPER) / 2, yref="paper", **_SIDE),
         note(name, 1, _LOWER / 2, yref="paper", **_SIDE),
@@ -213,16 +211,14 @@ def hardware_figure(shares: pd.DataFrame, tail: pd.DataFrame, axis: TimeAxis, *,
     return {"data": data, "layout": layout, "narrow": {**_NARROW, "annotations": []}}
 
 
-def _gapped_line(
-    values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], yaxis: str = "y"
-) -> Trace:
+def _gapped_line(values: pd.Series, axis: TimeAxis, name: str, write: Callable[[float], str], **look: str) -> Trace:
     steps = gaps_filled(values.rename("value").reset_index(), axis)
     known = steps["value"].to_numpy(dtype=float)
     texts = [
         f"{axis.text(at)}<br>{name} <b>{write(float(value))}</b>" if np.isfinite(value) else ""
         for at, value in zip(steps["at"], known, strict=True)
     ]
-    style: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", "yaxis": yaxis}
+    style: dict[str, Any] = {"text": texts, "hovertemplate": "%{text}<extra></extra>", **look}
     return line(f8(axis.places(steps["at"])), f4(known), width=1.3, connectgaps=False, **style)
 
 
@@ -245,12 +241,7 @@ def busy_seconds(frame: pd.DataFrame, axis: TimeAxis) -> pd.DataFrame:
 
 
 def fleet_figure(busy: pd.DataFrame, axis: TimeAxis) -> Figure:
-    """Return the chart of stacked stage times of all services over time.
-
-    Args:
-        busy: Result of `busy_seconds`, with at least one row.
-        axis: Window and time step.
-    """
+    """Return the chart of stacked stage times of all services over time."""
     stages = stages_of(busy, ("at",))
     x = f8(axis.places(busy["at"]))
     stack = busy[stages].to_numpy(dtype=float)

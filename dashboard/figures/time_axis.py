@@ -123,14 +123,7 @@ def _next_bucket(at: datetime) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Alert drawn in a time chart.
-
-    Args:
-        start: Start of the alert.
-        end: End of the alert; None while it is active.
-        text: Description of the alert.
-        urgent: Whether the alert paged.
-    """
+    """Alert drawn in a time chart."""
 
     start: datetime
     end: datetime | None

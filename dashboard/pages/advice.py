@@ -37,8 +37,7 @@ from ...core.histogram import has_enough_samples, samples_needed, value_at
 from ...core.names import FAILED_CALL, TOKENS, TOKENS_OUT
 from ...core.stages import label
 from ...store import Selection
-from ..ui.components import Node, attributes, card, link, link_tabs, pill, stage_bar, swatch
-from ..ui.design_tokens import hue
+from ..ui.components import Node, attributes, card, link, link_tabs, missing_legend, pill, stage_bar, swatch
 from ..ui.format import MINUS, count, day, duration, money, percent, percentile, several, span, whole
 from ..view import View, service_path
 from .across_services import called_sentence
@@ -276,9 +275,7 @@ def _card_content(finding: StageFinding, marks: Sequence[Node], reasons: Sequenc
 
 def _card(body: Sequence[Node], foot: Node, finding: StageFinding, name: str) -> Component:
     about = attributes({"data-advice": finding.key, "aria-label": name})
-    return html.Section(
-        [html.Div(list(body), className="both"), foot], className=f"card adv st-{hue(finding.stage)}", **about
-    )
+    return html.Section([html.Div(list(body), className="both"), foot], className="card adv", **about)
 
 
 def top_advice(context: Context, most: int, size: str = "c12", rank: str = RANKS[0]) -> Component | None:
@@ -323,7 +320,11 @@ def _numbers(context: Context, advice: Advice, rank: str) -> Component:
         where, href = "the breakdown", view.link(service, p="50" if rank == "p50" else None, **view.scope)
     bar = stage_bar(measures.tail_stages if quantile_of(rank) > 0.5 else measures.median_stages)  # noqa: PLR2004 - the median
     return html.Div(
-        [*parts, bar if rank != "tpot" else None, link(f"Evidence: {where} →", href=href, className="link")],
+        [
+            *parts,
+            *((bar, missing_legend(bar)) if rank != "tpot" else ()),
+            link(f"Evidence: {where} →", href=href, className="link"),
+        ],
         className="reach",
     )
 

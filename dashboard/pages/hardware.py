@@ -64,13 +64,15 @@ def hardware_card(context: Context) -> Component:
     tail_name = percentile(quantile)
     body: list[Node] = [html.P(_finding(frame, kind, shares, tail, tail_name), className="says")]
     if len(shares):
-        drawn = _busiest(shares)
-        figure = hardware_figure(drawn, tail, axis, name=f"{kind} busy", tail_name=tail_name)
+        named = odd_one_out(shares)
+        drawn = _drawn(shares, named)
+        figure = hardware_figure(drawn, tail, axis, name=f"{kind} busy", tail_name=tail_name, named=named)
         spoken = f"{kind} busy {percent(float(shares['share'].mean()))} on average, up to {percent(float(shares['share'].max()))} in a step."
         wide = shares.assign(share=shares["share"].round(4)).pivot_table(index="at", columns="place", values="share")
         body.append(
             chart("hardware", figure, spoken, 260, frame=wide.reset_index().rename(columns={"at": "time (UTC)"}))
         )
+        body.append(line_names(drawn, named, kind))
     for what, columns in (("GPU", _GPU), ("Process", _PROCESS), ("Device of torch", _TORCH)):
         body.append(_table(frame, what, columns))
     return card(
@@ -103,7 +105,6 @@ def _tail(context: Context) -> tuple[float, pd.DataFrame]:
 
 
 def _finding(frame: pd.DataFrame, kind: str, shares: pd.DataFrame, tail: pd.DataFrame, tail_name: str) -> str:
-    """Return whether the machines were busier in the slow steps, as text."""
     if shares.empty:
         return "GPU utilization is not available: a MIG slice reports no utilization."
     found = compare_slow_steps(shares, tail)
@@ -121,7 +122,6 @@ def _comparison_words(found: SlowComparison) -> str:
 
 
 def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
-    """Return other measures that were worse in the slow steps, as text."""
     causes: list[str] = []
     for measure, (before, after) in _OTHERS.items():
         found = compare_slow_steps(shares_of_measure(frame, measure.key), tail)
@@ -130,13 +130,34 @@ def _other_causes(frame: pd.DataFrame, tail: pd.DataFrame) -> list[str]:
     return causes
 
 
-def _busiest(shares: pd.DataFrame) -> pd.DataFrame:
+def odd_one_out(shares: pd.DataFrame) -> str:
+    """Return the device whose mean utilization is farthest from the median device, the busier of two; "" if all are alike."""
+    means = shares.groupby("place")["share"].mean()
+    away = (means - means.median()).abs()
+    if len(means) <= 2:  # noqa: PLR2004 - of two, none is closer to the middle
+        return str(means.idxmax())
+    return str(away.idxmax()) if away.max() >= _MORE else ""
+
+
+def _drawn(shares: pd.DataFrame, named: str) -> pd.DataFrame:
     most = shares.groupby("place")["share"].mean().nlargest(_MOST_LINES).index
-    return shares[shares["place"].isin(most)]
+    return shares[shares["place"].isin([*most, named])]
+
+
+def line_names(drawn: pd.DataFrame, named: str, kind: str) -> Component:
+    """Return the legend of the lines: the named device, and the others with the range of their mean utilization."""
+    means = drawn.groupby("place")["share"].mean()
+    others = means.drop(named, errors="ignore")
+    entries = [("vkey", f"{named}: {percent(float(means[named]))} busy")] if named else []
+    if len(others):
+        group = f"{len(others)} others" if named else f"{len(others)} {kind}s"
+        ends = dict.fromkeys(percent(float(each)) for each in (others.min(), others.max()))
+        name = str(others.index[0]) if len(others) == 1 else group
+        entries.append(("vkey old", f"{name}: {' to '.join(ends)} busy"))
+    return html.Div([html.Span([html.I(className=css), text]) for css, text in entries], className="legend")
 
 
 def _table(frame: pd.DataFrame, what: str, columns: _Columns) -> Component | None:
-    """Return the table of *what*, busiest first; None without rows."""
     own = frame[frame["measure"].isin([each.key for each in columns])]
     if own.empty:
         return None
@@ -188,9 +209,6 @@ def utilization(frame: pd.DataFrame) -> tuple[str, pd.DataFrame]:
     With GPUs the result is their utilization by all processes. Without GPUs it is the CPU time of all processes of the service on
     a machine, relative to the CPUs they may use.
 
-    Args:
-        frame: Result of `Reader.hardware`.
-
     Returns:
         "GPU" or "CPU", and a frame with the columns at, place, share; empty without reports.
     """
@@ -210,11 +228,7 @@ def mean_utilization(frame: pd.DataFrame) -> float | None:
 
 
 def compare_slow_steps(values: pd.DataFrame, tail: pd.DataFrame) -> SlowComparison | None:
-    """Compare the utilization in the slowest time steps with that in the others.
-
-    Returns:
-        The comparison; None with too few steps that have both.
-    """
+    """Compare the utilization in the slowest time steps with that in the others; None with too few steps that have both."""
     both = values.groupby("at")["share"].mean().to_frame().join(tail.set_index("at")["value"], how="inner").dropna()
     if len(both) < MIN_STEPS:
         return None

@@ -19,7 +19,6 @@ from ...analysis.slo_status import missed_requests, most_urgent
 from ...core.stages import label
 from ..figures.budget import budget_left_words
 from ..ui.components import Node, attributes, delta, dot, link, link_tabs, pill, ratio_of, spark, tile, tiles
-from ..ui.design_tokens import hue
 from ..ui.format import (
     count,
     duration,
@@ -301,7 +300,7 @@ def _collector(context: Context, found: SloStatus, number: int) -> Component:
     title = "No SLO is evaluated: the collector is not working"
     about = f"{several(number, 'service')} with an objective"
     href = context.view.link("/collectors")
-    return _card(pill("Stale", "stale"), about, title, text, stage="overhead", href=href, then="See the collectors")
+    return _card(pill("Stale", "stale"), about, title, text, href=href, then="See the collectors")
 
 
 def _of_release(row: ServiceRow) -> FleetFinding | None:
@@ -314,7 +313,6 @@ def _of_release(row: ServiceRow) -> FleetFinding | None:
 
 def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
     found, pair = release.comparison, release.comparison.pair
-    blamed = found.growth[0].stage if found.growth else "overhead"
     causes = [f"{label(each.stage)} explains {portion(each.share)} of the increase" for each in found.growth[:1]]
     causes += [f"{label(each.stage)} {percent(each.share)}" for each in found.growth[1:2] if each.share > _NAMED]
     rose = f"rose {percent(ratio - 1)}" if ratio < 10 else f"rose to {factor(ratio)}"  # noqa: PLR2004 - tenfold
@@ -324,7 +322,7 @@ def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
     about = f"{row.service} · {span(row.context.at - release.since)} ago"
     text = ", ".join(causes) + "." if causes else "No single stage explains it."
     badge, then = pill("Regression", "bad"), "Compare the versions"
-    return _card(badge, about, title, text, stage=blamed, href=release.href, then=then)
+    return _card(badge, about, title, text, href=release.href, then=then)
 
 
 def _of_slo(row: ServiceRow) -> FleetFinding | None:
@@ -345,7 +343,7 @@ def _slo(row: ServiceRow, found: SloStatus) -> Component:
         title, text = f"{cause}.", f"{title}. {attained}"
     about = f"{row.service} · {_time_words(row.context)}"
     then = "See what spends the budget"
-    return _card(badge, about, title, text, stage=stage or "overhead", href=href, then=then)
+    return _card(badge, about, title, text, href=href, then=then)
 
 
 def _of_incident(row: ServiceRow) -> FleetFinding | None:
@@ -363,10 +361,9 @@ def _of_incident(row: ServiceRow) -> FleetFinding | None:
 def _incident(row: ServiceRow, found: Incident) -> Component:
     badge = pill("Incident", "bad" if found.severity == "page" else "warn")
     about = f"{row.service} · since {clock_or_date(found.since, row.context.view)}"
-    stage = found.blamed.stage if found.blamed else "overhead"
     href = row.context.view.link(incident_page(found.id))
     text = found.impact or found.worst
-    return _card(badge, about, found.headline, text, stage=stage, href=href, then="Open the incident")
+    return _card(badge, about, found.headline, text, href=href, then="Open the incident")
 
 
 def _time_words(context: Context) -> str:
@@ -399,7 +396,7 @@ def _silence(row: ServiceRow, silence: timedelta) -> Component:
     text = f"The last request came at {local:%H:%M:%S}; other services still send data. The process or its agent may be down."
     href = row.context.view.link(service_path(row.service))
     badge, about = pill("Silent", "warn"), f"{row.service} · since {local:%H:%M}"
-    return _card(badge, about, title, text, stage="overhead", href=href, then="See its last requests")
+    return _card(badge, about, title, text, href=href, then="See its last requests")
 
 
 def _of_tail(row: ServiceRow) -> FleetFinding | None:
@@ -425,15 +422,16 @@ def _tail(row: ServiceRow, stage: str) -> Component:
         text += f" {called_sentence(row.context, 0.99)}"
     href = row.context.view.link(service_path(row.service), p="99")
     badge, about = pill("Tail", "warn"), f"{row.service} · in this window"
-    return _card(badge, about, title, text, stage=stage, href=href, then="See its stages")
+    return _card(badge, about, title, text, href=href, then="See its stages")
 
 
-def _card(badge: Component, about: str, title: str, text: str, *, stage: str, href: str, then: str) -> Component:
-    """Return a card that is a link to *href*; *then* names what the reader sees there."""
+def _card(badge: Component, about: str, title: str, text: str, *, href: str, then: str) -> Component:
+    """Return a card that is a link to *href*; *then* names what the reader sees there. Its edge has the colour of its badge."""
     content: list[Node] = [
         html.Div([badge, html.Span(about)], className="m"),
         html.Div(title, className="t"),
         html.Div(text, className="x"),
         html.Div(f"{then} →", className="n"),
     ]
-    return link([html.Span(className=f"g st-{hue(stage)}"), html.Div(content)], href=href, className="ins")
+    edge = str(getattr(badge, "className", "")).replace("pill", "g")
+    return link([html.Span(className=edge), html.Div(content)], href=href, className="ins")

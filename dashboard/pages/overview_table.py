@@ -13,7 +13,7 @@ from dash.development.base_component import Component
 
 from ...analysis.costs import MILLION, cost_of_request
 from ...core.histogram import samples_needed
-from ...core.stages import label, position
+from ...core.stages import label
 from ..figures.budget import budget_left_words
 from ..figures.over_time import busy_seconds, fleet_figure
 from ..ui.components import (
@@ -27,7 +27,6 @@ from ..ui.components import (
     dot,
     empty,
     gauge,
-    legend,
     link,
     link_tabs,
     pill,
@@ -43,7 +42,6 @@ from .measures import KINDS, ServiceRow, by_environment, urgent_first
 from .page import Context
 from .service_status import COLOURS, state_counts, young_note
 
-_MAX_LEGEND = 4
 _MAX_EVENTS = 8
 _BUSY_HINT = "Mean number of concurrent requests in each stage, for all services."
 # Number of services from which the table is grouped and has a filter.
@@ -51,7 +49,6 @@ MANY = 30
 _A_PAGE = 50
 ENVIRONMENT = "environment"
 _MAX_ENVIRONMENTS, _MAX_LABELS = 12, 6
-_MAX_BUSIEST = 6
 _DEFAULT = "burn"
 _TROUBLED = ("burning", "at_risk")
 Value = float | str | None
@@ -84,9 +81,8 @@ def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
     lines = _grouped(shown, ordered, columns, group) if group else [_line(row, columns) for row in shown]
     body = table(head, lines, "Services", css="fleet") if rows else _no_match(context)
     sub = _spoken_row(columns.get(key), key, backwards=backwards)
-    tools = html.Span(legend(_busiest_stages(rows)), className="hide")
     foot = [*(_pages(context, page, pages, len(ordered)) if pages > 1 else []), _without_environment(context, rows)]
-    return card("Services", body, sub=sub, tools=tools, foot=[each for each in foot if each], flush=True)
+    return card("Services", body, sub=sub, foot=[each for each in foot if each], flush=True)
 
 
 def _without_environment(context: Context, rows: Sequence[ServiceRow]) -> str | None:
@@ -358,14 +354,6 @@ def _currency(context: Context) -> str:
     return context.source.costs.currency if context.source.costs else ""
 
 
-def _busiest_stages(rows: Sequence[ServiceRow]) -> list[str]:
-    weight: dict[str, float] = {}
-    for row in rows:
-        for stage, seconds in row.now.tail_stages.items():
-            weight[stage] = weight.get(stage, 0.0) + seconds / (row.now.p99 or 1.0)
-    return sorted(sorted(weight, key=lambda stage: -weight[stage])[:_MAX_BUSIEST], key=position)
-
-
 def _spoken_row(column: Column | None, key: str, *, backwards: bool) -> str:
     if column is None:
         return "regressions first"
@@ -414,13 +402,13 @@ def stage_time_card(context: Context, size: str) -> Component:
     if not len(busy):
         return card(title, empty("Not enough data yet", "The first time step is not complete yet."), size=size)
     spent = {str(stage): float(busy[stage].mean()) for stage in busy.columns.drop("at")}
-    heavy = sorted(spent, key=lambda stage: -spent[stage])[:_MAX_LEGEND]
+    heavy = sorted(spent, key=lambda stage: -spent[stage])[:3]
     total = sum(spent.values())
-    shares = ", ".join(f"{label(stage)} {percent(spent[stage] / total)}" for stage in heavy[:3]) if total else "none"
+    shares = ", ".join(f"{label(stage)} {percent(spent[stage] / total)}" for stage in heavy) if total else "none"
     spoken = f"Time of all services by stage: {count(total)} s per second on average; {shares}."
     drawn = chart("fleet", fleet_figure(busy, axis), spoken, 230, frame=_busy_table(busy))
     sub = html.Span("busy seconds per second", title=f"{_BUSY_HINT} Each {span(axis.step)}.")
-    return card(title, drawn, sub=sub, tools=html.Span(legend(heavy), className="hide"), size=size)
+    return card(title, drawn, sub=sub, size=size)
 
 
 def _busy_table(busy: pd.DataFrame) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from ...analysis.breakdown import COLUMNS, percentile_grid, stages_at
 from ...core.histogram import has_enough_samples, samples_needed
-from ...core.stages import label
+from ...core.stages import label, position
 from ..figures.elements import Figure, outline, stages_of
 from ..figures.heatmap import heat_figure
 from ..figures.over_time import OVER_TIME_COLUMNS, over_time_figure
@@ -161,9 +161,8 @@ def over_time_card(context: Context, size: str = "c6") -> Component:
     # The options are in the order from the mean to the tail; the tail is the default.
     options = {value: OVER_TIME[value][0] for value in reversed(OVER_TIME)}
     tools = switch("Percentile", "t", options, chosen, chart_name="over", default="99")
-    drawn = chart(
-        "over", figure, _over_time_words(frame, figure["subtitle"], context.axis), 290, frame=over_time_table(frame)
-    )
+    spoken = _over_time_words(frame, figure["subtitle"], context.axis)
+    drawn = chart("over", figure, spoken, 290, frame=over_time_table(frame), stages=_every_stage(context))
     notes = [_step_note(frame, *each, span(context.axis_of(frame).step)) for each in OVER_TIME.values()]
     return card("Breakdown over time", drawn, sub=steady(html.Span(figure["subtitle"]), notes), tools=tools, size=size)
 
@@ -206,7 +205,7 @@ def heat_card(context: Context) -> Component:
         ],
         className="pick",
     )
-    drawn = chart("heat", figure, _heat_words(cells), 290, frame=heat_table(cells))
+    drawn = chart("heat", figure, _heat_words(cells), 290, frame=heat_table(cells), stages=_every_stage(context))
     return card("Every request", drawn, sub=figure["subtitle"], tools=tools, size="c6")
 
 
@@ -254,6 +253,12 @@ def heat_table(cells: pd.DataFrame) -> pd.DataFrame:
     return made.assign(
         **{name: [label(str(each)) if each else "" for each in made[name]] for name in ("mostly", "then")}
     )
+
+
+def _every_stage(context: Context) -> tuple[str, ...]:
+    """Return the stages of the window in their fixed order: a chart at another percentile may have others than the drawn one."""
+    found = context.source.cached(context.source.read.stage_latency, context.selection)
+    return tuple(sorted(found, key=position))
 
 
 def _over_time(context: Context) -> pd.DataFrame:

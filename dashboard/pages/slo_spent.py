@@ -38,7 +38,6 @@ from ..ui.components import (
     card,
     chart,
     empty,
-    legend,
     link,
     link_tabs,
     stage_name,
@@ -58,7 +57,6 @@ _MAX_NAMED = 3
 _SPENT_TITLE = "What spent the budget"
 # Wide bars are easier to click: a third of the steps of other charts.
 _COARSER = 3
-_LEGEND, _MIN_SHARE = 4, 0.02
 NO_CAUSE = "No stage dominates the bad requests"
 
 
@@ -83,7 +81,6 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         return card(_SPENT_TITLE, empty(none), sub="bad requests by stage")
     stages = spent_stages(frame)
     spent = {stage: float(frame[stage].sum()) for stage in stages}
-    most = sorted((stage for stage in stages if spent[stage] >= bad * _MIN_SHARE), key=lambda stage: -spent[stage])
     figure = spent_figure(
         frame,
         context.axis_of(frame),
@@ -100,7 +97,6 @@ def spent_card(context: Context, found: SloStatus) -> Component:
         # Without slow requests no stage is to blame.
         [drawn, _excess_table(records(compared)) if stages else None],
         sub=f"{count(bad)} bad requests, {_window_words(context)}",
-        tools=html.Span(legend(most[:_LEGEND]), className="hide"),
         foot=[
             f"{_window_cause(context, slo, axis.start, axis.end)[1]}.",
             maintenance_note(slo, axis.start, axis.end),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -11,7 +11,7 @@ from dash import html
 from dash.development.base_component import Component
 
 from ...core.stages import label, position
-from ..figures.elements import Figure
+from ..figures.elements import Figure, named_colours
 from .design_tokens import hue
 from .format import SMALL_CHANGE, change, duration, percent, split_duration
 
@@ -82,13 +82,7 @@ def pill(text: str, kind: str = "") -> Component:
 
 
 def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float = 1.0) -> Component:
-    """Return the stages of a latency as one stacked bar, in their fixed order.
-
-    Args:
-        stages: Time by stage. [seconds]
-        tall: Whether the bar stands alone, instead of in a table cell.
-        scale: Width of the bar. [ratio of the available width]
-    """
+    """Return the stages of a latency as one stacked bar, in their fixed order."""
     total = sum(stages.values()) or 1.0
     shown = [(stage, stages[stage] / total) for stage in sorted(stages, key=position) if stages[stage] > 0]
     largest = sorted(shown, key=lambda pair: -pair[1])[:_SPOKEN]
@@ -96,13 +90,10 @@ def stage_bar(stages: Mapping[str, float], *, tall: bool = False, scale: float =
     style = {"background": _gradient(shown)}
     if scale < 1:
         style["width"] = f"{scale * 100:.1f}%"
-    return html.Div(
-        role="img",
-        className="bar tall" if tall else "bar",
-        style=style,
-        title=description,
-        **attributes({"aria-label": description}),
-    )
+    spoken = attributes({"aria-label": description})
+    bar = StageBar(role="img", className="bar tall" if tall else "bar", style=style, title=description, **spoken)
+    bar.stages = tuple(stage for stage, _ in shown)
+    return bar
 
 
 def _gradient(shown: Sequence[tuple[str, float]]) -> str:
@@ -216,27 +207,32 @@ def card(
     size: str = "c12",
     flush: bool = False,
 ) -> Component:
-    """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table."""
-    export = _export(title) if title and _tells_numbers(body) else None
+    """Return a card: title, subtitle, controls, body, foot, and an export menu for its chart or table.
+
+    A legend below the body names the colours of its charts and bars, unless it names them all itself.
+    """
+    has_numbers = any(isinstance(each, (Chart, html.Table)) for each in _components(body))
+    export = _export(title) if title and has_numbers else None
     head: list[Node] = [html.H2(title), html.Span(sub, className="sub"), html.Span(className="grow"), tools, export]
     return html.Section(
         [
             html.Div(head, className="ch") if title else None,
             html.Div(body, className="cb flush" if flush else "cb"),
+            missing_legend(body),
             html.Div(foot, className="foot") if foot else None,
         ],
         className=f"card {size}",
     )
 
 
-class Chart(html.Div):
-    """Chart with its figure and its numbers, for `ui.page_export`.
+class StageBar(html.Div):
+    """Bar of stages, with their keys for the legend."""
 
-    Args:
-        name: Name of the chart, unique on its page.
-        figure: Figure with design tokens as colours.
-        frame: Drawn numbers, one row for each position on the x axis; None if the page shows them as a table already.
-    """
+    stages: Sequence[str] = ()
+
+
+class Chart(StageBar):
+    """Chart with its figure and its numbers, for `ui.page_export`."""
 
     name: str = ""
     figure: Figure
@@ -268,27 +264,38 @@ def _export(title: str) -> Component:
     return html.Button("\u22ef", type="button", title="Export", className="dots", **attributes(named))
 
 
-def _tells_numbers(node: Nodes) -> bool:
-    """Return whether *node* contains a chart or a table."""
-    if isinstance(node, (Chart, html.Table)):
-        return True
+def _components(node: Nodes) -> Iterator[Component]:
+    """Yield *node* and the components inside it."""
+    if isinstance(node, Component):
+        yield node
     inside = node if isinstance(node, (list, tuple)) else getattr(node, "children", None)
-    parts = inside if isinstance(inside, (list, tuple)) else [inside]
-    return any(_tells_numbers(each) for each in parts if isinstance(each, Component))
+    for each in inside if isinstance(inside, (list, tuple)) else [inside]:
+        if isinstance(each, Component):
+            yield from _components(each)
+
+
+def missing_legend(body: Nodes) -> Component | None:
+    """Return the legend of the charts and bars in the *body* of a card; None if all of their colours have a name there."""
+    inside = [*_components(body)]
+    drawn = [each for each in inside if isinstance(each, StageBar)]
+    stages = sorted({stage for each in drawn for stage in each.stages}, key=position)
+    names = {label(stage): hue(stage) for stage in stages}
+    for each in drawn:
+        names |= named_colours(each.figure) if isinstance(each, Chart) else {}
+    named = " ".join(getattr(each, "className", "") for each in inside if isinstance(each, html.I)).split()
+    return None if all(f"st-{each}" in named for each in names.values()) else _legend(names)
 
 
 def chart(
-    name: str, figure: Figure, description: str, height: int = 300, *, frame: pd.DataFrame | None = None
+    name: str,
+    figure: Figure,
+    description: str,
+    height: int = 300,
+    *,
+    frame: pd.DataFrame | None = None,
+    stages: Sequence[str] = (),
 ) -> Component:
-    """Return a chart: the figure as data, and an empty box in which the browser draws it.
-
-    Args:
-        name: Name of the chart, unique on its page.
-        figure: Figure with design tokens as colours.
-        description: Description of the chart in a sentence with numbers, for screen readers.
-        height: Height of the plot. [CSS pixels]
-        frame: Drawn numbers, for "View as table", CSV and JSON.
-    """
+    """Return a chart: the figure as data, and an empty box in which the browser draws it."""
     made = Chart(
         html.Div(
             className="plot",
@@ -297,7 +304,7 @@ def chart(
             **attributes({"aria-label": description, "data-chart": name}),
         )
     )
-    made.name, made.figure, made.frame = name, figure, frame
+    made.name, made.figure, made.frame, made.stages = name, figure, frame, stages
     return made
 
 
@@ -360,8 +367,12 @@ def steady(shown: Component, texts: Sequence[str]) -> Component:
 
 def legend(stages: Iterable[str]) -> Component:
     """Return the colour squares and names of *stages* in their fixed order."""
-    ordered = sorted(set(stages), key=position)
-    return html.Span([html.Span([swatch(stage), label(stage)]) for stage in ordered], className="legend")
+    return _legend({label(stage): hue(stage) for stage in sorted(set(stages), key=position)})
+
+
+def _legend(names: Mapping[str, str]) -> Component:
+    entries = [html.Span([html.I(className=f"sw st-{colour}"), name]) for name, colour in names.items()]
+    return html.Span(entries, className="legend")
 
 
 def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Component:

@@ -27,8 +27,18 @@ from stagelens.core.hardware import (
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import HARDWARE
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.hardware import MIN_STEPS, compare_slow_steps, mean_utilization, utilization
+from stagelens.dashboard.figures.over_time import hardware_figure
+from stagelens.dashboard.figures.time_axis import TimeAxis
+from stagelens.dashboard.pages.hardware import (
+    MIN_STEPS,
+    compare_slow_steps,
+    line_names,
+    mean_utilization,
+    odd_one_out,
+    utilization,
+)
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import children, text_of
 from stagelens.store import Batch, Point, Series, Store
 from tests.dashboard.served_versions import NOW, Served, shown, write
 
@@ -48,6 +58,28 @@ def frame(*rows: tuple[int, Measure, str, float]) -> pd.DataFrame:
 def steps(values: Sequence[float], name: str) -> pd.DataFrame:
     """One value a minute."""
     return pd.DataFrame({"at": [AT + timedelta(minutes=minute) for minute in range(len(values))], name: values})
+
+
+@pytest.mark.parametrize(
+    ("busy", "black", "grey"),
+    [
+        ([0.9], ["n/gpu0: 90 % busy"], []),
+        ([0.4, 0.9], ["n/gpu1: 90 % busy"], ["n/gpu0: 40 % busy"]),
+        ([0.6, 0.62, 0.1, 0.6, 0.61, 0.6, 0.6, 0.6, 0.6], ["n/gpu2: 10 % busy"], ["8 others: 60 % to 62 % busy"]),
+        ([0.6, 0.61, 0.62], [], ["3 GPUs: 60 % to 62 % busy"]),
+    ],
+)
+def test_each_line_of_a_device_has_a_name(busy: Sequence[float], black: Sequence[str], grey: Sequence[str]) -> None:
+    """The device that differs is black and above the others, which are grey; none is where all are alike."""
+    found = frame(*((minute, GPU, f"n/gpu{number}", each) for minute in range(30) for number, each in enumerate(busy)))
+    shares, axis = utilization(found)[1], TimeAxis(AT, AT + timedelta(minutes=30), timedelta(minutes=1), UTC)
+    named = odd_one_out(shares)
+    figure = hardware_figure(shares, steps([0.1] * 30, "value"), axis, name="GPU", tail_name="p99", named=named)
+    colours = [each["line"]["color"] for each in figure["data"][1:]]
+    legend = [" ".join(text_of(each).split()) for each in children(line_names(shares, named, "GPU"))]
+
+    assert colours == ["$deco"] * (len(busy) - len(black)) + ["$ink"] * len(black)
+    assert legend == [*black, *grey]
 
 
 def test_gpu_utilization_is_shown_where_there_are_gpus() -> None:

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -97,7 +98,7 @@ def words(node: Any) -> str:
     return words(getattr(node, "children", None))
 
 
-def attribute(node: Any, name: str) -> Iterator[str]:
+def attribute(node: Any, name: str) -> Iterator[Any]:
     """Yield the values of an attribute in a component and all that is in it."""
     for each in node if isinstance(node, list | tuple) else [node]:
         found = getattr(each, name, None)
@@ -307,6 +308,52 @@ def test_the_regression_is_named_with_its_stage(source: Source) -> None:
     assert "Regression" in text
     assert "from 1.0.0 to 2.0.0" in text
     assert "Preprocess explains" in text
+
+
+def test_the_edge_of_a_card_has_the_colour_of_its_badge(source: Source) -> None:
+    """The green of a stage at the edge of a regression would say that all is well."""
+    page = page_of(context_of(at("/"), source))
+    assert page is not None
+    classes = [each for each in attribute(page.body, "className") if re.match(r"(g|pill) |card adv", each)]
+    edges = [each for each in classes if each.startswith("g ")]
+    badges = [after for each, after in pairwise(classes) if each.startswith("g ")]
+
+    assert {"g bad", "g warn"} <= set(edges)
+    assert [each.replace("g ", "pill ") for each in edges] == badges
+
+
+WITH_COLOURS = (
+    *("/", "/s/vision-api", "/s/vision-api?t=mean&by=count", "/s/vision-api/traces", "/s/vision-api/capacity"),
+    *("/s/vision-api/advice", "/s/vision-api/replicas", "/s/chat-llm", "/s/chat-llm/tokens", "/compare?svc=vision-api"),
+    *("/slo/vision-latency", "/slo/chat-latency", "/traces", "/traces/<slow>", "/advice", "/regressions", "/engines"),
+)
+
+
+def cards_of(node: Any) -> Iterator[Any]:
+    """Yield the cards of a page."""
+    for each in node if isinstance(node, list | tuple) else [node]:
+        if str(getattr(each, "className", "")).startswith("card"):
+            yield each
+        elif hasattr(each, "children"):
+            yield from cards_of(each.children)
+
+
+@pytest.mark.parametrize("address", WITH_COLOURS)
+def test_each_colour_in_a_card_has_its_name_there(source: Source, filled: Store, address: str) -> None:
+    """In its charts and its bars of stages, also of small ones, and of what a control of a chart may show."""
+    slow = filled.read.exemplars(Selection(NOW - timedelta(hours=1), NOW, service="vision-api"), limit=1)
+    page = page_of(context_of(at(address.replace("<slow>", str(slow["trace_id"].iloc[0]))), source))
+    assert page is not None
+    cards = [*cards_of(page.body)]
+
+    assert cards
+    for card in cards:
+        drawn = {
+            *re.findall(r"\$st\.(\w+)", json.dumps([each["data"] for each in attribute(card, "figure")], default=str)),
+            *re.findall(r"var\(--st-(\w+)\)", str([*attribute(card, "style")])),
+        }
+        named = set(re.findall(r"\bsw st-(\w+)", " ".join(map(str, attribute(card, "className")))))
+        assert drawn <= named, words(card)[:60]
 
 
 def test_stages_have_a_fixed_order(source: Source) -> None:
