@@ -98,7 +98,7 @@ def _incident(past: PastIncident, until: datetime) -> str:
     length = formatting.duration((past.resolved_at or until) - past.opened_at)
     lasted = f"for {length}" if past.resolved_at else f"for {length} so far"
     spent = formatting.percent(past.spent)
-    return f"{past.severity:<6} {_format_time(past.opened_at)} {lasted} (burn {formatting.times(past.peak)}, {spent} of the budget)"
+    return f"{past.severity:<6} {_format_time(past.opened_at)} {lasted} (burn rate up to {formatting.times(past.peak)} in the short window, {spent} of the budget)"
 
 
 def _format_time(at: datetime) -> str:

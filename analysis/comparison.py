@@ -82,7 +82,6 @@ class QuantileComparison:
 
     @property
     def difference(self) -> float:
-        """B - A in seconds; 0 without requests on either side."""
         return 0.0 if self.a_value is None or self.b_value is None else self.b_value - self.a_value
 
     @property
@@ -286,7 +285,6 @@ class FailureDifference:
 
     @property
     def difference(self) -> float:
-        """Estimated difference b - a."""
         return self.b - self.a
 
     @property

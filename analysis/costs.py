@@ -118,7 +118,6 @@ class Costs:
 
     @property
     def currency(self) -> str:
-        """Currency sign or code."""
         return self.prices.currency if self.prices else ""
 
     def per_hour(self, service: str, environment: str | None = None, *, named: bool = False) -> float | None:

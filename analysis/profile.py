@@ -21,6 +21,8 @@ MIN_SAMPLED = 5
 _NAMED_SHARE, _HOLDS_SHARE = 0.5, 0.8
 # Growth of a stage below which a sentence would report noise. [milliseconds]
 _MIN_GROWTH_MS = 1.0
+# Ratio of the growth of a function to that of its stage from which on other functions became faster.
+_ALL = 1.05
 # Stages that a function could leave for a stage of its own, and those that a function of the user can be. A function that calls a
 # model is no stage: it would hide the stages within.
 _UNNAMED_STAGES = {OVERHEAD, "framework", "handler", OTHER}
@@ -157,6 +159,7 @@ class FunctionGrowth:
         after_ms: As `before_ms`, after. [milliseconds]
         stage_growth_ms: Exact growth of the stage. [milliseconds]
         is_cause: Whether the function explains the growth of the stage, see `main_function`.
+        quantile: Percentile of the compared requests; 0 if unknown. [0..1]
     """
 
     stage: str
@@ -165,6 +168,23 @@ class FunctionGrowth:
     after_ms: float
     stage_growth_ms: float
     is_cause: bool = False
+    quantile: float = 0.0
+
+    @property
+    def at(self) -> str:
+        """The percentile, such as ` at p99`; "" if it is unknown."""
+        return f" at p{100 * self.quantile:g}" if self.quantile else ""
+
+    @property
+    def stage_words(self) -> str:
+        """Growth of the stage in the requests in which that of the function was measured, such as `preprocess +180 ms at p99`."""
+        return f"{self.stage} {_signed_ms(self.stage_growth_ms)}{self.at}"
+
+    @property
+    def amount_words(self) -> str:
+        """Growth of the function and of its stage, such as `+166 ms of preprocess +180 ms at p99`."""
+        others = ", other functions became faster" if self.growth_ms > self.stage_growth_ms * _ALL else ""
+        return f"{_signed_ms(self.growth_ms)} of {self.stage_words}{others}"
 
     @property
     def growth_ms(self) -> float:
@@ -178,7 +198,9 @@ class FunctionGrowth:
     @property
     def sentence(self) -> str:
         """Growth of the stage and share of the function, such as `preprocess grew +180 ms, 92 % in resize (serve.py:41)`."""
-        return f"{self.stage} grew +{_short_ms(self.stage_growth_ms)} ms, {self.share * 100:.0f} % in {self.title}"
+        return (
+            f"{self.stage} grew {_signed_ms(self.stage_growth_ms)}{self.at}, {self.share * 100:.0f} % in {self.title}"
+        )
 
 
 def is_library(frame: CodeFrame) -> bool:
@@ -397,5 +419,5 @@ def _title(function: str, place: str) -> str:
     return f"{short} ({place})" if place else short
 
 
-def _short_ms(ms: float) -> str:
-    return f"{ms:.0f}" if ms >= 10 else f"{ms:.1f}"  # noqa: PLR2004 - one digit below 10 ms
+def _signed_ms(ms: float) -> str:
+    return f"{ms:+.0f} ms" if abs(ms) >= 10 else f"{ms:+.1f} ms"  # noqa: PLR2004 - one digit below 10 ms

@@ -38,7 +38,6 @@ class TemporaryCollector:
 
     @property
     def endpoint(self) -> str:
-        """OTLP endpoint of the collector."""
         return server_url(*self._collector.address)
 
     def finish(self) -> list[str]:

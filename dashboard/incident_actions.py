@@ -83,7 +83,6 @@ class IncidentActions:
         return None if found is None else chart.draw_chart(found.finding)
 
     def silences(self) -> list[Silence]:
-        """Return active and future silences."""
         return [each for each in self._reader.silences(self._now()) if self._shows(*silenced(each.matchers))]
 
     def silence_named(self, name: str) -> Silence | None:

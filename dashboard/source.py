@@ -48,9 +48,7 @@ class AlertsSource(Protocol):
         """Return the status of every objective."""
         ...
 
-    def incidents(self) -> Sequence[Incident]:
-        """Return the incidents, newest first."""
-        ...
+    def incidents(self) -> Sequence[Incident]: ...
 
     def problems(self) -> Sequence[str]:
         """Return the problems of the SLO file, one line each."""
@@ -254,7 +252,6 @@ class Source:
         return min(able, key=lambda each: _match_rank(each, about), default=None)
 
     def incidents(self) -> list[Incident]:
-        """Return the incidents, newest first; none without alerts."""
         return [] if self._alerts is None else self.incident_actions.visible(self._alerts.incidents())
 
     def regression_record(self) -> AlertRecord | None:

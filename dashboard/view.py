@@ -89,14 +89,12 @@ class View:
 
     @cached_property
     def end(self) -> datetime:
-        """End of the window, exclusive."""
         if self.kept is not None:
             return self.kept[1]
         return _moment(self.query.get("to", ""), self._whole_now) or self._whole_now
 
     @cached_property
     def start(self) -> datetime:
-        """Start of the window."""
         if self.kept is not None:
             return self.kept[0]
         asked = self._asked_start
@@ -223,7 +221,6 @@ class View:
         return address(self.path, {**kept, **{key.rstrip("_"): value or "" for key, value in changes.items()}})
 
     def with_window(self, start: datetime, end: datetime) -> str:
-        """Return this address with another window."""
         return self.here(from_=_stamp(start), to=_stamp(end))
 
 

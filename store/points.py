@@ -76,7 +76,6 @@ class Buckets:
         return Buckets(offsets, self.index[of_chosen], self.amount[of_chosen])
 
     def between(self, low: int, high: int) -> Buckets:
-        """Return the buckets of the histograms with indexes in `[low, high)`."""
         first, last = self.offsets[low], self.offsets[high]
         return Buckets(self.offsets[low : high + 1] - first, self.index[first:last], self.amount[first:last])
 
@@ -273,7 +272,6 @@ class HistogramArrays:
         return HistogramArrays(self.scale[chosen], self.zero[chosen], self.sum[chosen], self.buckets.where(chosen))
 
     def between(self, low: int, high: int) -> HistogramArrays:
-        """Return the histograms with indexes in `[low, high)`."""
         chosen = slice(low, high)
         return HistogramArrays(self.scale[chosen], self.zero[chosen], self.sum[chosen], self.buckets.between(low, high))
 

@@ -161,7 +161,6 @@ class Columns:
         return self.where(self.metric == schema.METRIC_CODES[metric])
 
     def between(self, low: int, high: int) -> Columns:
-        """Return the points with indexes in `[low, high)`."""
         return self._with(slice(low, high), self.buckets.between(low, high))
 
     def take(self, places: Ints) -> Columns:
@@ -284,7 +283,6 @@ class StageCounts:
 
     @property
     def total(self) -> int:
-        """Sum of all counts."""
         return int(self.amount.sum() + self.zero.sum())
 
     def histogram(self, stage: int | None = None) -> Histogram:
@@ -477,9 +475,7 @@ class Points(StoredPoints, Protocol):
         """Delete the remains of unfinished writes; *now* in Unix seconds."""
         ...
 
-    def close(self) -> None:
-        """Close all connections of the engine."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,8 @@ TRAFFIC_SUBJECT, TRAFFIC_STOPPED, TRAFFIC_WAS_GONE = "traffic", "stopped", "was 
 # Onsets are accurate to about a minute; larger errors are shown. [seconds]
 _SURE_SECONDS = 120
 _ICONS = {"page": "🔴", "ticket": "🟠"}
+# The rule that fires changes while an incident lasts, and with it the window.
+_PEAK_WINDOW = "in the short window of its rule"
 # A share up to this value counts as all of the excess.
 _ALL = 1.05
 _UNKNOWN_ENDINGS = {"no_data": "no more data", "removed": "its SLO was removed"}
@@ -150,11 +152,12 @@ def format_recent(seconds: float) -> str:
 def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
     """Return the burn rate as a pair of name and value."""
     if over:
-        return "Highest burn rate", formatting.times(burn.rate)
-    return (
-        "Burn rate",
-        f"{formatting.times(burn.rate)} in the {format_recent(burn.short_seconds)} (alerts from {formatting.times(burn.threshold)})",
-    )
+        return "Highest burn rate", f"{formatting.times(burn.rate)} {_PEAK_WINDOW}"
+    return "Burn rate", f"{_burn_size(burn)} (alerts from {formatting.times(burn.threshold)})"
+
+
+def _burn_size(burn: Burn) -> str:
+    return f"{formatting.times(burn.rate)} in {_format_seconds(burn.short_seconds)}"
 
 
 def budget_facts(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
@@ -310,6 +313,7 @@ def _slow_clause(finding: Finding, blamed: StageGrowth, *, over: bool) -> str:
     grown = formatting.latency(blamed.seconds, signed=True)
     if code is not None and code.stage == blamed.stage:
         verb = "had grown" if over else "grew"
+        grown = formatting.latency(code.stage_growth_ms / 1e3, signed=True) + code.at
         return f"{stage_name(blamed.stage)} {verb} {grown}, {formatting.share_text(code.share)} in {code.title}"
     amount = f"{grown} ({of_the_excess(blamed)})"
     if finding.shift is not None:
@@ -333,8 +337,10 @@ def worst_impact(finding: Finding, peak: float) -> str:
     if finding.absence is not None:
         return f"{TRAFFIC_SUBJECT} {TRAFFIC_WAS_GONE}"
     if finding.burn is not None:
-        return f"burned at up to {formatting.times(peak)}"
-    return f"{regression_subject(_regression(finding))} was up to {formatting.percent(peak - 1)} slower"
+        return f"burned at up to {formatting.times(peak)} {_PEAK_WINDOW}"
+    shift = _regression(finding)
+    than = f"than version {shift.against}" if shift.against else "than before"
+    return f"{regression_subject(shift)} was up to {formatting.percent(peak - 1)} slower {than}"
 
 
 def comparison_basis(finding: Finding) -> str:
@@ -474,7 +480,8 @@ def stage_name(stage: str) -> str:
 
 def _trend_text(finding: Finding, trend: Trend, highest: float) -> str:
     span = format_recent(trend.step_seconds * len(trend.values))
-    top = formatting.times(highest) if finding.burn else formatting.latency(highest)
+    step = f" in {_format_seconds(trend.step_seconds)}"
+    top = formatting.times(highest) + step if finding.burn else formatting.latency(highest)
     return f"{'burn rate' if finding.burn else _subject_of(finding)} of the {span}, up to {top}"
 
 
@@ -498,15 +505,13 @@ def _present_state(finding: Finding) -> str:
         return TRAFFIC_STOPPED
     if finding.silent_since is not None:
         return f"has no data, {_past_state(finding)} before"
-    return f"burning {formatting.times(finding.size)}" if finding.burn else regression_change(_regression(finding))
+    return f"burning {_burn_size(finding.burn)}" if finding.burn else regression_change(_regression(finding))
 
 
 def _past_state(finding: Finding) -> str:
     if finding.absence is not None:
         return TRAFFIC_WAS_GONE
-    return (
-        f"burned {formatting.times(finding.size)}" if finding.burn else regression_change(_regression(finding), "was")
-    )
+    return f"burned {_burn_size(finding.burn)}" if finding.burn else regression_change(_regression(finding), "was")
 
 
 def _stage_of(finding: Finding) -> str:

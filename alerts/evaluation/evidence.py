@@ -290,7 +290,8 @@ def code_growth(
     now = read.profile(after, (quantile,)) if blamed else []
     then = read.profile(before, (quantile,)) if now else []
     found = grown_functions(then[0], now[0]) if then else []
-    return tuple(each for each in found if blamed and each.stage == blamed.stage)[:_FUNCTIONS]
+    own = [replace(each, quantile=quantile) for each in found if blamed and each.stage == blamed.stage]
+    return tuple(own[:_FUNCTIONS])
 
 
 def shared_attributes(read: Reader, slow: Selection, quantile: float) -> tuple[SharedAttribute, ...]:

@@ -127,7 +127,6 @@ class Window:
 
     @property
     def length(self) -> int:
-        """Length of the window in minutes."""
         return self.block * self.blocks
 
 

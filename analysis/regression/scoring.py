@@ -312,7 +312,6 @@ class TailScorer:
         self._asks_stages = policy.fire.released * key.ease.least
 
     def score(self, recent: TailCounts) -> TailScore:
-        """Return the scores of the minutes of *recent*; windows longer than *recent* are skipped."""
         sums = PrefixSums(recent)
         cells = tuple(
             max(found, key=lambda cell: cell.score, default=None) for found in self._whole.cells(sums, best=True)

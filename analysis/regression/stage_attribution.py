@@ -43,7 +43,6 @@ class StageBaseline:
 
     @classmethod
     def from_json(cls, text: str) -> StageBaseline:
-        """Parse a baseline from the JSON of `to_json`."""
         raw = json.loads(text)
         return cls(tuple(raw["stages"]), tuple(tuple(row) for row in raw["usual"]), tuple(raw["spread"]))
 

@@ -523,7 +523,6 @@ def _versions(context: Context) -> list[str]:
 
 
 def _routes(context: Context) -> list[str]:
-    """Return the routes with the most requests."""
     found = context.source.cached(context.source.read.dimensions, context.selection).get("route", {})
     return list(found)[:_MAX_ROUTES]
 

@@ -279,7 +279,6 @@ class Loads:
 
     @property
     def name(self) -> str:
-        """Name of the percentile."""
         return percentile(self.quantile)
 
 
@@ -375,7 +374,6 @@ class Band:
 
     @property
     def mean_seconds(self) -> float:
-        """Mean time of a run [seconds]."""
         return self.runs.sum / self.runs.count
 
     @property

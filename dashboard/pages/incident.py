@@ -165,9 +165,7 @@ def _chart(context: Context, found: Incident) -> Component:
         [trend.start + trend.step_seconds * place for place in range(len(trend.values))], unit="s", utc=True
     )
     frame = pd.DataFrame({"time (UTC)": times_of_steps, "burn rate" if is_burn else "latency (s)": list(trend.values)})
-    spoken = (
-        f"{what} since {when(context, start)}, at most {highest}; the problem started at {when(context, found.since)}."
-    )
+    spoken = f"{what} of each {span(step)} since {when(context, start)}, at most {highest}; the problem started at {when(context, found.since)}."
     return card(
         what, chart("trend", figure, spoken, 220, frame=frame), sub=f"steps of {span(step)}; red: the onset", size="c7"
     )
@@ -197,14 +195,17 @@ def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str
     if found.version:
         yield "Release", f"It started with version {found.version}", view.link("/compare", svc=found.service)
     for grown in (each for each in found.stages[:2] if each.share >= _MIN_SHARE):
-        text = f"{stage_name(grown.stage)} grew {duration(grown.seconds, sign=True)}, {of_the_excess(grown)}"
-        yield "Stage", text[0].upper() + text[1:], path
+        amount, name = duration(grown.seconds, sign=True), stage_name(grown.stage)
+        text = f"Slow requests spend {amount} in {name}, compared with good ones, {of_the_excess(grown)}"
+        if found.kind == "tail":
+            text = f"{name[0].upper()}{name[1:]} grew {amount}, {of_the_excess(grown)}"
+        yield "Stage", text, path
     if found.replica:
         yield "Replica", found.replica, incident_path(view, found, "replicas")
     for each in found.functions[:1]:
         yield (
             "Code",
-            f"{each.title}: {duration(each.growth_ms / 1e3, sign=True)}, {percent(each.share)} of the stage",
+            f"{each.title}: {each.amount_words}",
             path,
         )
     for each in found.shared:
@@ -348,7 +349,7 @@ def _functions(context: Context, found: Incident) -> Component:
     return card(
         f"Functions that grew in {stage_name(found.functions[0].stage)}",
         table(head, rows, "Functions that grew", css="codes"),
-        sub="slow requests at the same percentile before and since the onset, estimated from samples",
+        sub=f"{found.functions[0].stage_words} since the onset, compared with before; estimated from samples",
         tools=link("Your code →", href=incident_path(context.view, found), className="link"),
         flush=True,
     )

@@ -30,7 +30,6 @@ from ..ui.format import (
     several,
     signed_change,
     span,
-    times,
 )
 from ..view import attributes_text, incident_page, service_path, slo_path
 from .across_services import called_sentence
@@ -52,7 +51,7 @@ from .page import Context, Page, clock_or_date, no_data, panel
 from .regressions import Release
 from .scope_filter import Option, filter_chip, menu
 from .service_map import map_card
-from .service_status import COLOURS, attained_words, state_counts, state_note
+from .service_status import COLOURS, attained_words, burn_words, state_counts, state_note
 from .slo import unwatched_line
 from .slo_spent import NO_CAUSE, blamed_cause
 from .waste import waste_card
@@ -374,10 +373,10 @@ def _time_words(context: Context) -> str:
 def _budget_title(found: SloStatus) -> str:
     if found.budget_left is None or found.budget_left > 0:
         gone = f", budget spent in {span(found.exhausted_in)}" if found.exhausted_in else ""
-        return f"Burning {times(found.burn_1h)}{gone}"
+        return f"Burning {burn_words(found)}{gone}"
     share, word = budget_left_words(found.budget_left)
     over = f"{word} {share}" if word == "spent" else f"overspent by {share}" if found.budget_left else "spent"
-    return f"Error budget {over}" + (f", burning {times(found.burn_1h)}" if (found.burn_1h or 0) >= 1 else "")
+    return f"Error budget {over}" + (f", burning {burn_words(found)}" if (found.burn_1h or 0) >= 1 else "")
 
 
 def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:

@@ -204,7 +204,6 @@ def _grouped(
     columns: dict[str, Column],
     group_of: Callable[[ServiceRow], _Group],
 ) -> list[Component]:
-    """Return the table rows by group, each below a row with the sums of the whole group."""
     members: dict[_Group, list[ServiceRow]] = {}
     for row in ordered:
         members.setdefault(group_of(row), []).append(row)

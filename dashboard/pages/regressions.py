@@ -117,7 +117,6 @@ def _row(release: Release) -> Component:
 
 
 def _name(release: Release) -> Component:
-    """Return the cell of the service and its compared versions."""
     pair = release.comparison.pair
     name = link(release.service, href=release.href, className="n cut", title=release.service)
     versions = html.Div(f"{short_name(pair.a_name)} → {short_name(pair.b_name)}", className="s")
@@ -142,7 +141,6 @@ def _change(release: Release) -> list[Node]:
 
 
 def _traffic(release: Release) -> Component:
-    """Return the note on changes other than the code."""
     pair = release.comparison.pair
     badge, kind = verdict_badge(release.context, release.comparison)
     mix = mix_sentence(release.context, pair)
@@ -204,7 +202,6 @@ class Release:
 
     @property
     def service(self) -> str:
-        """Name of the service."""
         return self.context.service or ""
 
     @property

@@ -16,7 +16,7 @@ from ...alerts.objectives.slo import Slo
 from ...alerts.reader import Incident
 from ...analysis.slo_status import URGENCY, SloState, service_state
 from ..ui.components import WORDS, Node, link, pill, status
-from ..ui.format import attained, span, target, times
+from ..ui.format import THIN, attained, span, target, times
 from ..view import View, incident_page, slo_path
 from .comparison_text import short_name
 from .page import Context, clock_or_date
@@ -146,15 +146,17 @@ def burn_note(found: SloStatus, view: View) -> list[Node]:
     """Return the burn rate of *found* as text, or the reason why it is unknown."""
     if found.state in ("stale", "maintenance", "no_data"):
         return [html.Span(state_line(found, view), className="warn" if found.state == "stale" else "muted")]
-    return [
-        html.Span(f"burning {times(found.burn_1h)}", className="bad" if (found.burn_1h or 0) > 1 else "muted"),
-        " · 1 h",
-    ]
+    return [html.Span(f"burning {burn_words(found)}", className="bad" if (found.burn_1h or 0) > 1 else "muted")]
 
 
 def silence_words(found: SloStatus) -> str:
     """Return how long an objective without data had no request."""
     return f"no request in the last {'hour' if found.burn_1h is None else '5 min'}"
+
+
+def burn_words(found: SloStatus) -> str:
+    """Return the burn rate with its window, the same everywhere."""
+    return f"{times(found.burn_1h)} in 1{THIN}h"
 
 
 def maintenance_note(slo: Slo, start: datetime, end: datetime) -> str:

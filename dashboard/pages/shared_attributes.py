@@ -79,10 +79,9 @@ def _card(
         body.append(_causes_table(context, shown, percentile(found.percentile), "Selected" if is_selection else "Slow"))
     same = f"No difference in {', '.join(found.looked_at)}." if shown and found.looked_at else ""
     foot = " ".join(filter(None, (same, uncounted))) or None
-    sub = "selected" if is_selection else f"the slowest {percent(found.slow / (found.requests or 1), 1)}"
-    sub += f": {count(found.slow)} of {count(found.requests)}"
-    if not is_selection:
-        sub += f", from {duration(found.threshold)}" + (f" · {found.reason}" if found.reason else "")
+    share = percent(found.slow / (found.requests or 1), 1)
+    sub = f"{'selected' if is_selection else f'the slowest {share}'}: {count(found.slow)} of {count(found.requests)}"
+    sub += "" if is_selection else f", from {duration(found.threshold)}{found.reason and f' · {found.reason}'}"
     # In a long window the query reads a part of each step.
     counted = context.source.cached(context.source.read.latency, about).count
     sub += f", from a sample of {count(counted)} requests" if found.requests < _ALL * counted else ""

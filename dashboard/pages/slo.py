@@ -40,6 +40,7 @@ from .page import Context, Page, empty_page_card, panel
 from .service_status import (
     COLOURS,
     attained_words,
+    burn_words,
     maintenance_end,
     silence_words,
     state_counts,
@@ -126,7 +127,7 @@ def slo_sentence(view: View, found: SloStatus) -> str:
         return f"{budget}; there was {silence_words(found)}, so whether it burns is unknown."
     gone_in = time_to_exhaustion(found)
     pace = f"; at this rate it is spent in {span(gone_in)}" if gone_in else ""
-    return f"{budget} and burns at {times(found.burn_1h)} the sustainable rate{pace}."
+    return f"{budget} and burns at {burn_words(found)}{pace}."
 
 
 def _stale_detail(found: SloStatus) -> str:
@@ -409,7 +410,6 @@ def _objective_row(context: Context, found: SloStatus, *, on: bool) -> Component
 
 
 def _budget_left(found: SloStatus, kind: str) -> Node:
-    """Return the remaining budget as a bar and a number; an overspent budget has an empty bar."""
     if found.budget_left is None:
         return _UNKNOWN
     text, word = budget_left_words(found.budget_left)
@@ -459,5 +459,5 @@ def _exhaustion_tile(view: View, found: SloStatus) -> tuple[str, str, Node]:
         return "lasts", "", html.Span("for the whole window", className="good")
     if gone_in <= timedelta():
         kind = "bad" if (found.burn_1h or 0) > 1 else "muted"
-        return "spent", "", html.Span(f"burning {times(found.burn_1h)}", className=kind)
+        return "spent", "", html.Span(f"burning {burn_words(found)}", className=kind)
     return span(gone_in), "", html.Span("until exhausted", className="bad")

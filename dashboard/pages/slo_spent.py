@@ -335,10 +335,10 @@ def bad_sentence(blamed: StageGrowth, when: str) -> str:
     """Return a sentence about the excess time of slow requests; *when* is their time as text.
 
     >>> bad_sentence(StageGrowth("queue", 0.424, 0.95), "since 11:20").replace("\u202f", " ")
-    'Slow requests since 11:20 spend 424 ms more in Queue, 95 % of the excess'
+    'Slow requests since 11:20 spend 424 ms more in Queue than good ones, 95 % of the excess'
     """
     more = f"{duration(blamed.seconds)} more in {label(blamed.stage)}"
-    return f"Slow requests {when} spend {more}, {portion(blamed.share)} of the excess"
+    return f"Slow requests {when} spend {more} than good ones, {portion(blamed.share)} of the excess"
 
 
 def requests_path(view: View, slo: Slo, began: datetime, end: datetime | None, *, failed: bool = False) -> str:

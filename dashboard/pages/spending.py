@@ -148,7 +148,6 @@ def _yaml_string(service: str) -> str:
 
 
 def _how_to_price(context: Context) -> Component:
-    """Return the hint on how to set a price."""
     return html.Div(
         [
             html.P("No price is set. Write a price file, and name it with --prices or STAGELENS_PRICES:", className="muted"),

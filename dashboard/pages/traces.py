@@ -339,7 +339,6 @@ def _latency_chips(view: View) -> list[Node]:
 
 
 def _attribute_menu(view: View, key: str, found: FoundTraces) -> Component | None:
-    """Return the menu of the values of one attribute; None without a choice."""
     values = found.attributes.get(key, {})
     chosen = next((value for name, value in view.attributes if name == key), "")
     name = attribute(key).label

@@ -252,7 +252,6 @@ class LazyPanel(Component):
     # Not a `cached_property`, whose lock would let only one reader at a time build a panel, with Python 3.11.
     @property
     def children(self) -> Component | None:
-        """Built content."""
         if self._built is None:
             self._built = (self._build(),)
         return self._built[0]

@@ -10,7 +10,9 @@ from dash import html
 from dash.development.base_component import Component
 
 from ... import __version__
+from ...analysis.breakdown import Measures
 from ...analysis.slo_status import most_urgent
+from ...core.histogram import samples_needed
 from ...core.stages import OTHER, label
 from ...store import StoreState
 from ..pages.advice import advice_count
@@ -19,7 +21,7 @@ from ..pages.measures import ServiceRow, urgent_first
 from ..pages.page import Context
 from ..pages.regressions import MATERIAL
 from ..ui.components import WORDS, Node, Nodes, attributes, banner, dot, link
-from ..ui.format import THIN, count, day, duration, percent, size, span
+from ..ui.format import THIN, count, day, duration, percent, size, span, whole
 from ..view import BUCKET_SECONDS, COMMON, COMPARED, ORDER, WINDOWS, View, service_path
 from . import guard
 
@@ -256,7 +258,7 @@ def _service(context: Context, row: ServiceRow, place: str) -> Component:
     parts: list[Node] = [
         dot(row.state or "no_data"),
         html.Span(row.service, className="t"),
-        html.Span(duration(row.now.p99), className="cnt", title="p99"),
+        _latency(row.now),
     ]
     return link(
         parts,
@@ -265,6 +267,14 @@ def _service(context: Context, row: ServiceRow, place: str) -> Component:
         title=row.service,
         **current,
     )
+
+
+def _latency(now: Measures) -> Component:
+    """Return the p99 of the window, as in the table of the overview, or the median if there are too few requests for it."""
+    if now.p99 is not None or now.p50 is None:
+        return html.Span(duration(now.p99), className="cnt", title="p99")
+    few = f"p50; p99 needs {whole(samples_needed(0.99))} requests, {whole(now.requests)} in this window"
+    return html.Span(f"p50 {duration(now.p50)}", className="cnt", title=few)
 
 
 def _side_footer(context: Context, state: StoreState) -> Component:
@@ -296,7 +306,6 @@ def _side_footer(context: Context, state: StoreState) -> Component:
 
 
 def _store_limits(context: Context, state: StoreState) -> list[Node]:
-    """Return notes on data that the store deleted before their retention ended, and on its cardinality limits."""
     texts = [
         f"{span(timedelta(seconds=width))} buckets before {day(since.astimezone(context.view.zone))} were deleted; "
         f"the store now has {size(state.size_bytes)}, its budget is {size(state.budget_bytes)}"
@@ -395,7 +404,6 @@ def _choice(text: str, key: str, value: str, *, on: bool) -> Component:
 
 
 def _worst_state(context: Context, environment: str) -> str:
-    """Return the worst state of the objectives in *environment*; "" without objectives."""
     states: Sequence[str] = [
         each.state for each in context.slos if not environment or each.slo.environment in (None, environment)
     ]

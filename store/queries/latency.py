@@ -240,14 +240,12 @@ class Mixture:
         return PercentileGroup(value, int(zero.sum()), {OVERHEAD: 1.0}, self._named(zero / zero.sum()))
 
     def share_of(self, stage: str) -> NDArray[np.float64]:
-        """Return the share of time in *stage* of the requests in each bucket of `latency`; shape (k,)."""
         in_stage = self._times.amount[[name == stage for name in self._stages]].sum(axis=0)
         shares = dict(zip(self._times.index.tolist(), in_stage / self._times.amount.sum(axis=0), strict=True))
         coarse = self.latency.index >> (self.latency.scale - self._times.scale)
         return np.array([shares.get(bucket, 0.0) for bucket in coarse.tolist()], np.float64)
 
     def dominated_by(self, stage: str) -> Ints:
-        """Return the number of requests with the dominant stage *stage* in each bucket of `latency`; shape (k,)."""
         return self.latency.amount[[name == stage for name in self._stages]].sum(axis=0)
 
     def _shares(self, spent: NDArray[np.float64] | Ints) -> dict[str, float]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stagelens.analysis.profile import (
     MIN_SAMPLED,
     CodeNode,
+    FunctionGrowth,
     FunctionTime,
     ProfileBand,
     flame_graph,
@@ -197,3 +198,13 @@ def test_the_profile_of_a_request_survives_garbage() -> None:
     )
 
     assert profile_of_request(text) == {"handler;serve:predict@serve.py:30": 2000}
+
+
+def test_the_growth_of_a_function_names_that_of_its_stage() -> None:
+    """In the same requests; a function that grew more than its stage says why."""
+    resize = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True, quantile=0.99)
+    more = replace(resize, after_ms=251.0, stage_growth_ms=142.0, quantile=0.0)
+
+    assert resize.amount_words == "+164 ms of preprocess +178 ms at p99"
+    assert resize.sentence == "preprocess grew +178 ms at p99, 92 % in resize (serve.py:41)"
+    assert more.amount_words == "+249 ms of preprocess +142 ms, other functions became faster"

@@ -51,7 +51,7 @@ RENDERERS: dict[str, Callable[[Message], Any]] = {
 SLOW_REPLICA = "web-7 is 3 times slower than the other 11 since 14:02 UTC on 20 November: Forward +38 ms."
 LARGE = SharedAttribute("request size 1 MB and more", 0.06, 0.71)
 RESIZE = FunctionGrowth("preprocess", "resize (serve.py:41)", 2.0, 166.0, 178.0, is_cause=True)
-GROWN = "preprocess grew +180 ms, 92 % in resize (serve.py:41)"
+GROWN = "preprocess grew +178 ms, 92 % in resize (serve.py:41)"
 TURNS = ("opened", "acknowledged", "resolved")
 
 
@@ -82,7 +82,7 @@ def test_the_payload_equals_the_golden_file(message: Message, vendor: str, trans
 def test_the_headline_names_service_burn_rate_and_stage(message: Message) -> None:
     """The headline names service, burn rate, stage, milliseconds, share and release."""
     assert headline(message) == (
-        f"magika-demo: latency SLO burning 31{TIMES} — slow requests spend +180 ms (92 % of the excess) in preprocess since version 2"
+        f"magika-demo: latency SLO burning 31{TIMES} in 5 minutes — slow requests spend +180 ms (92 % of the excess) in preprocess since version 2"
     )
 
 
@@ -105,7 +105,7 @@ def test_an_availability_slo_names_failures(message: Message, finding: Finding) 
     """The headline of an availability SLO names failures and no stage."""
     message = replace(message, finding=replace(finding, kind="availability", growth=(), version=""))
 
-    assert headline(message) == f"magika-demo: availability SLO burning 31{TIMES} — 31 % of requests fail"
+    assert headline(message) == f"magika-demo: availability SLO burning 31{TIMES} in 5 minutes — 31 % of requests fail"
 
 
 def test_an_unannounced_incident_ends_in_one_message(message: Message) -> None:
@@ -113,7 +113,7 @@ def test_an_unannounced_incident_ends_in_one_message(message: Message) -> None:
     over = replace(resolved(message), first=True)
 
     assert headline(over).startswith(
-        f"magika-demo: latency SLO burned 31{TIMES} for 26 minutes and recovered — slow requests spent"
+        f"magika-demo: latency SLO burned 31{TIMES} in 5 minutes for 26 minutes and recovered — slow requests spent"
     )
 
 
@@ -291,7 +291,7 @@ def test_every_channel_names_the_function_that_grew(message: Message, finding: F
     over = headline(turn(explained, "resolved"))
 
     assert [name for name, text in sent.items() if GROWN not in text.lower()] == []
-    assert over.endswith(" — preprocess had grown +180 ms, 92 % in resize (serve.py:41) since version 2")
+    assert over.endswith(" — preprocess had grown +178 ms, 92 % in resize (serve.py:41) since version 2")
     assert webhook.webhook_payload(explained)["functions"] == [
         {
             "stage": "preprocess",

@@ -98,7 +98,7 @@ def test_the_message_names_the_function_of_the_stage(
     evaluator.tick(DEFINITIONS, now)
     found = read(store)[0]
 
-    assert found.headline.endswith(" — preprocess grew +380 ms, 92 % in resize (serve.py:41) since version 2")
+    assert found.headline.endswith(" — preprocess grew +381 ms at p99, 92 % in resize (serve.py:41) since version 2")
     assert [(each.title, each.stage) for each in found.functions] == [
         ("resize (serve.py:41)", "preprocess"),
         ("decode (serve.py:28)", "preprocess"),
@@ -121,7 +121,7 @@ def test_a_function_known_later_is_notified_once(
     assert events == ["opened", "updated"]
     assert [each.headline.split(" — ")[1][:23] for each in found.transitions] == [
         "slow requests spend +38",
-        "preprocess grew +380 ms",
+        "preprocess grew +381 ms",
     ]
 
 

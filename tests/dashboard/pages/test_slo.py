@@ -88,7 +88,7 @@ def test_the_page_starts_with_the_finding(source: Source) -> None:
     assert "4 objectives · 2 burning · 1 no data" in text
     assert "of its error budget left (of 30 d at this traffic; so far " in text
     assert "target 99 %) and burns at" in text
-    assert "the sustainable rate; at this rate it is spent in" in text
+    assert " in 1 h; at this rate it is spent in" in text
 
 
 def test_a_young_objective_says_over_what_its_numbers_are(source: Source) -> None:
@@ -140,7 +140,7 @@ def test_the_shown_bars_add_up_to_the_bad_requests_of_the_burn_rate(source: Sour
     assert stages.sum().idxmax() == "Queue (requests)"
     text = shown(source, "/slo/hot-latency?from=now-1h")
     assert "Slow requests in the last 1 h spend 1" in text
-    assert "more in Queue, 9" in text
+    assert "more in Queue than good ones, 9" in text
     assert [each.name for each in found.tables] == [
         "Objectives",
         "Mean stage times of good and slow requests",
