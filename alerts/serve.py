@@ -110,11 +110,7 @@ class AlertMetrics(Collector):
 
 
 class Exposition:
-    """HTTP server for metrics and health probes, in a separate thread.
-
-    Raises:
-        StagelensError: The address cannot be bound.
-    """
+    """HTTP server for metrics and health probes, in a separate thread."""
 
     def __init__(self, metrics: AlertMetrics, host: str, port: int, probes: Mapping[str, Probe]) -> None:
         registry = CollectorRegistry()
@@ -233,11 +229,7 @@ class Alerts:
         self._thread = threading.Thread(target=self._run, name="stagelens-alerts", daemon=True)
 
     def start(self) -> None:
-        """Start the evaluation thread and, if configured, the metrics server; log a warning if no SLO is in force.
-
-        Raises:
-            StagelensError: The metrics address cannot be bound.
-        """
+        """Start the evaluation thread and, if configured, the metrics server; log a warning if no SLO is in force."""
         if self._config.metrics_port is not None:
             probes = Probes(self._store, self.holder, self._running, self._evaluation_error)
             self._exposition = Exposition(
@@ -265,11 +257,7 @@ class Alerts:
         return watched if self._exposition is None else f"{watched}; metrics on {self._exposition.url}"
 
     def tick(self) -> None:
-        """Reload the file if it changed, evaluate once, and wake the delivery threads after a transition.
-
-        Raises:
-            StoreError: The store cannot be used.
-        """
+        """Reload the file if it changed, evaluate once, and wake the delivery threads after a transition."""
         now = self._clock()
         self.file.refresh(now)
         definitions = self.file.current

@@ -99,11 +99,7 @@ class ReaderAccess:
         )
 
     def require(self, environments: frozenset[str] | None, role: Role) -> None:
-        """Raise an error unless the reader has *role* in all of *environments*.
-
-        Raises:
-            ForbiddenError: The reader lacks the role.
-        """
+        """Raise an error unless the reader has *role* in all of *environments*."""
         if self.allows(environments, role):
             return
         names = sorted(environments or ())
@@ -112,11 +108,7 @@ class ReaderAccess:
         raise ForbiddenError(msg)
 
     def require_admin(self) -> None:
-        """Raise an error unless the reader is an admin.
-
-        Raises:
-            ForbiddenError: The reader is no admin.
-        """
+        """Raise an error unless the reader is an admin."""
         if not self.is_admin:
             msg = f"this needs the role admin; {self.grantors} can grant it"
             raise ForbiddenError(msg)
@@ -220,11 +212,7 @@ class AccessRules:
 
 
 class LiveAccess:
-    """Rights from a file that is reloaded on change; while the file is invalid, its last valid version stays in force.
-
-    Raises:
-        ConfigError: The file is invalid at the start.
-    """
+    """Rights from a file that is reloaded on change; while the file is invalid, its last valid version stays in force."""
 
     def __init__(self, path: Path | None, clock: Callable[[], datetime]) -> None:
         self._clock = clock
@@ -251,12 +239,7 @@ class LiveAccess:
 
 
 def read_access_file(path: Path) -> AccessRules:
-    """Read the access file at *path*.
-
-    Raises:
-        FileError: The file is invalid; each error names its line.
-        ConfigError: The file cannot be read.
-    """
+    """Read the access file at *path*."""
     found = read_file(path, "an access file", _EXAMPLE, _AccessFile)
     default = found.default.grants
     return AccessRules(path, found.groups, default, default if found.token is None else found.token.grants)

@@ -24,13 +24,7 @@ class AuditEntry:
     """One action of a person or program.
 
     Args:
-        at: Time of the action, timezone-aware.
-        person: Name of the person; a description of the program or of readers without a name.
-        origin: Place of the action.
         action: The action, such as `acknowledge` or `sign in`.
-        subject: Incident, silence or event; "" for none.
-        service: Service of the subject; "" for all, or if unknown.
-        environment: Environment of the subject; "" for all, or if unknown.
         outcome: `done`, `refused` (role or credentials are missing) or `failed`.
         reason: Reason of the outcome; "" for `done`.
     """

@@ -47,7 +47,7 @@ _OPEN_STATES = ("waiting", "sending")
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Outbox row that this process has leased for sending."""
+    """Outbox row that this process has leased for sending; a *reminder* was accepted before and is now repeated."""
 
     row: int
     channel: str
@@ -101,7 +101,7 @@ def claim_message(connection: Connection, channel: str, holder: str, now: float,
 def mark_sent(
     connection: Connection, claimed: Claim, now: float, reference: str = "", refresh: Refresh | None = None
 ) -> None:
-    """Record that the receiver accepted the message."""
+    """Record that the receiver accepted the message, which is repeated after *refresh*; None for never."""
     at = {} if claimed.reminder else {"changed_at": now}
     again_at = _reminder_at(claimed, now, refresh) if refresh else 0.0
     _write_outcome(connection, claimed, state="sent", error="", reference=storable(reference), next_at=again_at, **at)
@@ -293,9 +293,6 @@ class DeliveryWorker(AlertsThread):
 
         Returns:
             Wait before the next step. [seconds]
-
-        Raises:
-            StoreError: The store failed.
         """
         now = self._clock()
         if now < self._paused_until:

@@ -56,11 +56,7 @@ class Preview:
 
 
 def backtest(read: Reader, slo: Slo, policy: BurnRatePolicy, now: datetime, length: timedelta) -> Preview:
-    """Replay *slo* over the period of *length* before *now*.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
+    """Replay *slo* over the period of *length* before *now*."""
     longest = max(needed_windows(policy, tiers_of(slo, policy)))
     history = load_history(read, slo, now - length - longest, now)
     since = history.edge_of(now - length)

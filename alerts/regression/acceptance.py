@@ -106,12 +106,7 @@ def _shifted_baseline(policy: TailPolicy, habits: StageBaseline, shown: StageSec
 
 
 def accept_regression(store: Store, name: str, by: str, now: datetime, why: str = "") -> IncidentRecord:
-    """Accept the regression of the incident *name* as the new baseline; return an already accepted incident unchanged.
-
-    Raises:
-        IncidentError: The incident does not exist, has ended, or is not a latency regression.
-        StoreError: The store failed.
-    """
+    """Accept the regression of the incident *name* as the new baseline; return an already accepted incident unchanged."""
     who, reason = person_name(by), storable(why.strip())[:MAX_WHY_CHARS]
     with store.transaction() as connection:
         found = require_incident(connection, name)

@@ -70,11 +70,7 @@ class Principal:
 
 
 class TooManyAttemptsError(Exception):
-    """Too many failed logins from one address, or too many concurrent password checks.
-
-    Args:
-        wait_seconds: Time until the next attempt. [seconds]
-    """
+    """Too many failed logins from one address, or too many concurrent password checks."""
 
     def __init__(self, wait_seconds: float) -> None:
         super().__init__(wait_seconds)
@@ -82,14 +78,7 @@ class TooManyAttemptsError(Exception):
 
 
 class Authenticator:
-    """Authentication of readers. Thread-safe.
-
-    Args:
-        clock: Function that returns the current time. [Unix seconds]
-
-    Raises:
-        ConfigError: The user file is invalid.
-    """
+    """Authentication of readers. Thread-safe."""
 
     def __init__(
         self,
@@ -111,11 +100,7 @@ class Authenticator:
         self._hashing = BoundedSemaphore(_MAX_HASHING)
 
     def authenticate(self, request: Request) -> Principal | None:
-        """Return the principal of *request*; None if the reader has to sign in.
-
-        Raises:
-            TooManyAttemptsError: The request has a secret, but its address has to wait.
-        """
+        """Return the principal of *request*; None if the reader has to sign in."""
         if not self._signs_in:
             return Principal()
         return self._of_proxy(request) or self._of_header(request) or self._of_cookie(request)
@@ -124,11 +109,7 @@ class Authenticator:
         return self._access.of(principal.name, principal.groups, by_token=principal.has_token)
 
     def sign_in(self, request: Request, name: str, secret: str) -> str | None:
-        """Return a session for a correct token, or a correct password of *name*; None for a wrong secret.
-
-        Raises:
-            TooManyAttemptsError: The address has to wait.
-        """
+        """Return a session for a correct token, or a correct password of *name*; None for a wrong secret."""
         signer = self._proved(request, name, secret)
         return session_of(name, signer, self._clock()) if signer else None
 
@@ -244,11 +225,7 @@ def _without_port(address: str) -> str:
 
 
 class LoginThrottle:
-    """Failed logins by address. Thread-safe and bounded: the least recently used address is dropped.
-
-    Args:
-        clock: Function that returns monotonic time. [seconds]
-    """
+    """Failed logins by address. Thread-safe and bounded: the least recently used address is dropped."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -328,12 +305,7 @@ def _signed(secret: str, *parts: str) -> str:
 
 
 class RevokedSessions:
-    """Revoked session cookies, stored until their expiry. Thread-safe.
-
-    Args:
-        store: Store of the revocations, shared by all dashboards.
-        clock: Function that returns the current time. [Unix seconds]
-    """
+    """Revoked session cookies, stored until their expiry. Thread-safe."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock

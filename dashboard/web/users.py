@@ -37,11 +37,7 @@ _MIN_LETTERS = 8
 
 
 class Users:
-    """Readers with names and passwords, from a user file. Thread-safe.
-
-    Raises:
-        ConfigError: The file or one of its lines is invalid; the message contains file, line and fix.
-    """
+    """Readers with names and passwords, from a user file. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -84,11 +80,7 @@ class Users:
 
 
 def add_user(path: Path, name: str, password: str) -> None:
-    """Write *name* with *password* to the user file at *path*, replacing an older line; only the owner can read it.
-
-    Raises:
-        ConfigError: The name or the password is invalid.
-    """
+    """Write *name* with *password* to the user file at *path*, replacing an older line; only the owner can read it."""
     if not _NAME.fullmatch(name):
         msg = f"{name!r} is not a valid name; use up to 64 letters, digits and . @ + - _"
         raise ConfigError(msg)
@@ -138,11 +130,7 @@ def _is_right(secret: str, password: str) -> bool:
 
 
 def add_user_command(name: str, environment: Mapping[str, str]) -> int:
-    """Add the user *name*, with a password typed twice at the terminal or read from the first line of stdin.
-
-    Raises:
-        ConfigError: No user file is configured, or the name or the password is invalid.
-    """
+    """Add the user *name*, with a password typed twice at the terminal or read from the first line of stdin."""
     path = environment.get("STAGELENS_DASHBOARD_USERS")
     if not path:
         msg = "STAGELENS_DASHBOARD_USERS is not set; set it to the file that stores names and passwords, such as users.txt"
