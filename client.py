@@ -310,10 +310,16 @@ class Client:
         return self._query("fleet", labels=labels, **window)
 
     def incidents(
-        self, service: str | None = None, *, state: Literal["open", "resolved", "all"] = "all"
+        self,
+        service: str | None = None,
+        *,
+        state: Literal["open", "resolved", "all"] = "all",
+        severity: Literal["page", "ticket"] | None = None,
+        start: Moment | None = None,
+        end: Moment | None = None,
     ) -> pd.DataFrame:
-        """Return all open incidents, or those of the newest fifty that match, newest first."""
-        return self._query("incidents", service=service, state=state)
+        """Return the open incidents and the newest fifty, or those open between *start* and *end*: pages, open, new ones first."""
+        return self._query("incidents", service=service, state=state, severity=severity, start=start, end=end)
 
     def incident(self, id: str) -> pd.DataFrame:  # noqa: A002 - the name in the API
         """Return one incident as a row; `attrs["incident"]` has its evidence."""

@@ -130,7 +130,7 @@ def _acknowledgement(found: Incident) -> str:
 
 
 def _notified(each: Transition) -> str:
-    if each.event in ("acknowledged", "accepted"):
+    if each.event in ("acknowledged", "unacknowledged", "accepted", "note"):
         return f"by {each.note}"
     return each.note or (f"{each.told} channel{'s' if each.told != 1 else ''}" if each.told else "none")
 
@@ -176,6 +176,7 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
     shown.add_argument("id", metavar="ID")
     acked = _add_command(commands, "ack", "acknowledge an incident and notify its channels", _acknowledge_incident)
     acked.add_argument("id", metavar="ID")
+    acked.add_argument("--undo", action="store_true", help="undo the acknowledgement")
     _add_author_option(acked, environment)
     normal = "accept as new baseline; notify again only if latency rises further"
     accepted = _add_command(commands, "accept", normal, _accept_regression)
@@ -255,11 +256,13 @@ def _show_incident(store: Store, options: argparse.Namespace, _now: datetime) ->
 
 
 def _acknowledge_incident(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:
-    found = acknowledge(store, options.id, _author_name(options), now)
-    about = ("acknowledge", found.id, found.finding.service)
+    by, undo = _author_name(options), options.undo
+    found = acknowledge(store, options.id, by, now, undo=undo)
+    about = ("undo acknowledgement" if undo else "acknowledge", found.id, found.finding.service)
     _audit(store, AuditEntry(now, _author_name(options), _HERE, *about), found.finding.where)
-    result = {"id": found.id, "acked_by": found.acked_by, "acked_at": now}
-    return result, f"{found.acked_by} acknowledged {found.id}: {found.finding.name} of {found.finding.service}"
+    result = {"id": found.id, "acked_by": found.acked_by, "acked_at": None if undo else now}
+    did = f"{by} undid the acknowledgement of" if undo else f"{found.acked_by} acknowledged"
+    return result, f"{did} {found.id}: {found.finding.name} of {found.finding.service}"
 
 
 def _accept_regression(store: Store, options: argparse.Namespace, now: datetime) -> tuple[Any, str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
@@ -16,11 +17,20 @@ from ..analysis.profile import FunctionGrowth
 from ..analysis.slo_status import URGENCY
 from ..questions.changed import CauseKind, Failures
 from ..store import Store
+from . import lease
 from .delivery.message import BudgetOverrun, Ending, Exemplar, Message, SharedAttribute, Trend
 from .delivery.message_text import cause_text, headline, impact_text, worst_impact
+from .evaluation.evaluator import LEASE
 from .evaluation.slo_status import SloStatus, read_slo_status
 from .incidents.journal import build_message
-from .incidents.lifecycle import IncidentRecord, get_incident, newest_incidents
+from .incidents.lifecycle import (
+    IncidentRecord,
+    IncidentStatus,
+    count_outside,
+    get_incident,
+    incidents_between,
+    newest_incidents,
+)
 from .incidents.notification_rules import group_lead
 from .incidents.silences import Silence, list_silences
 from .objectives.slo_file import LiveSloFile
@@ -28,6 +38,8 @@ from .schema import outbox, transitions
 
 # Number of incidents in which similar ones are searched.
 _SEARCHED = 1000
+# Number of incidents of a list that is not limited to open ones.
+_NEWEST = 50
 DeliveryState = Literal["waiting", "sending", "sent", "dead", "superseded"]
 
 
@@ -37,11 +49,7 @@ class Delivery:
 
     Args:
         transition: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`.
-        state: Delivery state; `dead` messages are no longer retried, `superseded` ones were replaced by a newer message
-            before they were sent.
-        at: Time of the last change of state.
         error: Last error of the receiver; empty once the message is accepted.
-        next_attempt: Time of the next attempt of a waiting message; None in other states.
     """
 
     channel: str
@@ -58,8 +66,9 @@ class Transition:
     """One transition of an incident.
 
     Args:
-        event: `opened`, `updated`, `acknowledged`, `resolved` or `reopened`; `muted` or `unmuted` if nothing else changed.
-        headline: State at that time in one sentence.
+        event: `opened`, `updated`, `acknowledged`, `unacknowledged`, `resolved` or `reopened`; `muted` or `unmuted` if nothing
+            else changed; `note` for a note of a person.
+        headline: State at that time in one sentence; the text of a note.
         note: Person who caused the transition, or reason for muting; may be empty.
         told: Number of channels that were notified; also the key in JSON.
     """
@@ -76,13 +85,7 @@ class Incident:
     """An incident, from its opening to its end.
 
     Args:
-        id: Id, also used in PagerDuty.
         name: Name of the SLO; `tail`, `canary` or `traffic` for the other rules.
-        severity: Current severity, `page` or `ticket`.
-        state: `open` or `resolved`.
-        opened_at: Time of detection.
-        since: Estimated onset.
-        resolved_at: Time of its end; None while it is open.
         headline: One sentence with subject, size and stage.
         worst: Worst impact so far as text.
         stages: Stages in which slow requests spend more time than usual, worst first; empty if no stage stands out.
@@ -96,23 +99,17 @@ class Incident:
         link: Dashboard page of the incident.
         deliveries: Messages by channel, oldest first.
         kind: Kind of the objective, such as `latency`; `tail` for a latency regression.
-        impact: Current impact in one sentence.
-        acked_at: Time of acknowledgement; None if not acknowledged.
-        acked_by: Person who acknowledged it.
         muted: Reason for muting; empty if the incident is notified.
         told_with: Id of the incident that is notified in its place, if grouping is the reason for muting.
-        story: Id of the first incident of its group; a group is notified as one.
-        transitions: Transitions, oldest first.
         ending: `recovered`, `no_data` (nothing to evaluate), `removed` (no longer defined) or `accepted`.
         overruns: Stages that exceeded their budgets, worst first.
         where: Filters `environment`, `route`, `model` and `version`; empty for the whole service.
-        functions: Functions that grew most in the stage to blame, most growth first; empty with too few samples.
-        runbook: URL of the runbook; empty for none.
         course: Burn rate, or latency percentile in seconds, over time; None without requests.
         shared: Attributes that slow requests share, strongest first.
-        replica: Sentence about the replica that is slower than the others; empty without one.
         limit: Burn rate from which the rule fires, or usual latency in seconds; None for missing traffic.
         between: Bounds of the onset with 95 % confidence; None if unknown.
+        status: State with its details: `open`, `acknowledged`, `recovering` (its rule no longer fires), `no_data`, `resolved`,
+            `accepted` or `closed`.
     """
 
     id: str
@@ -159,13 +156,46 @@ class Incident:
         """Stage with the dominant growth; None if no stage dominates, or latency is not the cause."""
         return dominant_growth(self.stages) if self.cause_kind == "latency" else None
 
+    status: IncidentStatus = "open"
 
-class AlertsReader:
-    """Read-only access to SLO status and incidents.
+    @property
+    def order(self) -> tuple[bool, bool, float, str]:
+        """Sort key of lists: pages before tickets, then open ones before others, then the newest onset first."""
+        return self.severity != "page", self.state != "open", -self.since.timestamp(), self.id
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentGroup:
+    """Incidents that are notified together.
 
     Args:
-        file: The SLO file; a standalone dashboard passes a `LiveSloFile` of its own.
+        lead: The open incident of the group that is notified, else the first; a page before a ticket.
+        others: Other incidents of the group, in the order of lists.
     """
+
+    lead: Incident
+    others: tuple[Incident, ...] = ()
+
+
+def group_incidents(found: Sequence[Incident]) -> list[IncidentGroup]:
+    """Return *found* as groups, in the order of their leads."""
+    groups: defaultdict[str, list[Incident]] = defaultdict(list)
+    for each in found:
+        groups[each.story or each.id].append(each)
+    made: list[IncidentGroup] = []
+    for members in groups.values():
+        ranks = {
+            each.id: (each.state != "open", each.severity != "page", bool(each.told_with), each.opened_at)
+            for each in members
+        }
+        lead = min(members, key=lambda each: ranks[each.id])
+        others = sorted((each for each in members if each is not lead), key=lambda each: each.order)
+        made.append(IncidentGroup(lead, tuple(others)))
+    return sorted(made, key=lambda each: each.lead.order)
+
+
+class AlertsReader:
+    """Read-only access to SLO status and incidents."""
 
     def __init__(self, store: Store, file: LiveSloFile, policy: BurnRatePolicy | None = None) -> None:
         self._store = store
@@ -173,11 +203,7 @@ class AlertsReader:
         self.file = file
 
     def slos(self, now: datetime | None = None) -> list[SloStatus]:
-        """Return the status of all SLOs at *now*, worst first.
-
-        Raises:
-            StoreError: The store cannot be read.
-        """
+        """Return the status of all SLOs at *now*, worst first."""
         now = now or datetime.now(UTC)
         # In a standalone dashboard nothing else reloads the file.
         self.file.refresh(now)
@@ -187,13 +213,30 @@ class AlertsReader:
         return sorted(stood, key=lambda status: (URGENCY[status.state], -(status.burn_1h or 0.0)))
 
     def problems(self) -> tuple[str, ...]:
-        """Return the errors of the SLO file, one line each; while it is invalid, its last valid version stays in force."""
         return self.file.errors
 
-    def incidents(self, limit: int = 50, open_only: bool = False) -> list[Incident]:
-        """Return the newest incidents, newest first, each with its history and deliveries."""
+    def incidents(self, limit: int | None = None, open_only: bool = False) -> list[Incident]:
+        """Return the newest *limit* incidents, newest first, with history and deliveries; by default all open ones and 50."""
         with self._store.engine.connect() as connection:
-            return _complete_incidents(connection, newest_incidents(connection, limit, open_only=open_only))
+            found = newest_incidents(connection, limit or _NEWEST, open_only=open_only)
+            if limit is None:
+                known = {each.id for each in found}
+                older = newest_incidents(connection, _SEARCHED, open_only=True)
+                found += [each for each in older if each.id not in known]
+            return _complete_incidents(connection, found)
+
+    def between(
+        self, start: datetime, end: datetime | None, limit: int, cause: str = "", *, history: bool = True
+    ) -> list[Incident]:
+        """Return at most *limit* incidents of *cause* ("" for all) that were open at any time in `[start, end)`, in their order."""
+        with self._store.engine.connect() as connection:
+            found = incidents_between(connection, start.timestamp(), end and end.timestamp(), limit, cause)
+            return sorted(_complete_incidents(connection, found, history=history), key=lambda each: each.order)
+
+    def outside(self, start: datetime, end: datetime | None) -> list[tuple[str, str, bool, int]]:
+        """Return the numbers of all other incidents, see `count_outside`."""
+        with self._store.engine.connect() as connection:
+            return count_outside(connection, start.timestamp(), end and end.timestamp())
 
     def incident(self, name: str) -> Incident | None:
         """Return the incident with the id *name*, or None if there is none."""
@@ -214,34 +257,29 @@ class AlertsReader:
         return list(islice(alike, limit))
 
     def silences(self, now: datetime | None = None, *, over: bool = False) -> list[Silence]:
-        """Return active and future silences; *over* adds past ones."""
         with self._store.engine.connect() as connection:
             return list_silences(connection, now or datetime.now(UTC), over=over)
 
 
-def _complete_incidents(connection: Connection, found: Sequence[IncidentRecord]) -> list[Incident]:
-    ids = [each.id for each in found]
-    sent = connection.execute(
-        select(outbox).where(outbox.c.incident.in_(ids)).order_by(outbox.c.sequence, outbox.c.id)
-    ).all()
-    happened = connection.execute(
-        select(transitions).where(transitions.c.incident.in_(ids)).order_by(transitions.c.sequence)
-    ).all()
-    return [
-        _incident(
-            each,
-            [row for row in sent if row.incident == each.id],
-            [row for row in happened if row.incident == each.id],
-        )
-        for each in found
-    ]
+def _complete_incidents(
+    connection: Connection, found: Sequence[IncidentRecord], *, history: bool = True
+) -> list[Incident]:
+    ids = [each.id for each in found] if history else []
+    sent, happened = defaultdict[str, list[Row[Any]]](list), defaultdict[str, list[Row[Any]]](list)
+    for rows, table, last in ((sent, outbox, outbox.c.id), (happened, transitions, transitions.c.at)):
+        query = select(table).where(table.c.incident.in_(ids)).order_by(table.c.sequence, last)
+        for row in connection.execute(query):
+            rows[row.incident].append(row)
+    evaluated_at = lease.done_at(connection, LEASE)
+    return [_incident(each, sent[each.id], happened[each.id], evaluated_at) for each in found]
 
 
-def _transition(row: Row[Any], sent: Iterable[Row[Any]]) -> Transition:
+def _transition(row: Row[Any], sent: Sequence[Row[Any]]) -> Transition:
+    message = Message.from_json(row.message)
     return Transition(
         event=row.transition,
         at=_utc(row.at),
-        headline=headline(Message.from_json(row.message)),
+        headline=message.note if row.transition == "note" else headline(message),
         note=row.note,
         told=sum(each.sequence == row.sequence for each in sent),
     )
@@ -259,7 +297,9 @@ def _delivery(row: Row[Any]) -> Delivery:
     )
 
 
-def _incident(found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequence[Row[Any]]) -> Incident:
+def _incident(
+    found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequence[Row[Any]], evaluated_at: float | None
+) -> Incident:
     finding = found.finding
     ended = found.resolved_at
     message = build_message(found, "opened" if ended is None else "resolved", ended or found.seen_at)
@@ -302,6 +342,7 @@ def _incident(found: IncidentRecord, sent: Sequence[Row[Any]], happened: Sequenc
         silent_since=None if finding.silent_since is None or ended else _utc(finding.silent_since),
         exemplars=finding.exemplars,
         no_exemplars=finding.no_exemplars,
+        status=found.status(evaluated_at),
     )
 
 

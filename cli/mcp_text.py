@@ -149,7 +149,9 @@ def incident_text(found: Row) -> str:
     if found["shared"]:
         lines += ["What slow requests share:", *csv_lines(found["shared"])]
     lines += ["Bad requests:", *csv_lines(found["exemplars"])] if found["exemplars"] else [found["no_exemplars"]]
-    lines += [f"{each['at']} {each['event']} {each['note']}".rstrip() for each in found["transitions"]]
+    for each in found["transitions"]:
+        text = f": {one_line(each['headline'])}" if each["event"] == "note" else ""
+        lines.append(f"{each['at']} {each['event']} {each['note']}".rstrip() + text)
     return "\n".join([*lines, found["link"], f"Next: why_slow(service={found['service']!r})"])
 
 

@@ -221,7 +221,7 @@ class Tools:
         incident_id: Annotated[str, Field(description="Show this incident completely")] = "",
         page: Page = 1,
     ) -> str:
-        """List incidents, newest first, or show one with its evidence and history."""
+        """List incidents, pages and open ones first, or show one with its evidence and history."""
         with self._asking(ctx) as ask:
             wanted = {"id": incident_id} if incident_id else {"state": state, "service": service}
             found = ask("query/incidents", wanted)

@@ -11,7 +11,7 @@ from typing import NoReturn
 
 from ..alerts.delivery import chart
 from ..alerts.incidents import lifecycle, silences
-from ..alerts.incidents.journal import IncidentError, acknowledge
+from ..alerts.incidents.journal import IncidentError, acknowledge, add_note
 from ..alerts.incidents.notification_rules import group_lead
 from ..alerts.incidents.silences import ANY, Silence
 from ..alerts.objectives.slo_file import LiveSloFile
@@ -20,8 +20,10 @@ from ..alerts.regression.acceptance import accept_regression
 from ..store import Store
 from .access import ForbiddenError, Role
 
-# More open incidents are one outage.
+# Maximum number of incidents of a list; more open ones are one outage.
 MAX_OPEN = 1000
+# Number of entries of the audit log around the end of a silence.
+_MAX_ENTRIES = 200
 _GROUPED = "grouped with another incident"
 # Number of grouped incidents at the end of a headline, see `message_text.headline`; some may be of other environments.
 _OTHERS = re.compile(r", and \d+ more$")
@@ -52,15 +54,29 @@ class IncidentActions:
         """Return the incidents that the reader may see, without references to others."""
         if self._shown is None:
             return list(found)
-        return [self._without_others(each) for each in found if self._shows(each.service, _environment_of(each))]
+        shown = [each for each in found if self._shows(each.service, _environment_of(each))]
+        first: dict[str, str] = {}
+        for each in sorted(shown, key=lambda each: each.opened_at):
+            first.setdefault(each.story, each.id)
+        return [self._without_others(each, first[each.story]) for each in shown]
 
     def incidents(self, *, open_only: bool = False) -> list[Incident]:
         """Return the newest 50 incidents, newest first; with *open_only* those that are open, up to `MAX_OPEN`."""
         found = self._reader.incidents(MAX_OPEN, open_only=True) if open_only else self._reader.incidents()
         return self.visible(found)
 
+    def between(
+        self, start: datetime, end: datetime | None = None, cause: str = "", *, history: bool = False
+    ) -> list[Incident]:
+        """Return the incidents of *cause* ("" for all) that were open at any time in `[start, end)`: pages, open ones, new ones first."""
+        return self.visible(self._reader.between(start, end, MAX_OPEN, cause, history=history))
+
+    def outside(self, start: datetime, end: datetime | None = None) -> tuple[int, int]:
+        """Return the number of incidents that were not open in `[start, end)`, and how many of these are open now."""
+        found = [each for each in self._reader.outside(start, end) if self._shows(*each[:2])]
+        return sum(each[3] for each in found), sum(each[3] for each in found if each[2])
+
     def incident(self, name: str) -> Incident | None:
-        """Return the incident with the id *name*; None if there is none."""
         found = self._reader.incident(name)
         return None if found is None else next(iter(self.visible([found])), None)
 
@@ -99,38 +115,43 @@ class IncidentActions:
             return False
         return True
 
-    def acknowledge(self, name: str, by: str) -> None:
-        """Record that *by* acknowledged the incident *name*.
+    def silences_of(self, about: Incident) -> list[tuple[Silence, str]]:
+        """Return the silences that muted *about*, also past ones, each with the person who ended it early; "" for none."""
+        where = _dimensions(about)
+        end = about.resolved_at or self._now()
+        found = (
+            each
+            for each in self._reader.silences(self._now(), over=True)
+            if each.fits(where) and each.starts_at <= end and each.ends_at >= about.since
+        )
+        return [(each, self._ended_by(each)) for each in found if self._shows(*silenced(each.matchers))]
 
-        Raises:
-            ForbiddenError: The reader lacks the role.
-            IncidentError: The incident does not exist or is resolved.
-            StoreError: The store cannot be written.
-        """
+    def _ended_by(self, silence: Silence) -> str:
+        around = timedelta(minutes=1)
+        entries = self._store.read.audit(silence.ends_at - around, silence.ends_at + around, _MAX_ENTRIES)
+        ended = ("end silence", silence.id, "done")
+        return next((each.person for each in entries if (each.action, each.subject, each.outcome) == ended), "")
+
+    def acknowledge(self, name: str, by: str, *, undo: bool = False) -> Incident:
         self._require_for(name)
-        acknowledge(self._store, name, by, self._now())
+        acknowledge(self._store, name, by, self._now(), undo=undo)
+        return self._require_for(name)
+
+    def add_note(self, name: str, by: str, text: str) -> None:
+        """Add the note *text* of *by* to the history of the incident *name*; errors as of `acknowledge`."""
+        self._require_for(name)
+        add_note(self._store, name, by, text, self._now())
 
     def accept(self, name: str, by: str, why: str = "") -> str:
         """Accept the latency of the incident *name* as new baseline, and return the name of the person who accepted it.
 
         This is the first person if the latency was accepted before.
-
-        Raises:
-            ForbiddenError: The reader lacks the role.
-            IncidentError: The incident does not exist, is resolved, or is no latency regression.
-            StoreError: The store cannot be written.
         """
         self._require_for(name)
         return accept_regression(self._store, name, by, self._now(), why).acked_by
 
     def silence(self, matchers: Mapping[str, str], length: timedelta, *, by: str, comment: str) -> Silence:
-        """Silence notifications that match *matchers* for the duration *length*, starting now.
-
-        Raises:
-            ForbiddenError: The reader lacks the role.
-            IncidentError: The silence has no comment or no matcher.
-            StoreError: The store cannot be written.
-        """
+        """Silence notifications that match *matchers* for the duration *length*, starting now."""
         self._require(*silenced(matchers), "responder")
         now = self._now()
         with self._store.transaction() as connection:
@@ -140,8 +161,7 @@ class IncidentActions:
 
     def silence_of(self, incident: Incident) -> Silence | None:
         """Return the active silence that matches *incident*, the longest if there are several; None without one."""
-        about = {"service": incident.service, "slo": incident.name, "severity": incident.severity}
-        return self._longest_silence(about | {"version": incident.version, **incident.where})
+        return self._longest_silence(_dimensions(incident))
 
     def silence_of_service(self, service: str, environment: str) -> Silence | None:
         """Return the active silence of every incident of *service* in *environment* ("" for all); None without one."""
@@ -152,13 +172,6 @@ class IncidentActions:
         return max(fitting, key=lambda each: each.ends_at, default=None)
 
     def unsilence(self, name: str) -> None:
-        """End the silence *name* now.
-
-        Raises:
-            ForbiddenError: The reader lacks the role.
-            IncidentError: The silence does not exist or has ended.
-            StoreError: The store cannot be written.
-        """
         found = self.silence_named(name)
         if found is None:
             _raise_unknown(f"there is no silence {name!r}")
@@ -166,8 +179,8 @@ class IncidentActions:
         with self._store.transaction() as connection:
             silences.end_silence(connection, name, self._now())
 
-    def _without_others(self, found: Incident) -> Incident:
-        """Return *found* without the names of the incidents with which it was grouped and which the reader may not see."""
+    def _without_others(self, found: Incident, first: str) -> Incident:
+        """Return *found*, with the visible incident *first* of its group, without the names of others that the reader may not see."""
         leads = {group_lead(each.note) for each in found.transitions} | {found.told_with, found.story} - {found.id}
         hidden = {lead for lead in leads if lead and not self._shows_incident(lead)}
         happened = tuple(
@@ -183,7 +196,7 @@ class IncidentActions:
             found,
             muted=_GROUPED if is_led else found.muted,
             told_with="" if is_led else found.told_with,
-            story="" if found.story in hidden else found.story,
+            story=first if found.story in hidden else found.story,
             transitions=happened,
         )
 
@@ -194,17 +207,23 @@ class IncidentActions:
         found = self._reader.incident(name)
         return found is not None and self._shows(found.service, _environment_of(found))
 
-    def _require_for(self, name: str) -> None:
+    def _require_for(self, name: str) -> Incident:
         found = self.incident(name)
         if found is None:
             _raise_unknown(f"there is no incident {name!r}")
         self._require(found.service, _environment_of(found), "responder")
+        return found
 
 
 def silenced(matchers: Mapping[str, str]) -> tuple[str, str]:
     """Return the service and the environment that a silence is about; "" for all."""
     service, environment = (matchers.get(key, "").strip() for key in ("service", "environment"))
     return "" if service == ANY else service, "" if environment == ANY else environment
+
+
+def _dimensions(found: Incident) -> dict[str, str]:
+    about = {"service": found.service, "slo": found.name, "severity": found.severity}
+    return about | {"version": found.version, **found.where}
 
 
 def _environment_of(found: Incident) -> str:

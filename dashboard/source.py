@@ -48,7 +48,9 @@ class AlertsSource(Protocol):
         """Return the status of every objective."""
         ...
 
-    def incidents(self) -> Sequence[Incident]: ...
+    def incidents(self) -> Sequence[Incident]:
+        """Return all open incidents and the newest others, newest first."""
+        ...
 
     def problems(self) -> Sequence[str]:
         """Return the problems of the SLO file, one line each."""
@@ -115,11 +117,7 @@ class Source:
         return self.access.allows(self._environments_of(service, environment))
 
     def require(self, service: str, environment: str, role: Role) -> None:
-        """Raise an error unless the reader has *role* for *service* in *environment*; "" for all.
-
-        Raises:
-            ForbiddenError: The reader lacks the role.
-        """
+        """Raise an error unless the reader has *role* for *service* in *environment*; "" for all."""
         self.access.require(self._environments_of(service, environment), role)
 
     def writing_environment(self, chosen: str | None) -> str:
@@ -139,12 +137,7 @@ class Source:
         return datetime.fromtimestamp(self.clock(), UTC)
 
     def add_event(self, event: Event) -> None:
-        """Write *event* to the store.
-
-        Raises:
-            ForbiddenError: The reader lacks the role.
-            StoreError: The store cannot be written, for example because the database is read-only.
-        """
+        """Write *event* to the store."""
         self.require(event.service, event.environment, "responder")
         self.store.add_event(event)
 
@@ -253,6 +246,10 @@ class Source:
 
     def incidents(self) -> list[Incident]:
         return [] if self._alerts is None else self.incident_actions.visible(self._alerts.incidents())
+
+    def incidents_between(self, start: datetime, end: datetime | None = None, cause: str = "") -> list[Incident]:
+        """Return the incidents that were open at any time in `[start, end)`, see `IncidentActions.between`; none without alerts."""
+        return [] if self._alerts is None else self.incident_actions.between(start, end, cause, history=True)
 
     def regression_record(self) -> AlertRecord | None:
         """Return the record of the regression alerts, also those that the reader may not see; None without the search."""

@@ -138,7 +138,7 @@ class Trend:
         return max((value for value in self.values if value is not None), default=None)
 
 
-Transition = Literal["opened", "updated", "acknowledged", "resolved", "reopened"]
+Transition = Literal["opened", "updated", "acknowledged", "unacknowledged", "resolved", "reopened"]
 Ending = Literal["", "recovered", "no_data", "removed", "accepted"]
 
 
@@ -264,7 +264,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Message about one transition of an incident."""
+    """Message about one transition of an incident.
+
+    *note* is who accepted the incident and why, who undid its acknowledgement, or the text of a note.
+    """
 
     incident: str
     sequence: int

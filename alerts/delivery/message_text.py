@@ -240,8 +240,14 @@ def title(message: Message) -> str:
         return f"{what} {_past_state(finding)} for {lasted} and recovered"
     if message.resolved:
         return f"{what} recovered after {lasted}"
-    if message.transition == "acknowledged":
-        return f"{what} {_present_state(finding)}, {message.acked_by or 'an unknown user'} acknowledged it"
+    if message.transition in ("acknowledged", "unacknowledged"):
+        is_undone = message.transition == "unacknowledged"
+        did = (
+            f"{message.note} undid the acknowledgement"
+            if is_undone
+            else f"{message.acked_by or 'an unknown user'} acknowledged it"
+        )
+        return f"{what} {_present_state(finding)}, {did}"
     again = " again" if message.transition == "reopened" else ""
     more = f", and {len(message.also)} more" if message.also else ""
     return f"{what} {_present_state(finding)}{again}{more}"
@@ -463,7 +469,7 @@ def small_print(message: Message) -> list[str]:
     lines = [f"{finding.name}: {finding.promise}"]
     if message.acked_by and not message.resolved:
         lines.append(f"{message.acked_by} acknowledged it")
-    if message.note not in ("", message.acked_by):
+    if message.ending == "accepted" and message.note not in ("", message.acked_by):
         lines.append(f"Accepted by {message.note}")
     return lines
 

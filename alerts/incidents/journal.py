@@ -1,6 +1,6 @@
 """Writing of incident updates: the record, its history and the messages, in one transaction of the caller.
 
-`acknowledge` records that a person handles an incident, and notifies the channels that were notified of the incident.
+`acknowledge` records that a person handles an incident, or no longer does, and notifies the channels that were notified of it.
 """
 
 from __future__ import annotations
@@ -23,18 +23,11 @@ from ..schema import transitions
 from .lifecycle import IncidentRecord, get_incident, save_incident
 from .notification_rules import IncidentUpdate
 
-MAX_NAME_CHARS = 200
+MAX_NAME_CHARS, MAX_NOTE_CHARS = 200, 2000
 
 
 def write_update(connection: Connection, turn: IncidentUpdate, channels: Sequence[str], now: float) -> None:
-    """Write the incident update *turn*: the record, its history, and the messages to *channels*.
-
-    Args:
-        connection: An open write transaction.
-        turn: The update.
-        channels: All configured channels; the end of an incident is sent only to channels that were notified of its opening.
-        now: Current time. [Unix seconds]
-    """
+    """Write the incident update *turn*: the record, its history, and the messages to *channels*."""
     save_incident(connection, turn.record)
     if not turn.event:
         return
@@ -49,8 +42,9 @@ def message_for(turn: IncidentUpdate, now: float) -> Message:
     """Return the message for the update *turn*, even if no channel is notified."""
     if turn.event == "accepted":
         return replace(build_message(turn.record, "resolved", now), note=turn.note)
-    transition: Transition = "updated" if turn.event in ("", "muted", "unmuted") else turn.event
-    return build_message(turn.record, transition, now, also=turn.also)
+    transition: Transition = "updated" if turn.event in ("", "muted", "unmuted", "note") else turn.event
+    note = turn.note if turn.event == "unacknowledged" else turn.text
+    return replace(build_message(turn.record, transition, now, also=turn.also), note=note)
 
 
 def build_message(
@@ -84,7 +78,7 @@ def notified_channels(connection: Connection, incident: str) -> list[str]:
 
 
 def _recipients(connection: Connection, turn: IncidentUpdate, channels: Sequence[str]) -> Sequence[str]:
-    if turn.event not in ("resolved", "accepted", "acknowledged"):
+    if turn.event not in ("resolved", "accepted", "acknowledged", "unacknowledged"):
         return channels
     notified = notified_channels(connection, turn.record.id)
     return [channel for channel in notified if channel in channels]
@@ -94,34 +88,41 @@ class IncidentError(StagelensError):
     """An incident or silence does not exist, or has ended."""
 
 
-def acknowledge(store: Store, name: str, by: str, now: datetime) -> IncidentRecord:
-    """Acknowledge the incident *name* as the person *by*; a repeated call has no effect.
-
-    Raises:
-        IncidentError: The incident does not exist, or has ended.
-        StoreError: The store failed.
-    """
+def acknowledge(store: Store, name: str, by: str, now: datetime, *, undo: bool = False) -> IncidentRecord:
+    """Acknowledge the incident *name* as the person *by*, or undo its acknowledgement; a repeated call has no effect."""
     at, who = now.timestamp(), person_name(by)
     with store.transaction() as connection:
         found = require_incident(connection, name)
         if found.resolved_at is not None:
-            msg = f"{name} was resolved at {formatting.moment_of(found.resolved_at)}; it cannot be acknowledged"
+            what = "its acknowledgement cannot be undone" if undo else "it cannot be acknowledged"
+            msg = f"{name} was resolved at {formatting.moment_of(found.resolved_at)}; {what}"
             raise IncidentError(msg)
-        if found.acked_by == who:
+        if found.acked_by == ("" if undo else who):
             return found
-        taken = replace(found, acked_at=at, acked_by=who, sequence=found.sequence + 1)
+        taken = replace(found, acked_at=None if undo else at, acked_by="" if undo else who, sequence=found.sequence + 1)
         notifies = taken.heard == "open" and not taken.muted
-        turn = IncidentUpdate(taken, "acknowledged", notifies=notifies, note=who)
+        event = "unacknowledged" if undo else "acknowledged"
+        turn = IncidentUpdate(taken, event, notifies=notifies, note=who)
         write_update(connection, turn, notified_channels(connection, name), at)
     return taken
 
 
-def require_incident(connection: Connection, name: str) -> IncidentRecord:
-    """Return the incident *name*.
+def add_note(store: Store, name: str, by: str, text: str, now: datetime) -> IncidentRecord:
+    """Add a note of the person *by* to the history of the incident *name*, open or resolved; no channel is notified."""
+    words = storable(text.strip())[:MAX_NOTE_CHARS]
+    if not words:
+        msg = "the note is empty; write a text"
+        raise IncidentError(msg)
+    with store.transaction() as connection:
+        found = require_incident(connection, name)
+        noted = replace(found, sequence=found.sequence + 1)
+        turn = IncidentUpdate(noted, "note", note=person_name(by), text=words)
+        write_update(connection, turn, (), now.timestamp())
+    return noted
 
-    Raises:
-        IncidentError: The incident does not exist.
-    """
+
+def require_incident(connection: Connection, name: str) -> IncidentRecord:
+    """Return the incident *name*."""
     found = get_incident(connection, name)
     if found is None:
         msg = f"there is no incident {name!r}; `stagelens alerts list` lists open incidents"

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Row, delete, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Row, and_, delete, func, insert, not_, or_, select, update
 
 from ...analysis.policies import Hysteresis
 from ...store.schema import storable
@@ -20,29 +20,17 @@ from ..schema import outbox as deliveries
 
 # Last event that was sent to channels: none, the opening, or the end.
 ChannelState = Literal["", "open", "over"]
+IncidentStatus = Literal["open", "acknowledged", "recovering", "no_data", "resolved", "accepted", "closed"]
+# Services without new data are evaluated once a minute, and slow growth once a day. [seconds]
+_NO_DATA_SECONDS = 300.0
+_DAILY = "drift"
 
 
 @dataclass(frozen=True, slots=True)
 class IncidentRecord:
-    """Stored state of an incident. Times are Unix seconds.
+    """Stored state of an incident, as `alerts.schema` describes it. Times are Unix seconds.
 
-    Args:
-        id: Unique id.
-        cause: Cause; at most one incident per cause is open.
-        finding: Last finding, with the highest severity so far and the onset of the first finding.
-        opened_at: Time of the first opening.
-        seen_at: Time of the last evaluation with data.
-        told_at: Time of the last notification.
-        quiet_since: Time since which the rule of an open incident no longer fires; None while it fires.
-        resolved_at: Time of the end; None while the incident is open.
-        ending: Reason why the incident ended; empty while it is open.
-        sequence: Number of the last transition.
-        peak: Largest `Finding.size` so far.
-        acked_at: Time of acknowledgement; None if not acknowledged.
-        acked_by: Person who acknowledged or accepted the incident.
-        muted: Reason for muting; empty if the incident is notified.
-        heard: Last event that was sent to channels: none, the opening, or the end.
-        story: Id of the first incident of its group; equal to *id* for that incident.
+    `finding` has the highest severity so far and the onset of the first finding; `quiet_since` is None while the rule fires.
     """
 
     id: str
@@ -65,6 +53,18 @@ class IncidentRecord:
     @property
     def is_open(self) -> bool:
         return self.resolved_at is None
+
+    def status(self, evaluated_at: float | None) -> IncidentStatus:
+        """Return the state of the incident at the last evaluation of all incidents, *evaluated_at*."""
+        if self.resolved_at is not None:
+            return "accepted" if self.ending == "accepted" else "resolved" if self.ending == "recovered" else "closed"
+        is_daily = self.finding.name == _DAILY
+        is_unseen = evaluated_at is not None and evaluated_at - self.seen_at > _NO_DATA_SECONDS and not is_daily
+        if is_unseen or self.finding.silent_since is not None:
+            return "no_data"
+        if self.quiet_since is not None:
+            return "recovering"
+        return "open" if self.acked_at is None else "acknowledged"
 
 
 def find_last_incident(connection: Connection, cause: str) -> IncidentRecord | None:
@@ -90,6 +90,34 @@ def newest_incidents(connection: Connection, limit: int, *, open_only: bool = Fa
     if open_only:
         query = query.where(incidents.c.resolved_at.is_(None))
     return [_from_row(row) for row in connection.execute(query)]
+
+
+def incidents_between(
+    connection: Connection, start: float, end: float | None, limit: int, cause: str = ""
+) -> list[IncidentRecord]:
+    """Return at most *limit* incidents of *cause* ("" for all) that were open in `[start, end)`, open ones and new ones first."""
+    query = (
+        select(incidents)
+        .where(_is_between(start, end))
+        .order_by(incidents.c.resolved_at.is_not(None), incidents.c.since.desc(), incidents.c.id)
+    )
+    query = query.where(incidents.c.cause == cause) if cause else query
+    return [_from_row(row) for row in connection.execute(query.limit(limit))]
+
+
+def count_outside(connection: Connection, start: float, end: float | None) -> list[tuple[str, str, bool, int]]:
+    """Return the numbers of all other incidents by service, environment ("" for all), and whether they are open."""
+    where = incidents.c.finding["where", "environment"].as_string()
+    by = incidents.c.service, where, incidents.c.resolved_at.is_(None)
+    query = select(*by, func.count()).where(not_(_is_between(start, end))).group_by(*by)
+    return [
+        (service, environment or "", bool(is_open), n) for service, environment, is_open, n in connection.execute(query)
+    ]
+
+
+def _is_between(start: float, end: float | None) -> ColumnElement[bool]:
+    ended = or_(incidents.c.resolved_at.is_(None), incidents.c.resolved_at > start)
+    return ended if end is None else and_(ended, incidents.c.since < end)
 
 
 def find_incidents_of(connection: Connection, kinds: Sequence[str], since: float) -> list[IncidentRecord]:
@@ -143,12 +171,7 @@ LifecycleEvent = Literal["", "opened", "updated", "resolved", "reopened"]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Next state of an incident.
-
-    Args:
-        record: The new state.
-        happening: The transition that leads to the new state; empty for none.
-    """
+    """Next state of an incident."""
 
     record: IncidentRecord
     happening: LifecycleEvent = ""

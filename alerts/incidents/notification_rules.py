@@ -27,13 +27,7 @@ def urgency_key(record: IncidentRecord) -> tuple[bool, float, float, str]:
 
 
 def assign_groups(records: Sequence[IncidentRecord], fleet: Fleet, now: float) -> list[IncidentRecord]:
-    """Assign a group to every open incident.
-
-    Args:
-        records: All open incidents; new ones have no group yet.
-        fleet: Policy that defines when incidents of many services form one group.
-        now: Current time. [Unix seconds]
-    """
+    """Assign a group to every open incident."""
     known = sorted((record for record in records if record.story), key=lambda record: record.opened_at)
     new = sorted((record for record in records if not record.story), key=urgency_key)
     placed = list(known)
@@ -59,8 +53,9 @@ def _is_same_service(one: IncidentRecord, other: IncidentRecord) -> bool:
     return one.finding.service == other.finding.service and (not here or not there or here == there)
 
 
-# Events in the history; the last two are never notified. An accepted incident is notified as resolved.
-Event = Literal["", "opened", "updated", "acknowledged", "resolved", "reopened", "accepted", "muted", "unmuted"]
+# Events in the history; the last three are never notified. An accepted incident is notified as resolved.
+_Notified = Literal["", "opened", "updated", "acknowledged", "unacknowledged", "resolved", "reopened", "accepted"]
+Event = Literal[_Notified, "muted", "unmuted", "note"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +63,9 @@ class IncidentUpdate:
     """Change of an incident that is written to the store and may be notified.
 
     Args:
-        record: The new state.
         event: Event in the history; empty for none.
-        notifies: Whether channels are notified.
-        also: Incidents grouped with this one.
         note: Reason for muting, or person who caused the event.
+        text: Text of a note.
     """
 
     record: IncidentRecord
@@ -80,19 +73,13 @@ class IncidentUpdate:
     notifies: bool = False
     also: tuple[IncidentRecord, ...] = ()
     note: str = ""
+    text: str = ""
 
 
 def decide_notifications(
     steps: Sequence[Step], excuses: Mapping[str, str], fleet: Fleet, now: float
 ) -> list[IncidentUpdate]:
-    """Return the updates to write and notify.
-
-    Args:
-        steps: One step per incident that is open or ended in this evaluation, including unchanged ones.
-        excuses: Reasons for muting, such as a silence, by incident id.
-        fleet: Policy that defines when incidents of many services form one group.
-        now: Current time. [Unix seconds]
-    """
+    """Return the updates to write and notify, from one step per incident; *excuses* are reasons for muting by incident id."""
     open_now = assign_groups([step.record for step in steps if step.record.is_open], fleet, now)
     reasons = _mute_reasons(open_now, excuses, now)
     standing = {record.id: record for record in open_now}

@@ -32,7 +32,7 @@ MAX_COMMENT_CHARS = 2000
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Silence: mutes incidents that match all matchers between two times."""
+    """Silence: mutes incidents that match all *matchers* between two times; `*` and missing keys match all values."""
 
     id: str
     matchers: Mapping[str, str]
@@ -42,7 +42,6 @@ class Silence:
     comment: str
 
     def holds(self, now: datetime) -> bool:
-        """Return whether the silence is active at *now*."""
         return self.starts_at <= now < self.ends_at
 
     def matches(self, finding: Finding) -> bool:
@@ -85,11 +84,7 @@ def create_silence(
     author: str,
     comment: str = "",
 ) -> Silence:
-    """Create a silence within the caller's transaction.
-
-    Raises:
-        IncidentError: The silence has no matchers or an invalid one, or ends before it starts.
-    """
+    """Create a silence within the caller's transaction."""
     wanted = {key: storable(value.strip()) for key, value in matchers.items() if value.strip()}
     _check_silence(wanted, starts_at, ends_at)
     silence = Silence(
@@ -105,11 +100,7 @@ def create_silence(
 
 
 def end_silence(connection: Connection, name: str, now: datetime) -> Silence:
-    """End the silence *name* within the caller's transaction, even before its start.
-
-    Raises:
-        IncidentError: The silence does not exist, or has ended.
-    """
+    """End the silence *name* within the caller's transaction, even before its start."""
     row = connection.execute(select(silences).where(silences.c.id == storable(name))).first()
     if row is None:
         msg = f"there is no silence {name!r}; `stagelens alerts silences` lists all silences"

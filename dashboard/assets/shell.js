@@ -239,7 +239,7 @@
       app.go(link.getAttribute("href"));
     }
     const row = on("tr[data-href]");
-    if (row && !on("a, button, input") && !getSelection().toString()) app.go(row.dataset.href);
+    if (row && !on("a, button, input, details") && !getSelection().toString()) app.go(row.dataset.href);
     if (event.target.tagName === "DIALOG") event.target.close();
   });
 

@@ -1,5 +1,5 @@
-// A button that tells the server something: data-post is what, as JSON, for /api/v1/events or the address in data-to. Then the
-// page is as it is now.
+// What tells the server something: a button whose data-post is what, as JSON, for /api/v1/events or the address in data-to, and the
+// field for a note. Then the page is as it is now, and says what was done.
 (function (app) {
   "use strict";
 
@@ -7,30 +7,48 @@
     const proof = document.querySelector("meta[name=stagelens-proof]").content;
     const headers = { "Content-Type": "application/json", "X-Stagelens-Proof": proof };
     const answer = await fetch(path, { method: "POST", headers, body, redirect: "manual" });
-    if (answer.ok || answer.type === "opaqueredirect") return;
-    const { error, cure } = await answer.json();
-    throw new Error(cure ? `${error}: ${cure}` : error);
+    if (answer.type === "opaqueredirect") return {};
+    const found = await answer.json().catch(() => ({}));
+    if (answer.ok) return found;
+    throw new Error(found.cure ? `${found.error}: ${found.cure}` : found.error || `status ${answer.status}`);
   };
 
-  async function told(button) {
-    button.disabled = true;
+  // Not disabled: a disabled button loses the focus.
+  async function told(button, to, body) {
+    if (button.ariaDisabled === "true") return false;
+    button.ariaDisabled = "true";
     try {
-      await app.post(button.dataset.to || "/api/v1/events", button.dataset.post);
+      const done = await app.post(to || "/api/v1/events", body);
       // An incident is no data: the beat of the refresh would see nothing new.
-      if (button.dataset.to) location.reload();
-      else app.refresh();
+      await (to ? app.open() : app.refresh());
+      if (done.summary) app.said(done.summary);
+      return true;
     } catch (error) {
       app.said(error.message);
+      return false;
     } finally {
-      button.disabled = false;
+      button.ariaDisabled = null;
     }
+  }
+
+  function noted(place) {
+    const [label, input, button] = ["label", "input", "button"].map((each) => document.createElement(each));
+    Object.assign(input, { type: "text", maxLength: 2000, autocomplete: "off" });
+    Object.assign(button, { type: "button", className: "btn", textContent: "Add note" });
+    label.append("Note", input);
+    const send = async () => (await told(button, place.dataset.to, JSON.stringify({ text: input.value }))) && (input.value = "");
+    button.addEventListener("click", send);
+    input.addEventListener("keydown", (event) => event.key === "Enter" && send());
+    place.append(label, button);
   }
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-post]");
-    if (button) told(button);
+    if (button) told(button, button.dataset.to, button.dataset.post);
     if (event.target.closest("button[data-signout]")) {
       app.post("/signout", "").then(() => location.assign("/signin"), (error) => app.said(error.message));
     }
   });
+
+  new MutationObserver(() => document.querySelectorAll(".note:empty").forEach(noted)).observe(document, { childList: true, subtree: true });
 })(window.stagelens);

@@ -171,7 +171,7 @@ def _releases(context: Context) -> Iterator[TimelineEvent]:
 
 
 def _incidents(context: Context) -> Iterator[TimelineEvent]:
-    for each in context.source.incidents():
+    for each in context.source.incidents_between(context.view.start, context.view.happened_before):
         # Regressions and silences have no objective, and a removed objective is unknown.
         of_slo = each.kind not in ("tail", "no_data") and each.ending != "removed"
         href = _window(context.view, slo_path(each.name) if of_slo else incident_page(each.id), each)

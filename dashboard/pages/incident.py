@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
 
 import pandas as pd
 from dash import html
@@ -18,9 +19,9 @@ from ...questions.changed import explain_violations
 from ...store import Selection
 from ..figures.incident import trend_figure
 from ..figures.time_axis import TimeAxis
-from ..ui.components import Node, card, chart, link, pill, table
+from ..ui.components import Node, attributes, card, chart, link, pill, table
 from ..ui.format import axis_duration, duration, percent, several, span, times
-from ..view import incident_page
+from ..view import INCIDENTS_API, incident_page
 from .incidents import (
     CAUSES,
     PLACE,
@@ -30,7 +31,10 @@ from .incidents import (
     end_button,
     incident_path,
     incident_pill,
+    kept_acknowledgement,
+    matchers_text,
     mute_reason,
+    severity_pill,
     silence_buttons,
     silence_note,
     when,
@@ -79,6 +83,7 @@ def render(context: Context, name: str) -> Page:
         panel("Slow requests", lambda: _slow_requests(context, found)),
         panel("Functions that grew", lambda: _functions(context, found)) if found.functions else None,
         panel("Timeline", lambda: _timeline(context, found)),
+        _note_field(context, found),
         panel("Similar incidents", lambda: _similar(context, found)),
         panel("Deliveries", lambda: _deliveries(context, found.deliveries)),
     ]
@@ -110,7 +115,27 @@ def _moments(context: Context, found: Incident) -> list[_Moment]:
         _Moment(each.at, each.event.capitalize(), each.headline, notified=_notified_channels(each))
         for each in found.transitions
     )
+    happened += _silence_moments(context, found)
     return sorted(happened, key=lambda each: each.at)
+
+
+def _silence_moments(context: Context, found: Incident) -> Iterator[_Moment]:
+    """Yield the starts and the ends of the silences of *found*."""
+    now = context.source.now()
+    for silence, ended_by in context.source.incident_actions.silences_of(found):
+        why = f": {silence.comment}" if silence.comment else ""
+        until = f" until {when(context, silence.ends_at)}" if silence.ends_at > now or not ended_by else ""
+        yield _Moment(
+            silence.starts_at, "Silenced", f"{matchers_text(silence)}{until}{why}", notified=f"by {silence.author}"
+        )
+        if silence.ends_at <= now:
+            what = (
+                f"The silence of {silence.author} ended early"
+                if ended_by
+                else f"The silence of {silence.author} expired"
+            )
+            by = f"by {ended_by}" if ended_by else ""
+            yield _Moment(silence.ends_at, "Silence ended" if ended_by else "Silence expired", what, notified=by)
 
 
 def _onset_text(context: Context, found: Incident) -> str:
@@ -247,7 +272,7 @@ def _slow_requests(context: Context, found: Incident) -> Component:
 
 
 def _timeline(context: Context, found: Incident) -> Component:
-    head = (("Time", ""), ("Event", ""), ("What", ""), ("Notified", "hide"))
+    head = (("Time", ""), ("Event", ""), ("What", ""), ("Notified, or by", "hide"))
     rows = [
         html.Tr(
             [
@@ -304,13 +329,15 @@ def _head(context: Context, found: Incident) -> Component:
     facts = [
         f"since {when(context, found.since)}",
         f"{'for' if found.resolved_at else 'open for'} {lasted}",
-        _acknowledgement(found),
+        _acknowledgement(context, found),
     ]
     silence = context.source.incident_actions.silence_of(found) if found.resolved_at is None else None
+    kept = kept_acknowledgement(context.source, found)
     title = html.Div(
         [
-            html.H1([incident_pill(found), found.headline]),
-            html.P(" · ".join(each for each in facts if each), className="sub"),
+            html.H1([severity_pill(found), found.headline]),
+            html.P([incident_pill(found), " ", " · ".join(each for each in facts if each)], className="sub"),
+            html.P(kept, className="sub") if kept else None,
             html.P(silence_note(context, silence), className="sub") if silence else None,
             html.P(mute_reason(context, found), className="sub") if found.muted else None,
         ],
@@ -375,15 +402,24 @@ def _deliveries(context: Context, sent: Sequence[Delivery]) -> Component:
     return card("Deliveries", table(head, rows, "Deliveries"), flush=True)
 
 
-def _acknowledgement(found: Incident) -> str:
+def _note_field(context: Context, found: Incident) -> Component | None:
+    """Return the place of the field for a note, which `assets/tell.js` builds; None if the reader may not add one."""
+    if not context.source.incident_actions.may_act(found.service, found.where.get("environment", "")):
+        return None
+    data = {"data-field": "note", "data-to": f"{INCIDENTS_API}/{quote(found.id, safe='')}/notes"}
+    return html.Div(className="note", **attributes(data))
+
+
+def _acknowledgement(context: Context, found: Incident) -> str:
     if found.ending == "accepted":
         return f"{found.acked_by} accepted it as the new baseline"
     if found.acked_by:
-        return f"{found.acked_by} acknowledged it"
+        at = f" at {when(context, found.acked_at)}" if found.acked_at else ""
+        return f"{found.acked_by} acknowledged it{at}"
     return "unacknowledged" if found.resolved_at is None else ""
 
 
 def _notified_channels(each: Transition) -> str:
-    if each.event in ("acknowledged", "accepted"):
+    if each.event in ("acknowledged", "unacknowledged", "accepted", "note"):
         return f"by {each.note}"
     return each.note or (several(each.told, "channel") if each.told else "none")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from dash import html
@@ -16,15 +16,17 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.evaluation.slo_status import SloStatus
+from ...alerts.incidents.lifecycle import IncidentStatus
 from ...alerts.incidents.silences import Silence
-from ...alerts.reader import Delivery, Incident
+from ...alerts.reader import Delivery, Incident, IncidentGroup, group_incidents
 from ...alerts.regression.record import AlertCounts, AlertRecord, count_alerts
 from ...analysis.slo_status import RuleState, RuleStatus, SloState
 from ...core.stages import label
 from ...questions.changed import CauseKind
 from ..incident_actions import silenced
+from ..source import Source
 from ..ui.components import Node, Nodes, attributes, card, empty, link, pill, status, swatch, table, with_code
-from ..ui.format import UNKNOWN, percent, several, signed_change, span, times, whole
+from ..ui.format import percent, several, signed_change, span, times, whole
 from ..view import INCIDENTS_API, SCOPE, SILENCES_API, View, incident_page, service_path
 from .page import Context, Page, panel
 
@@ -46,20 +48,27 @@ _RULE_STATES: dict[RuleState, tuple[str, str, str]] = {
 }
 # Causes other than a stage.
 CAUSES: dict[CauseKind, str] = {"no_data": "No data", "failures": "Failures", "latency": "Latency", "none": ""}
-# End states other than resolved: word, reason.
-_ENDING_WORDS = {
-    "removed": ("Closed", "Its SLO was removed"),
-    "no_data": ("Closed", "No more data"),
-    "accepted": ("Accepted", "Accepted as new baseline"),
-}
+# Reasons of end states other than resolved.
+_ENDINGS = {"removed": "Its SLO was removed", "no_data": "No more data", "accepted": "Accepted as new baseline"}
 _DELIVERY_WORDS = {"waiting": "pending", "sending": "sending", "dead": "dropped", "superseded": "superseded"}
 # Durations of the silence buttons.
 _DAY = "24h"
 _LENGTHS = ("1h", "8h", _DAY)
 PLACE = "/incidents"
 TITLE = "Incidents · Stagelens"
-# End states other than resolved: word, badge kind.
-_ENDING_PILLS = {"accepted": ("Accepted", "out"), "removed": ("Closed", "out"), "no_data": ("Closed", "out")}
+# States: word, badge kind; an open incident has the badge of its severity.
+_STATUS_PILLS: dict[IncidentStatus, tuple[str, str]] = {
+    "open": ("Open", ""),
+    "acknowledged": ("Acknowledged", ""),
+    "recovering": ("Recovering", ""),
+    "no_data": ("No data", "stale"),
+    "resolved": ("Resolved", "good"),
+    "accepted": ("Accepted", "out"),
+    "closed": ("Closed", "out"),
+}
+_SEVERITY_PILLS = {"page": "bad", "ticket": "warn"}
+# Maximum number of rows, and the start of the list of all incidents, which are retained for 395 days.
+_MAX_ROWS, _ALL = 200, "now-395d"
 
 
 def render(context: Context) -> Page:
@@ -68,47 +77,100 @@ def render(context: Context) -> Page:
 
 
 def _body(context: Context) -> list[Node]:
-    every, silent = context.source.incident_actions.incidents(), context.source.incident_actions.silences()
-    still = [each for each in every if each.state == "open"]
+    view = context.view
+    environment, elsewhere, found = view.text("env"), list[Incident](), list[Incident]()
+    for each in context.source.incident_actions.between(view.start, view.past_end):
+        is_here = not environment or each.where.get("environment") in (None, environment)
+        (found if is_here else elsewhere).append(each)
+    still = [each for each in found if each.state == "open"]
     muted = sum(bool(each.muted) and not each.told_with for each in still)
     counts = [f"{several(len(still), 'incident')} open"] + ([f"{muted} without notification"] if muted else [])
-    title = html.Div([html.H1("Incidents"), html.P(" · ".join(counts), className="sub")])
+    title = html.Div([html.H1("Incidents"), html.P(" · ".join([*counts, view.window_phrase]), className="sub")])
     return [
         html.Div([title], className="phead"),
-        panel("Incidents", lambda: _list(context, every)),
-        panel("Silences", lambda: _silences(context, silent)),
+        panel("Incidents", lambda: _list(context, found, elsewhere)),
+        panel("Silences", lambda: _silences(context, context.source.incident_actions.silences())),
     ]
 
 
-def _list(context: Context, every: Sequence[Incident]) -> Component:
-    if not every:
-        return card(
-            "Incidents",
-            empty("No incident so far", "Incidents and their notifications appear here."),
-        )
-    head = (("State", ""), ("What", ""), ("Acknowledged by", "hide"), ("Since", "r hide"), ("For", "r"))
-    ordered = sorted(every, key=lambda each: each.state != "open")
-    rows = [_row(context, each) for each in ordered]
-    return card("Incidents", table(head, rows, "Incidents"), flush=True)
+def _list(context: Context, found: Sequence[Incident], elsewhere: Sequence[Incident]) -> Component:
+    foot, title = _outside(context, elsewhere), "Incidents"
+    if not found:
+        if foot is None:
+            return card(title, empty("No incident so far", "Incidents and their notifications appear here."))
+        return card(title, empty(f"No incident was open {context.view.window_phrase}", foot))
+    head = (
+        ("State", ""),
+        ("Severity", ""),
+        ("What", ""),
+        ("Acknowledged by", "hide"),
+        ("Since", "r hide"),
+        ("For", "r"),
+    )
+    groups = group_incidents(found)
+    rows = [_row(context, each) for each in groups[:_MAX_ROWS]]
+    cut = f"{len(groups) - _MAX_ROWS} more rows; choose a shorter window. " if len(groups) > _MAX_ROWS else None
+    sub = several(len(found), "incident") + (f" in {several(len(groups), 'row')}" if len(groups) < len(found) else "")
+    return card(
+        title, table(head, rows, title, css="incs"), sub=sub, foot=[cut, foot] if cut or foot else None, flush=True
+    )
 
 
-def _row(context: Context, found: Incident) -> Component:
-    href = context.view.link(incident_page(found.id))
-    end = found.resolved_at or context.source.now()
-    what = [
+def _outside(context: Context, elsewhere: Sequence[Incident]) -> Component | None:
+    """Return the number of incidents outside of the window, or *elsewhere* in it, with a link to all; None if there are none."""
+    view = context.view
+    number, still = context.source.incident_actions.outside(view.start, view.past_end)
+    number, still = number + len(elsewhere), still + sum(each.state == "open" for each in elsewhere)
+    if not number:
+        return None
+    limits = "this window and environment" if view.text("env") else "this window"
+    text = f"{several(number, 'more incident')} outside of {limits}, {still or 'none'} of them open. "
+    return html.Span([text, link("Show all", href=view.here(from_=_ALL, to=None, env=None), className="link")])
+
+
+def _row(context: Context, group: IncidentGroup) -> Component:
+    found, href = group.lead, context.view.link(incident_page(group.lead.id))
+    what: list[Node] = [
         link(f"{found.service}: {found.name}", href=href, className="n"),
         html.Div(found.headline, className="s wrap"),
+        html.Div(mute_reason(context, found), className="s wrap") if found.muted else None,
+        _members(context, group) if group.others else None,
     ]
-    if found.muted:
-        what.append(html.Div(mute_reason(context, found), className="s wrap"))
     cells = [
         html.Td(incident_pill(found)),
+        html.Td(severity_pill(found)),
         html.Td(html.Div(what), className="fits"),
         html.Td(_acknowledged_by(found), className="hide"),
         html.Td(when(context, found.since), className="r muted nowrap hide"),
-        html.Td(span(end - found.since), className="r nowrap"),
+        html.Td(_length(context, found), className="r nowrap"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
+
+
+def _members(context: Context, group: IncidentGroup) -> Component:
+    """Return the other incidents of *group*, which unfold."""
+    others = group.others
+    still = sum(each.state == "open" for each in others)
+    services = len({each.service for each in others})
+    counts = [f"{several(len(others), 'more incident')} in {several(services, 'service')}", f"{still or 'none'} open"]
+    items = [
+        html.Li(
+            [
+                incident_pill(each),
+                severity_pill(each),
+                link(f"{each.service}: {each.name}", href=context.view.link(incident_page(each.id)), className="link"),
+                html.Span(f"since {when(context, each.since)}, for {_length(context, each)}", className="muted"),
+                html.Span(mute_reason(context, each), className="muted") if each.muted and not each.told_with else None,
+            ]
+        )
+        for each in others
+    ]
+    summary = html.Summary(f"Notified together with {', '.join(counts)}", className="link")
+    return html.Details([summary, html.Ul(items)], className="members")
+
+
+def _length(context: Context, found: Incident) -> str:
+    return span((found.resolved_at or context.source.now()) - found.since)
 
 
 def _silences(context: Context, found: Sequence[Silence]) -> Component:
@@ -143,17 +205,34 @@ def mute_reason(context: Context, found: Incident) -> list[Node]:
 
 
 def incident_pill(found: Incident) -> Component:
-    """Return the severity of an open incident, or how it ended."""
-    if found.resolved_at is not None:
-        return pill(*_ENDING_PILLS.get(found.ending, ("Resolved", "good")))
-    silent = ", no data" if found.silent_since else ""
-    return pill(f"{found.severity.capitalize()}{silent}", "bad" if found.severity == "page" else "warn")
+    """Return the state of *found*."""
+    word, kind = _STATUS_PILLS[found.status]
+    return html.Span(
+        pill(word, _SEVERITY_PILLS[found.severity] if found.status == "open" else kind),
+        title=_ENDINGS.get(found.ending),
+    )
+
+
+def severity_pill(found: Incident) -> Component:
+    """Return the severity of *found*."""
+    return pill(found.severity.capitalize(), _SEVERITY_PILLS[found.severity] if found.state == "open" else "out")
+
+
+def kept_acknowledgement(source: Source, found: Incident) -> str:
+    """Return the fact that PagerDuty keeps an acknowledgement that was undone here; "" for other incidents."""
+    acts = [each.event for each in found.transitions if each.event in ("acknowledged", "unacknowledged")]
+    definitions = source.definitions()
+    kinds = {each.name: each.kind for each in definitions.channels} if definitions else {}
+    is_there = any(kinds.get(each.channel) == "pagerduty" for each in found.deliveries)
+    if found.state != "open" or acts[-1:] != ["unacknowledged"] or not is_there:
+        return ""
+    return "PagerDuty stays acknowledged, because its API cannot undo this: reassign the incident there"
 
 
 def _acknowledged_by(found: Incident) -> Node:
     if found.acked_by:
         return found.acked_by
-    return html.Span(UNKNOWN if found.resolved_at is None else "", className="muted")
+    return html.Span("nobody" if found.resolved_at is None else "", className="muted")
 
 
 def matchers_text(silence: Silence) -> str:
@@ -182,14 +261,28 @@ def rules_card(found: SloStatus) -> Component:
 
 
 def history_card(context: Context, found: SloStatus) -> Component:
-    """Return the card of incidents, newest first: incidents of this objective, then others."""
-    incidents = sorted(context.source.incidents()[:_MAX_INCIDENTS], key=lambda each: each.name != found.slo.name)
-    if not incidents:
-        return card("Alert history", html.P("No incident so far.", className="muted"))
-    head = (("State", ""), ("What", ""), ("Cause", "hide"), ("Notified", "hide"), ("Since", "r"), ("For", "r hide"))
-    rows = [_history_row(context, each) for each in incidents]
+    """Return the card of the incidents of this objective, open ones first, then the newest."""
+    known = sorted(
+        objective_incidents(context, found.slo.name), key=lambda each: (each.state != "open", -each.since.timestamp())
+    )
     every = link("All incidents and silences", href=context.view.link("/incidents"), className="link")
-    return card("Alert history", table(head, rows, "Alert history"), tools=every, flush=True)
+    title, none = "Alert history", f"No incident of {found.slo.name} in the last 395 days."
+    if not known:
+        return card(title, html.P(none, className="muted"), tools=every)
+    head = (
+        *(("State", ""), ("Severity", "hide"), ("What", ""), ("Cause", "hide"), ("Notified", "hide")),
+        *(("Since", "r"), ("For", "r hide")),
+    )
+    rows = [_history_row(context, each) for each in known[:_MAX_INCIDENTS]]
+    sub = several(len(known), "incident") + (
+        f", the newest {_MAX_INCIDENTS} here" if len(known) > _MAX_INCIDENTS else ""
+    )
+    return card(title, table(head, rows, title), sub=sub, tools=every, flush=True)
+
+
+def objective_incidents(context: Context, name: str) -> list[Incident]:
+    """Return all incidents of the objective *name*, also of one that was removed from the SLO file."""
+    return context.source.incidents_between(datetime.fromtimestamp(0, UTC), cause=f"slo:{name}")
 
 
 def record_card(context: Context, record: AlertRecord) -> Component:
@@ -285,32 +378,18 @@ def _burn(burn: float | None, threshold: float, window: timedelta) -> list[Node]
 
 def _history_row(context: Context, found: Incident) -> Component:
     view = context.view
-    end = found.resolved_at or context.source.now()
-    since = found.since.astimezone(view.zone)
-    href = incident_path(view, found)
-    stage = found.blamed and found.blamed.stage
+    href, stage = view.link(incident_page(found.id)), found.blamed and found.blamed.stage
     cause = html.Span([swatch(stage), label(stage)], className="dom") if stage else CAUSES[found.cause_kind]
-    whole = view.link(incident_page(found.id))
-    what = [
-        link(found.name, href=whole, className="n", title="Its history"),
-        html.Div(found.headline, className="s wrap"),
-    ]
     cells = [
-        html.Td(_history_state(found)),
-        html.Td(html.Div(what), className="fits"),
+        html.Td(incident_pill(found)),
+        html.Td(severity_pill(found), className="hide"),
+        html.Td(link(found.headline, href=href, className="n wrap"), className="fits"),
         html.Td(cause, className="hide"),
         html.Td(_delivery_list(view, found), className="hide"),
-        html.Td(f"{since:%-d %b %H:%M}", className="r muted nowrap", title=f"{found.severity}, {found.id}"),
-        html.Td(span(end - found.since), className="r hide"),
+        html.Td(when(context, found.since), className="r muted nowrap"),
+        html.Td(_length(context, found), className="r hide"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
-
-
-def _history_state(found: Incident) -> Component:
-    if found.state == "open":
-        return _state_pill("Open", "bad" if found.severity == "page" else "warn", found.severity)
-    word, why = _ENDING_WORDS.get(found.ending, ("Resolved", found.severity))
-    return _state_pill(word, "none" if found.ending in _ENDING_WORDS else "good", why)
 
 
 def _delivery_list(view: View, found: Incident) -> Node:
@@ -338,11 +417,12 @@ def _state_pill(word: str, shape: str, hint: str = "") -> Component:
     return html.Span([mark, word], className=f"pill {shape}", title=hint or None)
 
 
-def acknowledge_button(found: Incident) -> Component | None:
-    """Return the button that acknowledges *found*; None if it is already acknowledged."""
+def acknowledge_button(found: Incident) -> Component:
+    """Return the button that acknowledges *found*, or that undoes its acknowledgement."""
+    to = f"{INCIDENTS_API}/{quote(found.id, safe='')}"
     if found.acked_by:
-        return None
-    return _button("Acknowledge", f"{INCIDENTS_API}/{quote(found.id, safe='')}/acknowledge", {}, css="btn pri")
+        return _button("Undo acknowledgement", f"{to}/unacknowledge", {})
+    return _button("Acknowledge", f"{to}/acknowledge", {}, css="btn pri")
 
 
 def accept_button(found: Incident) -> Component | None:
@@ -389,8 +469,8 @@ def end_button(context: Context, silence: Silence) -> Component | None:
     """Return the button that ends *silence*; None if the reader may not."""
     if not context.source.incident_actions.may_act(*silenced(silence.matchers)):
         return None
-    label_text = f"End now: silence of {matchers_text(silence)}"
-    return _button("End now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, aria_label=label_text)
+    label_text = f"End silence now: {matchers_text(silence)}"
+    return _button("End silence now", f"{SILENCES_API}/{quote(silence.id, safe='')}/end", {}, aria_label=label_text)
 
 
 def _button(

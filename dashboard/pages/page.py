@@ -299,10 +299,10 @@ class Context:
     @cached_property
     def open_incidents(self) -> list[Incident]:
         """Incidents open at the end of the window, newest first."""
-        at, known = self.view.past_end, self.source.incidents()
+        at = self.view.past_end
         if at is None:
-            return [each for each in known if each.state == "open"]
-        return [each for each in known if each.opened_at <= at and (each.resolved_at is None or each.resolved_at > at)]
+            return [each for each in self.source.incidents() if each.state == "open"]
+        return [each for each in self.source.incidents_between(at, at + _BUCKET) if each.opened_at <= at]
 
     @cached_property
     def slo(self) -> SloStatus | None:

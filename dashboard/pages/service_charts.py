@@ -275,15 +275,11 @@ def _cells(context: Context) -> pd.DataFrame:
 def _alerts(context: Context) -> list[Alert]:
     own = [
         each
-        for each in context.source.incidents()
+        for each in context.source.incidents_between(context.axis.start, context.axis.end)
         if each.service == context.service and matches_selection(each.where, context.selection)
     ]
-    inside = [
-        each
-        for each in own
-        if each.opened_at < context.axis.end and (each.resolved_at or context.axis.end) > context.axis.start
-    ]
-    return [Alert(each.opened_at, each.resolved_at, each.name, each.severity == "page") for each in reversed(inside)]
+    shown = sorted((each for each in own if each.opened_at < context.axis.end), key=lambda each: each.opened_at)
+    return [Alert(each.opened_at, each.resolved_at, each.name, each.severity == "page") for each in shown]
 
 
 def _marked_events(context: Context) -> dict[datetime, str]:

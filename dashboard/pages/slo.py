@@ -35,7 +35,7 @@ from ..ui.components import (
 )
 from ..ui.format import TIMES, attained, axis_duration, count, several, span, target, times
 from ..view import View, slo_path
-from .incidents import history_card, record_card, rules_card
+from .incidents import history_card, objective_incidents, record_card, rules_card
 from .page import Context, Page, empty_page_card, panel
 from .service_status import (
     COLOURS,
@@ -162,7 +162,7 @@ def _unknown_objective(context: Context, name: str) -> Component:
         link(first, href=context.view.link(slo_path(first)), className="btn"),
     ]
     text = "The SLO file does not contain this objective."
-    if any(each.name == name for each in context.source.incidents()):
+    if objective_incidents(context, name):
         text = "This objective was removed from the SLO file. Its incidents remain."
         actions.insert(1, link("Incidents", href=context.view.link("/incidents"), className="btn"))
     return empty_page_card(f"No objective called {name}", text, actions=actions)
@@ -287,7 +287,7 @@ def _budget_markers(context: Context, found: SloStatus, axis: TimeAxis) -> dict[
     """Return the newest releases and incidents in the shown time, at most as many as fit into the chart."""
     rows = context.versions.iloc[1:]
     seen = {at.to_pydatetime(): str(name) for at, name in zip(rows["first_seen"], rows["version"], strict=True)}
-    alerted = {each.opened_at: "incident" for each in context.source.incidents() if each.name == found.slo.name}
+    alerted = {each.opened_at: "incident" for each in objective_incidents(context, found.slo.name)}
     shown = [
         (at, name)
         for kind in (seen, alerted)

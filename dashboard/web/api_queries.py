@@ -79,21 +79,12 @@ _EDGES = [
 ]
 _FLEET = [
     *("service", "kind", "model", "state", "reason", "requests", "requests_per_second", "error_ratio", "p50_seconds"),
-    *(
-        "p99_seconds",
-        "p99_change",
-        "slowest_stage",
-        "stage_share",
-        "unexplained_share",
-        "slo",
-        "budget_left",
-        "burn_1h",
-        "p99_change_certain",
-    ),
+    *("p99_seconds", "p99_change", "slowest_stage", "stage_share", "unexplained_share", "slo", "budget_left"),
+    *("burn_1h", "p99_change_certain"),
 ]
 _INCIDENTS = [
     *("id", "service", "environment", "state", "severity", "kind", "name", "headline", "stage", "version", "since"),
-    *("opened_at", "resolved_at", "acked_by", "muted", "link"),
+    *("opened_at", "resolved_at", "acked_by", "muted", "link", "status", "story"),
 ]
 _INCIDENT_STATES = ("open", "resolved", "all")
 # Number of known names in an error.
@@ -402,26 +393,25 @@ def _incidents(context: Context, given: Arguments) -> dict[str, Any]:
     if state not in _INCIDENT_STATES:
         msg = f"state is {state[:60]!r}"
         raise BadRequestError(msg, key="state", fix=", ".join(_INCIDENT_STATES))
-    known = actions.incidents(open_only=state == "open")
-    rows = [each for each in known if state in ("all", each.state) and given.get("service") in (None, each.service)]
-    return table_json(_incident_table(rows))
+    view = context.view
+    if given.keys() & {"from", "to"}:
+        known = actions.between(view.start, view.past_end)
+    else:
+        known = actions.incidents(open_only=state == "open")
+    wanted = {key: given[key] for key in ("service", "severity") if key in given}
+    rows = [
+        each
+        for each in known
+        if state in ("all", each.state) and all(getattr(each, key) == value for key, value in wanted.items())
+    ]
+    return table_json(_incident_table(sorted(rows, key=lambda each: each.order)))
 
 
 def _incident_table(found: Sequence[Incident]) -> pd.DataFrame:
+    own = [key for key in _INCIDENTS if key not in ("environment", "stage")]
     rows = [
-        (
-            *(
-                each.id,
-                each.service,
-                each.where.get("environment", ""),
-                each.state,
-                each.severity,
-                each.kind,
-                each.name,
-            ),
-            *(each.headline, each.blamed and each.blamed.stage, each.version, each.since, each.opened_at),
-            *(each.resolved_at, each.acked_by, each.muted, each.link),
-        )
+        {key: getattr(each, key) for key in own}
+        | {"environment": each.where.get("environment", ""), "stage": each.blamed and each.blamed.stage}
         for each in found
     ]
     return pd.DataFrame(rows, columns=_INCIDENTS)
@@ -551,7 +541,11 @@ QUERIES: dict[str, ApiQuery] = {
     "budgets": ApiQuery(("name", "version", "from", "to"), _budgets, about_one=False),
     "fleet": ApiQuery(("at", *_WINDOW), _fleet, about_one=False),
     "incidents": ApiQuery(
-        ("service", "state", "id"), _incidents, about_one=False, about_window=False, path="/incidents"
+        ("service", "state", "severity", "id", "from", "to"),
+        _incidents,
+        about_one=False,
+        about_window=False,
+        path="/incidents",
     ),
     "capacity": ApiQuery(("service", "version", *_PART, *_WINDOW), _capacity),
     "advice": ApiQuery(("service", "version", *_PART, "rank", *_WINDOW), _advice, about_one=False),

@@ -24,6 +24,8 @@ from ...store.audit import AuditEntry, Outcome
 _ACTIONS = {
     "api events": "add event",
     "api acknowledge": "acknowledge",
+    "api unacknowledge": "undo acknowledgement",
+    "api note": "add note",
     "api accept": "accept as baseline",
     "api silence": "silence",
     "api unsilence": "end silence",
@@ -38,12 +40,7 @@ _log = logging.getLogger(__name__)
 
 
 class AuditLog:
-    """Writes the entries of one dashboard. Thread-safe.
-
-    Args:
-        store: Store of the entries.
-        clock: Function that returns the current time. [Unix seconds]
-    """
+    """Writes the entries of one dashboard. Thread-safe."""
 
     def __init__(self, store: Store, clock: Callable[[], float]) -> None:
         self._store, self._clock = store, clock

@@ -85,13 +85,14 @@ def page_state(context: Context) -> dict[str, Any]:
     """Return the state that determines a page; equal states give equal pages.
 
     `revision` is the revision of all data. `own` is the revision of the page's service, "" for pages about several services.
-    `stale` changes with the stale data warning: "" while data arrives, else the minute, and once the newest requests are counted; on the pages of collectors and of
-    the audit log the current second.
+    `stale` changes with the stale data warning: "" while data arrives, else the minute, and once the newest requests are
+    counted; on the pages of incidents, of collectors and of the audit log the current second.
     """
     source, service = context.source, context.service
     shown = stale_banner(context, source.state())
-    # These pages change without new data: collectors send reports, and a missing report writes nothing.
-    fresh = f"{source.now():%H:%M:%S}" if context.view.path in (audit.PLACE, collectors.PLACE) else ""
+    # These pages change without new data: collectors send reports, a missing report writes nothing, and people act.
+    changes = context.view.path in (audit.PLACE, collectors.PLACE) or context.view.parts[:1] == ("incidents",)
+    fresh = f"{source.now():%H:%M:%S}" if changes else ""
     # Requests in the bucket that still runs are counted once it has ended, although no data arrives then.
     seen = context.versions if service else source.all_services()
     running = "running" if context.view.live and seen["last_seen"].max() >= context.view.end else ""

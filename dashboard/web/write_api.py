@@ -2,6 +2,8 @@
 
     POST /api/v1/events
     POST /api/v1/incidents/<id>/acknowledge
+    POST /api/v1/incidents/<id>/unacknowledge
+    POST /api/v1/incidents/<id>/notes          {"text": …}
     POST /api/v1/incidents/<id>/accept         {"why": …}
     POST /api/v1/silences                      {"service": …, "for": "1h", "comment": …}
     POST /api/v1/silences/<id>/end
@@ -16,16 +18,19 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, cast
 
 from flask import Flask, Response, request
 
 from ...alerts.incidents.journal import IncidentError
 from ...alerts.incidents.silences import MATCHERS
+from ...alerts.reader import Incident
 from ...core.errors import ConfigError, StoreError
 from ...core.settings.values import parse_duration
 from ...store.events import MAX_TEXT, Event, event_from_json
 from ..incident_actions import silenced
+from ..pages.incidents import kept_acknowledgement
 from ..source import Source
 from ..view import API_PREFIX, INCIDENTS_API, SILENCES_API
 from . import guard
@@ -57,11 +62,7 @@ def add_event_routes(server: Flask, source: Source) -> None:
 
 
 def check_csrf() -> None:
-    """Reject writes without a CSRF token of a page and without the token of the dashboard.
-
-    Raises:
-        BadRequestError: The request has neither.
-    """
+    """Reject writes without a CSRF token of a page and without the token of the dashboard."""
     if not guard.is_trusted_write():
         msg = "this request does not come from a current page of this dashboard"
         fix = f"reload the page; a program sends Authorization: Bearer, or {guard.CSRF_HEADER} as the page has it"
@@ -107,12 +108,29 @@ def storing(otherwise: str) -> Generator[None]:
 def add_incident_routes(server: Flask, source: Source) -> None:
     """Add the endpoints that change incidents and silences to *server*."""
 
-    def acknowledge(name: str) -> Response:
+    def acknowledge(name: str, *, undo: bool = False) -> Response:
         check_csrf()
         _about_incident(source, name)
         with storing("stagelens alerts ack"):
-            _with_incident_errors(lambda: source.incident_actions.acknowledge(name, author_name()))
-        return json_response({"id": name, "acked_by": author_name()})
+            found: Incident = _with_incident_errors(
+                lambda: source.incident_actions.acknowledge(name, author_name(), undo=undo)
+            )
+        did = f"{author_name()} undid the acknowledgement of" if undo else f"{found.acked_by} acknowledged"
+        told = found.transitions[-1].told
+        sent = ", ".join(each.channel for each in found.deliveries[len(found.deliveries) - told :]) or "no channel"
+        summary = f"{did} {found.name}; notified: {sent}"
+        kept = kept_acknowledgement(source, found)
+        acked = {"acked_by": found.acked_by, "acked_at": found.acked_at}
+        return json_response({"id": name, **acked, "summary": f"{summary}. {kept}" if kept else summary})
+
+    def note(name: str) -> Response:
+        check_csrf()
+        text = _json_fields("text").get("text", "")
+        _about_incident(source, name, text)
+        with storing("add the note on a dashboard that may write"):
+            status = NOT_FOUND if source.incident_actions.incident(name) is None else 400
+            _with_incident_errors(lambda: source.incident_actions.add_note(name, author_name(), text), status=status)
+        return json_response({"id": name, "author": author_name(), "summary": "The note is in the timeline"}, 201)
 
     def accept(name: str) -> Response:
         check_csrf()
@@ -121,7 +139,7 @@ def add_incident_routes(server: Flask, source: Source) -> None:
         with storing("stagelens alerts accept"):
             status = NOT_FOUND if source.incident_actions.incident(name) is None else 409
             by = _with_incident_errors(lambda: source.incident_actions.accept(name, author_name(), why), status=status)
-        return json_response({"id": name, "acked_by": by})
+        return json_response({"id": name, "acked_by": by, "summary": f"{by} accepted it as the new baseline"})
 
     def silence() -> Response:
         check_csrf()
@@ -144,18 +162,22 @@ def add_incident_routes(server: Flask, source: Source) -> None:
             _with_incident_errors(lambda: source.incident_actions.unsilence(name))
         return json_response({"id": name})
 
-    server.add_url_rule(
-        f"{INCIDENTS_API}/<name>/acknowledge", "api acknowledge", with_json_errors(acknowledge), methods=["POST"]
-    )
-    server.add_url_rule(f"{INCIDENTS_API}/<name>/accept", "api accept", with_json_errors(accept), methods=["POST"])
-    server.add_url_rule(SILENCES_API, "api silence", with_json_errors(silence), methods=["POST"])
-    server.add_url_rule(f"{SILENCES_API}/<name>/end", "api unsilence", with_json_errors(end), methods=["POST"])
+    of_incident, of_silence = f"{INCIDENTS_API}/<name>", f"{SILENCES_API}/<name>"
+    for path, endpoint, act in (
+        (f"{of_incident}/acknowledge", "api acknowledge", acknowledge),
+        (f"{of_incident}/unacknowledge", "api unacknowledge", partial(acknowledge, undo=True)),
+        (f"{of_incident}/accept", "api accept", accept),
+        (f"{of_incident}/notes", "api note", note),
+        (SILENCES_API, "api silence", silence),
+        (f"{of_silence}/end", "api unsilence", end),
+    ):
+        server.add_url_rule(path, endpoint, with_json_errors(act), methods=["POST"])
 
 
-def _about_incident(source: Source, name: str) -> None:
+def _about_incident(source: Source, name: str, note: str = "") -> None:
     found = source.incident_actions.incident(name)
     if found is not None:
-        about(name, found.service, found.where.get("environment", ""))
+        about(f"{name}: {note}" if note else name, found.service, found.where.get("environment", ""))
 
 
 def author_name() -> str:

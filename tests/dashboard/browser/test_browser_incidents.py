@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
-from tests.dashboard import notified_store
+from tests.dashboard import many_incidents, notified_store
 from tests.dashboard.notified_store import NOW
 from tests.dashboard.tabs import DESKTOP, PHONE, Visit, screenshot, serious_violations
 
@@ -56,21 +56,64 @@ def test_incident_pages_are_accessible_and_fit(incidents_visit: Visit, name: str
 
 
 def test_an_incident_is_acknowledged_and_silenced_with_buttons(incidents_visit: Visit) -> None:
-    """The page shows the person who acknowledged; a silence is in the list until it is ended."""
+    """The page says what was done and by whom, stays where it is, and offers to undo it; a silence is in the list until it is ended."""
     page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
-    with page.expect_event("load"):
-        page.get_by_role("button", name="Acknowledge").click()
-    # A press on the picture that the server sends along, let go on the page that takes its place, is no click.
-    incidents_visit.settled()
-    page.get_by_text("a dashboard user acknowledged it").first.wait_for()
-    # The page shows itself anew once it is silenced.
-    with page.expect_response("**/api/v1/silences"), page.expect_event("load"):
+    page.get_by_role("button", name="Acknowledge", exact=True).focus()
+    page.keyboard.press("Enter")
+    page.locator("#said", has_text="a dashboard user acknowledged checkout-latency").wait_for()
+    page.get_by_text("a dashboard user acknowledged it at").first.wait_for()
+    expect(page.get_by_role("button", name="Undo acknowledgement")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.locator("#said", has_text="undid the acknowledgement of checkout-latency").wait_for()
+    page.get_by_role("button", name="Acknowledge", exact=True).wait_for()
+    with page.expect_response("**/api/v1/silences"):
         page.get_by_role("button", name="Silence 1h").click()
+    page.get_by_text("Silenced until").wait_for()
     incidents_visit.go("/incidents")
-    silence = page.get_by_role("button", name="End now: silence of service checkout")
+    silence = page.get_by_role("button", name="End silence now: service checkout")
     silence.wait_for()
     with page.expect_response("**/end"):
         silence.click()
     page.get_by_text("1 silence", exact=True).wait_for()
 
     assert silence.count() == 0
+
+
+def test_a_note_is_left_with_the_keyboard(incidents_visit: Visit) -> None:
+    """It is in the timeline at once, and the field is empty again."""
+    page = incidents_visit.go(f"/incidents/{notified_store.OPEN}")
+    field = page.get_by_label("Note")
+    field.focus()
+    page.keyboard.type("rolled back to 1.9.3")
+    page.keyboard.press("Enter")
+    page.get_by_role("row", name="rolled back to 1.9.3").wait_for()
+
+    expect(field).to_have_value("")
+    assert serious_violations(page) == []
+
+
+def test_a_group_unfolds_with_the_keyboard(browser: Browser, tmp_path: Path) -> None:
+    """Also on a phone: axe finds nothing, nothing is wider than the screen, and a press on the fold opens no page."""
+    store = Store.open(f"sqlite:///{tmp_path / 'crowd.db'}", clock=NOW.timestamp)
+    many_incidents.fill(store)
+    served = Dashboard(DashboardConfig(port=0), store, AlertsReader(store, LiveSloFile(None, {})), clock=NOW.timestamp)
+    served.start()
+    host, port = served.address
+    context = browser.new_context(viewport=PHONE, color_scheme="dark", reduced_motion="reduce")
+    visit = Visit(context.new_page(), f"http://{host}:{port}")
+    page = visit.go("/incidents")
+    fold = page.get_by_text("Notified together with 19 more incidents").first
+    fold.focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("link", name="search-01: search-01-latency").wait_for()
+    complaints, width = serious_violations(page), page.evaluate("document.documentElement.scrollWidth")
+    fold.click()
+    address = page.url
+    context.close()
+    served.stop()
+    store.close()
+
+    assert complaints == []
+    assert width <= PHONE["width"]
+    assert address.endswith("/incidents")
+    assert visit.trouble == []

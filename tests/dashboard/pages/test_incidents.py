@@ -12,25 +12,33 @@ from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from queue import Queue
+from random import Random
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from flask.testing import FlaskClient
 
+from stagelens.alerts import lease
+from stagelens.alerts.delivery import outbox
 from stagelens.alerts.delivery.channels.slack.blocks import ACCEPT, ACKNOWLEDGE, SILENCE
 from stagelens.alerts.delivery.message import Finding, LatencyRegression
-from stagelens.alerts.incidents import journal
+from stagelens.alerts.evaluation.evaluator import LEASE
+from stagelens.alerts.incidents import journal, silences
 from stagelens.alerts.incidents.lifecycle import IncidentRecord
 from stagelens.alerts.incidents.notification_rules import IncidentUpdate
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
+from stagelens.core.errors import ChannelError
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.source import Source
+from stagelens.dashboard.ui.page_export import as_html, page_data
+from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.app import build
+from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Store
 from tests.alerts.receiver import Moods, Receiver
-from tests.dashboard import notified_store
+from tests.dashboard import many_incidents, notified_store
 from tests.dashboard.notified_store import NOW
 from tests.dashboard.served_versions import shown
 
@@ -90,9 +98,9 @@ def test_all_incidents_and_silences_are_on_one_page(source: Source) -> None:
 
     assert "2 incidents open" in markup
     assert markup.index("checkout: checkout-latency") < markup.index("search: search-latency")
-    assert "Notified together with checkout: checkout-latency" in re.sub(r"<[^>]+>", "", markup)
+    assert "Notified together with 1 more incident in 1 service, 1 open" in markup
     assert "service batch, severity ticket" in markup
-    assert "End now" in markup
+    assert "End silence now" in markup
 
 
 def test_an_incident_has_its_history_and_deliveries(source: Source) -> None:
@@ -147,6 +155,141 @@ def test_an_incident_is_acknowledged_from_its_page(source: Source, client: Flask
     assert response.status_code == 200
     assert found.acked_by == "a dashboard user"
     assert [row.transition for row in found.deliveries if row.channel == "slack"] == ["opened", "acknowledged"]
+
+
+def test_an_acknowledgement_is_confirmed_and_undone(source: Source, client: FlaskClient, proof: dict[str, str]) -> None:
+    """The response says what was done and who was notified; PagerDuty cannot undo it, which the page says."""
+    path = f"/api/v1/incidents/{notified_store.OPEN}"
+    done = json.loads(client.post(f"{path}/acknowledge", json={}, headers=proof).text)
+    acknowledged = shown(source, f"/incidents/{notified_store.OPEN}")
+    undone = json.loads(client.post(f"{path}/unacknowledge", json={}, headers=proof).text)
+    again = client.post(f"{path}/unacknowledge", json={}, headers=proof)
+    page, found = (
+        shown(source, f"/incidents/{notified_store.OPEN}"),
+        source.incident_actions.incident(notified_store.OPEN),
+    )
+    assert found is not None
+
+    assert done["summary"] == "a dashboard user acknowledged checkout-latency; notified: pagerduty, slack"
+    assert "a dashboard user acknowledged it at 20 Nov 12:00" in acknowledged
+    assert "Undo acknowledgement" in acknowledged
+    assert undone["acked_by"] == ""
+    assert "PagerDuty stays acknowledged" in undone["summary"]
+    assert "PagerDuty stays acknowledged" in page
+    assert "unacknowledged" in page
+    assert again.status_code == 200
+    assert [each.event for each in found.transitions] == ["opened", "acknowledged", "unacknowledged"]
+    assert "a dashboard user undid the acknowledgement" in found.transitions[-1].headline
+    assert [row.transition for row in found.deliveries if row.channel == "slack"][-1] == "unacknowledged"
+
+
+def test_a_note_is_in_the_timeline_and_in_the_audit_log(
+    source: Source, client: FlaskClient, proof: dict[str, str]
+) -> None:
+    """With author and time, also at an incident that ended; no channel is notified, and markup is text."""
+    text = "disk <b>7</b> was full"
+    made = client.post(f"/api/v1/incidents/{notified_store.OVER}/notes", json={"text": text}, headers=proof)
+    found = source.incident_actions.incident(notified_store.OVER)
+    assert found is not None
+
+    assert made.status_code == 201
+    assert f"20 Nov 12:00 Note {text} by a dashboard user" in shown(source, f"/incidents/{notified_store.OVER}")
+    assert (found.state, found.transitions[-1].told) == ("resolved", 0)
+    assert audited(source)[0][2:4] == ("add note", f"{notified_store.OVER}: {text}")
+
+
+def test_silences_are_in_the_timeline(source: Source, store: Store, client: FlaskClient, proof: dict[str, str]) -> None:
+    """Their start, and whether they were ended, by whom, or expired; those of other services are not."""
+    made = client.post(
+        "/api/v1/silences", json={"service": "checkout", "for": "8h", "comment": "deploy"}, headers=proof
+    )
+    running = shown(source, f"/incidents/{notified_store.OPEN}")
+    client.post(f"/api/v1/silences/{json.loads(made.text)['id']}/end", json={}, headers=proof)
+    with store.transaction() as connection:
+        silences.create_silence(
+            connection,
+            {"service": "checkout"},
+            starts_at=NOW - timedelta(minutes=10),
+            ends_at=NOW - timedelta(minutes=5),
+            author="bob",
+        )
+    page = shown(source, f"/incidents/{notified_store.OPEN}")
+
+    assert "Silenced service checkout until 20 Nov 20:00: deploy by a dashboard user" in running
+    assert "Silence ended The silence of a dashboard user ended early by a dashboard user" in page
+    assert "20 Nov 11:55 Silence expired The silence of bob expired" in page
+    assert "severity ticket" not in page
+
+
+@pytest.fixture
+def crowd(tmp_path: Path) -> Iterator[Source]:
+    """A store with more incidents than a list of fifty."""
+    opened = Store.open(f"sqlite:///{tmp_path / 'crowd.db'}", clock=NOW.timestamp)
+    many_incidents.fill(opened)
+    yield Source(opened, AlertsReader(opened, LiveSloFile(None, {})), NOW.timestamp)
+    opened.close()
+
+
+def incident_table(source: Source, query: str = "") -> list[list[str]]:
+    """Return the rows of the list of incidents."""
+    page = page_of(context_of(parse("/incidents", query, NOW), source))
+    assert page is not None
+    return next((each.rows for each in page_data(page.body).tables if each.name == "Incidents"), [])
+
+
+def test_pages_come_first_and_a_group_is_one_row(crowd: Source) -> None:
+    """Ten pages that are older than forty tickets lead the list; two groups of twenty are two rows that unfold."""
+    page = page_of(context_of(parse("/incidents", "", NOW), crowd))
+    assert page is not None
+    rows, markup = incident_table(crowd), as_html(page.body)
+
+    assert [row[1] for row in rows] == ["Page"] * (many_incidents.PAGES + 1) + ["Ticket"] * 2
+    assert [row[0] for row in rows] == ["Acknowledged", "Recovering", *["Open"] * 8, "Resolved", "Open", "Open"]
+    assert "19 more incidents in 19 services, 19 open" in rows[-1][2]
+    assert markup.count("<details") == 2
+    assert markup.count(' href="/incidents/sl-ticket') == many_incidents.TICKETS
+
+
+def test_the_window_limits_the_list_and_says_what_it_leaves_out(crowd: Source) -> None:
+    """An incident that was open in the window is in it; open ones outside are counted."""
+    past = [f"{(NOW - timedelta(hours=each)).timestamp() * 1000:.0f}" for each in (91, 88)]
+    old = "from={}&to={}".format(*past)
+    none = "from={}&to={}".format(*(f"{(NOW - timedelta(days=each)).timestamp() * 1000:.0f}" for each in (21, 20)))
+
+    assert [row[2].partition(":")[0] for row in incident_table(crowd, old)] == ["batch"]
+    assert "51 more incidents outside of this window, 50 of them open. Show all" in shown(crowd, f"/incidents?{old}")
+    assert "1 more incident outside of this window, none of them open" in shown(crowd, "/incidents")
+    assert "52 more incidents outside of this window, 50 of them open" in shown(crowd, f"/incidents?{none}")
+    assert "outside" not in shown(crowd, "/incidents?from=now-395d")
+
+
+def test_the_page_of_an_objective_has_only_its_own_alerts(source: Source, store: Store) -> None:
+    """With their deliveries by channel and its last response, and a link to each incident; also those of long ago."""
+    with store.transaction() as connection:
+        claimed = outbox.claim_message(connection, "pagerduty", "tests", NOW.timestamp(), 60.0)
+        assert claimed is not None
+        outbox.mark_failed(connection, claimed, ChannelError("HTTP 403", permanent=True), NOW.timestamp(), Random(0))
+    page = page_of(context_of(parse("/slo/checkout-latency", "", NOW), source))
+    assert page is not None
+    (rows,) = (each.rows for each in page_data(page.body).tables if each.name == "Alert history")
+    links = set(re.findall(r'href="/incidents/([^"?]+)', as_html(page.body)))
+
+    assert [row[:2] for row in rows] == [["Open", "Page"], ["Resolved", "Page"]]
+    assert "pagerduty opened: dropped after 1 tries" in rows[0][4]
+    assert "nobody" in rows[1][4]
+    assert links == {notified_store.OPEN, notified_store.EARLIER}
+
+
+def test_an_incident_without_new_data_has_no_state(store: Store, source: Source) -> None:
+    """An evaluation goes on without requests of the service: neither open nor recovering is known."""
+    with store.transaction() as connection:
+        lease.hold(connection, LEASE, "tests", NOW.timestamp(), 60.0)
+        lease.note_done(connection, LEASE, NOW.timestamp())
+    found = {each.id: each.status for each in source.incidents()}
+
+    assert found[notified_store.OPEN] == "no_data"
+    assert found[notified_store.OVER] == "resolved"
+    assert incident_table(source)[0][:2] == ["No data", "Page"]
 
 
 @pytest.fixture
@@ -224,9 +367,9 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
     after = shown(source, f"/incidents/{found.id}")
 
     assert "Silence 8h" in before
-    assert "End now" not in before
+    assert "End silence now" not in before
     assert "Silence 8h" not in after
-    assert "End now" in after
+    assert "End silence now" in after
     assert "Silenced until" in after
 
 
@@ -235,6 +378,10 @@ def test_a_silenced_incident_offers_to_end_its_silence_at_once(
     [
         ("incidents/sl-1/acknowledge", {}, 404, "there is no incident 'sl-1'"),
         (f"incidents/{notified_store.OVER}/acknowledge", {}, 404, "was resolved at"),
+        (f"incidents/{notified_store.OVER}/unacknowledge", {}, 404, "was resolved at"),
+        ("incidents/sl-1/notes", {"text": "x"}, 404, "there is no incident 'sl-1'"),
+        (f"incidents/{notified_store.OPEN}/notes", {"text": " "}, 400, "the note is empty"),
+        (f"incidents/{notified_store.OPEN}/notes", {"why": "x"}, 400, "why is not a known field"),
         ("silences", {}, 400, "a silence needs at least one of"),
         ("silences", {"service": "x", "for": "soon"}, 400, "for is 'soon'"),
         ("silences", {"service": "x", "for": "4000d"}, 400, "for is '4000d'"),
@@ -256,7 +403,7 @@ def test_a_mistake_is_reported_with_its_fix(  # noqa: PLR0917 - two fixtures and
 
 @pytest.mark.parametrize(
     "path",
-    [f"incidents/{notified_store.OPEN}/{each}" for each in ("acknowledge", "accept")]
+    [f"incidents/{notified_store.OPEN}/{each}" for each in ("acknowledge", "unacknowledge", "notes", "accept")]
     + ["silences", "silences/si-1/end"],
 )
 def test_incident_actions_need_a_csrf_token(client: FlaskClient, proof: dict[str, str], path: str) -> None:

@@ -77,10 +77,10 @@ def test_the_service_of_a_slow_replica_can_be_silenced(slow: Store, tab: str) ->
     silence = before["Silence 24h"]
     made = client.post(silence["to"], data=silence["post"], headers=headers).json or {}
     found = page(slow, f"/s/{SERVICE}{tab}", source)
-    client.post(buttons(found)["End now"]["to"], json={}, headers=headers)
+    client.post(buttons(found)["End silence now"]["to"], json={}, headers=headers)
 
     assert (made["matchers"], made["comment"]) == ({"service": SERVICE}, f"slow replica {NAME}")
-    assert "End now" not in before
+    assert "End silence now" not in before
     assert "Silence 24h" not in buttons(found)
     assert f"Silenced until {NOW + timedelta(days=1):%-d %b %H:%M} by a dashboard user" in text_of(found.body)
     assert "Silence 24h" in buttons(page(slow, f"/s/{SERVICE}{tab}", source))

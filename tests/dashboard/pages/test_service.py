@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,9 +14,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sqlalchemy import delete
 
 from stagelens.alerts.evaluation.slo_status import SloStatus
+from stagelens.alerts.incidents.lifecycle import IncidentRecord, save_incident
 from stagelens.alerts.reader import Incident
+from stagelens.alerts.schema import incidents
 from stagelens.core.histogram import Histogram
 from stagelens.core.names import REQUEST_DURATION, STAGE_TIME
 from stagelens.dashboard.config import DashboardConfig
@@ -29,6 +33,7 @@ from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.store import Batch, Event, Point, Series, Store
+from tests.dashboard import notified_store
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 QUARTER = "from=now-15m"
@@ -53,12 +58,26 @@ class Incidents:
         return []
 
 
-def incident(opened: datetime, resolved: datetime | None, service: str = "two-models") -> Incident:
-    """An incident between two moments."""
-    return Incident(
-        *("one", "latency", service, "page", "open" if resolved is None else "resolved", opened, opened, resolved),
-        *("It burns", "burned", (), "", "", ()),
-    )
+@contextmanager
+def opened(store: Store, *found: IncidentRecord) -> Generator[Source]:
+    """Write incidents into the store for the duration of a test."""
+    with store.transaction() as connection:
+        for each in found:
+            save_incident(connection, each)
+    try:
+        yield Source(store, Incidents(), NOW.timestamp)
+    finally:
+        with store.transaction() as connection:
+            connection.execute(delete(incidents))
+
+
+def incident(minutes: float, until: float | None = None, service: str = "two-models", **where: str) -> IncidentRecord:
+    """An incident that began some minutes ago."""
+    made = notified_store.record(f"sl-{minutes}{until}{service}{where}"[:32], "latency", 9.0, minutes * 60, service)
+    at, ended = NOW.timestamp() - minutes * 60, None if until is None else NOW.timestamp() - until * 60
+    finding = replace(made.finding, since=at, where=where)
+    over = {"resolved_at": ended, "ending": "" if ended is None else "recovered"}
+    return replace(made, cause=made.id, finding=finding, opened_at=at, **over)
 
 
 def scraped(now: datetime) -> Batch:
@@ -284,13 +303,9 @@ def test_events_are_marked_in_the_time_charts(store: Store) -> None:
     """Alerts as fields from opening to end, what people wrote as a solid line; others' alerts and later ones stay out."""
     store.add_event(Event(NOW - timedelta(minutes=4), "two-models", "deploy", "v9", "new weights"))
     store.add_event(Event(NOW - timedelta(minutes=4), "two-models", "advice", "batching", "done"))
-    found = Incidents(
-        incident(NOW - timedelta(minutes=3), None),
-        incident(NOW - timedelta(minutes=8), NOW - timedelta(minutes=6)),
-        incident(NOW - timedelta(hours=8), NOW - timedelta(hours=7)),
-        incident(NOW - timedelta(minutes=3), None, service="another"),
-    )
-    made = figure(Source(store, found, NOW.timestamp), "over", f"/s/two-models?{QUARTER}&t=mean")
+    found = (incident(3), incident(8, 6), incident(480, 420), incident(3, service="another"))
+    with opened(store, *found) as source:
+        made = figure(source, "over", f"/s/two-models?{QUARTER}&t=mean")
     fields = [each for each in made["layout"]["shapes"] if each["type"] == "rect"]
     solid = [each for each in made["layout"]["shapes"] if each["type"] == "line" and each["line"]["dash"] == "solid"]
 
@@ -303,16 +318,17 @@ def test_events_are_marked_in_the_time_charts(store: Store) -> None:
 
 def test_an_alert_outside_the_scope_is_omitted(store: Store) -> None:
     """One about this model, or about all, stands in the chart of this model; one about the other model or a route does not."""
-    opened = NOW - timedelta(minutes=3)
-    about = ({"model": "small"}, {}, {"model": "large"}, {"route": "/other", "model": "small"})
-    found = Incidents(
-        *(replace(incident(opened, None), where=each, name=f"{place}") for place, each in enumerate(about))
+    about: tuple[dict[str, str], ...] = (
+        {"model": "small"},
+        {},
+        {"model": "large"},
+        {"route": "/other", "model": "small"},
     )
-    source = Source(store, found, NOW.timestamp)
-    drawn = [
-        notes(figure(source, "over", f"/s/two-models?{QUARTER}&{part}")).count("■")
-        for part in ("m=small&r=/", "m=small", "")
-    ]
+    with opened(store, *(incident(3, None, "two-models", **each) for each in about)) as source:
+        drawn = [
+            notes(figure(source, "over", f"/s/two-models?{QUARTER}&{part}")).count("■")
+            for part in ("m=small&r=/", "m=small", "")
+        ]
 
     assert drawn == [2, 3, 4]
 

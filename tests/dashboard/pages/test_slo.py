@@ -22,7 +22,7 @@ from stagelens.alerts.delivery.message import Finding, LatencyRegression
 from stagelens.alerts.evaluation.slo_status import SloStatus
 from stagelens.alerts.incidents.lifecycle import IncidentRecord, save_incident
 from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader, Delivery, Incident
+from stagelens.alerts.reader import AlertsReader, Incident
 from stagelens.analysis.burn_rate import AlertTier
 from stagelens.analysis.slo_status import RuleStatus
 from stagelens.dashboard.figures.budget import budget_figure, release_markers, spent_figure
@@ -279,24 +279,6 @@ class NotifiedAlerts:
     def problems(self) -> tuple[str, ...]:
         """Return the real ones."""
         return self.real.problems()
-
-
-def test_the_history_lists_deliveries_by_channel(burning_store: Store, alerts: AlertsReader) -> None:
-    """The history has delivered, waiting and dropped messages with the last response of the receiver."""
-    began = NOW - timedelta(minutes=40)
-    deliveries = (
-        Delivery("ops", "opened", "sent", 1, began, "", None),
-        Delivery("ops", "resolved", "waiting", 0, NOW, "", NOW),
-        Delivery("pager", "opened", "dead", 5, began, "HTTP 403", None),
-    )
-    one = replace(alerts.incidents()[0], deliveries=deliveries, resolved_at=NOW, state="resolved")
-    history = (
-        page(Source(burning_store, NotifiedAlerts(alerts, one), NOW.timestamp), "/slo/hot-latency").tables[3].rows[0]
-    )
-
-    assert history[0] == "Resolved"
-    for part in ("ops opened 11:20", "ops resolved: pending", "pager opened: dropped after 5 tries"):
-        assert part in " ".join(history)
 
 
 def test_the_link_of_a_message_opens_its_window(source: Source, alerts: AlertsReader) -> None:

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from dash import html
 
+from stagelens.alerts.delivery.message import Ending
 from stagelens.alerts.evaluation.slo_status import SloStatus
+from stagelens.alerts.incidents.lifecycle import save_incident
 from stagelens.alerts.objectives.maintenance import MaintenanceCalendar, OneTimeWindow
 from stagelens.alerts.objectives.slo_file import LiveSloFile
-from stagelens.alerts.reader import AlertsReader, Incident
+from stagelens.alerts.reader import AlertsReader
 from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.pages.events import timeline_events
-from stagelens.dashboard.pages.incidents import history_card, rules_card
+from stagelens.dashboard.pages.incidents import rules_card
 from stagelens.dashboard.pages.measures import urgent_first
 from stagelens.dashboard.pages.slo import time_to_exhaustion
 from stagelens.dashboard.source import Source
@@ -28,6 +30,7 @@ from stagelens.dashboard.web.app import Dashboard
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import side
 from stagelens.store import Store
+from tests.dashboard import notified_store
 from tests.dashboard.burning_slos import ENV, NOW
 from tests.dashboard.served_versions import shown
 
@@ -225,27 +228,7 @@ def test_an_objective_or_disabled_alerts_remove_the_warning(burning_store: Store
         assert "No SLO is evaluated" not in shown(source, "/")
 
 
-class OtherIncidents:
-    """Alerts over the real ones with other incidents."""
-
-    def __init__(self, real: AlertsReader, *incidents: Incident) -> None:
-        self._real = real
-        self._incidents = incidents
-
-    def slos(self, now: object = None) -> list[SloStatus]:  # noqa: ARG002 - the real ones, now
-        """Return the real ones."""
-        return self._real.slos(NOW)
-
-    def incidents(self) -> list[Incident]:
-        """Return the others."""
-        return list(self._incidents)
-
-    def problems(self) -> tuple[str, ...]:
-        """Return none."""
-        return ()
-
-
-ENDINGS: Mapping[str, tuple[str, str]] = {
+ENDINGS: Mapping[Ending, tuple[str, str]] = {
     "recovered": ("Resolved", "over"),
     "removed": ("Closed", "SLO removed"),
     "no_data": ("Closed", "no more data"),
@@ -253,27 +236,27 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
 
 
 @pytest.mark.parametrize("ending", list(ENDINGS))
-def test_an_incident_with_an_unknown_end_is_closed_not_resolved(
-    burning_store: Store, tmp_path: Path, ending: str
-) -> None:
+def test_an_incident_with_an_unknown_end_is_closed_not_resolved(tmp_path: Path, ending: Ending) -> None:
     """A removed objective did not recover; its page reports the removal and links to the history."""
-    reader = AlertsReader(burning_store, LiveSloFile(tmp_path / "slo.yaml", ENV))
     (tmp_path / "slo.yaml").write_text(SLOS, encoding="utf-8")
-    known = reader.incidents()[0]
-    gone = replace(
-        known, name="gone", state="resolved", ending=ending, resolved_at=NOW - timedelta(minutes=1), transitions=()
-    )  # fmt: skip
-    source = Source(burning_store, OtherIncidents(reader, gone), NOW.timestamp)
-    context = context_of(parse("/slo/hot-latency", "", NOW), source)
-    row = page_data([history_card(context, status_of(source, "hot-latency"))]).tables[0].rows[0]
-    over = next(each for each in timeline_events(context) if each.at == gone.resolved_at)
+    store, ended = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp), NOW - timedelta(minutes=1)
+    gone = replace(notified_store.record("sl-gone", "gone", 9.0, 720), resolved_at=ended.timestamp(), ending=ending)
+    with store.transaction() as connection:
+        save_incident(connection, gone)
+    source = Source(store, AlertsReader(store, LiveSloFile(tmp_path / "slo.yaml", ENV)), NOW.timestamp)
+    page = page_of(context_of(parse("/incidents", "", NOW), source))
+    assert page is not None
+    row = page_data(page.body).tables[0].rows[0]
+    over = next(each for each in timeline_events(context_of(parse("/events", "", NOW), source)) if each.at == ended)
+    removed, never = (shown(source, f"/slo/{name}") for name in ("gone", "never-was"))
+    store.close()
     badge, title = ENDINGS[ending]
 
     assert row[0] == badge
     assert (over.badge, over.title) == (badge, f"gone: {title}")
     assert over.href.startswith("/incidents/" if ending == "removed" else "/slo/gone")
-    assert "This objective was removed from the SLO file." in shown(source, "/slo/gone")
-    assert "This objective was removed from the SLO file" not in shown(source, "/slo/never-was")
+    assert "This objective was removed from the SLO file." in removed
+    assert "This objective was removed from the SLO file" not in never
 
 
 def test_every_state_word_has_a_shape(in_maintenance: Source) -> None:

@@ -329,7 +329,7 @@ def test_buttons_are_shown_to_those_who_may_use_them(tmp_path: Path, rules: Path
 
     def buttons(reader: Mapping[str, str], path: str) -> int:
         text = client.get(path, headers=reader).text
-        return sum(text.count(f">{words}<") for words in ("Acknowledge", "Silence 1h", "End now"))
+        return sum(text.count(f">{words}<") for words in ("Acknowledge", "Silence 1h", "End silence now"))
 
     assert buttons(of("ada"), f"/incidents/{OWN_INCIDENT}") == buttons(of("bob"), f"/incidents/{OWN_INCIDENT}") > 0
     assert buttons(GUEST, f"/incidents/{OWN_INCIDENT}") == buttons(of("eve"), f"/incidents/{OWN_INCIDENT}") == 0

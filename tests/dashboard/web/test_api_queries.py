@@ -21,7 +21,7 @@ from stagelens.dashboard.config import DashboardConfig
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Batch, Point, Series, Store
 from stagelens.store.collectors import Report, Vitals, write_report
-from tests.dashboard import capacity_store
+from tests.dashboard import capacity_store, many_incidents
 from tests.dashboard.burning_slos import ENV
 from tests.dashboard.served_versions import NOW
 
@@ -80,6 +80,23 @@ def test_incidents_are_listed_and_one_is_complete(burning: FlaskClient) -> None:
     assert one["incident"]["transitions"]
 
 
+def test_incidents_are_in_the_order_of_the_page_and_limited_to_a_window(tmp_path: Path) -> None:
+    """Pages come first; with a window, all incidents that were open in it; an action makes a stored response stale."""
+    store = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=many_incidents.NOW.timestamp)
+    many_incidents.fill(store)
+    client = Dashboard(DashboardConfig(), store, clock=many_incidents.NOW.timestamp).server.test_client()
+    rows = ask(client, "incidents?from=now-6h")["records"]
+    old = ask(client, "incidents?from=2026-11-16T00:00&to=2026-11-18T00:00&severity=page")["records"]
+    every = ask(client, "incidents")["records"]
+    store.close()
+
+    assert [each["severity"] for each in rows] == ["page"] * 11 + ["ticket"] * 40
+    assert [each["status"] for each in rows[:3]] == ["acknowledged", "recovering", "open"]
+    assert {each["story"] for each in rows[11:]} == {"sl-ticket00", "sl-ticket20"}
+    assert [each["id"] for each in old] == ["sl-old"]
+    assert sum(each["severity"] == "page" for each in every) >= many_incidents.PAGES
+
+
 def test_an_old_open_incident_is_listed_behind_many_resolved_ones(tmp_path: Path) -> None:
     """The newest 50 of all are resolved; "no open incident" would be wrong."""
     store, at = Store.open(f"sqlite:///{tmp_path / 'own.db'}", clock=NOW.timestamp), NOW.timestamp()
@@ -91,10 +108,14 @@ def test_an_old_open_incident_is_listed_behind_many_resolved_ones(tmp_path: Path
             record = IncidentRecord(f"inc-{number}", f"tail:{number}", finding, at - number, at, at, resolved_at=at)
             save_incident(connection, record)
     client = Dashboard(DashboardConfig(), store, clock=NOW.timestamp).server.test_client()
-    found = [each["id"] for each in ask(client, "incidents?state=open")["records"]]
+    found, every = (
+        [each["id"] for each in ask(client, f"incidents{query}")["records"]] for query in ("?state=open", "")
+    )
     store.close()
 
     assert found == ["inc-old"]
+    assert every[0] == "inc-old"
+    assert len(every) == 51
 
 
 @pytest.mark.parametrize(("query", "status", "key"), [("state=closed", 400, "state"), ("id=inc-none", 404, "id")])

@@ -108,7 +108,7 @@ def incident_blocks(message: Message, *, buttons: bool = False, file: str = "") 
 def reply_blocks(message: Message) -> list[dict[str, Any]]:
     """Return the blocks for one transition in the incident's thread."""
     headline_text = f"{icon(message)} *{escape_mrkdwn(title(message))}*"
-    if message.transition == "acknowledged":
+    if message.transition in ("acknowledged", "unacknowledged"):
         return [_section(message, "turn", headline_text)]
     why = mrkdwn_sentence(cause_text(message))
     lines = [headline_text, why] if message.resolved else [headline_text, why, escape_entities(_impact(message))]
