@@ -247,11 +247,13 @@ def _cost(context: Context, rows: list[ServiceRow], total: int) -> Component | N
 
 @dataclass(frozen=True, slots=True)
 class FleetFinding:
-    """Problem in the fleet."""
+    """Problem in the fleet, of one service or of none; findings with an equal *same* are one card with its services."""
 
     severity: int
     weight: float
     build: Callable[[], Component]
+    row: ServiceRow | None = None
+    same: tuple[str, ...] = ()
 
 
 def findings(context: Context, rows: list[ServiceRow]) -> Component:
@@ -263,15 +265,28 @@ def findings(context: Context, rows: list[ServiceRow]) -> Component:
         found += [each for each in own if each is not None]
     if not found:
         return _no_findings(rows)
-    found.sort(key=lambda each: (each.severity, -each.weight))
-    cards = html.Div([each.build() for each in found[:_MOST]], className="finds")
-    rest = found[_MOST : _MOST + _MOST_MORE]
+    alike: dict[tuple[int, tuple[str, ...]], list[FleetFinding]] = {}
+    for each in sorted(found, key=lambda each: (each.severity, -each.weight)):
+        alike.setdefault((each.severity, each.same or (str(id(each)),)), []).append(each)
+    groups = list(alike.values())
+    cards = html.Div([_one_card(each) for each in groups[:_MOST]], className="finds")
+    rest = groups[_MOST : _MOST + _MOST_MORE]
     if not rest:
         return cards
-    more = html.Div([each.build() for each in rest], className="finds")
-    left = len(found) - _MOST - len(rest)
+    more = html.Div([_one_card(each) for each in rest], className="finds")
+    left = len(groups) - _MOST - len(rest)
     foot = html.P(f"and {left} more: see the table of all services below", className="foot") if left else None
-    return html.Div([cards, html.Details([html.Summary(f"+{len(found) - _MOST} more", className="link"), more, foot])])
+    return html.Div([cards, html.Details([html.Summary(f"+{len(groups) - _MOST} more", className="link"), more, foot])])
+
+
+def _one_card(alike: list[FleetFinding]) -> Component:
+    """Return the card of the first of *alike*, with the services of the others."""
+    first, rows = alike[0], [each.row for each in alike[1:] if each.row is not None]
+    if not rows:
+        return first.build()
+    links = [html.Li(link(each.service, href=each.context.view.link(service_path(each.service)))) for each in rows]
+    summary = html.Summary(f"The same in {several(len(rows), 'more service')}", className="link")
+    return html.Div([first.build(), html.Details([summary, html.Ul(links)])], className="same")
 
 
 def _no_findings(rows: list[ServiceRow]) -> Component:
@@ -306,8 +321,9 @@ def _of_release(row: ServiceRow) -> FleetFinding | None:
     release = row.release
     if release is None:
         return None
-    ratio = release.comparison.verdict.ratio or 1.0
-    return FleetFinding(1, ratio, lambda: _release(row, release, ratio))
+    ratio, growth = release.comparison.verdict.ratio or 1.0, release.comparison.growth
+    same = "release", release.comparison.pair.b_name, growth[0].stage if growth else ""
+    return FleetFinding(1, ratio, lambda: _release(row, release, ratio), row, same)
 
 
 def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
@@ -328,7 +344,8 @@ def _of_slo(row: ServiceRow) -> FleetFinding | None:
     found = row.slo
     if found is None or found.state not in {"burning", "at_risk"}:
         return None
-    return FleetFinding(0 if found.state == "burning" else 2, found.burn_1h or 0.0, lambda: _slo(row, found))
+    same = "slo", found.slo.kind, next(filter(None, blamed_cause(row.context, found.slo)), "")
+    return FleetFinding(0 if found.state == "burning" else 2, found.burn_1h or 0.0, lambda: _slo(row, found), row, same)
 
 
 def _slo(row: ServiceRow, found: SloStatus) -> Component:
@@ -354,7 +371,9 @@ def _of_incident(row: ServiceRow) -> FleetFinding | None:
     if found is None:
         return None
     page = found.severity == "page"
-    return FleetFinding(0 if page else 2, 0.0, lambda: _incident(row, found))
+    return FleetFinding(
+        0 if page else 2, 0.0, lambda: _incident(row, found), row, ("incident", found.story or found.id)
+    )
 
 
 def _incident(row: ServiceRow, found: Incident) -> Component:
@@ -386,7 +405,7 @@ def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:
     missed = missed_requests(silence, seen.last_seen - seen.first_seen, row.now.requests)
     if not row.context.view.live or missed is None:
         return None
-    return FleetFinding(3, missed, lambda: _silence(row, silence))
+    return FleetFinding(3, missed, lambda: _silence(row, silence), row, ("silence",))
 
 
 def _silence(row: ServiceRow, silence: timedelta) -> Component:
@@ -402,7 +421,7 @@ def _of_tail(row: ServiceRow) -> FleetFinding | None:
     stage, p50, p99 = row.now.tail_wait, row.now.p50, row.now.p99
     if stage is None or not p50 or not p99:
         return None
-    return FleetFinding(4, p99 / p50, lambda: _tail(row, stage))
+    return FleetFinding(4, p99 / p50, lambda: _tail(row, stage), row, ("tail", stage))
 
 
 def _tail(row: ServiceRow, stage: str) -> Component:

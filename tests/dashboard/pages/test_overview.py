@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from dash import html
 
+from stagelens.alerts.incidents.lifecycle import save_incident
 from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.core.histogram import Histogram
@@ -30,6 +31,7 @@ from stagelens.dashboard.view import parse
 from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import side
 from stagelens.store import Batch, Event, Point, Series, Store
+from tests.dashboard import notified_store
 from tests.dashboard.many_services import MANY, NOW, crowd_at
 
 
@@ -245,19 +247,46 @@ def test_services_with_problems_come_before_all_kinds(crowd: Store, tmp_path: Pa
     assert "Needs attention" not in text_of(source, "/?sort=p99")
 
 
-def test_cards_beyond_three_are_collapsed(crowd: Store, tmp_path: Path) -> None:
-    """With eight burning services, three cards are shown, and a button shows the number of the other five."""
+def cards_of(store: Store, path: Path | None) -> list[Any]:
+    """Return the cards of the overview, and the folded parts of the page."""
+    page = page_of(context_at(Source(store, AlertsReader(store, LiveSloFile(path, {})), NOW.timestamp), "/"))
+    assert page is not None
+    return [
+        [each for each in all_of(page.body, html.A) if getattr(each, "className", "") == "ins"],
+        all_of(page.body, html.Details),
+    ]
+
+
+def test_equal_cards_are_one_with_its_services(crowd: Store, tmp_path: Path) -> None:
+    """Eight objectives that burn for the same reason are one card; the other services unfold, each with its link."""
     path = tmp_path / "slo.yaml"
     slos = ", ".join(
         f"{{name: s{each}, service: service-{each}, objective: 0.99, threshold: 10ms, window: 30d}}"
         for each in range(250, 258)
     )
     path.write_text(f"slos: [{slos}]")
-    page = page_of(context_at(Source(crowd, AlertsReader(crowd, LiveSloFile(path, {})), NOW.timestamp), "/"))
-    assert page is not None
-    (more,) = (each for each in all_of(page.body, html.Details) if "more" in words(each.children[0]))
+    cards, folded = cards_of(crowd, path)
+    (same,) = (each for each in folded if "The same" in words(each.children[0]))
+    services = {words(each) for each in all_of(same, html.A)}
+
+    assert len(cards) == 1
+    assert words(same.children[0]) == "The same in 7 more services"
+    assert {*services, words(cards[0]).split()[1]} == {f"service-{each}" for each in range(250, 258)}
+
+
+def test_cards_beyond_three_are_collapsed(tmp_path: Path) -> None:
+    """Of eight incidents with different reasons, three cards are shown, and a button shows the number of the other five."""
+    store = crowd_at(tmp_path / "own.db")
+    with store.transaction() as connection:
+        for each in range(250, 258):
+            made = notified_store.record(f"sl-{each}", f"objective-{each}", 20.0, 720, f"service-{each}")
+            save_incident(connection, made)
+    cards, folded = cards_of(store, None)
+    store.close()
+    (more,) = (each for each in folded if "more" in words(each.children[0]))
 
     assert words(more.children[0]) == "+5 more"
+    assert len(cards) == 3 + 5
     assert len([each for each in all_of(more, html.A) if getattr(each, "className", "") == "ins"]) == 5
 
 
