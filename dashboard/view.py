@@ -165,6 +165,23 @@ class View:
         return min(self.end, self._whole_now - timedelta(seconds=BUCKET_SECONDS))
 
     @property
+    def controls(self) -> frozenset[str]:
+        """Controls of the header with an effect on this page: `time`, `later`, `vs`, `env` and `refresh`."""
+        match self.parts:
+            case ("traces", _):
+                found = set[str]()
+            case ("collectors",) | ("settings",) | ("incidents", _):
+                found = {"refresh"}
+            case ("audit",):
+                found = {"time", "later", "refresh"}
+            case () | ("compare",) | ("s", _) | ("s", _, "tokens"):
+                found = {"time", "later", "vs", "env", "refresh"}
+            case _:
+                found = {"time", "later", "env", "refresh"}
+        # A window that ends now has nothing later, and a past window nothing new.
+        return frozenset(found - {"later" if self.live else "refresh"})
+
+    @property
     def _whole_now(self) -> datetime:
         return datetime.fromtimestamp(self.now.timestamp() // BUCKET_SECONDS * BUCKET_SECONDS, UTC)
 

@@ -6,7 +6,7 @@
   const KEYS = {
     d: app.actions.theme, c: app.actions.copy, C: app.actions.copy, "?": app.actions.help,
     "[": () => app.shift(-0.5), "]": () => app.shift(0.5), "-": () => app.widen(),
-    0: () => app.go(app.address({ from: "", to: "" })),
+    0: () => app.latest(),
     t: () => app.openTime(),
     j: () => row(1), k: () => row(-1), ArrowDown: () => row(1), ArrowUp: () => row(-1),
     "/": () => filter(), Backspace: () => app.back(),

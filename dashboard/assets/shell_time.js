@@ -31,7 +31,11 @@
   // The newest whole bucket is the end of what there is.
   const isNewest = (moment) => moment >= app.now() - 15e3;
 
+  // Pages about one thing, such as a trace, have no window.
+  const hasWindow = () => menu().dataset.controls.split(" ").includes("time");
+
   function show(window) {
+    if (!hasWindow()) return app.said("This page has no time range");
     app.go(app.address({ from: window.from === "now-6h" ? "" : window.from, to: window.to }));
   }
 
@@ -50,6 +54,8 @@
     if (isLive()) show({ from: `now-${app.written(length)}`, to: "" });
     else show({ from: String(last - length), to: isNewest(last) ? "" : String(last) });
   };
+
+  app.latest = () => show({ from: "", to: "" });
 
   app.actions.earlier = () => app.shift(-0.5);
   app.actions.later = () => app.shift(0.5);
@@ -132,10 +138,11 @@
   document.addEventListener("toggle", (event) => {
     if (event.target !== menu()) return;
     opened = event.target.open ? event.target : null;
-    if (opened && !opened.querySelector("form")) filled(opened.querySelector(".ranges"));
+    if (opened && hasWindow() && !opened.querySelector("form")) filled(opened.querySelector(".ranges"));
   }, true);
 
   app.openTime = function (text) {
+    if (!hasWindow()) return app.said("This page has no time range");
     opened = menu();
     opened.setAttribute("open", "");
     filled(opened.querySelector(".ranges"));

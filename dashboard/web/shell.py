@@ -325,7 +325,9 @@ def _skeleton() -> Component:
 
 
 def environment_menu(context: Context) -> Component | None:
-    """Return the environment menu with the worst objective state of each; None with a single environment."""
+    """Return the environment menu with the worst objective state of each; None with a single environment, or without effect."""
+    if "env" not in context.view.controls:
+        return None
     chosen = context.view.text("env") or ""
     known: list[str] = context.source.cached(context.source.read.environments)
     if chosen and chosen not in known:
@@ -364,26 +366,33 @@ def time_menu(view: View, label: str = "") -> Component:
         view: View of the page.
         label: Time range shown by the page, if that is not the window of the address.
     """
-    presets = [
-        html.Button(["Last ", span(length)], type="button", **attributes({"data-window": value}))
-        for value, length in WINDOWS.items()
-    ]
-    more: list[Node] = [
-        html.Div(className="ranges"),
-        _choices("Compare with", "vs", _COMPARED_WORDS, view.choice("vs", *COMPARED)),
-        _choices("Times in", "tz", {"": "My zone", "utc": "UTC"}, view.choice("tz", "", "utc")),
-        html.Div(f"Times are in {view.zone_name}. Drag on a chart to zoom.", className="zone"),
-        html.Div(_completeness(view), className="zone") if view.live else None,
-    ]
-    summary = html.Summary(
-        [html.I(className="ic ic-clock"), label or view.window_label, html.I(className="ic ic-down")], className="btn"
+    controls, presets = (
+        view.controls,
+        [
+            html.Button(["Last ", span(length)], type="button", **attributes({"data-window": value}))
+            for value, length in WINDOWS.items()
+            if "time" in view.controls
+        ],
     )
+    has_window = "time" in controls
+    more: list[Node] = [
+        html.Div(className="ranges") if has_window else None,
+        _choices("Compare with", "vs", _COMPARED_WORDS, view.choice("vs", *COMPARED)) if "vs" in controls else None,
+        _choices("Times in", "tz", {"": "My zone", "utc": "UTC"}, view.choice("tz", "", "utc")),
+        html.Div(
+            f"Times are in {view.zone_name}.{' Drag on a chart to zoom.' if has_window else ''}", className="zone"
+        ),
+        html.Div(_completeness(view), className="zone") if view.live and has_window else None,
+    ]
+    shown = label or (view.window_label if has_window else str(view.zone))
+    summary = html.Summary([html.I(className="ic ic-clock"), shown, html.I(className="ic ic-down")], className="btn")
     moments = {"data-start": view.start, "data-end": view.end, "data-now": view.now}
     return html.Details(
         [summary, html.Div([html.Div(presets, className="presets"), html.Div(more)], className="pop")],
         className="menu time",
         **attributes(
-            {key: str(int(at.timestamp() * 1000)) for key, at in moments.items()} | {"data-zone": str(view.zone)}
+            {key: str(int(at.timestamp() * 1000)) for key, at in moments.items()}
+            | {"data-zone": str(view.zone), "data-controls": " ".join(sorted(controls))}
         ),
     )
 

@@ -47,7 +47,7 @@ class Served:
 
 def write(store: Store, traffic: ModuleType, *all_served: Served) -> Source:
     """Write what was served and return the pages' source."""
-    store.write([each for served in all_served for each in _batches(traffic, served)])
+    store.write([each for served in all_served for each in batches(traffic, served)])
     store.maintain()
     return Source(store, None, NOW.timestamp)
 
@@ -60,7 +60,7 @@ def shown(source: Source, address: str) -> str:
     return " ".join(text_of(each) for each in page.body)
 
 
-def _batches(traffic: ModuleType, served: Served) -> list[Batch]:
+def batches(traffic: ModuleType, served: Served) -> list[Batch]:
     shapes = {stage: traffic.Shape(median) for stage, median in served.stages.items()}
     now = int(NOW.timestamp()) // 10 * 10
     first, last = (
