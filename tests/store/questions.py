@@ -73,6 +73,7 @@ def query_results(store: Store, around: Selection) -> dict[str, object]:
         "revision": read.revision("shop"),
         "revisions": read.revisions(),
         "service_map": read.service_map(around),
+        "retained_failures": read.retained_failures(shop),
         "search_traces": read.search_traces(shop, TraceFilter(attributes=(("tenant", ""),))),
         "service_environments": read.service_environments(),
         "services": read.services(start, end),
