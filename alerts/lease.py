@@ -9,6 +9,8 @@ from sqlalchemy import Connection, delete, insert, or_, select, update
 
 from .schema import leases
 
+EVALUATION = "evaluate"
+
 
 def new_holder() -> str:
     """Return a unique holder name for this process."""

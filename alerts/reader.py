@@ -20,7 +20,6 @@ from ..store import Store
 from . import lease
 from .delivery.message import BudgetOverrun, Ending, Exemplar, Message, SharedAttribute, Trend
 from .delivery.message_text import cause_text, headline, impact_text, worst_impact
-from .evaluation.evaluator import LEASE
 from .evaluation.slo_status import SloStatus, read_slo_status
 from .incidents.journal import build_message
 from .incidents.lifecycle import (
@@ -270,7 +269,7 @@ def _complete_incidents(
         query = select(table).where(table.c.incident.in_(ids)).order_by(table.c.sequence, last)
         for row in connection.execute(query):
             rows[row.incident].append(row)
-    evaluated_at = lease.done_at(connection, LEASE)
+    evaluated_at = lease.done_at(connection, lease.EVALUATION)
     return [_incident(each, sent[each.id], happened[each.id], evaluated_at) for each in found]
 
 

@@ -62,8 +62,9 @@ class Situation:
             "burning": self.is_burning,
             "replica": self.has_slow_replica,
             "faster": found is not None and found.kind == "improvement" and (found.ratio or 1.0) <= 1 / MATERIAL,
+            "none": True,
         }
-        return next((kind for kind, holds in by_order.items() if holds), "none")
+        return next(kind for kind, holds in by_order.items() if holds)
 
     @property
     def _fails(self) -> bool:

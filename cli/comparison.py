@@ -104,6 +104,9 @@ def read_percentile(text: str) -> float:
     if found is None or not 0 < float(found[1]) < 100:  # noqa: PLR2004 - per cent
         msg = f"{text!r} is not a percentile between p0 and p100"
         raise ConfigError(msg)
+    if float(found[1]) < 1:
+        msg = f"{text!r} is below p1, but percentiles are in percent: write p{float(found[1]) * 100:.6g}"
+        raise ConfigError(msg)
     return float(found[1]) / 100
 
 

@@ -191,12 +191,12 @@ class View:
 
     @property
     def percentile(self) -> float:
-        """Pinned percentile as a ratio, p99 by default."""
+        """Pinned percentile as a ratio, p99 by default; a value below 1, which is probably a ratio, is invalid."""
         try:
             value = float(self.query.get("p", "99")) / 100
         except ValueError:
             return 0.99
-        return value if 0 <= value < 1 else 0.99
+        return value if value == 0 or 0.01 <= value < 1 else 0.99  # noqa: PLR2004 - p1
 
     def text(self, key: str) -> str | None:
         return self.query.get(key) or None

@@ -42,7 +42,7 @@ from .backtest import find_missed_incidents, write_missed_incident
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-LEASE = "evaluate"
+LEASE = lease.EVALUATION
 # Share of the lease's validity after which it is renewed, because evaluating many SLOs on a slow store takes long.
 _RENEW_SHARE = 1 / 3
 

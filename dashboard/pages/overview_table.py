@@ -63,7 +63,7 @@ def services_card(context: Context, rows: Sequence[ServiceRow]) -> Component:
     if grouping == ENVIRONMENT:
         names = {row.service for row in rows}
         rows = [row for row in by_environment(context) if row.service in names]
-    columns = _columns(context, rows)
+    columns = table_columns(context, rows)
     key, backwards = _order(context, columns)
     ordered = _sorted(rows, key, columns.get(key), backwards=backwards)
     group = _group_by(context, grouping)
@@ -150,7 +150,8 @@ def _urgent_or_kind(row: ServiceRow) -> _Group:
     return _Group((_GROUPS.index(name),), name)
 
 
-def _columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
+def table_columns(context: Context, rows: Sequence[ServiceRow]) -> dict[str, Column]:
+    """Return the columns of the table of services by their key in the address."""
     promised, costs = any(row.slo for row in rows), hourly_costs(context, rows)
     columns = {
         "name": Column("Service", lambda row: row.service.casefold(), _name, "", rising=True),

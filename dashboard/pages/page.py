@@ -382,7 +382,9 @@ def clock_or_date(at: datetime, view: View) -> str:
     return f"{local:%H:%M}" if local.date() == view.now.astimezone(view.zone).date() else day(local)
 
 
-def no_request(context: Context, last_seen: pd.Timestamp, part: str = "", *more: Node) -> Component:
+def no_request(
+    context: Context, last_seen: pd.Timestamp, part: str = "", *more: Node, is_stopped: bool = False
+) -> Component:
     """Return the card of a window without requests, with links to the last data.
 
     While the newest requests are in the bucket that still runs, it says when they are counted. *last_seen* is the start of the
@@ -400,7 +402,6 @@ def no_request(context: Context, last_seen: pd.Timestamp, part: str = "", *more:
         link("Go to last data", href=view.with_window(last - length, last), className="btn pri"),
         link("Last 24 h", href=view.here(from_="now-24h", to=None), className="btn"),
     ]
-    is_stopped = view.live and not part and age > timedelta()
     title = f"No data since {clock_or_date(last, view)}" if is_stopped else "No request in this window"
     return empty_page_card(title, text, *more, actions=actions)
 

@@ -191,7 +191,9 @@ def _without_data(context: Context) -> list[Node]:
         return [no_matching_request(context, keys)]
     first = context.versions["first_seen"].min().to_pydatetime().astimezone(view.zone)
     retained = f"Retained data starts on {first:%-d %b %H:%M}."
-    return [no_request(context, context.versions["last_seen"].max(), scope_text(view), retained)]
+    last, part = context.versions["last_seen"].max(), scope_text(view)
+    is_stopped = context.silence is not None and not part and not records_nothing(context)
+    return [no_request(context, last, part, retained, is_stopped=is_stopped)]
 
 
 def suspect_note(context: Context) -> Component | None:
@@ -268,6 +270,11 @@ def _level_period(context: Context, level: str) -> str:
         return f"Since {clock_or_date(started, view)}"
     first, last = clock_or_date(started, view), clock_or_date(ended, view)
     return f"From {first} to {last}" if first != last else f"At {first}"
+
+
+def records_nothing(context: Context) -> bool:
+    """Return whether an agent reported that it recorded nothing to stay within its budget."""
+    return AGENT_LEVELS[-1] in _agent_streams(context, AGENT_COST)
 
 
 def _agent_streams(context: Context, metric: str) -> dict[str, Histogram]:

@@ -40,6 +40,7 @@ from .measures import breakdown, measure
 from .page import Context, clock_or_date
 from .regressions import Release, regressions
 from .replicas import slow_replica_of, slow_sentence
+from .service_frame import records_nothing
 from .service_status import incidents_of, slos_of
 from .shared_attributes import causes_of, requests_path
 from .slo_spent import bad_sentence
@@ -74,7 +75,7 @@ def summary_line(context: Context) -> Component:
     """Return the sentences at the start of the page."""
     first, *others = context.once(summarize).sentences
     inside = [html.Div(_parts(first), className="big"), *(html.Div(_parts(each)) for each in others)]
-    return html.Div(html.Div(inside, className="say"), className="verdict", role="status")
+    return html.Div(html.Div(inside, className="say"), className="verdict")
 
 
 def _parts(sentence: Sentence) -> list[Node]:
@@ -223,9 +224,12 @@ def _silence(context: Context) -> tuple[Sentence, ...]:
     last = context.source.now() - (context.silence or timedelta())
     length = min(context.view.end - context.view.start, timedelta(days=1))
     what = f"No data since {clock_or_date(last, context.view)}, for {span(context.silence or timedelta())}."
+    why = "The process, its agent or the collector may be down."
+    if records_nothing(context):
+        why = "An agent reached its overhead budget and recorded nothing."
     return (
         Sentence(what, context.view.with_window(last - length, last), "Go to last data"),
-        Sentence("The process, its agent or the collector may be down.", _page(context, "replicas"), "Replicas"),
+        Sentence(why, _page(context, "replicas"), "Replicas"),
     )
 
 

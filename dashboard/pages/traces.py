@@ -41,9 +41,9 @@ from .service_frame import service_page
 _QUANTILES = (0.5, 0.9, 0.99, 0.999)
 # Maximum number of values in a menu, of values of an attribute in the menu of all attributes, and of suggestions of the text field.
 _MOST, _MOST_OF_EACH, _MOST_SUGGESTED = 40, 5, 300
-_A_PAGE = 50
+TRACES_PER_PAGE = 50
 # No more requests are searched.
-_MAX_PAGE = MAX_SEARCHED // _A_PAGE
+_MAX_PAGE = MAX_SEARCHED // TRACES_PER_PAGE
 _MAX_COLUMNS = 2
 _RANK_QUANTILES = (0.5, 0.99)
 # Query keys that filter requests.
@@ -92,13 +92,13 @@ def find_traces(context: Context) -> FoundTraces:
             _selection(context),
             found_by,
             order="time" if view.choice("t", "slow", "new") == "new" else "slow",
-            limit=_A_PAGE,
-            offset=(number - 1) * _A_PAGE,
+            limit=TRACES_PER_PAGE,
+            offset=(number - 1) * TRACES_PER_PAGE,
         )
 
     asked = view.page_of(_MAX_PAGE)
     found = page(asked)
-    pages = max(-(-found.matching // _A_PAGE), 1)
+    pages = max(-(-found.matching // TRACES_PER_PAGE), 1)
     return found if asked <= pages else page(pages)
 
 
@@ -111,11 +111,11 @@ def _selection(context: Context) -> Selection:
 
 def duration_range(view: View) -> tuple[float | None, float | None]:
     """Return the range of the duration in the address, [low, high); None for no limit [seconds]."""
-    low, high = (_seconds(view.text(key)) for key in ("min", "max"))
+    low, high = (latency_of(view.text(key)) for key in ("min", "max"))
     return low, high
 
 
-def _seconds(text: str | None) -> float | None:
+def latency_of(text: str | None) -> float | None:
     """Parse `250ms`, `1.5s`, or a number of milliseconds; None for anything else."""
     if not text:
         return None
@@ -174,11 +174,11 @@ def _columns(context: Context, found: FoundTraces) -> dict[str, list[str]]:
 
 def _pages(view: View, found: FoundTraces) -> Node:
     """Return the links to the previous and the next page; None for a single page."""
-    pages = -(-found.matching // _A_PAGE)
+    pages = -(-found.matching // TRACES_PER_PAGE)
     if pages < 2:  # noqa: PLR2004 - a single page has no neighbours
         return None
     page = view.page_of(pages)
-    first = (page - 1) * _A_PAGE
+    first = (page - 1) * TRACES_PER_PAGE
     links: list[Node] = [
         link("← Previous", href=view.here(n=str(page - 1) if page > 2 else None), className="btn")  # noqa: PLR2004 - the address omits 1
         if page > 1

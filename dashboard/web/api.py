@@ -24,7 +24,7 @@ from ...store.schema import storable
 from ..pages.page import Context, Page
 from ..source import Source
 from ..ui.page_export import PageData, page_data
-from ..view import API_PREFIX, ONLY_COLD, ORDER, SCOPE, WITHOUT_COLD, View, parse, service_path
+from ..view import API_PREFIX, ORDER, SCOPE, View, parse, service_path
 from .api_formats import (
     NOT_FOUND,
     BadRequestError,
@@ -41,7 +41,7 @@ from .api_formats import (
 )
 from .api_queries import QUERIES, Arguments
 from .preview_image import preview_of, preview_png
-from .routing import context_of, page_of, page_state
+from .routing import context_of, page_of, page_state, parameter_errors
 
 _SERVER, _INTERNAL = 2, 1
 _FAILED = 2
@@ -96,16 +96,7 @@ def _query_parameters(*allowed: str) -> Arguments:
 
 
 def _context(source: Source, path: str, given: Arguments, service: str | None = None) -> Context:
-    if given.get("cold", ONLY_COLD) not in (WITHOUT_COLD, ONLY_COLD):
-        msg = f"cold is {given['cold']!r}"
-        raise BadRequestError(
-            msg, key="cold", fix="0 excludes cold requests, 1 selects only cold requests; omit it for all"
-        )
-    view = parse(path, urlencode(given), source.now())
-    if not view.is_as_asked:
-        msg = "the window is longer than 400 days, or its end is before its start"
-        raise BadRequestError(msg, key="from", fix="use a `from` before `to`, by at most 400 days")
-    view = source.whole(view)
+    view = source.whole(parse(path, urlencode(given), source.now()))
     return Context(view, source, service) if service else context_of(view, source)
 
 
@@ -115,27 +106,13 @@ def _conditional_response(context: Context, respond: Callable[[], Response]) -> 
     if request.if_none_match.contains_weak(tag):
         response = Response(status=304)
     else:
-        _check_names(context)
+        for error in parameter_errors(context, request.args):
+            raise error
         response = respond()
     response.set_etag(tag, weak=True)
     # Browsers may store the response but must revalidate; shared caches must not store it, because access depends on the reader.
     response.headers["Cache-Control"] = "private, no-cache"
     return response
-
-
-def _check_names(context: Context) -> None:
-    """Reject an unknown environment or service, because a mistyped name would look like an idle service."""
-    environment, source = context.view.text("env"), context.source
-    known: list[str] = source.cached(source.read.environments)
-    if environment and environment not in known:
-        msg = f"there is no request of the environment {environment}"
-        raise BadRequestError(
-            msg, key="env", fix=", ".join(known) or "omit env: no environment is known", status=NOT_FOUND
-        )
-    if context.service and context.versions.empty:
-        msg = f"no request of {context.service}{f' in {environment}' if environment else ''} is retained"
-        key = next((each for each in ("service", "svc") if request.args.get(each)), "path")
-        raise BadRequestError(msg, key=key, fix=f"{_V1}/names lists the services", status=NOT_FOUND)
 
 
 def _tag(context: Context) -> str:

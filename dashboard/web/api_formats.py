@@ -1,6 +1,6 @@
 """Formats of the API: validated parameters, strict JSON, CSV without formulas, and JSON responses including errors.
 
-An invalid parameter is an error with its fix, whereas a page uses the default.
+An invalid parameter is an error with its fix, whereas a page uses the default and shows the error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from flask import Response, request
 
 from ...core.errors import StagelensError
 from ..access import ForbiddenError
-from ..view import is_moment
 
 BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
 
@@ -40,7 +39,7 @@ class BadRequestError(StagelensError):
 
 
 def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
-    """Reject unknown parameters and invalid times.
+    """Reject unknown parameters.
 
     Raises:
         BadRequestError: A key is invalid; the error names the first one.
@@ -50,35 +49,31 @@ def check_keys(given: Mapping[str, str], allowed: Iterable[str]) -> None:
         if key not in known:
             msg = f"there is no parameter {key}"
             raise BadRequestError(msg, key=key, fix=f"one of {', '.join(known)}")
-    for key in ("from", "to"):
-        if given.get(key) and not is_moment(given[key]):
-            msg = f"{key} is {given[key]!r}, which is not a time"
-            raise BadRequestError(
-                msg,
-                key=key,
-                fix="now, now-6h, milliseconds of the epoch, or ISO 8601 such as 2026-11-20T12:00Z, from 1970 to 2199",
-            )
 
 
 def percentiles(text: str) -> tuple[float, ...]:
     """Parse percentiles such as `50,99,99.9`.
 
     Raises:
-        BadRequestError: One of them is not a number from 0 to below 100.
+        BadRequestError: One of them is not a number from 0 to below 100, or is probably a ratio.
 
     >>> percentiles("50,99.9")
     (0.5, 0.999)
     """
     try:
-        found = tuple(round(float(each) / 100, 9) for each in text.split(","))
+        found = [float(each) for each in text.split(",")]
     except ValueError:
-        found = ()
-    if not found or not all(0 <= each < 1 for each in found):
-        msg = f"p is {text!r}"
+        found = [math.nan]
+    if not all(0 <= each < 100 for each in found):  # noqa: PLR2004 - per cent
+        msg = f"p is {text[:60]!r}"
         raise BadRequestError(
             msg, key="p", fix="percentiles from 0 to below 100, separated by commas, such as 50,90,99"
         )
-    return found
+    ratio = next((each for each in found if 0 < each < 1), None)
+    if ratio is not None:
+        msg = f"p is {text[:60]!r}, but percentiles are in percent"
+        raise BadRequestError(msg, key="p", fix=f"write {ratio * 100:.6g} for p{ratio * 100:.6g}")
+    return tuple(round(each / 100, 9) for each in found)
 
 
 def required(given: Mapping[str, str], key: str) -> str:

@@ -37,7 +37,7 @@ from ..pages.service_code import profile_of_selection
 from ..pages.service_map import shown_edges
 from ..pages.shared_attributes import selected_requests
 from ..pages.slo_spent import stage_budget_use
-from ..pages.traces import find_traces
+from ..pages.traces import TRACES_PER_PAGE, find_traces
 from ..pages.waste import waste_of
 from .api_formats import NOT_FOUND, BadRequestError, percentiles, required, table_json
 from .shell import last_data
@@ -182,12 +182,7 @@ def _shared(context: Context, given: Arguments) -> dict[str, Any]:
 
 def _slow_requests(context: Context, given: Arguments) -> tuple[float, SlowRequests | None]:
     """Return the tail percentile of a query, and the requests that it selects instead, if any."""
-    selected = selected_requests(context.view)
-    if given.get("sel") and selected is None:
-        msg = f"sel is {given['sel'][:60]!r}"
-        fix = "low:high:start:end in seconds, such as 0.2:1.5:1795170000:1795173600"
-        raise BadRequestError(msg, key="sel", fix=fix)
-    return _one_percentile(given), selected
+    return _one_percentile(given), selected_requests(context.view)
 
 
 def _one_percentile(given: Arguments) -> float:
@@ -324,8 +319,12 @@ def _map(context: Context, _: Arguments) -> dict[str, Any]:
     return table_json(pd.DataFrame(rows, columns=_EDGES))
 
 
-def _traces(context: Context, _given: Arguments) -> dict[str, Any]:
+def _traces(context: Context, given: Arguments) -> dict[str, Any]:
     found = find_traces(context)
+    pages = max(-(-found.matching // TRACES_PER_PAGE), 1)
+    if int(given.get("n", "1")) > pages:
+        msg = f"n is {given['n'][:60]}, but there are {pages} pages"
+        raise BadRequestError(msg, key="n", fix=f"1 to {pages}")
     return {
         "matching": found.matching,
         "searched": found.searched,

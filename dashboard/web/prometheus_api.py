@@ -47,6 +47,7 @@ _MAX_SECONDS = 400 * 86_400
 _LAST_TIME = datetime(2200, 1, 1, tzinfo=UTC).timestamp()
 # The query to the store has times of its own.
 _ANY_TIME = datetime.fromtimestamp(0, UTC)
+_REVERSED = 'invalid parameter "end": end timestamp must not be before start time'
 _STATUS = {"bad_data": 400, "execution": 422, "unavailable": 503, "internal": 500}
 _QUANTILES = ("0.5", "0.9", "0.95", "0.99")
 _SERVICE, _QUANTILE, _STAGE, _SLO = "service_name", "quantile", "stage", "slo"
@@ -139,8 +140,8 @@ def _label_values(source: Source, name: str) -> Response:
     if name == NAME:
         metrics = {name for each in asked for name in _metrics_of(matchers_of(each))}
         return _limited(sorted(metrics if asked else METRICS))
-    if name not in _labels_of(*METRICS.values()):
-        return _success([])
+    if name not in (known := _labels_of(*METRICS.values())):
+        return _success([], [f"no metric has the label {name[:60]}; there are {', '.join(sorted(known))}"])
     asked = asked or [_parsed_selector(_VALUES_FROM.get(name, "stagelens_requests_per_second"))]
     found = _series_within(source, asked, Matcher(name, ".*", is_regex=True))
     return _limited(sorted({each.labels[name] for each in found if name in each.labels}))
@@ -161,7 +162,7 @@ def _metadata(_source: Source) -> Response:
         for name, each in METRICS.items()
         if named in (None, name)
     }
-    return _success(found)
+    return _success(found, () if found else [f"no metric has this name; there are {', '.join(METRICS)}"])
 
 
 def _buildinfo(_source: Source) -> Response:
@@ -293,6 +294,9 @@ def _quantiles(matchers: Sequence[Matcher]) -> dict[str, float]:
 
 def _series_within(source: Source, selectors: Iterable[promql.VectorSelector], *more: Matcher) -> list[VectorSeries]:
     """Return the series of *selectors* with requests from the parameter `start` to `end`."""
+    if _time("end", _LAST_TIME) < _time("start", 0):
+        msg = _REVERSED
+        raise QueryError(msg)
     # promtool asks for years around the current time.
     end = min(_time("end", _LAST_TIME), source.clock())
     start = max(_time("start", end - _NAMES_SECONDS), end - _MAX_SECONDS)
@@ -366,7 +370,7 @@ def _range() -> tuple[list[float], float]:
     start, end = _time("start", 0), _time("end", 0)
     step = _duration("step", _required("step"))
     if end < start:
-        msg = 'invalid parameter "end": end timestamp must not be before start time'
+        msg = _REVERSED
         raise QueryError(msg)
     if (end - start) / step >= _MAX_POINTS:
         msg = (

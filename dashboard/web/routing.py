@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, get_args
 from urllib.parse import unquote
 
 from dash import html
@@ -12,6 +13,9 @@ from dash.development.base_component import Component
 from flask import Flask, Response, request
 from plotly.io.json import to_json_plotly
 
+from ...analysis.advice import RANKS
+from ...analysis.costs import WasteKind
+from ...store import Selection
 from ...store.schema import storable_name
 from ..access import ForbiddenError
 from ..pages import (
@@ -34,15 +38,23 @@ from ..pages import (
     trace,
     traces,
 )
-from ..pages.measures import measure
+from ..pages.compare_cards import QUANTILES
+from ..pages.measures import KINDS, measure, urgent_first
+from ..pages.overview_table import groupings, table_columns
 from ..pages.page import Context, Page, empty_page_card, unknown_page_card
-from ..pages.service_charts import CHARTS
+from ..pages.service_charts import CHARTS, OVER_TIME
+from ..pages.shared_attributes import selected_requests
+from ..pages.tokens_charts import measures_of_window
+from ..pages.traces import latency_of
 from ..source import Source
-from ..ui.components import Nodes, attributes, link
-from ..view import View, parse
+from ..ui.components import Nodes, attributes, banner, link
+from ..view import API_PREFIX, COMPARED, ONLY_COLD, SCOPE, WITHOUT_COLD, View, is_moment, parse
+from .api_formats import NOT_FOUND, BadRequestError, percentiles
 from .shell import mobile_nav, side, stale_banner
 
 _SERVICE = "s"
+# Number of known names in an error.
+_MAX_NAMED = 20
 PAGES: dict[str, Callable[[Context], Page]] = {
     "": overview.render,
     "advice": advice.render,
@@ -136,11 +148,142 @@ def navigation_parts(context: Context, place: str) -> dict[str, Nodes]:
 
 
 def page_body(context: Context, made: Page) -> Component:
-    """Return the body of the page *made*, below the stale data warning if there is one."""
-    shown = [stale_banner(context, context.source.state()), *made.body]
+    """Return the body of the page *made*, below the stale data warning and the invalid parameters, if there are any."""
+    # The page of an unknown service says so itself.
+    wrong = [each for each in parameter_errors(context, request.args) if each.key != "path"]
+    notes = [banner([html.B(f"{each}. "), f"Fix: {each.fix}."]) for each in wrong]
+    shown = [stale_banner(context, context.source.state()), *notes, *made.body]
     return html.Div(
         [each for each in shown if each is not None], className="page", **attributes({"data-title": made.title})
     )
+
+
+# Values of parameters that select one of a few, by page; a page uses the default instead of another value.
+_ANYWHERE: Mapping[str, Collection[str]] = {
+    "vs": COMPARED,
+    "tz": ("utc",),
+    "refresh": ("off",),
+    "cold": (WITHOUT_COLD, ONLY_COLD),
+}
+_ON_PAGE: Mapping[str, Mapping[str, Collection[str]]] = {
+    "": {"kind": KINDS, "rank": get_args(WasteKind)},
+    "advice": {"rank": RANKS, "kind": ("all",)},
+    "compare": {"p": QUANTILES},
+    "events": {"kind": events.KINDS},
+    "s": {
+        "y": ("time", "share"),
+        "x": ("tail", "even"),
+        "t": OVER_TIME,
+        "by": ("stage", "count"),
+        "d": ("zoom", "select"),
+    },
+    "slo": {"w": slo.WINDOWS},
+    "trace": {"y": ("stages", "lanes", "services")},
+    "traces": {"t": ("slow", "new"), "err": ("0", "1")},
+}
+
+
+def parameter_errors(context: Context, given: Mapping[str, str]) -> Iterator[BadRequestError]:
+    """Yield an error for each invalid value among the parameters *given* of a page or a query, then for each unknown name.
+
+    A mistyped name would look like an idle service, and a mistyped value like its default.
+    """
+    match request.endpoint, context.view.parts:
+        case "api query/<question>", _:
+            page = "traces" if (request.view_args or {})["question"] == "traces" else "query"
+        case _, ("traces", _):
+            page = "trace"
+        case _, (str(first), _, tab) if first == _SERVICE:
+            page = str(tab)
+        case _, parts:
+            page = "".join(parts[:1])
+    yield from _window_errors(context.view, given)
+    yield from _value_errors(context, given, page)
+    yield from _name_errors(context, given, page)
+
+
+def _window_errors(view: View, given: Mapping[str, str]) -> Iterator[BadRequestError]:
+    wrong = [key for key in ("from", "to") if given.get(key) and not is_moment(given[key])]
+    fix = "now, now-6h, milliseconds of the epoch, or ISO 8601 such as 2026-11-20T12:00Z, from 1970 to 2199"
+    for key in wrong:
+        yield BadRequestError(f"{key} is {given[key][:60]!r}, which is not a time", key=key, fix=fix)
+    asked = replace(view, kept=None)
+    if not wrong and not asked.is_as_asked:
+        why = "the window is longer than 400 days, or its end is not after its start"
+        yield BadRequestError(why, key="from", fix="use a `from` before `to`, by at most 400 days")
+    elif not wrong and asked.start > view.now:
+        yield BadRequestError("the window is in the future", key="from", fix="use a `from` before now")
+
+
+def _value_errors(context: Context, given: Mapping[str, str], page: str) -> Iterator[BadRequestError]:
+    view, choices = context.view, {**_ANYWHERE, **_ON_PAGE.get(page, {})}
+    if page == "" and "by" in given:
+        choices["by"] = groupings(context)
+    if page == "" and "sort" in given:
+        columns = table_columns(context, urgent_first(context))
+        choices["sort"] = [*columns, *(f"-{each}" for each in columns)]
+    if page == "tokens" and "by" in given:
+        choices["by"] = measures_of_window(context).definitions
+    length = (lambda text: latency_of(text) is not None or not text.strip("0.ms ")), "a duration such as 250ms or 1.5s"
+    checks: dict[str, tuple[Callable[[str], bool], str]] = {
+        **{key: (known.__contains__, ", ".join(["omit it", *known])) for key, known in choices.items()},
+        "n": (lambda text: text.isascii() and text.isdigit() and int(text) > 0, "the number of a page, from 1"),
+        "sel": (
+            lambda _: selected_requests(view) is not None,
+            "low:high:start:end in seconds, such as 0.2:1.5:1795170000:1795173600",
+        ),
+        "at": (lambda text: len(text.split(",")) == len(view.attributes), "at most 8, such as tenant:acme,tier:gold"),
+        "min": length,
+        "max": length,
+    }
+    for key, (is_valid, fix) in checks.items():
+        if given.get(key) and not is_valid(given[key]):
+            yield BadRequestError(f"{key} is {given[key][:60]!r}", key=key, fix=fix)
+    low, high = (latency_of(given.get(key)) for key in ("min", "max"))
+    if low is not None and high is not None and low >= high:
+        yield BadRequestError(
+            f"min is {given['min']!r}, which is not below max", key="min", fix="use a `min` below `max`"
+        )
+    if given.get("p") and page != "compare":
+        try:
+            percentiles(given["p"])
+        except BadRequestError as error:
+            yield error
+
+
+def _name_errors(context: Context, given: Mapping[str, str], page: str) -> Iterator[BadRequestError]:
+    view, source, service = context.view, context.source, context.service
+    environment, known = view.text("env"), source.cached(source.read.environments)
+    if environment and environment not in known:
+        fix = ", ".join(known) or "omit env: no environment is known"
+        yield BadRequestError(
+            f"there is no request of the environment {environment}", key="env", fix=fix, status=NOT_FOUND
+        )
+    elif service and context.versions.empty:
+        key = next((each for each in ("service", "svc") if given.get(each)), "path")
+        why = f"no request of {service}{f' in {environment}' if environment else ''} is retained"
+        yield BadRequestError(why, key=key, fix=f"{API_PREFIX}v1/names lists the services", status=NOT_FOUND)
+    elif service or page == "traces":
+        about = f" of {service}" if service else ""
+        for key, value in view.scope.items():
+            field = SCOPE[key]
+            if field != "cold" and value not in (names := _known_names(context, field, value)):
+                fix = ", ".join(names[:_MAX_NAMED]) or f"omit it: no {field} is known"
+                asked = field if given.get(field) else key
+                yield BadRequestError(f"there is no {field} {value}{about}", key=asked, fix=fix, status=NOT_FOUND)
+
+
+def _known_names(context: Context, field: str, value: str) -> list[str]:
+    """Return the names of *field*, such as `route`, in the history; only *value* if it is one of them."""
+    source, view = context.source, context.view
+    if field == "version":
+        lists = [context.versions["version"]] if context.service else source.all_services()["versions"]
+        return [name for names in lists for name in names]
+    about = Selection(view.start, view.end, service=context.service, **{field: value})
+    if not source.cached(source.read.versions, about).empty:
+        return [value]
+    whole = Selection(context.first_data or view.start, source.now(), service=context.service)
+    return list(source.cached(source.read.dimensions, whole)[field])
 
 
 def context_of(view: View, source: Source) -> Context:

@@ -92,18 +92,7 @@ _ENGINE_METRICS = (*(metric for pair in _METRIC_PAIRS for metric in pair), names
 
 @dataclass(frozen=True, slots=True)
 class EngineModel:
-    """Statistics that the engines of a service report about one model; times in seconds.
-
-    Args:
-        service: `service.name` of the engines.
-        model: Name of the model; empty if the engine does not report it.
-        requests: Duration of requests; empty if the engine only reports times of steps.
-        stages: Time in each stage, in the order of stages.
-        first_token: Time to the first token, by definition (`names.DEFINITIONS`).
-        output_token: Time between tokens, by definition.
-        tokens: Number of tokens, by `names.TOKENS_IN` and `names.TOKENS_OUT`.
-        batches: Run time of the model by batch size, smallest first; only number and mean are known.
-    """
+    """Statistics that the engines of a service report about one model; times in seconds."""
 
     service: str
     model: str

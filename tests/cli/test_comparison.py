@@ -115,6 +115,7 @@ def test_thresholds_are_parsed(
         ("p99:+10", "'+10' is not a limit"),
         ("p100:+10%", "'p100' is not a percentile"),
         ("p0:+10%", "'p0' is not a percentile"),
+        ("p0.99:+10%", "write p99"),
         ("mean:+10%", "'mean' is not a percentile"),
         ("stage:+5ms", "it has no stage"),
         ("stage::+5ms", "it has no stage"),

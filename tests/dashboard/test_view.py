@@ -147,7 +147,8 @@ def test_any_service_name_survives_its_address(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "percentile"), [("95", 0.95), ("99.9", 0.999), ("x", 0.99), ("100", 0.99), ("-1", 0.99)]
+    ("text", "percentile"),
+    [("95", 0.95), ("99.9", 0.999), ("x", 0.99), ("100", 0.99), ("-1", 0.99), ("0.99", 0.99), ("0", 0)],
 )
 def test_a_pinned_percentile_is_below_one_hundred(text: str, percentile: float) -> None:
     """p100 would describe a single request."""

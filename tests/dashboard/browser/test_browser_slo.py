@@ -84,7 +84,7 @@ def test_clicks_lead_from_the_budget_to_the_cause(browser: Browser, address: str
 
     retry(press)
     page.go_back()
-    page.get_by_role("region", name="Alert history").get_by_role("link", name="hot-latency").click()
+    page.get_by_role("region", name="Alert history").get_by_role("link", name="hot: latency SLO").click()
     expect(page).to_have_url(re.compile(r"/incidents/sl-"))
     page.get_by_role("link", name="Show the requests").click()
     expect(page).to_have_url(re.compile(r"/s/hot/traces\?min=30ms&from="))

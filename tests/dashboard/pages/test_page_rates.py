@@ -51,7 +51,8 @@ def test_a_stopped_service_shows_its_last_request_time(serve: Serve) -> None:
     """Its last rate is not what it serves now."""
     source = serve(OLD, Served("gone", "1.0.0", 60, 20))
 
-    assert "no request for 20 m" in shown(source, "/s/gone?from=now-1h")
+    assert "No data since 11:40, for 20 m" in shown(source, "/s/gone?from=now-1h&tz=UTC")
+    assert "no request for 20 m" in shown(source, "/s/gone/advice?from=now-1h")
     assert "Serving now 0/s" in shown(source, "/s/gone/capacity?from=now-1h")
     assert "no request for" not in shown(source, "/s/old?from=now-1h")
 

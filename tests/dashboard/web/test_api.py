@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -306,7 +307,108 @@ def test_objectives_and_names(client: FlaskClient) -> None:
     assert [each["slo"]["name"] for each in slos] == ["vision-latency"]
     assert slos[0]["slo"]["window"] == 30 * 86_400
     assert len(services["rows"]) == 3
-    assert {"name": "vision-api", "versions": ["2.0.0", "1.0.0"]} in names
+    assert {"name": "vision-api", "path": "/s/vision-api", "versions": ["2.0.0", "1.0.0"]} in names
+
+
+_WRONG = [
+    ("/s/vision-api", "from", "garbage", "now-6h"),
+    ("/s/vision-api", "to", "garbage", "now-6h"),
+    ("/s/vision-api", "from", "now", "before `to`"),
+    ("/s/vision-api", "from", "2100-01-01", "before `to`"),
+    ("/s/vision-api", "p", "0.99", "write 99 for p99"),
+    ("/s/vision-api", "p", "0.5", "write 50 for p50"),
+    ("/s/vision-api", "p", "100", "below 100"),
+    ("/s/vision-api", "p", "abc", "below 100"),
+    ("/s/vision-api", "p", "nan", "below 100"),
+    ("/s/vision-api", "vs", "yesterday", "1d"),
+    ("/s/vision-api", "cold", "2", "omit it"),
+    ("/s/vision-api", "tz", "Europe/Berlin", "utc"),
+    ("/s/vision-api", "refresh", "5s", "off"),
+    ("/s/vision-api", "y", "log", "share"),
+    ("/s/vision-api", "t", "new", "mean"),
+    ("/s/vision-api", "by", "route", "stage"),
+    ("/s/vision-api", "sel", "1:0", "low:high"),
+    ("/s/vision-api", "r", "/v2/nowhere", "/v1/classify"),
+    ("/s/vision-api", "m", "resnet51", "resnet50"),
+    ("/s/vision-api", "v", "3.0.0", "1.0.0, 2.0.0"),
+    ("/s/vision-api", "env", "prod", "demo"),
+    ("/s/vision-api/advice", "rank", "p95", "cost"),
+    ("/s/chat-llm/tokens", "by", "guess", "omit it"),
+    ("/compare", "p", "97", "99"),
+    ("/slo", "w", "2d", "7d"),
+    ("/events", "kind", "party", "deploy"),
+    ("/", "kind", "party", "llm"),
+    ("/", "rank", "party", "queue"),
+    ("/", "by", "team", "omit it"),
+    ("/", "sort", "-party", "-p99"),
+    ("/traces", "n", "0", "from 1"),
+    ("/traces", "n", "two", "from 1"),
+    ("/traces", "min", "fast", "250ms"),
+    ("/traces", "max", "-5ms", "250ms"),
+    ("/traces", "at", ":acme", "tenant:acme"),
+    ("/traces", "err", "yes", "0, 1"),
+    ("/traces", "r", "/v2/nowhere", "/v1/classify"),
+    ("/traces", "svc", "vision-ap", "names"),
+]
+
+
+def test_the_api_refuses_a_wrong_parameter_of_a_page(client: FlaskClient) -> None:
+    """The error has its key and what is possible instead; a default in its place would be another question."""
+    for path, key, value, fix in _WRONG:
+        status, named, cure = refused(client, VIEW, path=path, **{key: value})
+
+        assert (status, named) == (404 if key in {"r", "m", "v", "env", "svc"} else 400, key)
+        assert fix in cure
+
+
+@pytest.mark.parametrize("path", sorted({path for path, *_ in _WRONG}))
+def test_a_page_opens_with_a_notice_for_each_wrong_parameter(client: FlaskClient, path: str) -> None:
+    """With the words of the API."""
+    wrong = {key: value for each, key, value, _ in _WRONG if each == path}
+    page = client.get(path, query_string=wrong)
+    # An unknown service or environment has no names.
+    hidden = {"from", *(("v", "m", "r") if {"env", "svc"} & wrong.keys() else ())}
+    fixes = {refused(client, VIEW, path=path, **{key: wrong[key]})[2] for key in wrong.keys() - hidden}
+    notes = [
+        unescape(each)
+        for each in re.findall(r'<div class="banner warn"[^>]*><b>[^<]*</b>Fix: ([^<]*)\.</div>', page.text)
+    ]
+
+    assert page.status_code == 200
+    assert set(notes) >= fixes
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "/s/vision-api?from=now-1h&p=0&vs=7d&cold=0&tz=utc&refresh=off&y=share&x=even&t=mean&by=count&d=select&v=2.0.0&r=/v1/detect",
+        "/?kind=llm&rank=queue&sort=-p99",
+        "/traces?min=0&max=1.5s&t=new&err=1&n=1&at=tenant:acme,tier",
+        "/s/vision-api/advice?rank=cost&kind=all",
+        "/compare?svc=vision-api&p=90",
+        "/traces/abc?y=lanes",
+        "/slo?w=7d",
+    ],
+)
+def test_every_value_that_the_pages_link_to_is_accepted(client: FlaskClient, address: str) -> None:
+    """No notice stands above a page that is as it was asked for."""
+    assert "Fix: " not in client.get(address).text
+
+
+def test_a_query_refuses_what_it_would_answer_with_nothing(client: FlaskClient) -> None:
+    """A mistyped route looks like an idle one, and a window in the future like silence."""
+    known = {"service": "vision-api"}
+
+    assert refused(client, "/api/v1/query/latency", **known, route="/v1/clasify")[:2] == (404, "route")
+    assert "/v1/classify" in refused(client, "/api/v1/query/latency", **known, route="/v1/clasify")[2]
+    assert refused(client, "/api/v1/query/latency", **known, version="9")[1:] == ("version", "1.0.0, 2.0.0")
+    assert refused(client, "/api/v1/query/latency", **known, model="x")[1:] == ("model", "resnet50")
+    assert refused(client, "/api/v1/query/latency", **known, p="50,0.99") == (400, "p", "write 99 for p99")
+    assert refused(client, "/api/v1/query/latency", **known, **{"from": "2100-01-01", "to": "2100-01-02"})[1] == "from"
+    assert refused(client, "/api/v1/query/traces", n="99999")[:2] == (400, "n")
+    assert refused(client, "/api/v1/query/traces", min="2s", max="1s")[:2] == (400, "min")
+    assert refused(client, "/api/v1/query/traces", t="oldest")[:2] == (400, "t")
+    assert refused(client, "/api/v1/query/incidents", service="nobody")[:2] == (404, "service")
 
 
 def test_an_unchanged_view_gets_304(client: FlaskClient) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import html
 import json
@@ -75,14 +76,14 @@ def test_a_page_is_sent_while_its_last_card_is_built(
     dashboard: Dashboard, last_card: threading.Event, encoding: str
 ) -> None:
     """The frame and the cards before it can be read, compressed or not."""
-    decoded, text = decoder(encoding), ""
+    decoded, characters, text = decoder(encoding), codecs.getincrementaldecoder("utf-8")(), ""
     with opened(dashboard, encoding) as response:
         while FIRST_CARD not in text:
-            text += decoded(response.read1()).decode()
+            text += characters.decode(decoded(response.read1()))
         before = text
         last_card.set()
         while chunk := response.read1():
-            text += decoded(chunk).decode()
+            text += characters.decode(decoded(chunk))
 
     assert LAST_CARD not in before
     assert '<nav aria-label="Pages">' in before

@@ -554,3 +554,21 @@ def test_promtool_reads_percentiles_and_stages(served: str, client: FlaskClient)
     assert [each.split()[0] for each in printed["range"].splitlines() if "@" in each] == [
         value for each in shares for _, value in each["values"]
     ]
+
+
+def test_what_is_unknown_or_reversed_is_said(client: FlaskClient) -> None:
+    """As a warning where Prometheus has an empty result, and as an error where it has one."""
+    reversed_window = {
+        "match[]": "stagelens_error_ratio",
+        "start": "2026-11-20T12:00:00Z",
+        "end": "2026-11-20T11:00:00Z",
+    }
+    label = client.get("/api/v1/label/colour/values").get_json()
+    metric = client.get("/api/v1/metadata?metric=up").get_json()
+    refused = client.get("/api/v1/series", query_string=reversed_window)
+
+    assert (label["data"], metric["data"]) == ([], {})
+    assert "service_name" in label["warnings"][0]
+    assert "stagelens_error_ratio" in metric["warnings"][0]
+    assert refused.status_code == 400
+    assert "before start time" in refused.get_json()["error"]
