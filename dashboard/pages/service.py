@@ -20,7 +20,6 @@ from ...analysis.comparison import compare_failures, counts_differ, errors_along
 from ...analysis.costs import MILLION, cost_of_request
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import UNEXPLAINED, label, position
-from ..figures.budget import budget_left_words
 from ..figures.elements import safe
 from ..figures.percentile import has_wide_bucket, nearest, place
 from ..ui.components import (
@@ -52,7 +51,7 @@ from .scope_filter import slo_scope_note
 from .service_charts import grid_frame, heat_card, hidden_in, over_time_card, percentile_card
 from .service_code import code_card, tail_percentile
 from .service_frame import agent_cost, service_page, suspect_note
-from .service_status import burn_note, young_note
+from .service_status import budget_tile_words, burn_note
 from .service_summary import first_token_tile, summarize, summary_line
 from .shared_attributes import shared_card
 
@@ -220,9 +219,8 @@ def _budget_tile(context: Context) -> Component | None:
     other = slo_scope_note(found.slo, context.selection)
     below: list[Node] = [html.Span(other, className="muted"), " · "] if other else []
     below += burn_note(found, context.view)
-    below += [f" · {young_note(found)}"] if found.is_young else []
     promise = f"{found.slo.name}: {found.slo.in_words()}"
-    return tile("Error budget", *budget_left_words(found.budget_left), html.Span(below, title=promise))
+    return tile("Error budget", *budget_tile_words(found), html.Span(below, title=promise))
 
 
 def _sparkline(frame: pd.DataFrame, column: str) -> Component | None:

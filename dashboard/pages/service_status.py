@@ -15,6 +15,7 @@ from ...alerts.objectives.maintenance import ActiveMaintenance
 from ...alerts.objectives.slo import Slo
 from ...alerts.reader import Incident
 from ...analysis.slo_status import URGENCY, SloState, service_state
+from ..figures.budget import budget_left_words
 from ..ui.components import WORDS, Node, link, pill, status
 from ..ui.format import THIN, attained, span, target, times
 from ..view import View, incident_page, slo_path
@@ -125,6 +126,12 @@ def attained_words(found: SloStatus) -> str:
     """Return the share of good requests, the time over which it is, and the target."""
     over, goal = span(min(found.covered, found.slo.window)), found.slo.objective
     return f"{attained(found.attained, goal)} good requests in {over}, target {target(goal)}"
+
+
+def budget_tile_words(found: SloStatus) -> tuple[str, str]:
+    """Return the remaining or overspent budget, and its words: with the length of the window if a part of it has no data."""
+    share, word = budget_left_words(found.budget_left)
+    return share, f"{word} of {span(found.slo.window)}" if found.is_young and word == "left" else word
 
 
 def young_note(found: SloStatus) -> str:

@@ -40,13 +40,13 @@ from .page import Context, Page, empty_page_card, panel
 from .service_status import (
     COLOURS,
     attained_words,
+    budget_tile_words,
     burn_words,
     maintenance_end,
     silence_words,
     state_counts,
     state_line,
     state_note,
-    young_note,
 )
 from .slo_spent import spent_card, stages_card
 
@@ -381,7 +381,7 @@ def slo_tiles(view: View, found: SloStatus) -> Component:
         [
             tile("Objective", target(slo.objective), _condition(slo, "<"), f"{span(slo.window)} rolling"),
             tile("Attained", attained(found.attained, slo.objective), "", _attainment_words(found)),
-            tile("Error budget", *_budget_left_words(found), _requests_left(found)),
+            tile("Error budget", *budget_tile_words(found), _requests_left(found)),
             tile("At this rate", *_exhaustion_tile(view, found)),
         ]
     )
@@ -431,19 +431,15 @@ def _attainment_words(found: SloStatus) -> Node:
         return "no request in its window"
     inside = found.attained >= found.slo.objective
     text, kind = ("on target", "good") if inside else ("below target", "bad")
-    text += f" in {span(found.covered)} of data" if found.is_young else ""
+    text += f" in {span(found.covered)}" if found.is_young else ""
     return html.Span(f"was {text}", className="muted") if found.state == "stale" else html.Span(text, className=kind)
-
-
-def _budget_left_words(found: SloStatus) -> tuple[str, str]:
-    return (_UNKNOWN, "") if found.budget_left is None else budget_left_words(found.budget_left)
 
 
 def _requests_left(found: SloStatus) -> Node:
     if found.budget_left is None:
         return None
     if found.bad_left > 0:
-        return f"{count(found.bad_left)} bad requests left {young_note(found)}".rstrip()
+        return f"{count(found.bad_left)} bad requests left"
     return f"{count(found.bad)} bad requests, {count(-found.bad_left)} too many"
 
 

@@ -268,7 +268,7 @@ def _name_errors(context: Context, given: Mapping[str, str], page: str) -> Itera
         for key, value in view.scope.items():
             field = SCOPE[key]
             if field != "cold" and value not in (names := _known_names(context, field, value)):
-                fix = ", ".join(names[:_MAX_NAMED]) or f"omit it: no {field} is known"
+                fix = f"one of {', '.join(names[:_MAX_NAMED])}" if names else f"omit it: no {field} is known"
                 asked = field if given.get(field) else key
                 yield BadRequestError(f"there is no {field} {value}{about}", key=asked, fix=fix, status=NOT_FOUND)
 

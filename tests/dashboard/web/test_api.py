@@ -401,8 +401,8 @@ def test_a_query_refuses_what_it_would_answer_with_nothing(client: FlaskClient) 
 
     assert refused(client, "/api/v1/query/latency", **known, route="/v1/clasify")[:2] == (404, "route")
     assert "/v1/classify" in refused(client, "/api/v1/query/latency", **known, route="/v1/clasify")[2]
-    assert refused(client, "/api/v1/query/latency", **known, version="9")[1:] == ("version", "1.0.0, 2.0.0")
-    assert refused(client, "/api/v1/query/latency", **known, model="x")[1:] == ("model", "resnet50")
+    assert refused(client, "/api/v1/query/latency", **known, version="9")[1:] == ("version", "one of 1.0.0, 2.0.0")
+    assert refused(client, "/api/v1/query/latency", **known, model="x")[1:] == ("model", "one of resnet50")
     assert refused(client, "/api/v1/query/latency", **known, p="50,0.99") == (400, "p", "write 99 for p99")
     assert refused(client, "/api/v1/query/latency", **known, **{"from": "2100-01-01", "to": "2100-01-02"})[1] == "from"
     assert refused(client, "/api/v1/query/traces", n="99999")[:2] == (400, "n")
