@@ -186,6 +186,13 @@ class FunctionGrowth:
         others = ", other functions became faster" if self.growth_ms > self.stage_growth_ms * _ALL else ""
         return f"{_signed_ms(self.growth_ms)} of {self.stage_words}{others}"
 
+    # Its code, for a link; "" in records of older versions.
+    module: str = ""
+    function: str = ""
+    file: str = ""
+    line: int = 0
+    is_library: bool = False
+
     @property
     def growth_ms(self) -> float:
         return self.after_ms - self.before_ms
@@ -305,7 +312,8 @@ def _growth_in_stage(
         then, now = each.median_self_ms, each.tail_self_ms
         if is_cause and cause and cause[1] == each.total_growth_ms:
             then, now = each.median_total_ms, each.tail_total_ms
-        yield FunctionGrowth(stage, each.title, then or 0.0, now, growth_ms, is_cause)
+        code = {name: getattr(each, name) for name in ("module", "function", "file", "line", "is_library")}
+        yield FunctionGrowth(stage, each.title, then or 0.0, now, growth_ms, is_cause, **code)
 
 
 def main_function(found: Sequence[FunctionTime], whole_ms: float) -> tuple[FunctionTime, float] | None:

@@ -14,7 +14,7 @@ from .text import printable
 
 # Frames beyond the limit are cut off at the outer end: the innermost ones explain the time.
 MAX_FRAMES = 24
-_MAX_PART = 120
+MAX_PART = 120
 # Digits of a line number; `int` raises for thousands of them.
 _MAX_DIGITS = 9
 # Characters that separate the parts of a key.
@@ -72,4 +72,4 @@ def _frame(text: str) -> CodeFrame:
 
 
 def _clean(text: str) -> str:
-    return printable(text[-_MAX_PART:]).translate(_SEPARATORS)
+    return printable(text[-MAX_PART:]).translate(_SEPARATORS)

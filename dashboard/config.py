@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Mapping
 from pathlib import Path
+from string import Formatter
 from typing import Annotated, Any, Self
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -35,6 +37,21 @@ def _trace_address(address: str) -> str:
     return address
 
 
+def _source_address(address: str) -> str:
+    fix = f"write an http(s) URL with {{file}} in it; its other placeholders are {', '.join(f'{{{each}}}' for each in _CODE)}"
+    try:
+        used = {name for _, name, form, turn in Formatter().parse(address) if name is not None and not (form or turn)}
+        filled = urlsplit(address.format(file="x", **dict.fromkeys(_CODE, "x")))
+    except (ValueError, KeyError, AttributeError, IndexError, TypeError):
+        reject_value(fix)
+    if not (address.startswith(("http://", "https://")) and filled.hostname and "file" in used):
+        reject_value(fix)
+    return address
+
+
+_CODE = ("line", "version", "service", "module", "function")
+
+
 class DashboardConfig(Settings):
     """Listening address, access rules and files of the dashboard."""
 
@@ -59,6 +76,11 @@ class DashboardConfig(Settings):
     prices: ExistingFile | None = Field(default=None, validation_alias="STAGELENS_PRICES", examples=["prices.yaml"])
     tracer: Annotated[str, AfterValidator(_trace_address)] | None = Field(
         default=None, validation_alias="STAGELENS_TRACER_URL", examples=["https://jaeger.example/trace/{trace_id}"]
+    )
+    source_url: Annotated[str, AfterValidator(_source_address)] | None = Field(
+        default=None,
+        validation_alias="STAGELENS_SOURCE_URL",
+        examples=["https://github.com/acme/shop/blob/{version}/{file}#L{line}"],
     )
     url: str = Field(default="", validation_alias="STAGELENS_DASHBOARD_URL")
 

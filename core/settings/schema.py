@@ -267,6 +267,12 @@ DASHBOARD = (
         "retained trace",
         option="--tracer",
     ),
+    Setting(
+        "STAGELENS_SOURCE_URL",
+        "",
+        "URL of a line of your code, such as `https://github.com/acme/shop/blob/{version}/{file}#L{line}`, for a link on "
+        "each [sampled function](dashboard.md#links-to-the-source); also `{service}`, `{module}`, `{function}`",
+    ),
 )
 
 ALERTS = (

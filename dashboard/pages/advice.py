@@ -45,7 +45,7 @@ from .comparison import window_name
 from .measures import measure, measures_in_window
 from .page import Context, Page, empty_page_card, panel, records
 from .replicas import slow_replica_of, slow_sentence
-from .service_code import option_to_copy
+from .service_code import option_to_copy, source_link
 from .service_frame import service_page
 from .spending import mean_stages, spending
 from .tokens_charts import first_token_measures, measures_of_window, pace_measures
@@ -512,7 +512,8 @@ def code_note(context: Context, stage: str, quantile: float) -> Component | None
     at = f" has {percent(min(share, 1.0))} of it at {percentile(quantile)}: {duration(share * seconds)}. "
     option = option_to_copy(top.stage_option, f"advice-option-{stage}")
     every = link("All functions →", href=view.link(service_path(context.service or ""), **view.scope), className="link")
-    return html.Div([html.Code(top.title, className="mono"), at, every, option], className="x")
+    code = source_link(context, top, html.Code(top.title, className="mono"))
+    return html.Div([code, at, every, option], className="x")
 
 
 def _versions(context: Context) -> list[str]:

@@ -40,7 +40,7 @@ from .incidents import (
     when,
 )
 from .page import Context, Page, empty_page_card, panel, records, traces_table
-from .service_code import time_bar
+from .service_code import source_link, time_bar
 from .slo_spent import requests_path
 
 _SHAPES = {"sent": "good", "dead": "bad", "superseded": "out", "waiting": "warn", "sending": "warn"}
@@ -364,7 +364,10 @@ def _functions(context: Context, found: Incident) -> Component:
     rows = [
         html.Tr(
             [
-                html.Td(each.title, className="mono wraps"),
+                html.Td(
+                    source_link(context, each, each.title, service=found.service, version=found.version),
+                    className="mono wraps",
+                ),
                 html.Td(time_bar(each.before_ms, widest), className="hide"),
                 html.Td(time_bar(each.after_ms, widest)),
                 html.Td(duration(each.growth_ms / 1e3, sign=True), className="r nowrap b"),

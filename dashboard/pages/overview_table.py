@@ -116,13 +116,7 @@ def chosen_grouping(context: Context) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """Group of services.
-
-    Args:
-        order: Sort key of the group.
-        name: Name of the group.
-        href: Address of the services of the group alone; "" for none.
-    """
+    """Group of services."""
 
     order: tuple[object, ...]
     name: str
@@ -459,16 +453,7 @@ def _no_total(_rows: Sequence[ServiceRow]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Column of the service table.
-
-    Args:
-        title: Column header.
-        value: Function that returns the sort value of a row; None for unknown values, which are sorted last.
-        cell: Function that returns the cell of a row.
-        css: CSS class of header and cells.
-        rising: Whether the first click sorts in ascending order.
-        total: Function that returns the cell of a group of rows; empty for values that do not add up.
-    """
+    """Column of the service table."""
 
     title: str
     value: Callable[[ServiceRow], Value]

@@ -153,11 +153,7 @@ def _versions(found: pd.DataFrame) -> dict[str, str]:
 def latency_card(context: Context, most: int, *, alone: bool = True, is_stated: bool = False) -> Component:
     """Return the latency of at most *most* replicas, the slow replica and the slowest ones first.
 
-    Args:
-        context: Context of the service.
-        most: Maximum number of rows.
-        alone: Whether the card is on the page of the replicas.
-        is_stated: Whether another page has the sentence about the slow replica, too.
+    Without its sentence about the slow replica if the page states it already, *is_stated*.
     """
     slow, view = slow_replica_of(context), context.view
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from string import Formatter
+from urllib.parse import quote
 
 from dash import html
 from dash.development.base_component import Component
 
 from ...analysis.attributes import SlowRequests
 from ...analysis.comparison import highest_quantile
-from ...analysis.profile import MIN_SAMPLED, NO_SAMPLES, CodeNode, FunctionTime, ProfileBand, flame_graph, functions
+from ...analysis.profile import (
+    MIN_SAMPLED,
+    NO_SAMPLES,
+    CodeNode,
+    FunctionGrowth,
+    FunctionTime,
+    ProfileBand,
+    flame_graph,
+    functions,
+)
+from ...core.code_stack import MAX_PART
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.stages import label
 from ..ui.components import Node, attributes, card, empty, stage_name, table
@@ -29,6 +41,45 @@ _MAX_DEPTH, _LEAST_WIDTH = 12, 0.01
 _FULL_GROWTH, _COLOURS = 0.5, 3
 
 
+def source_link(
+    context: Context | None, each: FunctionTime | FunctionGrowth, text: Node, *, service: str = "", version: str = ""
+) -> Node:
+    """Return *text* as a link to the code of *each*; unchanged without STAGELENS_SOURCE_URL, and for code of libraries.
+
+    The version is the selected one, or the newest one of the page's service.
+    """
+    template = context.source.config.source_url if context and context.source.config else None
+    if context is None or template is None:
+        return text
+    service = service or context.service or ""
+    version = version or context.view.scope.get("v", "")
+    if not version and service == context.service and not context.versions.empty:
+        version = str(context.versions["version"].iloc[-1])
+    address = source_address(template, each, service=service, version=version)
+    if address is None:
+        return text
+    return html.A(text, href=address, className="link", target="_blank", rel="noopener noreferrer")
+
+
+def source_address(
+    template: str, each: FunctionTime | FunctionGrowth, *, service: str = "", version: str = ""
+) -> str | None:
+    """Return the URL of the code of *each*; None if a value that *template* needs is unknown, and for code of libraries.
+
+    >>> grown = FunctionGrowth("queue", "resize", 1, 2, 1, module="shop.serve", function="resize", file="shop/serve.py", line=41)
+    >>> source_address("https://git.example/{version}/{file}#L{line}", grown, version="v1/a b")
+    'https://git.example/v1%2Fa%20b/shop/serve.py#L41'
+    """
+    parts = each.file.split("/")
+    values = {"file": quote(each.file), "line": str(each.line or ""), "version": quote(version, safe="")}
+    values |= {name: quote(text, safe="") for name, text in (("module", each.module), ("function", each.function))}
+    values["service"] = quote(service, safe="")
+    # A path outside of the repository, or one that was cut, leads elsewhere.
+    inside = all(parts) and not {".", ".."} & {*parts} and len(each.file) < MAX_PART and "<" not in each.file
+    known = all(values[name] for _, name, _, _ in Formatter().parse(template) if name)
+    return template.format_map(values) if inside and known and not each.is_library else None
+
+
 def code_card(context: Context) -> Component | None:
     """Return the functions of the requests that the reader selected in the heat map, or at the tail percentile.
 
@@ -42,9 +93,11 @@ def code_card(context: Context) -> Component | None:
     if not bands:
         return None
     if selected:
-        return functions_card(bands[0], profile_of_selection(context, selected), "in the selection", "Selected")
+        return functions_card(
+            bands[0], profile_of_selection(context, selected), "in the selection", "Selected", context
+        )
     at = percentile(wanted)
-    return functions_card(bands[0], bands[1], f"at {at}", at, replaced_note(context, wanted))
+    return functions_card(bands[0], bands[1], f"at {at}", at, context, note=replaced_note(context, wanted))
 
 
 def profile_of_selection(context: Context, selected: SlowRequests) -> ProfileBand:
@@ -71,7 +124,15 @@ def replaced_note(context: Context, shown: float) -> str:
     return f" · {percentile(asked)} needs {whole(samples_needed(asked))} requests" if shown != asked else ""
 
 
-def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str, note: str = "") -> Component | None:
+def functions_card(
+    median: ProfileBand,
+    tail: ProfileBand,
+    which: str,
+    head: str,
+    context: Context | None = None,
+    *,
+    note: str = "",
+) -> Component | None:
     """Return the functions with their time in the requests of *tail*, compared with *median*; None without samples.
 
     *which* names the requests of *tail* in titles, such as "at p99", *head* in a column; *note* ends the subtitle.
@@ -87,7 +148,7 @@ def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str
         return card(title, empty("No functions", f"No function takes {_LEAST_MS} ms of the requests {which}."))
     widest = max(max(each.tail_self_ms, each.median_self_ms or 0.0) for each in shown)
     columns = [("Stage", ""), ("Function", ""), (head, ""), ("p50", "hide"), ("Of stage", "r hide")]
-    rows = [_row(each, widest, number) for number, each in enumerate(shown)]
+    rows = [_row(each, widest, number, context) for number, each in enumerate(shown)]
     name = f"Functions {which} and at the median"
     found = table([*columns, ("Make it a stage", "hide")], rows, name, css="codes")
     stage = _largest_stage(shown)
@@ -99,11 +160,11 @@ def functions_card(median: ProfileBand, tail: ProfileBand, which: str, head: str
     )
 
 
-def _row(each: FunctionTime, widest: float, number: int) -> Component:
+def _row(each: FunctionTime, widest: float, number: int, context: Context | None) -> Component:
     return html.Tr(
         [
             html.Td(stage_name(each.stage)),
-            html.Td(_name(each), title=f"{each.module}:{each.function} in {each.file}"),
+            html.Td(_name(each, context), title=f"{each.module}:{each.function} in {each.file}"),
             html.Td(time_bar(each.tail_self_ms, widest)),
             html.Td(time_bar(each.median_self_ms, widest), className="hide"),
             html.Td(percent(each.share), className="r muted hide"),
@@ -112,9 +173,10 @@ def _row(each: FunctionTime, widest: float, number: int) -> Component:
     )
 
 
-def _name(each: FunctionTime) -> Component:
+def _name(each: FunctionTime, context: Context | None) -> Component:
     short = each.function.rpartition("<locals>.")[2] or each.function
-    place = html.Div(html.Span(each.place, className="cut"), className="s mono")
+    file: Node = html.Span(each.place, className="cut")
+    place = html.Div(source_link(context, each, file), className="s mono")
     return html.Div([html.Div(html.Span(short, className="cut"), className="mono"), place])
 
 

@@ -31,16 +31,7 @@ _ALL = 0.995
 
 @dataclass(frozen=True, slots=True)
 class ShownEdge:
-    """Calls of one service to another, with their numbers.
-
-    Args:
-        edge: The calls.
-        rate: Requests per second; None if unknown.
-        is_counted: Whether the called service counted them; otherwise the rate is estimated from random retained requests.
-        p50: Median latency; None if unknown. [seconds]
-        p99: 99th percentile of the latency; None if unknown. [seconds]
-        errors: Share of failed requests; None if unknown. [ratio]
-    """
+    """Calls of one service to another, with their numbers."""
 
     edge: ServiceEdge
     rate: float | None

@@ -22,6 +22,7 @@ from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from ..view import service_path, trace_name, trace_path
 from .across_services import services_timeline
 from .page import Context, Page, empty_page_card, panel, traces_table
+from .service_code import source_link
 from .trace_timeline import (
     NS,
     RARE,
@@ -68,7 +69,7 @@ def render(context: Context, trace_id: str) -> Page:
             ],
             className="grid",
         ),
-        panel("Code of this request", lambda: code_card(found)) if PROFILE in found.attributes else None,
+        panel("Code of this request", lambda: code_card(found, context)) if PROFILE in found.attributes else None,
         panel("More like this", lambda: _similar_requests(context, found)),
     ]
     return Page(f"Trace {found.trace_id[:8]} · Stagelens", trail, body, "/traces")
@@ -262,7 +263,7 @@ def _causes(stages: Mapping[str, float], setting: TraceBaseline) -> list[Any]:
     return [*parts, "."] if parts else ["No stage stands out."]
 
 
-def code_card(found: KeptTrace) -> Component:
+def code_card(found: KeptTrace, context: Context | None = None) -> Component:
     """Return the functions that the request was in."""
     shown = request_functions(found)[:_MAX_FUNCTIONS]
     if not shown:
@@ -272,7 +273,11 @@ def code_card(found: KeptTrace) -> Component:
             [
                 html.Td(label(each.stage)),
                 html.Td(each.function, className="mono", title=f"{each.module}:{each.function}"),
-                html.Td(each.place, className="mono muted hide", title=each.file),
+                html.Td(
+                    source_link(context, each, each.place, service=found.series.service, version=found.series.version),
+                    className="mono muted hide",
+                    title=each.file,
+                ),
                 html.Td(duration(each.tail_self_ms / 1e3), className="r b"),
                 html.Td(percent(each.share), className="r muted hide"),
             ]

@@ -246,11 +246,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Time axis shared by all rows.
-
-    Args:
-        whole: Wall time of the request, above zero. [seconds]
-    """
+    """Time axis shared by all rows."""
 
     whole: float
 

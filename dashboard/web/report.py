@@ -38,14 +38,7 @@ _SCRIPTS = ("plotly.min.js", "figure.js", "inspector.js", "slots.js", "waterfall
 
 
 def report(context: Context, made: Page, made_at: datetime, live: str) -> str:
-    """Return a rendered page as a report file.
-
-    Args:
-        context: Context from which the page was rendered.
-        made: Rendered page.
-        made_at: Time of the rendering.
-        live: Base URL of the dashboard for links, such as `https://stagelens.example.com`; "" omits links.
-    """
+    """Return a rendered page as a report file."""
     body = as_html(made.body, "report", lambda address: live + address if live else None)
     scripts = "".join(f"<script>{text}</script>" for text in _scripts())
     return (

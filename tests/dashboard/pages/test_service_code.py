@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from stagelens.analysis.profile import ProfileBand
+import pytest
+
+from stagelens.analysis.profile import FunctionGrowth, ProfileBand
+from stagelens.core.errors import ConfigError
 from stagelens.dashboard.config import DashboardConfig
-from stagelens.dashboard.pages.service_code import functions_card
+from stagelens.dashboard.pages.service_code import functions_card, source_address
 from stagelens.dashboard.ui.page_export import as_html
 from stagelens.dashboard.web.app import Dashboard
 from stagelens.store import Store
@@ -47,6 +50,45 @@ def test_without_a_median_no_change_is_claimed() -> None:
     page = shown(band(1, 0.01), band(20, 0.18))
     assert "resize" in page
     assert "fl more" not in page
+
+
+def test_functions_link_to_their_line(filled: Store) -> None:
+    """Of the selected version, quoted; library code and functions without a file are text."""
+    config = DashboardConfig.from_env(
+        {"STAGELENS_SOURCE_URL": "https://git.example/{service}/blob/{version}/{file}#L{line}"}
+    )
+    client = Dashboard(config, filled, None, clock=NOW.timestamp).server.test_client()
+    page = client.get("/s/vision-api?v=2.0.0").text
+
+    assert 'href="https://git.example/vision-api/blob/2.0.0/serve.py#L41"' in page
+    assert "httptools_impl.py#L" not in page
+
+
+@pytest.mark.parametrize(
+    ("file", "version", "address"),
+    [
+        ("shop/a b?.py", "v1/x", "https://x.example/v1%2Fx/shop/a%20b%3F.py:7"),
+        ("../secret.py", "1", None),
+        ("/etc/passwd", "1", None),
+        ("<frozen runpy>", "1", None),
+        ("serve.py", "", None),
+        ("", "1", None),
+        ("x" * 120, "1", None),
+    ],
+)
+def test_an_address_needs_a_known_file_inside_the_repository(file: str, version: str, address: str | None) -> None:
+    grown = FunctionGrowth("queue", "resize", 1, 2, 1, module="serve", function="resize", file=file, line=7)
+    assert source_address("https://x.example/{version}/{file}:{line}", grown, version=version) == address
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["javascript:alert({file})", "https://x.example/", "https://x.example/{file}/{nothing}", "https://x.example/{file", "{file}",
+     "https:///{file}", "https://x.example/{file.real}", "https://x.example/{file!r}", "https://x.example/{}{file}"],
+)  # fmt: skip
+def test_an_invalid_source_url_is_named_at_startup(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"STAGELENS_SOURCE_URL.*\{file\}"):
+        DashboardConfig.from_env({"STAGELENS_SOURCE_URL": url})
 
 
 def test_names_are_escaped() -> None:
