@@ -7,7 +7,7 @@ window.stagelens = window.stagelens || {};
   document.addEventListener("click", (event) => {
     const button = event.target.closest("[data-copies]");
     if (!button) return;
-    const text = document.getElementById(button.dataset.copies).textContent;
+    const text = button.dataset.text || document.getElementById(button.dataset.copies).textContent;
     app.copied(text.replaceAll("](/", `](${location.origin}/`), `${button.dataset.copied || "Text"} copied`);
   });
 })(window.stagelens);

@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 from ...collector.server.auth import MAX_SERVICES
 from ...core.stages import OTHER
 from ...store.collectors import SILENT_AFTER, Report, Vitals
-from ..ui.components import Node, card, dot, empty, link, table, with_code
+from ..ui.components import Node, card, code_block, dot, empty, link, table, with_code
 from ..ui.format import UNKNOWN, count, day, duration, percent, several, size, span, whole
 from .page import Context, Page, panel
 
@@ -106,7 +106,7 @@ def _head(found: Sequence[CollectorStatus]) -> Component:
 def _list(context: Context, found: Sequence[CollectorStatus]) -> Component:
     if not found:
         text = "A collector that writes to this store appears here within ten seconds of its start."
-        code = html.Pre("stagelens collector", className="code mono", tabIndex=0)
+        code = code_block("stagelens collector")
         return card(None, empty("No collector has reported", text, code))
     heads = ("State", "Collector", "Exports/s", "Refused/s", "Queue", "Commit p99", "Memory", "CPU", "Targets")
     head = [(name, "" if place < 2 else "r") for place, name in enumerate(heads)]  # noqa: PLR2004 - the first two columns are text

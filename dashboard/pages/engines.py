@@ -12,7 +12,7 @@ from ...core.histogram import Distribution, has_enough_samples, samples_needed
 from ...core.names import DEFINITIONS, TOKENS_IN, TOKENS_OUT
 from ...core.stages import OVERHEAD, label
 from ...store.queries.replicas import EngineModel
-from ..ui.components import Node, card, empty, legend, stage_bar, stage_name, table
+from ..ui.components import Node, card, code_block, empty, legend, stage_bar, stage_name, table
 from ..ui.format import SPACE, UNKNOWN, axis_duration, count, duration, percentile, several
 from .page import Context, Page, panel
 
@@ -61,7 +61,7 @@ def _no_engines() -> Component:
         "No engine was scraped in this window",
         "vLLM, Triton, TGI, SGLang, TensorRT-LLM, Dynamo, TorchServe, Ray Serve, KServe and BentoML export metrics on "
         "/metrics. Add their addresses to the collector file (STAGELENS_COLLECTOR_CONFIG):",
-        html.Pre(_SCRAPE, className="code mono", tabIndex=0),
+        code_block(_SCRAPE),
     )
 
 

@@ -14,7 +14,7 @@ from dash.development.base_component import Component
 
 from ...alerts.evaluation.evidence import CALM_BEFORE
 from ...alerts.reader import Incident
-from ..ui.components import Node, attributes, card, empty, link, link_tabs, pill, table
+from ..ui.components import Node, attributes, card, code_block, empty, link, link_tabs, pill, table
 from ..ui.format import count, several, span
 from ..view import View, incident_page, service_path, slo_path
 from .page import Context, Page, panel, records
@@ -94,7 +94,7 @@ def _no_events(context: Context) -> Component:
     return empty(
         "No event in this window",
         "New versions and alerts appear automatically. Report other events from your pipelines:",
-        html.Pre(_TELL, className="code mono", tabIndex=0),
+        code_block(_TELL),
         actions=[*actions, longer],
     )
 

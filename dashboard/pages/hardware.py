@@ -13,9 +13,9 @@ from ...core import hardware as measures
 from ...core.hardware import CPU_SHARE, GPU, GPU_MEMORY, Measure, host_of
 from ...core.histogram import has_enough_samples
 from ..figures.over_time import hardware_figure
-from ..ui.components import Node, card, chart, empty, spark, table
+from ..ui.components import Node, card, chart, code_block, empty, spark, table, with_code
 from ..ui.format import SPACE, UNKNOWN, count, duration, megahertz, percent, percentile, size, span
-from .page import Context
+from .page import Context, installable
 
 # Share of the time steps that count as slow, and the minimum number of steps.
 SLOW_SHARE, MIN_STEPS = 0.1, 20
@@ -79,7 +79,7 @@ def hardware_card(context: Context) -> Component:
         "Hardware",
         body,
         sub=f"mean per {span(axis.step)}; memory and lag: maximum",
-        foot=_footnotes(frame, kind),
+        foot=with_code(_footnotes(frame, kind)),
     )
 
 
@@ -87,8 +87,8 @@ def _no_hardware() -> Component:
     return empty(
         "No host metrics in this window",
         "Agents report their process every ten seconds after the first request; older versions "
-        "do not. Agents report GPUs if nvidia-ml-py is installed next to the service:",
-        html.Pre("pip install 'stagelens[gpu]'", className="code mono", tabIndex=0),
+        "do not. Agents report GPUs if nvidia-ml-py is installed next to the service. In a clone of Stagelens, with its environment active:",
+        code_block(f"pip install {installable('gpu')}"),
     )
 
 
@@ -191,7 +191,7 @@ def _footnotes(frame: pd.DataFrame, kind: str) -> str:
     whole = f"All processes of the machines: CPUs {percent(float(host.mean()))} busy. " if len(host) else ""
     if kind == "GPU":
         return f"{whole}A GPU counts as busy while any kernel runs, so 100 % busy is not full load."
-    return f"{whole}No GPU is reported; run pip install 'stagelens[gpu]' in the environment of the service."
+    return f"{whole}No GPU is reported; run `pip install {installable('gpu')}` in the environment of the service."
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from importlib.metadata import PackageNotFoundError, distribution
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from ..ui.components import (
     Node,
     attributes,
     card,
+    code_block,
     dominating,
     empty,
     link,
@@ -67,15 +69,7 @@ def traces_table(
     with_service: bool = False,
     columns: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Component:
-    """Return retained requests as a table, each row a link to its trace.
-
-    Args:
-        frame: Result of `read.exemplars`.
-        view: Current view, for links and the time zone of the reader.
-        name: Content of the table, for screen readers.
-        with_service: Whether to show the service of each request.
-        columns: Further columns by title: the text of each row. Phones do not show them.
-    """
+    """Return retained requests as a table, each row a link to its trace."""
     more = {**({"Service": list(map(str, frame["service"]))} if with_service else {}), **columns}
     ranked = are_ranked(frame)
     rows = [
@@ -126,8 +120,8 @@ _BUCKET = timedelta(seconds=10)
 _SILENT = timedelta(minutes=2)
 # Maximum length of an event name on charts; the events page shows the full name.
 _MAX_NAME = 24
-_INSTALL = "pip install stagelens"
-_RUN = "stagelens run -- uvicorn app:app"
+_EXAMPLE = 'pip install -e ".[server]" fastapi uvicorn magika'
+_RUN = "stagelens run -- uvicorn serve:app --app-dir examples/start/onnxruntime"
 _BY_HAND = """import stagelens
 
 with stagelens.request("classify"):
@@ -153,13 +147,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Context:
-    """View and data source from which a page is rendered.
-
-    Args:
-        view: Parsed address of the page.
-        source: Data source.
-        service: Service of the page; None for pages about several services.
-    """
+    """View and data source from which a page is rendered."""
 
     view: View
     source: Source
@@ -420,12 +408,16 @@ def first_run(source: Source) -> Component:
                 "Start a service with Stagelens and send a request to it. Its code stays unchanged.",
                 className="x",
             ),
-            html.H2("In the environment of your service"),
-            _code(f"{_INSTALL}\n{endpoint}{_RUN}"),
+            html.H2("In your clone of Stagelens, with the environment of your service active"),
+            code_block(f"pip install {installable()}"),
+            html.P(
+                with_code("Then put `stagelens run --` before the command of your service. An example in the clone:")
+            ),
+            code_block(f"{_EXAMPLE}\nOTEL_SERVICE_NAME=texts {endpoint}{_RUN}"),
             html.H2("Or name the stages yourself"),
-            _code(_BY_HAND),
-            html.H2("Or try it with a real model, from a clone of Stagelens"),
-            _code(_DEMO),
+            code_block(_BY_HAND),
+            html.H2("Or try it with a real model, in the clone"),
+            code_block(_DEMO),
             html.P(with_code(note), className="x"),
             _waiting("Waiting for the first request. Requests appear here within 20 s."),
         ],
@@ -446,10 +438,16 @@ def _collector(source: Source) -> tuple[str, str]:
     return f"OTEL_EXPORTER_OTLP_ENDPOINT={where} ", f"{seen}."
 
 
+def installable(extra: str = "") -> str:
+    """Return the argument of `pip install` in a clone of Stagelens; the name if this server came from a package index (PEP 610)."""
+    try:
+        found = distribution("stagelens")
+    except PackageNotFoundError:
+        found = None
+    name = "stagelens" if found and found.read_text("WHEEL") and not found.read_text("direct_url.json") else "."
+    return f"'{name}[{extra}]'" if extra else name
+
+
 def unknown_page_card(what: str, home: str) -> Component:
     """Return the card for an unknown address."""
     return empty_page_card("There is no such page", what, actions=[link("Overview", href=home, className="btn pri")])
-
-
-def _code(text: str) -> Component:
-    return html.Pre(text, className="code mono", tabIndex=0)

@@ -23,6 +23,7 @@ from ..ui.components import (
     banner,
     card,
     chart,
+    code_block,
     dot,
     empty,
     gauge,
@@ -348,7 +349,7 @@ def no_objectives(context: Context) -> Component:
     return empty_page_card(
         f"No SLO is evaluated: {why}",
         html.Span(with_code(f"{fix}. For example, to be checked with `stagelens check slo.yaml`:")),
-        html.Pre(EXAMPLE.rstrip(), className="code mono", tabIndex=0),
+        code_block(EXAMPLE.rstrip()),
     )
 
 

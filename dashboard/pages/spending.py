@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 
 from ...analysis.costs import MILLION, cost_by_stage, cost_of_request
 from ...core.stages import BY_KEY, label
-from ..ui.components import Node, card, empty, swatch, table, tile
+from ..ui.components import Node, card, code_block, empty, swatch, table, tile
 from ..ui.design_tokens import hue
 from ..ui.format import TIMES, UNKNOWN, attained, axis_duration, duration, money, percent
 from .hardware import hardware_frame, mean_utilization, utilization
@@ -151,7 +151,7 @@ def _how_to_price(context: Context) -> Component:
     return html.Div(
         [
             html.P("No price is set. Write a price file, and name it with --prices or STAGELENS_PRICES:", className="muted"),
-            html.Pre(_EXAMPLE.format(service=_yaml_string(context.service or "")), className="code mono", tabIndex=0),
+            code_block(_EXAMPLE.format(service=_yaml_string(context.service or ""))),
         ],
         className="priced",
     )  # fmt: skip

@@ -22,6 +22,7 @@ Nodes = Node | Sequence[Node]
 _SPOKEN = 3
 _FLAT = 0.15
 _SPARK_POINTS = 40
+_COMMANDS = ("stagelens ", "pip ", "make ")
 # Texts up to this length are on one line. [characters]
 _LINE = 60
 
@@ -137,7 +138,16 @@ def delta(ratio: float | None, *, certain: bool, worse_up: bool = True, after: s
 def tile(name: Node, value: str, unit: str = "", below: Nodes = None, spark: Component | None = None) -> Component:
     """Return one number of the tile strip at the top of a page."""
     big = html.Div([value, html.Small(unit) if unit else None], className="v num")
-    return html.Div([html.Div(name, className="l"), big, html.Div(below, className="d"), spark], className="kpi")
+    said = below if isinstance(below, str) else None
+    return html.Div(
+        [
+            html.Div(name, className="l", title=name if isinstance(name, str) else None),
+            big,
+            html.Div(below, className="d", title=said),
+            spark,
+        ],
+        className="kpi",
+    )
 
 
 def duration_tile(name: Node, seconds: float | None, below: Nodes = None, spark: Component | None = None) -> Component:
@@ -387,9 +397,22 @@ def empty(title: str, *text: Nodes, actions: Sequence[Component] = ()) -> Compon
 
 
 def with_code(text: str) -> list[Node]:
-    """Return *text* with its parts in backquotes formatted as code."""
-    parts = text.split("`")
-    return [html.Code(part, className="mono") if place % 2 else part for place, part in enumerate(parts) if part]
+    """Return *text* with its parts in backquotes formatted as code; commands have a button that copies them."""
+    nodes: list[Node] = []
+    for place, part in enumerate(text.split("`")):
+        nodes.append(html.Code(part, className="mono") if place % 2 else part)
+        nodes += [" ", _copy_button(part, "inline")] if place % 2 and part.startswith(_COMMANDS) else []
+    return [each for each in nodes if each]
+
+
+def code_block(text: str) -> Component:
+    """Return *text*, commands or a file, with a button that copies it."""
+    return html.Div([html.Pre(text, className="code mono", tabIndex=0), _copy_button(text)], className="copyable")
+
+
+def _copy_button(text: str, css: str = "") -> Component:
+    named = {"data-copies": "", "data-text": text, "data-copied": "Text", "aria-label": f"Copy {text.splitlines()[0]}"}
+    return html.Button("Copy", type="button", className=f"btn ghost copies {css}".strip(), **attributes(named))
 
 
 def banner(text: Nodes, kind: str = "warn") -> Component:

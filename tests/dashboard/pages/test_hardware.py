@@ -181,7 +181,7 @@ def test_an_equally_busy_machine_explains_nothing(store: Store, source: Source) 
     text = shown(source, PAGE)
 
     assert "busy, as at other times: their load is not the cause" in text
-    assert "pip install 'stagelens[gpu]'" in text
+    assert "pip install '.[gpu]'" in text
 
 
 def test_request_cost_is_split_by_the_busy_share(store: Store, source: Source) -> None:

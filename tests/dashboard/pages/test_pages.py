@@ -370,7 +370,7 @@ def test_an_empty_store_shows_how_to_start(fresh: Store) -> None:
     """Install lines and what it waits for."""
     text = text_of(Source(fresh, None, NOW.timestamp), "/")
 
-    assert "pip install stagelens" in text
+    assert "pip install ." in text
     assert "Waiting for the first request" in text
     assert "No collector has reported to this store yet" in text
 

@@ -127,7 +127,7 @@ def test_an_empty_store_shows_how_to_start(tmp_path: Path) -> None:
     text = shown(Source(store, None, NOW.timestamp), "/regressions")
     store.close()
 
-    assert "pip install stagelens" in text
+    assert "pip install ." in text
 
 
 @dataclass

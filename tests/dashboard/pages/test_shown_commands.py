@@ -1,0 +1,77 @@
+"""Commands that pages show work in a clone of Stagelens, and a button copies each."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+
+from stagelens.core.histogram import Histogram
+from stagelens.core.names import REQUEST_DURATION
+from stagelens.dashboard.config import DashboardConfig
+from stagelens.dashboard.source import Source
+from stagelens.dashboard.web.app import build
+from stagelens.store import Batch, Point, Series, Store
+
+ROOT = Path(__file__).parents[3]
+NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
+PAGES = ("/slo", "/events", "/engines", "/collectors", "/s/shop/capacity", "/incidents")
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The first-run page, and pages that lack something, as HTML."""
+    store = Store.open(f"sqlite:///{tmp_path_factory.mktemp('shown') / 'empty.db'}", clock=NOW.timestamp)
+    client: FlaskClient = build(Source(store, None, NOW.timestamp), DashboardConfig()).test_client()
+    shown = {"first run": client.get("/").text}
+    histogram = Histogram()
+    histogram.record(0.1)
+    point = Point(Series("shop", "1"), REQUEST_DURATION, "forward", int(NOW.timestamp()) - 300, histogram)
+    store.write([Batch("shop", [point])])
+    yield shown | {path: client.get(path).text for path in PAGES}
+    store.close()
+
+
+def copied(page: str) -> list[str]:
+    """Return what the buttons of *page* copy."""
+    return [html.unescape(each) for each in re.findall(r'data-text="([^"]*)"', page)]
+
+
+def test_every_command_has_a_button_that_copies_it(pages: dict[str, str]) -> None:
+    """Blocks of code, and commands within a sentence."""
+    for path, page in pages.items():
+        blocks = re.findall(r'<pre class="code[^>]*>(.*?)</pre>', page, re.DOTALL)
+        inline = re.findall(r"<code[^>]*>((?:stagelens|pip|make) .*?)</code>", page)
+
+        assert {html.unescape(each) for each in blocks + inline} <= set(copied(page)), path
+        assert not re.search(r">[^<`]*`[^<`]+`[^<]*<", page.partition("</head>")[2]), path
+    assert len(copied(pages["first run"])) >= 5
+
+
+def test_every_command_works_in_a_clone(pages: dict[str, str]) -> None:
+    """Pip finds the package, make its target, Stagelens its command, and the README, which is run, has the example."""
+    lines = {line for page in pages.values() for text in copied(page) for line in text.splitlines()}
+    commands = {line for line in lines if re.match(r"(?:[A-Z_]+=\S+ )*(?:pip|make|stagelens) ", line)}
+    readme = (ROOT / "README.md").read_text()
+    for command in sorted(commands):
+        words = [each for each in shlex.split(command) if not re.fullmatch(r"[A-Z_]+=.*", each)]
+        if "fastapi" in words or "uvicorn" in words:
+            assert command in readme, command
+            continue
+        programs = {
+            "pip": [sys.executable, "-m", *words, "--dry-run", "--no-deps", "--no-build-isolation", "-q"],
+            "make": ["make", "-n", *words[1:]],
+            "stagelens": [sys.executable, "-m", "stagelens", *words[1:2], "--help"],
+        }
+        done = subprocess.run(programs[words[0]], cwd=ROOT, capture_output=True, text=True, check=False)
+
+        assert done.returncode == 0, (command, done.stderr)
+    assert {each.split()[0] for each in commands} >= {"pip", "make", "stagelens"}
