@@ -109,7 +109,8 @@ def share_bounds(window: RankWindow, counts: Ints, shares: Floats) -> tuple[Floa
         shares: Mean share of each stage in the requests of each bucket; shape (k, stages).
     """
     weights = window.weights(counts)
-    centre = weights @ shares
+    # Rounded sums can be just above 1.
+    centre = np.clip(weights @ shares, 0, 1)
     beside = [np.abs(window.weights(counts, side) @ shares - centre) for side in (-_BESIDE, _BESIDE)]
     # Variance of the share of one request, from differences of neighbouring buckets.
     steps = np.diff(shares, axis=0) ** 2 / (1 / counts[1:] + 1 / counts[:-1])[:, None]

@@ -37,6 +37,16 @@
     document.querySelector("[data-aside]").textContent = aside(values, shown);
   };
 
+  app.pinned = () => inspector().values.default;
+
+  app.percentileWords = function (index) {
+    const { values } = inspector();
+    const stages = Object.entries(values.stages).map(([stage, seconds]) => [stage, seconds[index]]).sort((a, b) => b[1] - a[1]);
+    const name = (stage) => document.querySelector(`tr[data-stage="${CSS.escape(stage)}"] .lit`).textContent;
+    const most = stages.slice(0, 3).map(([stage, seconds]) => `${name(stage)} ${app.duration(seconds)}`);
+    return `${values.percentiles[index]}: ${app.duration(stages.reduce((sum, each) => sum + each[1], 0))}, of which ${most.join(", ")}`;
+  };
+
   const signed = (seconds) => (seconds >= 5e-9 ? "+" : "") + app.duration(seconds);
 
   // The same words as in inspector.py.

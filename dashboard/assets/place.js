@@ -5,7 +5,9 @@ window.stagelens = window.stagelens || {};
   "use strict";
 
   // What the reader or a script of ours has set, and the server does not know.
-  const OURS = new Set(["open", "data-drawn", "data-narrow", "data-new"]);
+  const OURS = new Set(["open", "popover", "data-drawn", "data-narrow", "data-new"]);
+  const KEYED = new Set(["role", "tabindex", "aria-roledescription", "aria-keyshortcuts"]);
+  const isOurs = (name, node) => OURS.has(name) || (KEYED.has(name) && "chart" in node.dataset);
   // Elements that only arrange others, which are put in their places one by one.
   const LAYOUT = ".page, .grid";
 
@@ -14,10 +16,10 @@ window.stagelens = window.stagelens || {};
 
   function dressed(node, wanted) {
     for (const { name, value } of wanted.attributes) {
-      if (node.getAttribute(name) !== value && !(OURS.has(name) && node.hasAttribute(name))) node.setAttribute(name, value);
+      if (node.getAttribute(name) !== value && !(isOurs(name, node) && node.hasAttribute(name))) node.setAttribute(name, value);
     }
     for (const { name } of [...node.attributes]) {
-      if (!wanted.hasAttribute(name) && !OURS.has(name)) node.removeAttribute(name);
+      if (!wanted.hasAttribute(name) && !isOurs(name, node)) node.removeAttribute(name);
     }
   }
 

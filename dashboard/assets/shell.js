@@ -76,6 +76,8 @@
 
   app.closeMenus = (except) => {
     document.querySelectorAll(".menu[open]").forEach((menu) => menu.contains(except) || menu.removeAttribute("open"));
+    const menu = document.querySelector(".side:popover-open");
+    if (menu && !menu.contains(except)) menu.hidePopover();
   };
 
   // ---- arriving on a page
@@ -176,6 +178,17 @@
       marked();
       app.said(off ? "Refreshing every 15 s" : "Refresh is off");
     },
+    // On narrow screens the side bar is a menu: all pages, services and actions.
+    menu() {
+      const side = document.getElementById("menu");
+      if (side.matches(":popover-open")) return side.hidePopover();
+      side.popover = "auto";
+      side.showPopover();
+      side.querySelector("button").focus();
+      side.onclick = ({ target }) => target.closest("button[data-do]:not([data-do=menu])") && side.hidePopover();
+      // Wider than a phone it is part of the page again.
+      side.ontoggle = ({ newState }) => newState === "closed" && side.removeAttribute("popover");
+    },
     help: () => document.getElementById("help").showModal(),
     close: (event) => event.target.closest("dialog").close(),
     reload: () => location.reload(),
@@ -247,6 +260,7 @@
   addEventListener("resize", () => {
     if (narrow !== innerWidth < 760) {
       narrow = !narrow;
+      app.closeMenus();
       app.redraw();
     }
   });

@@ -1,4 +1,5 @@
-// The palette: services, versions, pages, traces by id, times and settings by a few letters of their names.
+// The palette: services with their tabs, stages and versions, objectives, incidents, pages, traces by id, times and settings by a
+// few letters of their names, in any order and with a typing error.
 (function (app) {
   "use strict";
 
@@ -8,24 +9,44 @@
 
   // ---- what there is
 
-  let names = { services: [], at: 0 };
+  // Asked for when the palette opens, within the rights of the reader. What fails leaves its kind out.
+  let names = { services: [], fleet: [], slos: [], incidents: [], at: 0 };
+  const get = (path) => fetch(`/api/v1/${path}`).then((answer) => (answer.ok ? answer.json() : Promise.reject(answer)));
+  const records = ({ columns, rows }) => rows.map((row) => Object.fromEntries(columns.map(({ name }, place) => [name, row[place]])));
+  // As `path_segment` in addresses.py.
+  const segment = (name) => encodeURIComponent(name.replace(/[\x00-\x1f\x7f/\\%?#;~]|^\.(?=\.?$)/g,
+    (letter) => `~${letter.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}`));
   function asked() {
     if (Date.now() - names.at < FRESH) return Promise.resolve();
-    return fetch("/api/v1/names").then((answer) => (answer.ok ? answer.json() : Promise.reject(answer)))
-      .then(({ services }) => (names = { services, at: Date.now() }))
-      .catch(() => (names.missing = true));
+    const more = [
+      ["fleet", get("query/fleet").then(records)], ["slos", get("query/slo").then(({ objectives }) => objectives.map(({ slo }) => slo))],
+      ["incidents", get("query/incidents").then(records)],
+    ].map(([key, answer]) => answer.then((found) => (names[key] = found), () => 0));
+    everyAnswer = Promise.all(more).then(() => box.open && listed(true));
+    const services = get("names").then(({ services }) => Object.assign(names, { services, at: Date.now(), missing: false }), () => (names.missing = true));
+    return services;
   }
 
-  function ofService(service) {
-    const found = names.services.find((each) => each.name === service);
-    const tabs = [...document.querySelectorAll(".tabs a")].map((tab) => [`${service}: ${tab.textContent}`, "Page", tab.getAttribute("href")]);
-    const versions = (found ? found.versions : []).filter(Boolean);
+  const TABS = [["Compare"], ["SLO"], ["Traces", "traces"], ["Tokens", "tokens"], ["Capacity & cost", "capacity"], ["Replicas", "replicas"], ["Advice", "advice"]];
+  const stages = () => Object.entries(JSON.parse(document.getElementById("jump").dataset.stages));
+
+  // The tabs, stages and versions of a service.
+  function ofService({ name, path, versions }) {
+    const about = names.fleet.find((each) => each.service === name) || {};
+    const goes = {
+      Compare: () => app.to("/compare", { svc: name }),
+      SLO: () => about.slo && app.to(`/slo/${segment(about.slo)}`),
+      Tokens: (tab) => (about.kind === "llm" || (app.here() === name && document.querySelector(".tabs a[href*='/tokens']"))) && app.to(`${path}/${tab}`),
+    };
+    const tabs = TABS.map(([text, tab]) => [`${name}: ${text}`, "Tab", goes[text] ? goes[text](tab) : app.to(`${path}/${tab}`)]);
+    const known = versions.filter(Boolean);
+    const isHere = app.here() === name;
     return [
-      ...tabs,
-      [`Compare ${service} with the previous version or window`, "Compare", app.to("/compare", { svc: service })],
-      ...versions.map((version) => [`${service} ${version}`, "Version", app.to(found.path, { v: version })]),
-      ...versions.map((version) => [`Compare ${version} of ${service} with the one before`, "Compare", app.to("/compare", { svc: service, b: version })]),
-    ];
+      ...tabs.filter(([, , address]) => address),
+      ...stages().map(([key, text]) => [`${name}: requests that are mostly ${text}`, "Stage", app.to(`${path}/traces`, { dom: key })]),
+      ...known.map((version) => [`${name} ${version}`, "Version", app.to(path, { v: version })]),
+      ...known.map((version) => [`Compare ${version} of ${name} with the one before`, "Compare", app.to("/compare", { svc: name, b: version })]),
+    ].map((item) => [...item, isHere]);
   }
 
   // A button of the frame does the same as its line in the palette.
@@ -35,13 +56,19 @@
     ["Copy the link to this view", "copy"], ["Save this view as one file", "save"], ["Refresh on or off", "refresh"], ["Keys and help", "help"],
   ];
 
-  function everything() {
-    const service = app.here();
+  // `typed`: with words, also what is in the services.
+  function everything(typed) {
     const pages = JSON.parse(document.getElementById("jump").dataset.pages);
+    const [service, inside] = [app.here(), typed ? names.services : []];
+    const own = names.services.filter(({ name }) => name === service);
     return [
       ...pages.map(([text, path]) => [text, "Page", app.to(path)]),
       ...names.services.map(({ name, path }) => [name, "Service", app.to(path)]),
-      ...(service ? ofService(service) : []),
+      ...(service ? [[`Compare ${service} with the previous version or window`, "Compare", app.to("/compare", { svc: service })]] : []),
+      ...(typed ? inside : own).flatMap(ofService),
+      ...names.slos.map(({ name, service: of }) => [of && !name.includes(of) ? `${name} of ${of}` : name, "SLO", app.to(`/slo/${segment(name)}`)]),
+      ...names.incidents.map(({ id, headline, state }) => [headline, state === "open" ? "Open incident" : "Incident", app.to(`/incidents/${encodeURIComponent(id)}`)]),
+      ...stages().map(([key, text]) => [`Requests that are mostly ${text}`, "Stage", app.to("/traces", { dom: key })]),
       ...buttons("[data-window]", "Time", (each) => each.textContent),
       ...buttons(".menu.time [data-key]", "Time", (each) => `${each.parentElement.getAttribute("aria-label")}: ${each.textContent}`),
       ...buttons(".menu.env [data-key]", "Environment", (each) => `Environment ${each.textContent}`),
@@ -51,24 +78,46 @@
 
   // ---- which of it is meant
 
-  // The whole, the start of a word, anywhere, letters in their order: less and less; 0 for a word that is not there.
+  // Whether two words differ by at most `most` letters: one more, one less, another, or two swapped.
+  function differ(a, b, most) {
+    if (Math.abs(a.length - b.length) > most) return false;
+    let [before, row] = [[], [...b, ""].map((_, place) => place)];
+    for (let i = 1; i <= a.length; i += 1) {
+      const next = [i];
+      for (let j = 1; j <= b.length; j += 1) {
+        const same = a[i - 1] === b[j - 1];
+        next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + !same);
+        if (a[i - 1] === b[j - 2] && a[i - 2] === b[j - 1]) next[j] = Math.min(next[j], before[j - 2] + 1);
+      }
+      [before, row] = [row, next];
+    }
+    return row[b.length] <= most;
+  }
+
+  // The whole, the start of a word, anywhere, a word with a typing error, letters in their order: less and less; 0 for none.
   function likeness(text, word) {
     const place = text.indexOf(word);
     if (text === word) return 5;
     if (place === 0) return 4;
     if (place > 0) return /[a-z0-9]/.test(text[place - 1]) ? 2 : 3;
+    const errors = word.length > 7 ? 2 : word.length > 3 ? 1 : 0;
+    if (errors && [...text.split(/[^a-z0-9.]+/), ...text.split(/:? /)].some((each) => differ(word, each, errors) || differ(word, each.slice(0, word.length), errors))) return 1.5;
     let from = 0;
-    return [...word].every((letter) => (from = text.indexOf(letter, from) + 1) > 0) ? 1 : 0;
+    return [...word].every((letter) => (from = text.indexOf(letter, from) + 1) > 0) ? 0.5 / (1 + from / 1000) : 0;
   }
+
+  // Among equal names: the more likely first.
+  const KINDS = ["Service", "Page", "Tab", "SLO", "Open incident", "Setting", "Version", "Incident", "Compare", "Time", "Environment", "Stage"];
 
   function meant(typed) {
     const words = typed.toLowerCase().split(/\s+/).filter(Boolean);
-    const found = everything().map((item) => {
-      const each = words.map((word) => likeness(item[0].toLowerCase().replace(/\u202f/g, " "), word));
-      return { item, rank: each.every(Boolean) ? each.reduce((sum, one) => sum + one, 0) : -1 };
+    const found = everything(words.length).map((item) => {
+      const [name, kind] = [item[0].toLowerCase().replace(/\u202f/g, " "), item[1].toLowerCase()];
+      const each = words.map((word) => Math.max(likeness(name, word), kind.includes(word) ? 1.2 : 0));
+      return { item, rank: each.every(Boolean) ? each.reduce((sum, one) => sum + one, item[3] ? 0.5 : 0) : -1 };
     });
-    const kept = found.filter(({ rank }) => rank >= 0).sort((a, b) => b.rank - a.rank || (words.length ? a.item[0].length - b.item[0].length : 0));
-    const items = kept.slice(0, MOST).map(({ item }) => item);
+    const order = (a, b) => b.rank - a.rank || (words.length ? KINDS.indexOf(a.item[1]) - KINDS.indexOf(b.item[1]) || a.item[0].length - b.item[0].length : 0);
+    const items = found.filter(({ rank }) => rank >= 0).sort(order).slice(0, MOST).map(({ item }) => item);
     const id = typed.trim().toLowerCase();
     return TRACE.test(id) ? [[`Trace ${id}`, "Trace", app.to(`/traces/${id}`)], ...items.slice(1 - MOST)] : items;
   }
@@ -80,7 +129,7 @@
   function built() {
     box = document.getElementById("jump");
     box.innerHTML = `<input type="text" role="combobox" aria-expanded="true" aria-controls="found" aria-autocomplete="list" autocomplete="off"
-      spellcheck="false" placeholder="Service, version, page, time or trace id" aria-label="Jump to"><ul id="found" role="listbox" aria-label="Results"></ul><p class="hint"></p>`;
+      spellcheck="false" placeholder="Service, tab, SLO, stage, incident, page or trace id" aria-label="Jump to"><ul id="found" role="listbox" aria-label="Results"></ul><p class="hint"></p>`;
     [field, list] = [box.querySelector("input"), box.querySelector("ul")];
     field.addEventListener("input", listed);
     field.addEventListener("keydown", moved);
@@ -102,11 +151,13 @@
     return line;
   }
 
-  function listed() {
+  // `same`: what was chosen stays so if it is still there.
+  function listed(same) {
+    const before = same === true && found[chosen];
     found = meant(field.value);
     list.replaceChildren(...found.map(option));
     box.querySelector("p").textContent = found.length ? (names.missing ? "The list of services could not be loaded." : "") : "No match.";
-    lit(0);
+    lit(Math.max(0, before ? found.findIndex(([text, kind]) => text === before[0] && kind === before[1]) : 0));
   }
 
   function lit(place) {
@@ -120,7 +171,7 @@
     const steps = { ArrowDown: 1, ArrowUp: -1 };
     if (steps[event.key]) lit(chosen + steps[event.key]);
     // Who types faster than the server answers still gets the service.
-    else if (event.key === "Enter") waiting.then(() => taken(chosen));
+    else if (event.key === "Enter") (found.length ? waiting : Promise.all([waiting, everyAnswer])).then(() => taken(chosen));
     else return;
     event.preventDefault();
   }
@@ -133,7 +184,7 @@
     else item[2]();
   }
 
-  let waiting = Promise.resolve();
+  let [waiting, everyAnswer] = [Promise.resolve(), Promise.resolve()];
   app.actions.jump = function () {
     if (!box || !box.contains(field)) built();
     field.value = "";
@@ -141,6 +192,6 @@
     if (!box.open) box.showModal();
     field.focus();
     listed();
-    waiting = asked().then(() => box.open && listed());
+    waiting = asked().then(() => box.open && listed(true));
   };
 })(window.stagelens);

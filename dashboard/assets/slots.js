@@ -66,6 +66,7 @@
     drawing(plot, figure.data, figure.layout, app.PLOT_CONFIG).then(() => {
       Object.assign(slot.dataset, { drawn: theme, narrow });
       if (fresh || turned) listen(name, plot);
+      app.keyed(name, plot);
     });
     sized.observe(slot);
     subtitle(slot, specs[name]);
@@ -132,9 +133,8 @@
       return;
     }
     plot.on("plotly_click", (event) => {
-      // An address of the dashboard, or the name of a kept request.
       const place = event.points[0].customdata;
-      if (typeof place === "string") app.go(place[0] === "/" ? place : `/traces/${encodeURIComponent(place)}${app.common()}`);
+      if (typeof place === "string") app.follow(place);
     });
     plot.on("plotly_relayout", (change) => {
       const [from, to] = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
@@ -145,7 +145,11 @@
     link(name, plot);
   }
 
+  // An address of the dashboard, or the name of a kept request.
+  app.follow = (place) => app.go(place[0] === "/" ? place : `/traces/${encodeURIComponent(place)}${app.common()}`);
+
   // A box in the heat map selects requests by latency and time, in seconds.
+  app.select = select;
   function select({ x, y }) {
     const ordered = (values) => [...values].sort((a, b) => a - b);
     const [low, high] = ordered(y).map((each) => +each.toPrecision(4));
@@ -173,6 +177,7 @@
     plot.on("plotly_unhover", () => others().forEach(([, each]) => cursor(each, null)));
   }
 
+  app.cursor = cursor;
   function cursor(plot, at) {
     let line = plot.querySelector(".cursor");
     if (!line) {

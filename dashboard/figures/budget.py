@@ -300,7 +300,7 @@ def _whole_ticks(top: float) -> dict[str, Any]:
 
 
 def _bars(stage: str, x: Any, bad: np.ndarray, width: float, places: list[str]) -> Trace:
-    name = safe(label(stage)) if stage else "failed"
+    name = safe(label(stage)) if stage else "Failed"
     return {
         "type": "bar",
         "x": x,

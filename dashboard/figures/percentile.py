@@ -36,6 +36,8 @@ from .elements import (
 
 # Height above the curve that must be free for the objective label, in the left half.
 _CLEAR = 0.86
+# Width of a letter of the label of an objective. [ratio of the axis]
+_LETTER = 0.0088
 # A less precise attainment is written as an interval. [ratio]
 _CERTAIN = 0.0005
 MARKS = (0.5, 0.9, 0.95, 0.99, 0.999)
@@ -269,10 +271,11 @@ def values_beside_label(
 def objective_label(places: np.ndarray, total: np.ndarray, objective: Objective) -> Annotation:
     """Return the label of the objective line: the share of good requests if it fits, else only the threshold."""
     text = f"SLO {axis_duration(objective.threshold_seconds)}"
-    width = 0.75 if "," in objective.shares else 0.52
-    clear = float(np.interp(places[-1] * width, places, total)) < objective.threshold_seconds * _CLEAR
+    whole = f"{text} · {objective.shares}, target {target(objective.target)}"
+    end = places[-1] * len(whole) * _LETTER
+    clear = float(np.interp(end, places, total)) < objective.threshold_seconds * _CLEAR
     if clear and objective.inside is not None:
-        text += f" · {objective.shares}, target {target(objective.target)}"
+        text = whole
     style: Annotation = {"font": {"size": 11.5, "color": "$bad"}, "xshift": 6, "yshift": 1}
     return note(text, 0, objective.threshold_seconds, xref="paper", xanchor="left", yanchor="bottom", **style)
 

@@ -475,10 +475,10 @@ def _stage_row(
     bar = html.I(className="less" if added < 0 else "", hidden=abs(added) <= error, style={"width": f"{width:.1f}%"})
     off = stage in hidden
     name = html.Button(
-        [swatch(stage), label(stage)],
+        [swatch(stage), html.Span(label(stage))],
         type="button",
         className="nm lit",
-        title="Hidden in the charts; Alt+click: show" if off else "Click: highlight in the charts; Alt+click: hide",
+        title=f"{label(stage)}: {'hidden in the charts; Alt+click: show' if off else 'click: highlight in the charts; Alt+click: hide'}",
         **attributes({"data-lit": safe(label(stage)), "aria-pressed": "false"}),
     )
     return html.Tr(

@@ -59,7 +59,7 @@ def percentile_card(context: Context, size: str = "c8 fill") -> Component:
     tools = html.Span(
         [
             switch("Scale", "y", {"time": "Time", "share": "Share"}, y, chart_name="percentile", default="time"),
-            html.Span(even, className="hide"),
+            even,
             help_button("How to read this chart", _RULE),
         ],
         className="pick",

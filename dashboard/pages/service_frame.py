@@ -43,13 +43,7 @@ _TITLES = {
 
 
 def service_page(context: Context, tab: str, build: Callable[[], Sequence[Node]]) -> Page:
-    """Return one tab of the page of a service.
-
-    Args:
-        context: Context of the page; its service need not exist.
-        tab: Name of the tab: "" for the breakdown, `tokens`, `capacity`, `replicas`, `traces`, `advice`.
-        build: Function that builds the content below the tabs; called only if the window has requests.
-    """
+    """Return one tab of the page of a service."""
     service, view = context.service or "", context.view
     title = f"{service} · {_TITLES[tab]} · Stagelens" if tab else f"{service} · Stagelens"
     trail: list[tuple[str, str | None]] = [("Services", view.link("/"))]
@@ -121,7 +115,7 @@ def _head(context: Context, tab: str) -> Component:
     service = context.service or ""
     read, stands = context.source.read, status_of(context)
     newest = str(context.versions["version"].iloc[-1])
-    about: list[Node] = [html.Span(service)]
+    about: list[Node] = [html.H1(service)]
     if stands.state:
         about.append(stands.link)
     every = context.source.cached(read.dimensions, replace(context.selection, model=None))
@@ -134,7 +128,7 @@ def _head(context: Context, tab: str) -> Component:
     ]
     return html.Div(
         [
-            html.Div([html.H1(about), _history(context, tab)]),
+            html.Div([html.Div(about, className="headline"), _history(context, tab)]),
             html.Span(className="grow"),
             _actions(context),
         ],

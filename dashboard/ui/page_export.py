@@ -7,7 +7,7 @@ and buttons except those of tables; of a group of choices only the selected one 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any, Literal
@@ -45,6 +45,11 @@ _ADDRESSES = {"href", "src", "data-href"}
 _SAFE_ADDRESS = re.compile(r"(?:https?://|mailto:|/(?![/\\])|#)", re.IGNORECASE)
 _WILDCARD = re.compile("data-|aria-")
 _CAPITAL = re.compile(r"[A-Z]")
+_INLINE = "(?:a|b|button|code|em|i|kbd|small|span|strong|summary|time)"
+_FIRST_WORD = re.compile(rf"(?:</?{_INLINE}(?: [^>]*)?>)*[\w+]")
+_LAST_WORD = re.compile(rf"[\w%)…+](?:</{_INLINE}>|<(i|span)(?: [^>]*)?></\1>)*$")
+# Longer than the empty elements behind a word.
+_LOOK_BACK = 300
 LinkResolver = Callable[[str], str | None]
 HtmlTarget = Literal["page", "report"]
 
@@ -61,7 +66,7 @@ def as_html(nodes: Nodes, target: HtmlTarget = "page", follow: LinkResolver = la
     '<a class="x" href="/s/a">&lt;b&gt;<b>1</b></a>'
     """
     writer = _Writer(follow, target)
-    return "".join(writer.one(each) for each in _listed(nodes))
+    return _spaced(writer.one(each) for each in _listed(nodes))
 
 
 def html_chunks(nodes: Nodes) -> Iterator[str]:
@@ -95,7 +100,7 @@ class _Writer:
         if isinstance(node, LazyPanel):
             return "".join(self.one(each) for each in children(node))
         in_table = in_table or isinstance(node, html.Table)
-        inside = "".join(self.one(each, in_table) for each in children(node))
+        inside = _spaced(self.one(each, in_table) for each in children(node))
         if node._namespace != _HTML:  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
             return inside
         tag = _tag(node)
@@ -137,6 +142,18 @@ class _Writer:
         return f" {name}" if value is True else f' {name}="{escape(str(value))}"'
 
 
+def _spaced(parts: Iterable[str]) -> str:
+    """Return *parts* one after another, with a space between two words of which an inline element has one.
+
+    A name made of their text, as screen readers say it, would read as one word.
+    """
+    joined = ""
+    for each in parts:
+        is_next = bool(_FIRST_WORD.match(each)) and (each[0] == "<" or joined.endswith(">"))
+        joined += f" {each}" if is_next and _LAST_WORD.search(joined[-_LOOK_BACK:]) else each
+    return joined
+
+
 def _tag(node: Component) -> str:
     return str(node._type).lower()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
@@ -168,13 +185,7 @@ def _style_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ChartData:
-    """Chart of a page.
-
-    Args:
-        title: Title of the card of the chart.
-        spoken: Description of the chart in a sentence, for screen readers.
-        frame: Numbers of the chart; None for a chart without.
-    """
+    """Chart of a page."""
 
     title: str
     spoken: str
@@ -183,13 +194,7 @@ class ChartData:
 
 @dataclass(frozen=True, slots=True)
 class TableData:
-    """Table of a page, as text.
-
-    Args:
-        name: Content of the table.
-        head: Column titles.
-        rows: Rows of cells, each as long as *head*.
-    """
+    """Table of a page, as text."""
 
     name: str
     head: list[str]

@@ -34,7 +34,7 @@ from .routing import context_of, render_page, view_of
 
 PATH = "/report"
 
-_SCRIPTS = ("plotly.min.js", "figure.js", "inspector.js", "slots.js", "waterfall.js", "report.js")
+_SCRIPTS = ("plotly.min.js", "figure.js", "inspector.js", "slots.js", "slots_keys.js", "waterfall.js", "report.js")
 
 
 def report(context: Context, made: Page, made_at: datetime, live: str) -> str:

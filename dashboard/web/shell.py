@@ -13,7 +13,7 @@ from ... import __version__
 from ...analysis.breakdown import Measures
 from ...analysis.slo_status import most_urgent
 from ...core.histogram import samples_needed
-from ...core.stages import OTHER, label
+from ...core.stages import OTHER, STAGES, label
 from ...store import StoreState
 from ..pages.advice import advice_count
 from ..pages.comparison import asked_pair, served
@@ -28,7 +28,7 @@ from . import guard
 _ALL = "All environments"
 _COMPARED_WORDS = {"prev": "Previous", "1d": "Yesterday", "7d": "Last week", "off": "Off"}
 _KEYS = (
-    ("Ctrl K", "services, versions, pages, traces by id, settings"),
+    ("Ctrl K", "services, tabs, SLOs, stages, incidents, versions, pages, traces by id, settings"),
     ("g o, g r, g s, g i, g t, g a, g e", "overview, regressions, SLOs, incidents, traces, advice, events"),
     ("[, ]", "earlier, later by half a window"),
     ("-, 0", "wider, back to now"),
@@ -61,6 +61,10 @@ _NAV = (
     ("Events", "/events", "flag"),
     ("Engines", "/engines", "chip"),
 )
+# Buttons of the top bar, in the menu on narrow screens: action, icon, name.
+_ACTIONS = (("copy", "link", "Copy the link to this view"), ("save", "save", "Save this view as one file"))
+_STEPS = (("earlier", "down", "Half a window earlier"), ("later", "down", "Half a window later"))
+_HELP = ("help", "help", "Keys")
 # Pages for admins, in the command palette.
 _OF_ADMINS = (("Collectors", "/collectors"), ("Audit log", "/audit"), ("Settings", "/settings"))
 
@@ -72,7 +76,11 @@ def frame(view: View, content: Nodes) -> Component:
             html.A("Skip to content", href="#root", className="skip"),
             html.Div(
                 [
-                    html.Div(html.Div(html.Div(_pages(view, view.path, {})), id="side"), className="side"),
+                    html.Div(
+                        [_drawer(), html.Div(html.Div(_pages(view, view.path, {})), id="side")],
+                        className="side",
+                        id="menu",
+                    ),
                     html.Div(
                         [
                             _top(time_menu(view)),
@@ -101,6 +109,7 @@ def frame(view: View, content: Nodes) -> Component:
 def _top(time: Component) -> Component:
     return html.Header(
         [
+            _button("menu", "menu", "Menu", [], "btn icon mob"),
             html.Nav(id="trail", className="crumb", **attributes({"aria-label": "Breadcrumb"})),
             html.Span(className="grow"),
             _button(
@@ -110,25 +119,26 @@ def _top(time: Component) -> Component:
                 [html.Span("Jump to…"), html.Kbd("Ctrl K", className="kbd")],
                 "btn ghost find",
             ),
-            _button("earlier", "down", "Half a window earlier", [], "btn ghost step hide"),
+            _button(*_STEPS[0], [], "btn ghost step hide"),
             html.Div([html.Span(id="env"), html.Span(time, id="time")], className="about"),
-            _button("later", "down", "Half a window later", [], "btn ghost step next hide"),
+            _button(*_STEPS[1], [], "btn ghost step next hide"),
             _button(
                 "refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds", [f"{REFRESH_SECONDS} s"], "btn hide"
             ),
-            _button("copy", "link", "Copy the link to this view", [], "btn icon hide"),
-            _button("save", "save", "Save this view as one file", [], "btn icon hide"),
+            *(_button(*each, [], "btn icon hide") for each in _ACTIONS),
             _button("theme", "moon", "Switch theme", [], "btn icon"),
-            html.Button(
-                "?",
-                type="button",
-                title="Keys",
-                className="btn icon hide",
-                **attributes({"data-do": "help", "aria-label": "Keys"}),
-            ),
+            _button(*_HELP, [], "btn icon hide"),
         ],
         className="top",
     )
+
+
+def _drawer() -> Component:
+    """Return the actions of the top bar for the menu of narrow screens, which is the side bar."""
+    actions = (*_ACTIONS, ("refresh", "refresh", f"Refresh every {REFRESH_SECONDS} seconds"), *_STEPS, _HELP)
+    buttons = [_button(*each, [each[-1]], "nav") for each in actions]
+    close = _button("menu", "close", "Close the menu", [], "btn icon")
+    return html.Div([close, *buttons], className="drawer mob", role="group", **attributes({"aria-label": "Actions"}))
 
 
 def _button(action: str, icon: str, name: str, more: list[Node], css: str) -> Component:
@@ -141,7 +151,7 @@ def trail(steps: list[tuple[str, str | None]]) -> list[Node]:
     shown: list[Node] = []
     for text, href in steps[:-1]:
         shown += [link(text, href=href) if href else html.Span(text), html.Span("/", className="sep")]
-    return [*shown, html.B(steps[-1][0], **attributes({"aria-current": "page"}))]
+    return [*shown, html.B(steps[-1][0], title=steps[-1][0], **attributes({"aria-current": "page"}))]
 
 
 def side(context: Context, place: str, state: StoreState) -> Component:
@@ -176,7 +186,7 @@ def mobile_nav(view: View, place: str) -> list[Node]:
             href=view.link(path),
             className="on" if path == place else "",
         )
-        # A narrow screen has space for five entries; the command palette leads to the others.
+        # A narrow screen has space for five entries; the menu leads to the others.
         for text, path, icon in _NAV[:_MOST_ON_PHONES]
     ]
 
@@ -341,7 +351,7 @@ def environment_menu(context: Context) -> Component | None:
         className="btn",
         title=f"Environment: {chosen or 'all'}",
     )
-    return html.Details([summary, html.Div(items, className="pop")], className="menu env hide")
+    return html.Details([summary, html.Div(items, className="pop")], className="menu env")
 
 
 def compared_time(context: Context) -> str:
@@ -421,7 +431,8 @@ def _worst_state(context: Context, environment: str) -> str:
 
 def palette(pages: Sequence[tuple[str, str]]) -> Component:
     """Return the command palette; the browser fills it with *pages* (name, path) and requests the other entries."""
-    return html.Dialog(id="jump", **attributes({"aria-label": "Jump to", "data-pages": json.dumps(pages)}))
+    known = {"data-pages": json.dumps(pages), "data-stages": json.dumps({each.key: each.label for each in STAGES})}
+    return html.Dialog(id="jump", **attributes({"aria-label": "Jump to", **known}))
 
 
 def help_sheet() -> Component:

@@ -160,3 +160,13 @@ def test_the_tail_wait_is_a_waiting_stage_that_is_large_at_p99_only() -> None:
     assert wait({"forward": 0.1, "queue": 0.3}) is None
     assert wait({"forward": 0.1, "queue": 0.6}, {"forward": 0.1, "queue": 0.03}) is None
     assert wait({}) is None
+
+
+def test_a_stage_that_is_all_of_the_time_has_an_interval() -> None:
+    """Also where the weights of its buckets add up to a little more than 1."""
+    counts = np.array([3, 7, 11, 5, 2, 9, 1])
+    for n in range(1, len(counts) + 1):
+        window = RankWindow.of((0.5, 0.9, 0.99), (100,) * 3, (0,) * 3)
+        low, high = share_bounds(window, counts[:n], np.full((n, 1), np.nextafter(1.0, 2.0)))
+        assert np.isfinite([low, high]).all()
+        assert (high == 1).all()

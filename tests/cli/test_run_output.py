@@ -228,7 +228,7 @@ def test_a_page_of_several_services_has_a_section_for_each(store: Store, tmp_pat
     assert sorted(slots) == sorted(re.findall(r'data-spec="([\w-]+)"', text))
     assert {"percentile", "percentile-1"} <= slots.keys()
     assert text.count("data-inspector=") == 1
-    assert all(f"<span>{service.service}</span>" in text for service in services)
+    assert all(f">{service.service}</h1>" in text for service in services)
 
 
 def test_a_page_without_requests_has_a_notice(store: Store, tmp_path: Path) -> None:

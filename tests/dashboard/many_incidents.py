@@ -43,7 +43,7 @@ def _tickets() -> Iterator[IncidentRecord]:
             f"sl-ticket{number:02}", f"search-{number:02}-latency", 1.4, _HOUR + number, f"search-{number:02}"
         )
         finding = replace(made.finding, severity="ticket")
-        mute = "" if made.id == lead else grouped_reason(lead)
+        mute = "" if made.id == lead else grouped_reason(lead, "search")
         yield replace(made, finding=finding, story=lead, muted=mute, heard="" if mute else "open")
 
 

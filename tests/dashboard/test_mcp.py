@@ -192,7 +192,7 @@ def test_the_documentation_lists_every_tool() -> None:
         ("trace", {"trace_id": "../../names"}, "slow_requests"),
         ("incidents", {"incident_id": "inc-9"}, "incidents(state='all')"),
         ("incidents", {"state": "closed"}, "open, resolved, all"),
-        ("advice", {"rank": "p75"}, "p99, p50, cost"),
+        ("advice", {"rank": "p75"}, "p99, p50, ttft, tpot, cost"),
         ("list_services", {"page": 9}, "page=1"),
     ],
 )

@@ -31,7 +31,7 @@ def saved(browser: Browser, base: str, tmp_path: Path) -> Path:
     page.goto(f"{base}/s/vision-api")
     page.wait_for_selector("#root [data-title]")
     with page.expect_download() as download:
-        page.locator("[data-do=save]").click()
+        page.locator(".top [data-do=save]").click()
     path = tmp_path / "report.html"
     download.value.save_as(path)
     context.close()
@@ -73,6 +73,8 @@ def test_a_report_opens_offline(browser: Browser, saved: Path, theme: Any) -> No
     complaints = serious_violations(page)
     before = page.locator("[data-total]").inner_text()
     hover(page, "percentile", 0.2, lambda: expect(page.locator("[data-total]")).not_to_have_text(before, timeout=SOON))
+    page.locator("[data-chart=percentile]").press("ArrowLeft")
+    expect(page.get_by_role("status")).to_contain_text("Preprocess")
     page.set_viewport_size(PHONE)
     width = page.evaluate("[document.documentElement.scrollWidth, innerWidth]")
     page.click("[data-theme-switch]")

@@ -191,6 +191,34 @@ def test_attributes_are_typed_one_after_the_other(visit: Visit) -> None:
     assert "n=2" not in page.url
 
 
+def test_charts_work_with_the_keyboard(visit: Visit) -> None:
+    """Arrows move a cursor and announce it, Enter selects, and the focus stays; axe finds no serious violation."""
+    page, said = visit.go(ADDRESS), visit.page.get_by_role("status").and_(visit.page.locator("#said"))
+    chart = page.locator("[data-chart=percentile]")
+    chart.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(said).to_contain_text(re.compile(r"^p98\.\d+: .*Preprocess"))
+    expect(page.locator("[data-inspector] th [data-percentile]")).not_to_have_text("p99")
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(r"p=98\."))
+    expect(page.get_by_role("heading", name="Exemplars around p98.")).to_be_attached()
+    expect(chart).to_be_focused()
+    heat = page.locator("[data-chart=heat]")
+    heat.focus()
+    for key in ("ArrowLeft", "Shift+ArrowLeft", "Shift+ArrowUp"):
+        page.keyboard.press(key)
+        expect(said).to_contain_text(re.compile(r"\d+:\d+.* (request|no requests)"))
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("sel="))
+    expect(page.get_by_role("link", name="Selection")).to_be_attached()
+    complaints = serious_violations(page)
+    page.keyboard.press("Escape")
+    page.wait_for_url(lambda address: "sel=" not in address)
+    expect(heat).to_be_focused()
+
+    assert complaints == []
+
+
 _SHIFT = """() => { window.shift = 0; new PerformanceObserver((list) => list.getEntries()
     .forEach((each) => (window.shift += each.value))).observe({ type: 'layout-shift', buffered: true }); }"""
 

@@ -163,7 +163,7 @@ def test_the_palette_finds_one_of_three_hundred(visit: Visit, names: dict[str, A
     page.keyboard.press("Control+k")
     field = page.get_by_role("combobox")
     field.fill("sv287")
-    expect(page.get_by_role("option")).to_have_text(["service-287Service"])
+    expect(page.get_by_role("option").first).to_have_text("service-287Service")
     complaints = serious_violations(page, OVERLAYS)
     field.fill("service-28")
     expect(page.get_by_role("option").first).to_have_text("service-28Service")
@@ -411,9 +411,98 @@ def test_the_frame_fits_every_width(visit: Visit) -> None:
 
     assert all(there <= available for there, available in widths)
     assert small == []
-    assert names[:1] + names[-1:] == ["jump", "theme"]
+    assert (names[0], names[-1]) == ("menu", "theme")
     assert popped is not None
     assert popped["y"] + popped["height"] <= PHONE["height"]
+
+
+@pytest.mark.parametrize(("width", "height"), [(PHONE["width"], PHONE["height"]), (720, 450)], ids=["phone", "zoom"])
+def test_a_narrow_screen_reaches_all_of_a_wide_one(visit: Visit, width: int, height: int) -> None:
+    """The menu holds each page, service and action; it closes with Escape and with a link, and its actions work."""
+    page = visit.go("/s/vision-api")
+    wide = set(page.locator(".top button, .side a").evaluate_all(_NAMES))
+    page.set_viewport_size({"width": width, "height": height})
+    visit.settled()
+    outside = set(page.locator(":is(.top button, .mobnav a):visible").evaluate_all(_NAMES))
+    page.get_by_role("button", name="Menu", exact=True).click()
+    inside = set(page.locator(".side :is(a, button):visible").evaluate_all(_NAMES))
+    complaints = serious_violations(page, ".side")
+    page.get_by_role("link", name="Engines").scroll_into_view_if_needed()
+    page.keyboard.press("Escape")
+    expect(page.locator(".side")).to_be_hidden()
+    expect(page.get_by_role("button", name="Menu", exact=True)).to_be_focused()
+    page.keyboard.press("Enter")
+    page.locator(".side").get_by_role("button", name="Keys").click()
+    expect(page.get_by_role("heading", name="Keys")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Menu", exact=True).click()
+    page.get_by_role("link", name="chat-llm").click()
+    page.wait_for_url(f"{visit.base}/s/chat-llm")
+    expect(page.locator(".side")).to_be_hidden()
+    page.set_viewport_size(DESKTOP)
+    expect(page.locator(".side")).to_be_visible()
+
+    assert wide - outside - inside == set()
+    assert complaints == []
+
+
+_NAMES = "each => each.map((one) => one.dataset.do || one.pathname).filter(Boolean)"
+
+
+# Text that its box cuts off, unless an ellipsis says so, and the title of the element or of one around it says the whole.
+_CUT = """() => [...document.querySelectorAll('main *, .top *, .side *')].filter((each) => {
+    const style = getComputedStyle(each);
+    const own = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!own || !each.offsetParent || each.closest('.plot, .sr, [aria-hidden], .fl, .lb, .tw')) return false;
+    for (let box = each; box && box !== document.body; box = box.parentElement) {
+        const { overflowX, textOverflow } = getComputedStyle(box);
+        if (overflowX === 'auto' || overflowX === 'scroll') return false;
+        if (getComputedStyle(box).clipPath !== 'none') return false;
+        if (overflowX === 'visible') continue;
+        const range = document.createRange();
+        range.selectNodeContents(each);
+        if (range.getBoundingClientRect().right <= box.getBoundingClientRect().right + 1) continue;
+        return !(textOverflow === 'ellipsis' && box === each && each.closest('[title]'));
+    }
+    return false;
+}).map((each) => each.outerHTML.slice(0, 120))"""
+
+
+@pytest.mark.parametrize("width", [1440, 1000, 720, 390])
+def test_no_text_is_cut_without_an_ellipsis(visit: Visit, width: int) -> None:
+    """And the whole text is a title then."""
+    page = visit.page
+    page.set_viewport_size({"width": width, "height": 900})
+    found: dict[str, list[str]] = {}
+    for address in (
+        "/",
+        "/s/vision-api",
+        "/s/vision-api/capacity",
+        "/compare?svc=vision-api",
+        "/slo",
+        "/traces",
+        "/advice",
+    ):
+        found[address] = visit.go(address).evaluate(_CUT)
+
+    assert {address: cut for address, cut in found.items() if cut} == {}
+
+
+def test_the_palette_finds_what_is_meant(visit: Visit) -> None:
+    """A tab of another service, an objective, a stage: words in any order, with a typing error, by what they are."""
+    page = visit.go("/")
+    page.keyboard.press("Control+k")
+    for typed, meant in {
+        "tokens chat": "chat-llm: Tokens",
+        "visoin api": "vision-api",
+        "latency vision": "vision-latency of vision-api",
+        "preproces vision": "vision-api: requests that are mostly Preprocess",
+        "2.0.0 vision": "vision-api 2.0.0",
+        "dark": "Light or dark theme",
+        "overvw": "Overview",
+    }.items():
+        page.get_by_role("combobox").fill(typed)
+        expect(page.get_by_role("option").first.locator("span")).to_have_text(meant)
 
 
 def test_tab_follows_the_reading_order(visit: Visit) -> None:

@@ -276,7 +276,7 @@ def test_the_page_of_an_objective_has_only_its_own_alerts(source: Source, store:
 
     assert [row[:2] for row in rows] == [["Open", "Page"], ["Resolved", "Page"]]
     assert "pagerduty opened: dropped after 1 tries" in rows[0][4]
-    assert "nobody" in rows[1][4]
+    assert "none" in rows[1][4]
     assert links == {notified_store.OPEN, notified_store.EARLIER}
 
 

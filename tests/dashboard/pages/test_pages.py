@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from stagelens.alerts.objectives.slo_file import LiveSloFile
 from stagelens.alerts.reader import AlertsReader
 from stagelens.analysis.breakdown import COLUMNS
 from stagelens.core.histogram import Histogram
@@ -36,6 +38,7 @@ from stagelens.dashboard.web.routing import context_of, page_of
 from stagelens.dashboard.web.shell import stale_banner
 from stagelens.store import Batch, Point, Selection, Series, Store
 from stagelens.store.collectors import Report, write_report
+from tests.dashboard import burning_slos
 
 NOW = datetime(2026, 11, 20, 12, 0, 3, tzinfo=UTC)
 ADDRESSES = (
@@ -125,6 +128,50 @@ def test_every_address_responds_without_prior_state(dashboard: Dashboard, addres
     assert document.status_code == (404 if path.startswith("/nowhere") else 200)
     assert parts.status_code == 200
     assert "could not be rendered" not in parts.text + document.text
+    assert glued_words(document.text) == []
+
+
+class _Words(HTMLParser):
+    """Text of a document, with a mark where elements meet; elements of their own lines are a space."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+        self._unread: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002
+        self.text += "\0" if tag in _INLINE else " "
+        self._unread += [tag] if tag in ("script", "style") else []
+
+    def handle_endtag(self, tag: str) -> None:
+        self.text += "\0" if tag in _INLINE else " "
+        self._unread = [each for each in self._unread if each != tag]
+
+    def handle_data(self, data: str) -> None:
+        self.text += "" if self._unread else data
+
+
+_INLINE = ("a", "abbr", "b", "button", "code", "em", "i", "kbd", "small", "span", "strong", "summary", "time")
+
+
+def glued_words(document: str) -> list[str]:
+    """Return the words of neighbouring elements of one line without a space between them: a name reads them as one."""
+    parser = _Words()
+    parser.feed(document)
+    return re.findall(r"[\w%)]+\0+[\w+][\w.]*", parser.text)
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/s/hot", "/slo", "/slo/hot-latency", "/incidents", "/events", "/advice", "/traces"]
+)
+def test_the_words_of_a_page_are_apart(burning_folder: Path, burning_store: Store, path: str) -> None:
+    """Where objectives burn, too; the heading of a service is its name."""
+    alerts = AlertsReader(burning_store, LiveSloFile(burning_folder / "slo.yaml", burning_slos.ENV))
+    document = build(Source(burning_store, alerts, NOW.timestamp), DashboardConfig()).test_client().get(path).text
+
+    assert glued_words(document) == []
+    if path == "/s/hot":
+        assert "<h1>hot</h1>" in document
 
 
 @dataclass(frozen=True, slots=True)

@@ -324,7 +324,7 @@ def test_an_objective_of_one_route_is_not_drawn_for_all_routes(with_objectives: 
 def _whose(source: Source, address: str) -> str:
     """Return the scope of the budget in the tile of a page; "" for the scope of the page."""
     tile = " ".join(map(text_of, page(source, address).body)).partition("Error budget")[2]
-    found = re.match(r"\D*[\d.]+\W+left (all routes|route \S+) ·", tile)
+    found = re.match(r"\D*[\d.]+\W+left (?:of \d+ d )?(all routes|route \S+) ·", tile)
     return found[1] if found else ""
 
 

@@ -171,7 +171,7 @@ def test_tile_chart_and_table_show_the_same_numbers(source: Source, query: str) 
     page = html_of(source, address)
 
     assert p99 in notes(figure(source, "percentile", address))
-    assert re.search(rf">p99<.*?>{p99.partition(THIN)[0]}<small>{p99.partition(THIN)[2]}", page)
+    assert re.search(rf">p99<.*?>{p99.partition(THIN)[0]} <small>{p99.partition(THIN)[2]}", page)
     assert re.search(rf"<td[^>]*data-total[^>]*>{p99}<", page)
 
 

@@ -213,7 +213,7 @@ def test_a_bar_links_to_the_requests_it_counts() -> None:
 
     assert [(bar["name"], bar["customdata"]) for bar in figure["data"]] == [
         ("Queue", ["/traces?dom=queue&from=1100", ""]),
-        ("failed", ["", "/traces?dom=&from=1110"]),
+        ("Failed", ["", "/traces?dom=&from=1110"]),
     ]
     assert figure["layout"]["yaxis"]["tickvals"] == [0, 1, 2, 3]
 

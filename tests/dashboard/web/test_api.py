@@ -440,7 +440,7 @@ def test_page_data_has_chart_frames_and_table_texts() -> None:
     frame = pd.DataFrame({"at": [pd.Timestamp("2026-11-20T12:00:00Z")], "wait (ms)": [np.nan]})
     bar = html.Div(role="img", **attributes({"aria-label": "Stages: Queue 60 %"}))
     listed = table([("Name", ""), ("Bar", "")], [html.Tr([html.Th("a"), html.Td(bar)])], "Things")
-    found = page_data([card("Title", chart("c", {}, "spoken", frame=frame)), card("Other", listed)])
+    found = page_data([card("Title", chart("c", {"data": []}, "spoken", frame=frame)), card("Other", listed)])
 
     assert found.charts["c"].title == "Title"
     assert found.charts["c"].frame is frame
