@@ -112,12 +112,7 @@ def sides_from_versions(
 
 
 def sides_from_windows(read: Reader, selection: Selection, windows: Sequence[str]) -> tuple[Side, Side]:
-    """Return two time windows, each written as FROM/TO in ISO 8601; UTC if there is no time zone.
-
-    Raises:
-        ConfigError: A window is invalid, or the service is unknown.
-        NoRequestsError: One side has no requests.
-    """
+    """Return two time windows, each written as FROM/TO in ISO 8601; UTC if there is no time zone."""
     service = _choose_store_service(read, selection)
     sides: list[Side] = []
     for window in windows:
@@ -247,11 +242,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run `stagelens compare` and return its exit code.
-
-    Returns:
-        Exit code, see `parser`.
-    """
+    """Run `stagelens compare` and return its exit code."""
     options = parser().parse_args(words)
     try:
         return _compare(options, environment)

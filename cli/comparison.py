@@ -82,9 +82,6 @@ class Threshold:
 def read_thresholds(text: str) -> list[Threshold]:
     """Parse comma-separated thresholds.
 
-    Raises:
-        ConfigError: A threshold is invalid, or *text* has none.
-
     >>> [each.subject for each in read_thresholds("p99:+10%,stage:queue:+5ms,stage:forward:p50:+1%,ttft:p90:+5ms")]
     ['p99', 'queue p99', 'forward p50', 'TTFT p90']
     """
@@ -95,11 +92,7 @@ def read_thresholds(text: str) -> list[Threshold]:
 
 
 def read_percentile(text: str) -> float:
-    """Return the quantile, between 0 and 1, of a percentile such as `p99.9`.
-
-    Raises:
-        ConfigError: *text* is not a percentile.
-    """
+    """Return the quantile, between 0 and 1, of a percentile such as `p99.9`."""
     found = _PERCENTILE.fullmatch(text.strip())
     if found is None or not 0 < float(found[1]) < 100:  # noqa: PLR2004 - per cent
         msg = f"{text!r} is not a percentile between p0 and p100"

@@ -20,9 +20,6 @@ def temporary_folder(purpose: str) -> Generator[Path]:
     """Create a temporary folder `stagelens-PURPOSE-…` in TMPDIR, and remove those left by killed processes.
 
     The folder is locked while in use; the operating system releases the lock when the process is killed, in any container.
-
-    Raises:
-        StagelensError: No temporary folder can be created.
     """
     prefix = f"stagelens-{purpose}-"
     try:
@@ -58,11 +55,7 @@ def _open_folder(path: Path) -> Generator[int]:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that *path* can be written, before any work starts.
-
-    Raises:
-        StagelensError: The file cannot be written.
-    """
+    """Check that *path* can be written, before any work starts."""
     if path.is_dir():
         msg = f"{option} {path} is a folder; name a file in it, such as {path / 'run'}"
         raise StagelensError(msg)
@@ -80,11 +73,7 @@ def check_writable(path: Path, option: str) -> None:
 
 @contextmanager
 def open_atomic(path: Path) -> Generator[IO[str]]:
-    """Open a text file that replaces *path*, or its link target, at the end; after any failure *path* is unchanged.
-
-    Raises:
-        StagelensError: The file cannot be written.
-    """
+    """Open a text file that replaces *path*, or its link target, at the end; after any failure *path* is unchanged."""
     beside = _temporary_name(path)
     try:
         with beside.open("w", encoding="utf-8") as file:

@@ -385,11 +385,7 @@ def _if_known(ask: Callable[[str, Mapping[str, str]], Row], path: str, given: Ma
 
 
 def _id(text: str) -> str:
-    """Return *text*, which becomes a part of a path.
-
-    Raises:
-        ToolError: It is no id.
-    """
+    """Return *text*, which becomes a part of a path."""
     if not _ID.fullmatch(text):
         msg = f"{text[:60]!r} is no id. {_IDS}"
         raise ToolError(msg)

@@ -27,14 +27,7 @@ The token is in STAGELENS_DASHBOARD_TOKEN, or in the file that STAGELENS_DASHBOA
 
 
 def main(words: Sequence[str], env: Mapping[str, str]) -> int:
-    """Write the image of a page.
-
-    Returns:
-        The exit code 0.
-
-    Raises:
-        StagelensError: The dashboard cannot be reached or refuses the page, or the file cannot be written.
-    """
+    """Write the image of a page."""
     given = _parser().parse_args(words)
     page = urlsplit(given.page)
     base = f"{page.scheme}://{page.netloc}" if page.netloc else given.url or env.get("STAGELENS_DASHBOARD_URL", "")

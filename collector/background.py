@@ -88,11 +88,7 @@ class SpanFolder(PeriodicThread):
         return self._interval_seconds
 
     def admit(self, size_bytes: int) -> None:
-        """Reserve capacity for spans of *size_bytes*, encoded, before they are written.
-
-        Raises:
-            FullError: The inbox is full.
-        """
+        """Reserve capacity for spans of *size_bytes*, encoded, before they are written."""
         if self._waiting_bytes + size_bytes > self._max_waiting_bytes:
             msg = (
                 f"{self._waiting_bytes} bytes of spans wait for their traces to "
@@ -197,11 +193,7 @@ class StatusReporter(PeriodicThread):
             _log.warning("the status of the collector could not be deleted, so pages show it as Silent: %s", error)
 
     def report(self) -> None:
-        """Write the status.
-
-        Raises:
-            StoreError: The status could not be written.
-        """
+        """Write the status."""
         now = self._clock()
         self._taken.append((now, self._metrics.samples()))
         failing = self._health.failing | dict.fromkeys(self._health.dead, "")

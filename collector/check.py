@@ -122,7 +122,6 @@ def _sent_on(destination: Destination) -> str:
 
 
 def _wrong_settings(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield each invalid setting with its error."""
     for reader in (CollectorConfig.from_env, access_section.tokens_from_env, EgressPolicy.from_env):
         for key in _settings_of(reader):
             try:

@@ -38,11 +38,7 @@ _BESIDE = ("", "-wal", "-shm", "-journal")
 
 
 def main(command: str, environment: Mapping[str, str], arguments: Mapping[str, Any]) -> int:
-    """Run *command* on the store that *environment* names, and return the exit code.
-
-    Raises:
-        StagelensError: The command failed.
-    """
+    """Run *command* on the store that *environment* names, and return the exit code."""
     # Hide the informational messages of alembic.
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)
     logging.getLogger(copy_store.__module__).setLevel(logging.INFO)
@@ -215,11 +211,7 @@ def _check_name(file: Path) -> None:
 
 
 def _check_tables(file: Path) -> None:
-    """Check that *file* has only tables: views and triggers run SQL of their author, which may never end.
-
-    Raises:
-        StoreError: The file has views, triggers or other objects.
-    """
+    """Check that *file* has only tables: views and triggers run SQL of their author, which may never end."""
     query = "SELECT name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR sql LIKE 'CREATE VIRTUAL%' LIMIT 1"
     with (
         suppress(sqlite3.DatabaseError),

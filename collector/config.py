@@ -76,11 +76,7 @@ class CollectorConfig(StoreConfig):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
-        """Read the settings from *env*; an empty value selects the default.
-
-        Raises:
-            ConfigError: Values are invalid; the message has a line for each.
-        """
+        """Read the settings from *env*; an empty value selects the default."""
         found = super().from_env(env)
         if env.get(_GRPC_PORT, "").strip():
             return found
@@ -122,9 +118,6 @@ def read_collector_file(path: Path | None, env: Mapping[str, str], held: dict[st
     """Read the collector's file at *path*; without a file, the settings of *env*.
 
     *held* has the previous secrets by path of their files; the current ones are added.
-
-    Raises:
-        ConfigError: The file is invalid; the message has a line for each error.
     """
     own, egress_policy = tokens_from_env(env), EgressPolicy.from_env(env)
     found = CollectorFile(Access(tokens=own))
@@ -160,11 +153,7 @@ class _File(LiveFile[CollectorFile]):
 
 
 class LiveConfig(PeriodicThread):
-    """The collector's file, read again when it changes; an invalid file leaves the previous content in force.
-
-    Raises:
-        ConfigError: The file is invalid; the message has a line for each error.
-    """
+    """The collector's file, read again when it changes; an invalid file leaves the previous content in force."""
 
     def __init__(self, path: Path | None, env: Mapping[str, str]) -> None:
         super().__init__("config", rest_seconds=_CHECK_SECONDS)
@@ -177,7 +166,6 @@ class LiveConfig(PeriodicThread):
 
     @property
     def errors(self) -> tuple[str, ...]:
-        """Errors of the current file; empty if it is valid."""
         return self._live.errors
 
     def refresh(self) -> None:

@@ -241,7 +241,6 @@ class Counters:
 
     @property
     def limit(self) -> int:
-        """Maximum number of histograms."""
         return self._in_force.histograms
 
     def read(self) -> list[HistogramFamily]:

@@ -345,11 +345,7 @@ class Collector:
         return self._server.grpc_port
 
     def start(self) -> None:
-        """Start all servers and threads, and return once requests are accepted.
-
-        Raises:
-            StagelensError: An address is not available.
-        """
+        """Start all servers and threads, and return once requests are accepted."""
         listening = open_listener(self._config.host, self._config.port, "collector", _PORT_FIX)
         host, port, *_ = listening.getsockname()
         self._address, self._runs = (host, port), True

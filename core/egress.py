@@ -41,7 +41,6 @@ class CallTls(Section):
     key_file: ExistingFile | None = None
 
     def faults(self) -> Iterator[Fault]:
-        """Report a certificate without its key, and a key without its certificate."""
         if (self.cert_file is None) != (self.key_file is None):
             yield Fault("cert_file", "and key_file belong together; write both")
 
@@ -164,11 +163,7 @@ class EgressPolicy:
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> EgressPolicy:
-        """Read STAGELENS_MAY_CALL.
-
-        Raises:
-            ConfigError: It contains something other than kinds, networks and names.
-        """
+        """Read STAGELENS_MAY_CALL."""
         words = [word for word in env.get(ENV, "").replace(",", " ").lower().split() if word]
         if not words:
             return cls()
@@ -212,11 +207,7 @@ class EgressPolicy:
         return _KIND_TEXT[kind]
 
     def check(self, host: str, addresses: Sequence[str]) -> None:
-        """Check that *host* may be called at all of its resolved *addresses*.
-
-        Raises:
-            EgressDeniedError: One of the addresses is not allowed.
-        """
+        """Check that *host* may be called at all of its resolved *addresses*."""
         for address in addresses:
             if why := self.denial_reason(host, address):
                 shown = host if host == address else f"{host} ({address})"
@@ -224,11 +215,7 @@ class EgressPolicy:
                 raise EgressDeniedError(msg)
 
     def check_by_proxy(self, host: str) -> None:
-        """Check that *host* may be called by a proxy, which resolves names itself; a name counts as public.
-
-        Raises:
-            EgressDeniedError: The host is not allowed.
-        """
+        """Check that *host* may be called by a proxy, which resolves names itself; a name counts as public."""
         if _address(host) is None and "public" not in self.kinds and not self._has(host.rstrip(".").lower()):
             msg = f"{host} is not in {ENV}, and a proxy would resolve it, so it is not allowed"
             raise EgressDeniedError(msg)
@@ -318,12 +305,7 @@ class CheckedTransport(httpx.AsyncBaseTransport):
 
 
 async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]:
-    """Return the addresses of the host of *url*, after checking that all are allowed.
-
-    Raises:
-        EgressDeniedError: One of the addresses is not allowed.
-        OSError: The host cannot be resolved.
-    """
+    """Return the addresses of the host of *url*, after checking that all are allowed."""
     egress_policy.check(url.host, [url.host])
     try:
         addresses = await asyncio.get_running_loop().getaddrinfo(url.host, port_of(url), type=socket.SOCK_STREAM)

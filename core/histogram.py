@@ -43,13 +43,7 @@ MAX_RELATIVE_ERROR = (2 ** (1 / 32) - 1) / 2
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A value read from a histogram, with its error bounds.
-
-    Args:
-        value: Best estimate of the true value.
-        low: Lower bound of the true value.
-        high: Upper bound of the true value.
-    """
+    """A value read from a histogram, with its error bounds."""
 
     value: float
     low: float
@@ -104,7 +98,6 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """Number of recorded values."""
         return self.zero + sum(self.buckets.values())
 
     def record(self, value: float, count: int = 1) -> None:
@@ -307,7 +300,6 @@ class Distribution:
 
     @property
     def count(self) -> int:
-        """Number of values."""
         return self.lows.count
 
     @property

@@ -82,15 +82,7 @@ class CommandOutput:
 
 
 def configure_logging(env: Mapping[str, str], stream: TextIO | None = None) -> CommandOutput:
-    """Configure all loggers from *env*.
-
-    Args:
-        env: The environment.
-        stream: Output stream; by default stderr.
-
-    Raises:
-        ConfigError: A setting of the log is invalid.
-    """
+    """Configure all loggers from *env*."""
     level, form = (
         _one_of(env, "STAGELENS_LOG_LEVEL", "info", LEVELS),
         _one_of(env, "STAGELENS_LOG_FORMAT", "text", FORMATS),

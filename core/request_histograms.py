@@ -38,7 +38,6 @@ class RequestHistograms:
 
     @property
     def requests(self) -> int:
-        """Number of counted requests."""
         return sum(histogram.count for histogram in self._requests.values())
 
     def add(self, own: Mapping[str, int], duration: int) -> None:

@@ -154,13 +154,7 @@ def split_stall_key(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class LoadPhase:
-    """Phase of a cold start.
-
-    Args:
-        key: Name on the wire and in the store.
-        label: Name on pages.
-        text: Description.
-    """
+    """Phase of a cold start."""
 
     key: str
     label: str

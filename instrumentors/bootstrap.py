@@ -123,8 +123,6 @@ _instrumented: set[Library] = set()
 
 
 class _ImportHook:
-    """Import hook that instruments one library when it is imported."""
-
     def __init__(self, library: Library) -> None:
         self._library = library
 

@@ -85,11 +85,7 @@ class OverheadBudget:
 
     @classmethod
     def parse(cls, text: str, key: str) -> OverheadBudget | None:
-        """Parse `1%`, `100us` or both, separated by a comma; return None (no budget) for `0` or `none`.
-
-        Raises:
-            ConfigError: *text* has none of these forms.
-        """
+        """Parse `1%`, `100us` or both, separated by a comma; return None (no budget) for `0` or `none`."""
         if text.lower() in {"0", "none"}:
             return None
         share = absolute_ns = 0.0

@@ -20,12 +20,6 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
     Args:
         event: The fields `text`, `service`, `kind`, `key`, `environment`, `at` and `link`; fields that are None are not sent.
         env: Environment variables.
-
-    Returns:
-        The exit code 0.
-
-    Raises:
-        StagelensError: The collector rejected the event or cannot be reached.
     """
     # Metrics may have a separate endpoint.
     config = AgentConfig.from_env({key: value for key, value in env.items() if "_METRICS_" not in key})

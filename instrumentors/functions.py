@@ -49,9 +49,6 @@ class NamedStage(NamedTuple):
 def parse(text: str) -> list[NamedStage]:
     """Parse `stage=module:function, …`.
 
-    Raises:
-        ConfigError: An entry does not have that form.
-
     >>> parse("preprocess=serve:prepare")
     [NamedStage(stage='preprocess', module='serve', path='prepare')]
     """

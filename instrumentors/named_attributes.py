@@ -76,9 +76,6 @@ def name_problem(name: str) -> str:
 def parse(text: str, key: str = VARIABLE) -> tuple[AttributeSource, ...]:
     """Parse `name=header:NAME,name=baggage:KEY`.
 
-    Raises:
-        ConfigError: An entry does not have that form, or there are too many.
-
     >>> parse("tenant=header:X-Tenant,plan=baggage:plan")
     (AttributeSource(name='tenant', header='x-tenant', member=''), AttributeSource(name='plan', header='baggage', member='plan'))
     """

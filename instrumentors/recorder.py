@@ -214,7 +214,6 @@ class Background:
 
     @property
     def started(self) -> bool:
-        """Whether the thread has ever been started."""
         return self._thread is not None
 
     def wake(self) -> None:

@@ -34,11 +34,7 @@ class RequestFacts(NamedTuple):
 
 
 def read_marks(marks: Marks) -> RequestFacts:
-    """Return the facts and intervals in *marks*.
-
-    Raises:
-        ValueError: *marks* does not consist of triples.
-    """
+    """Return the facts and intervals in *marks*."""
     items = iter(marks)
     facts: dict[str, Any] = {}
     intervals: list[Interval] = []

@@ -121,11 +121,7 @@ def become(command: list[str], env: Mapping[str, str]) -> int:
 
 
 def choose_saver(find_saver: Callable[[], RunSaver], outputs: RunOutputs) -> RunSaver | None:
-    """Return the saver of the run; None if the run is not to be saved, or the saver is missing and not requested.
-
-    Raises:
-        ModuleNotFoundError: An output is requested, but the saver is not installed.
-    """
+    """Return the saver of the run; None if the run is not to be saved, or the saver is missing and not requested."""
     if not outputs.requested and not _lacks_collector_in_terminal(os.environ):
         return None
     try:
@@ -153,11 +149,7 @@ def _lacks_collector_in_terminal(env: Mapping[str, str]) -> bool:
 
 
 def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[str, str]:
-    """Return *current* with our `sitecustomize` first on PYTHONPATH, once, and the user's entries behind it.
-
-    Raises:
-        ConfigError: One of *stages* is invalid.
-    """
+    """Return *current* with our `sitecustomize` first on PYTHONPATH, once, and the user's entries behind it."""
     theirs = current.get("PYTHONPATH")
     # An empty entry among others means the working directory and is retained.
     entries = [entry for entry in theirs.split(os.pathsep) if entry != str(AUTOLOAD)] if theirs else []
@@ -169,11 +161,7 @@ def environment(current: Mapping[str, str], stages: Sequence[str] = ()) -> dict[
 
 
 def split(argv: list[str]) -> tuple[list[str], RunOutputs, list[str]]:
-    """Return the stages and outputs of the leading options, and the remaining words.
-
-    Raises:
-        ConfigError: The value of an option is invalid.
-    """
+    """Return the stages and outputs of the leading options, and the remaining words."""
     stages, outputs, rest = list[str](), RunOutputs(), argv
     while rest and (option := rest[0].partition("=")[0]) in _OPTIONS:
         value, used = _value(rest, option)

@@ -113,7 +113,6 @@ class Session:
 
     @property
     def is_over(self) -> bool:
-        """Whether the command has exited."""
         return self.code is not None
 
     def wait(self) -> float:

@@ -85,7 +85,6 @@ class BatchRun:
         return BatchRun, ([CLOSED, self.marks[1], 0, *known], self.ended or clock())
 
     def ready(self) -> bool:
-        """Return whether the work has ended and all of its marks are known; do not block."""
         return self.ended > 0 and (self._completed or is_ready(self.marks))
 
     def stage_facts(self) -> list[Triple]:
@@ -141,7 +140,6 @@ class Ticket:
         return [run.marks for run in self._runs[:] if not run.ended]
 
     def ready(self) -> bool:
-        """Return whether all runs of the ticket are known and complete; do not block."""
         return bool(self.gone) or (bool(self._runs) and all(run.ready() for run in self._runs))
 
 
@@ -171,7 +169,6 @@ class Tickets:
         return [marks for ticket in self._drawn[:] for marks in ticket.working()]
 
     def ready(self) -> bool:
-        """Return whether all tickets are complete; do not block."""
         return all(ticket.ready() for ticket in self.jobs())
 
     def marks(self) -> Marks:

@@ -171,11 +171,7 @@ def copy_store(source: Store, target: Store, progress: Callable[[int, int], None
 
 
 def is_copy_unfinished(engine: Engine) -> bool:
-    """Return whether a copy into this database was started and not completed.
-
-    Raises:
-        StoreError: The database cannot be read.
-    """
+    """Return whether a copy into this database was started and not completed."""
     with database.reading(engine) as connection:
         return inspect(connection).has_table(_moves.name)
 

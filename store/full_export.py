@@ -94,11 +94,7 @@ class StoreExport:
 
 @contextmanager
 def open_export(store: Store) -> Generator[StoreExport]:
-    """Provide the current contents of *store* for the block.
-
-    Raises:
-        StoreError: The store cannot be read.
-    """
+    """Provide the current contents of *store* for the block."""
     with database.reading(store.engine) as connection:
         yield StoreExport(StoreSnapshot(connection, store.points), store.points)
 

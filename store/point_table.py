@@ -76,11 +76,7 @@ class PointTable:
 
     @classmethod
     def of(cls, rows: Iterable[PointRow]) -> PointTable:
-        """Return the points in *rows*, also those in blocks.
-
-        Raises:
-            StoreError: A histogram or a block is damaged.
-        """
+        """Return the points in *rows*, also those in blocks."""
         plain: list[PointRow] = []
         blocks: list[PointRow] = []
         for row in rows:

@@ -150,7 +150,6 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Size in memory, in bytes."""
         parts = (self.times, self.series, self.metric, self.stage, self.scale, self.zero, self.sum)
         return sum(each.nbytes for each in (*parts, self.buckets.offsets, self.buckets.index, self.buckets.amount))
 

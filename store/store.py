@@ -104,7 +104,6 @@ class Store:
 
     @cached_property
     def read(self) -> Reader:
-        """Reader of the store, with all queries."""
         from .reader import Reader  # noqa: PLC0415 - with pandas, which a collector can do without
 
         # The closed buckets are cached for all readers together.
@@ -183,20 +182,12 @@ class Store:
         return prepare_aggregated(connection, result, self._index, arrival, self.points)
 
     def waiting(self) -> inbox.InboxBacklog:
-        """Return the backlog of the inbox.
-
-        Raises:
-            StoreError: The database cannot be read.
-        """
+        """Return the backlog of the inbox."""
         with database.reading(self.engine) as connection:
             return inbox.read_backlog(connection)
 
     def take_target(self, target: str, holder: str, now: float, seconds: float) -> bytes | None:
-        """Acquire or renew the lease of a scrape target; see `collectors.take_target`.
-
-        Raises:
-            StoreError: The transaction could not be committed.
-        """
+        """Acquire or renew the lease of a scrape target; see `collectors.take_target`."""
         with self.transaction() as connection:
             return collectors.take_target(connection, target, holder, now, seconds)
 
@@ -210,47 +201,27 @@ class Store:
         self.write([batch], lambda connection: collectors.save_reading(connection, target, holder, until, snapshot))
 
     def release_targets(self, holder: str) -> None:
-        """Release the scrape targets of *holder*.
-
-        Raises:
-            StoreError: The transaction could not be committed.
-        """
+        """Release the scrape targets of *holder*."""
         with self.transaction() as connection:
             collectors.release_targets(connection, holder)
 
     def add_event(self, event: Event) -> None:
-        """Write *event*; equal events within the same minute are stored once.
-
-        Raises:
-            StoreError: The transaction could not be committed.
-        """
+        """Write *event*; equal events within the same minute are stored once."""
         with self.transaction() as connection:
             events.add_event(connection, event)
 
     def add_audit_entry(self, entry: AuditEntry) -> None:
-        """Write *entry* to the audit log.
-
-        Raises:
-            StoreError: The transaction could not be committed.
-        """
+        """Write *entry* to the audit log."""
         with self.transaction() as connection:
             audit.add_entry(connection, entry)
 
     def services(self) -> list[str]:
-        """Return the names of all services in the store.
-
-        Raises:
-            StoreError: The database cannot be read.
-        """
+        """Return the names of all services in the store."""
         with database.reading(self.engine) as connection:
             return sorted(connection.scalars(select(schema.services.c.name)))
 
     def forget(self, services: Sequence[str]) -> None:
-        """Delete *services* with all their data; a service that sends again later starts as a new service.
-
-        Raises:
-            StoreError: The transaction could not be committed.
-        """
+        """Delete *services* with all their data; a service that sends again later starts as a new service."""
         for first in range(0, len(services), _AT_ONCE):
             with self.transaction() as connection:
                 forget_services(connection, self.points, services[first : first + _AT_ONCE])

@@ -63,7 +63,6 @@ class StoreConfig(Settings):
 
     @property
     def retention(self) -> Retention:
-        """Retention periods and storage budget."""
         return Retention(
             seconds_10=self.retention_10s,
             minutes=self.retention_1m,
@@ -74,11 +73,7 @@ class StoreConfig(Settings):
 
 
 def open_store(config: StoreConfig) -> Store:
-    """Open the store of *config*; a missing store is created.
-
-    Raises:
-        StoreError: The store cannot be opened, or is the target of an interrupted copy.
-    """
+    """Open the store of *config*; a missing store is created."""
     with ExitStack() as undo:
         store = Store.open(config.database, points_url=config.points, retention=config.retention)
         undo.callback(store.close)
@@ -93,11 +88,7 @@ def open_store(config: StoreConfig) -> Store:
 
 
 def open_existing(config: StoreConfig) -> Store:
-    """Open the existing store of *config*.
-
-    Raises:
-        StoreError: The store does not exist, or cannot be opened.
-    """
+    """Open the existing store of *config*."""
     engine = database.open_engine(config.database)
     where = database.location(engine.url)
     try:
@@ -116,11 +107,7 @@ def open_existing(config: StoreConfig) -> Store:
 
 @contextmanager
 def single_instance_lock(config: StoreConfig) -> Generator[None]:
-    """Lock the SQLite file of *config* against a second `stagelens up` within the block; other databases may be shared.
-
-    Raises:
-        StoreError: Another `stagelens up` uses the file.
-    """
+    """Lock the SQLite file of *config* against a second `stagelens up` in the block; other databases may be shared."""
     try:
         url = make_url(config.database)
     except ArgumentError:
@@ -148,11 +135,7 @@ def single_instance_lock(config: StoreConfig) -> Generator[None]:
 
 @contextmanager
 def _locked(path: Path) -> Generator[None]:
-    """Lock the file *path* within the block, and remove it.
-
-    Raises:
-        BlockingIOError: Another process has locked it.
-    """
+    """Lock the file *path* within the block, and remove it."""
     while True:
         with path.open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -33,11 +33,7 @@ def write_self_monitoring_rules(runbook: str = RUNBOOK) -> str:
 
 
 def main(argv: Sequence[str], env: Mapping[str, str]) -> int:
-    """Run `stagelens export` with the arguments *argv* and return the exit code.
-
-    Raises:
-        StagelensError: The SLO file is invalid, or the output cannot be written.
-    """
+    """Run `stagelens export` with the arguments *argv* and return the exit code."""
     options = _parser(env).parse_args(argv)
     if options.what == "itself":
         text = write_self_monitoring_rules(options.runbook)

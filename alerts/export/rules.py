@@ -63,7 +63,6 @@ class HistogramExpressions:
         return f"histogram_quantile({quantile}, {held})"
 
     def requests(self, slo: Slo, window: str) -> str:
-        """Return an expression for the request rate of *slo* over *window*."""
         return self._count(slo, window, ())
 
     def bad(self, slo: Slo, window: str) -> str:

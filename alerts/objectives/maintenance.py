@@ -53,7 +53,6 @@ class WeeklyWindow:
     why: str = ""
 
     def intervals(self, start: datetime, end: datetime) -> Iterator[Interval]:
-        """Yield the parts of `[start, end)` within the window."""
         # Yesterday's window may extend into today.
         day = start.astimezone(self.zone).date() - _DAY
         last = end.astimezone(self.zone).date()
@@ -89,7 +88,6 @@ class MaintenanceCalendar:
         return merge_intervals(found for each in self.planned for found in each.intervals(start, end))
 
     def at(self, moment: datetime) -> bool:
-        """Return whether *moment* is within a window."""
         return bool(self.intervals(moment, moment + timedelta(microseconds=1)))
 
     def under_way(self, moment: datetime) -> ActiveMaintenance | None:
@@ -132,7 +130,6 @@ class MaintenanceEntry:
     slos: frozenset[str]
 
     def concerns(self, service: str, slo: str) -> bool:
-        """Return whether the window applies to the SLO *slo* of *service*."""
         return (not self.services or service in self.services) and (not self.slos or slo in self.slos)
 
 

@@ -158,7 +158,6 @@ class _Objective(Section):
 
     @property
     def objective(self) -> float:
-        """Required share of good requests."""
         return self.target or round((self.percent or 0) / 100, 12)
 
     def faults(self) -> Iterator[Fault]:
@@ -173,7 +172,6 @@ class _Objective(Section):
                 yield Fault(key, "is not used: Stagelens counts requests, not slices of time", is_warning=True)
 
     def value_faults(self, indicator: _Indicator) -> Iterator[Fault]:
-        """Yield the errors of `op` and `value` for *indicator*."""
         if not indicator.by_value:
             if self.op is not None or self.value is not None:
                 yield Fault("value", "is valid only with a thresholdMetric; write `threshold` into its spec")
@@ -207,7 +205,6 @@ class _SloSpec(Section):
 
     @property
     def window(self) -> timedelta:
-        """Rolling period of the objectives."""
         return _length(self.time_window[0].duration) if self.time_window else timedelta(days=30)
 
     def faults(self) -> Iterator[Fault]:
@@ -229,8 +226,6 @@ class _SloSpec(Section):
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """OpenSLO document and its parsed top level."""
-
     document: Document
     top: _OpenSlo
 

@@ -92,7 +92,6 @@ class Slo:
 
     @property
     def indicator(self) -> Indicator:
-        """Indicator that defines which requests the store counts as bad."""
         seconds = None if self.threshold is None else self.threshold.total_seconds()
         return Indicator(self.kind, seconds, self.stage or self.definition)
 
@@ -102,7 +101,6 @@ class Slo:
         return 1 - self.objective
 
     def select(self, start: datetime, end: datetime) -> Selection:
-        """Return the selection of the SLO's requests in `[start, end)`."""
         return Selection(
             start=start,
             end=end,
@@ -196,7 +194,6 @@ class IndicatorSection(Section):
         return self.kind or ("stage" if self.stage else "latency" if self.has_threshold else "availability")
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the errors of the stage and the definition."""
         if self.stage and self.measured != "stage":
             yield Fault("stage", f"is not valid with kind {self.kind}; write `kind: stage`, or remove it")
         elif self.stage:
@@ -248,11 +245,9 @@ class SloSection(IndicatorSection):
 
     @property
     def has_threshold(self) -> bool:
-        """Whether one or several thresholds are given."""
         return self.threshold is not None or self.thresholds is not None
 
     def faults(self) -> Iterator[Fault]:
-        """Yield the errors of thresholds, budgets and names, and warnings of probable typing errors."""
         yield from super().faults()
         if self.thresholds is None:
             if self.objective is None:
@@ -264,7 +259,6 @@ class SloSection(IndicatorSection):
         yield from name_faults(slo.name for slo in self.slos())
 
     def slos(self) -> tuple[Slo, ...]:
-        """Return one SLO per threshold."""
         base = replace(
             self.slo(self.name, self.service, self.window),
             description=self.description,

@@ -54,7 +54,6 @@ class WatchedServices:
     only: frozenset[str] | None = None
 
     def watches(self, service: str) -> bool:
-        """Return whether the search includes *service*."""
         return service not in self.ignored and (self.only is None or service in self.only)
 
 
@@ -108,25 +107,17 @@ class SloFileError(FileError):
 
 @dataclass(frozen=True, slots=True)
 class _NamedEntry:
-    """Entry whose name must be unique."""
-
     document: Document
     place: Place
     name: str
 
     @property
     def where(self) -> str:
-        """Description of the entry for messages."""
         return spell(self.place) if self.place[0] != "metadata" else f"the SLO of line {self.document.line(())}"
 
 
 def read_slo_file(path: Path, env: Mapping[str, str], held: dict[str, str] | None = None) -> Definitions:
-    """Read and parse the SLO file at *path*, and its secrets from *env* and from files.
-
-    Raises:
-        SloFileError: The file is invalid.
-        ConfigError: The file cannot be read.
-    """
+    """Read and parse the SLO file at *path*, and its secrets from *env* and from files."""
     documents = read_documents(path, "an SLO file")
     foreign = [each for each in documents if openslo.is_openslo(each)]
     own = [each for each in documents if not openslo.is_openslo(each) and (each.value is not None or each.problems)]
@@ -259,13 +250,11 @@ class LiveSloFile(LiveFile[Definitions]):
         super().__init__(path, lambda path: read_slo_file(path, env, held), lambda found: found.included)
 
     def accepted(self, found: Definitions) -> None:
-        """Log the number of SLOs and channels, and the warnings."""
         log.info("alerts: %s has %d SLOs and %d channels", self.path, len(found.slos), len(found.channels))
         for line in found.warnings:
             log.warning("alerts: %s", line)
 
     def refused(self) -> None:
-        """Log the errors of an invalid file, and whether the previous version stays in force."""
         for line in self.errors:
             log.error("alerts: %s", line)
         if self.current is None:

@@ -79,7 +79,6 @@ class AlertRecord:
 
     @cached_property
     def by_service(self) -> Mapping[_Deployment, Sequence[PastAlert]]:
-        """Alerts by service and environment."""
         found: dict[_Deployment, list[PastAlert]] = {}
         for each in self.alerts:
             found.setdefault((each.service, each.environment), []).append(each)

@@ -128,12 +128,10 @@ class WatchedSeries:
     scorer: TailScorer = field(init=False)
 
     def __post_init__(self) -> None:
-        """Create the scorer for the learnt baseline."""
         self.scorer = TailScorer(self.policy, self.learnt.reference)
 
     @property
     def cause(self) -> str:
-        """Cause of regression incidents of the series."""
         return cause_of_group(self.group)
 
     @property
@@ -177,7 +175,6 @@ class WatchedSeries:
         self.progress = self.progress.hold(self.policy.fire.held_for)
 
     def requests(self, minutes: int) -> float:
-        """Return the number of requests in the last *minutes*."""
         return 0.0 if self.recent is None else float(self.recent.requests[-minutes:].sum())
 
 

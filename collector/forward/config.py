@@ -79,11 +79,7 @@ class HeaderSecret(Section):
             yield Fault("", "needs `env:` with the name of a variable, or `file:` with a path")
 
     def value(self, header: str, env: Mapping[str, str]) -> str:
-        """Return the current secret, which *header* needs.
-
-        Raises:
-            SecretError: The secret is missing; the message names its source.
-        """
+        """Return the current secret, which *header* needs."""
         try:
             value = env.get(self.env, "") if self.file is None else self.file.read_text(encoding="utf-8")
         except (OSError, UnicodeError) as error:
@@ -163,7 +159,6 @@ class Destination(CallSection):
         return value
 
     def faults(self) -> Iterator[Fault]:
-        """Report a missing endpoint, settings that exclude each other, and headers that cannot be sent."""
         if not self.endpoint:
             yield Fault("endpoint", f"is missing; add `endpoint: {_EXAMPLES[self.protocol]}`")
         if len(self.name) > _MAX_NAME_CHARS or not self.name.isprintable():
@@ -183,18 +178,13 @@ class Destination(CallSection):
                 yield Fault(("headers", name), text)
 
     def current_headers(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Return the headers, with the current secrets from *env* or files.
-
-        Raises:
-            SecretError: A secret is missing; the message names its source.
-        """
+        """Return the headers, with the current secrets from *env* or files."""
         return {
             name: value if isinstance(value, str) else value.value(name, env) for name, value in self.headers.items()
         }
 
     @property
     def is_local(self) -> bool:
-        """Whether the destination is on this machine."""
         host = httpx.URL(self.endpoint).host
         return host in ("localhost", "::1") or host.startswith("127.")
 

@@ -66,12 +66,7 @@ _RESPONSES: dict[str, tuple[type[Message], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The destination accepted the body.
-
-    Args:
-        rejected: Number of points, spans or records that the destination rejected.
-        said: Explanation from the destination.
-    """
+    """The destination accepted the body."""
 
     rejected: int = 0
     said: str = ""
@@ -109,9 +104,7 @@ class Transport(Protocol):
         """Send *body* with *headers*; outcomes never contain header values."""
         ...
 
-    async def aclose(self) -> None:
-        """Close all connections."""
-        ...
+    async def aclose(self) -> None: ...
 
 
 def inflate_body(body: Outgoing) -> bytes:
@@ -150,11 +143,7 @@ _MAX_ANSWER_BYTES = 64 * 1024
 
 
 class HttpTransport:
-    """HTTP client for one destination; the TLS files are read at creation.
-
-    Raises:
-        OSError: The TLS files cannot be used.
-    """
+    """HTTP client for one destination; the TLS files are read at creation."""
 
     def __init__(self, destination: Destination, egress_policy: EgressPolicy) -> None:
         url = httpx.URL(destination.endpoint)
@@ -246,11 +235,7 @@ _IDS = {"traceId", "spanId", "parentSpanId", "trace_id", "span_id", "parent_span
 
 
 def protobuf_of(signal: str, body: bytes) -> bytes:
-    """Convert the JSON *body* of *signal* into protobuf.
-
-    Raises:
-        WireError: A field has the wrong type, or an id is not hexadecimal.
-    """
+    """Convert the JSON *body* of *signal* into protobuf."""
     try:
         root = json.loads(body, object_hook=_with_base64)
         return json_format.ParseDict(root, _REQUESTS[signal](), ignore_unknown_fields=True).SerializeToString()
@@ -291,9 +276,6 @@ class GrpcTransport:
 
     Args:
         addresses: Resolved and allowed addresses; no other address is called.
-
-    Raises:
-        OSError: The TLS files cannot be used.
     """
 
     def __init__(self, destination: Destination, addresses: Sequence[str]) -> None:

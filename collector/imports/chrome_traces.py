@@ -143,11 +143,7 @@ class Nested:
 
 
 def read_kineto(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the requests of a Kineto trace as exports of spans.
-
-    Raises:
-        ImportFileError: The trace has no ranges, or too many events.
-    """
+    """Yield the requests of a Kineto trace as exports of spans."""
     trace = _read_trace(source)
     requests = _kineto_requests(trace.ranges)
     if not requests:
@@ -258,7 +254,6 @@ class _KinetoRequests:
             devices.update({device} if device else ())
 
     def _around(self, event: ChromeEvent) -> ChromeEvent | None:
-        """Return the request in which *event* started; None for no request."""
         return self._places[event.lane].around(event.start) if event.lane in self._places else None
 
     def _stage_around(self, event: ChromeEvent) -> str:

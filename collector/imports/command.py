@@ -54,9 +54,6 @@ def main(words: Sequence[str], environment: Mapping[str, str]) -> int:
 
     Returns:
         The exit code: 0 if every file was counted completely, 1 if records were skipped, 2 for an invalid command line.
-
-    Raises:
-        StagelensError: The store cannot be used, or a setting is invalid.
     """
     options = parser().parse_args(words)
     logging.basicConfig(level=logging.WARNING, format="stagelens: %(message)s", stream=sys.stderr)

@@ -58,11 +58,7 @@ def read_otlp(source: ImportFile, _service: str | None) -> Iterator[tuple[str, O
 
 
 def split_export(export: Object, at_once: int = _RECORDS_PER_EXPORT) -> Iterator[Object]:
-    """Yield *export* in pieces of about *at_once* points or spans; a larger trace is one piece.
-
-    Raises:
-        WireError: *export* is malformed.
-    """
+    """Yield *export* in pieces of about *at_once* points or spans; a larger trace is one piece."""
     for resource in objects(export, METRICS):
         for scope in objects(resource, "scopeMetrics"):
             for metric in objects(scope, "metrics"):
@@ -160,11 +156,7 @@ FORMATS = (
 
 
 def format_of(source: ImportFile) -> Format:
-    """Return the format of *source*.
-
-    Raises:
-        ImportFileError: The format is not supported.
-    """
+    """Return the format of *source*."""
     names: list[str] = []
     try:
         for where, name in islice(source.keys(), _MAX_NAMES):
@@ -400,11 +392,7 @@ class _Importer:
 
 
 def _set_service(export: Object, service: str) -> None:
-    """Set the service of all resources of *export*.
-
-    Raises:
-        WireError: *export* is malformed.
-    """
+    """Set the service of all resources of *export*."""
     mine = {"key": names.SERVICE_NAME, "value": {"stringValue": service}}
     for resource in (*objects(export, METRICS), *objects(export, SPANS)):
         owner = object_at(resource, "resource")

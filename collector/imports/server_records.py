@@ -49,8 +49,6 @@ _IDLE = ("GRPC_WAITREAD_START", "GRPC_WAITREAD_END")
 
 @dataclass(slots=True)
 class _Trace:
-    """Events and properties of one trace id."""
-
     model: str = ""
     version: str = ""
     parent: int = 0
@@ -172,11 +170,7 @@ _MOST_SECONDS = 1e6
 
 
 def read_vllm(source: ImportFile, service: str | None) -> Iterator[tuple[str, Object]]:
-    """Yield the requests of a vLLM benchmark result as exports of spans.
-
-    Raises:
-        ImportFileError: The result has only totals, without single requests.
-    """
+    """Yield the requests of a vLLM benchmark result as exports of spans."""
     count = sum(1 for _ in source.items("ttfts.item", quiet=True))
     if not count:
         msg = (

@@ -94,13 +94,7 @@ class ImportFileError(StagelensError):
 
 @dataclass(slots=True)
 class Diagnostics:
-    """Remarks on an imported file, and its unreadable records.
-
-    Args:
-        notes: Remarks, for example the origin of its times.
-        broken: The first unreadable records, each with its position.
-        broken_count: Number of unreadable records.
-    """
+    """Remarks on an imported file, and its unreadable records."""
 
     notes: list[str] = field(default_factory=list[str])
     broken: list[str] = field(default_factory=list[str])
@@ -121,9 +115,6 @@ class ImportFile:
 
     Attributes:
         digest: Digest of the inflated content.
-
-    Raises:
-        ImportFileError: The file cannot be read, or is empty.
     """
 
     def __init__(self, path: Path) -> None:
@@ -182,11 +173,7 @@ class ImportFile:
                     yield number, line
 
     def keys(self) -> Iterator[tuple[str, str]]:
-        """Yield each key of a top-level object as `("", key)`, and of an object in a top-level list as `("item", key)`.
-
-        Raises:
-            ImportFileError: The file is not valid JSON up to the next key.
-        """
+        """Yield each key of a top-level object as `("", key)`, and of an object in a top-level list as `("item", key)`."""
         with self._open() as file:
             try:
                 for prefix, event, value in ijson.parse(file, use_float=True, multiple_values=True):

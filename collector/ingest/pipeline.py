@@ -123,12 +123,7 @@ def read_export(  # noqa: PLR0917 - the export and its readers
     spans: SpanReader,
     correct: Correction | None = None,
 ) -> Export:
-    """Read and validate an inflated OTLP body.
-
-    Raises:
-        TooLargeError: The body has more elements than allowed.
-        WireError: The body or *name* is malformed.
-    """
+    """Read and validate an inflated OTLP body."""
     if signal == "metrics":
         return validate_metrics([parse_metrics(media_type, body, name, correct)], window)[0]
     return decode_traces([parse_traces(media_type, body, name, spans, correct)], window, spans)[0]
@@ -146,11 +141,7 @@ def parse_metrics(media_type: str, body: bytes, name: str | None, correct: Corre
 
 
 def validate_metrics(exports: Sequence[ParsedMetrics], window: TimeWindow) -> list[Export]:
-    """Validate *exports* together and return an `Export` for each; times must lie in *window*.
-
-    Raises:
-        WireError: A point of one export is malformed.
-    """
+    """Validate *exports* together and return an `Export` for each; times must lie in *window*."""
     readers = [PointReader(window) for _ in exports]
     read_exports(list(zip(readers, [export.resources for export in exports], strict=True)))
     return [export.validated(reader) for export, reader in zip(exports, readers, strict=True)]
@@ -165,12 +156,7 @@ def parse_traces(
 
 
 def decode_traces(exports: Sequence[ParsedTraces], window: TimeWindow, spans: SpanReader) -> list[Export]:
-    """Decode and validate *exports* together and return an `Export` for each; times must lie in *window*.
-
-    Raises:
-        TooLargeError: One export has more elements than allowed.
-        WireError: One export is malformed.
-    """
+    """Decode and validate *exports* together and return an `Export` for each; times must lie in *window*."""
     readers = [RetainedTraceReader(window) for _ in exports]
     found = spans.finish([export.spans for export in exports], window, [reader.tally for reader in readers])
     for reader, (_, retained) in zip(readers, found, strict=True):
@@ -193,11 +179,7 @@ def decode_traces(exports: Sequence[ParsedTraces], window: TimeWindow, spans: Sp
 
 
 def batch_id(signal: ExportSignal, body: bytes, name: str | None) -> str:
-    """Return the deduplication key of a batch: the name from its sender, or a hash of *body*.
-
-    Raises:
-        WireError: *name* is malformed.
-    """
+    """Return the deduplication key of a batch: the name from its sender, or a hash of *body*."""
     if name is None:
         return f"{signal}#{hashlib.blake2b(body, digest_size=16).hexdigest()}"
     if not 0 < len(name) <= MAX_BATCH_NAME_CHARS or not (name.isascii() and name.isprintable()):
@@ -215,12 +197,7 @@ _LOGS_FIX = "Stagelens does not store logs; set OTEL_LOGS_EXPORTER=none in the s
 
 
 def read_logs(media_type: str, body: bytes, name: str | None) -> Export:
-    """Read an inflated ExportLogsServiceRequest with batch name *name*; all its records count as ignored.
-
-    Raises:
-        TooLargeError: The body has more elements than allowed.
-        WireError: The body or *name* is malformed.
-    """
+    """Read an inflated ExportLogsServiceRequest with batch name *name*; all its records count as ignored."""
     count = _count_json(body) if media_type == JSON else _count_protobuf(body)
     tally = IngestResult(ignored=count)
     if count:

@@ -109,11 +109,7 @@ def _has_type_of(metric: Metric, kind: str) -> bool:
 def _gauge_values(
     metric: str, point: NumberPoint, resource: Attributes, window: TimeWindow
 ) -> Iterator[tuple[str, int, float]]:
-    """Yield the name, the time in Unix seconds and the value of each measure that *point* belongs to.
-
-    Raises:
-        RejectedError: The number or the time of the point is invalid.
-    """
+    """Yield the name, the time in Unix seconds and the value of each measure that *point* belongs to."""
     if point.flags & NO_RECORDED_VALUE or point.attributes.get(GPU_TASK, GENERAL) != GENERAL:
         return
     if not 0 <= point.value <= MAX_COUNT:  # refuses NaN too
@@ -277,16 +273,11 @@ class PointReader:
     _count: int = 0
 
     def read(self, export: Sequence[ResourceMetrics]) -> None:
-        """Add the points of *export*; invalid points are counted in `tally`.
-
-        Raises:
-            WireError: A point is malformed.
-        """
+        """Add the points of *export*; invalid points are counted in `tally`."""
         read_exports([(self, export)])
 
     @property
     def points(self) -> PointColumns:
-        """Valid points of the export."""
         exact = [PointColumns.of(self._exact)] if self._exact or not self._pieces else []
         return PointColumns.join([*self._pieces, *exact])
 

@@ -83,7 +83,6 @@ class IngestResult:
     unexplained: int = 0
 
     def reject(self, reason: Reason, message: str, count: int = 1) -> None:
-        """Count *count* points or spans as rejected for *reason*, explained by *message*."""
         if count == 0:
             return
         self.rejected[reason] += count
@@ -97,7 +96,6 @@ class IngestResult:
 
     @property
     def error_message(self) -> str:
-        """Explanations for the sender as one text."""
         more = [f"and {self.unexplained} more"] if self.unexplained else []
         return "; ".join([*self.messages, *more])
 
@@ -140,11 +138,7 @@ class TimeWindow:
     newest: int
 
     def check(self, time_ns: int) -> None:
-        """Reject a time outside the window.
-
-        Raises:
-            RejectedError: *time_ns* is outside the window.
-        """
+        """Reject a time outside the window."""
         at = time_ns // NANOSECONDS
         if at < self.oldest:
             msg = f"its time, {at} s after 1970, is too long ago, before {self.oldest}; check the sender's clock"
@@ -155,11 +149,7 @@ class TimeWindow:
 
 
 def check_metric(metric: Metric, wanted: str) -> None:
-    """Reject a metric whose kind or temporality makes all its points invalid.
-
-    Raises:
-        RejectedError: The metric has another kind, or is not a delta.
-    """
+    """Reject a metric whose kind or temporality makes all its points invalid."""
     if metric.kind != wanted:
         msg = f"must be of type {wanted}, got {metric.kind or 'nothing'}; {_METRIC_FIXES[wanted]}"
         raise RejectedError(Reason.TYPE, msg)
@@ -175,11 +165,7 @@ def check_metric(metric: Metric, wanted: str) -> None:
 
 
 def dropped_requests(value: float) -> int:
-    """Return *value* as the number of requests that a sender could not count.
-
-    Raises:
-        RejectedError: *value* is not a plausible count.
-    """
+    """Return *value* as the number of requests that a sender could not count."""
     if not 0 <= value <= MAX_COUNT:  # also rejects NaN
         msg = f"value must lie between 0 and 2**44, got {value}"
         raise RejectedError(Reason.NUMBER, msg)
@@ -187,11 +173,7 @@ def dropped_requests(value: float) -> int:
 
 
 def check_interval(point: HistogramPoint, window: TimeWindow) -> tuple[int, int]:
-    """Return the interval of *point*, in Unix nanoseconds.
-
-    Raises:
-        RejectedError: The interval ends before it starts, or lies outside *window*.
-    """
+    """Return the interval of *point*, in Unix nanoseconds."""
     start_ns = point.start_ns or point.time_ns
     window.check(start_ns)
     window.check(point.time_ns)
@@ -202,11 +184,7 @@ def check_interval(point: HistogramPoint, window: TimeWindow) -> tuple[int, int]
 
 
 def histogram_of(metric: str, point: HistogramPoint) -> Histogram:
-    """Return the histogram of *point* of *metric*.
-
-    Raises:
-        RejectedError: The numbers of the point are inconsistent.
-    """
+    """Return the histogram of *point* of *metric*."""
     _check_counts(point)
     timed = metric not in names.TIME_METRICS
     if timed:
@@ -312,9 +290,6 @@ class SeriesReader:
         Args:
             attributes: Attributes of the point or root span.
             error: Whether the status is an error if `inference.status` is missing.
-
-        Raises:
-            RejectedError: `inference.status` is neither `ok` nor `error`.
         """
         status = attributes.get(names.STATUS)
         if status is None:
@@ -346,11 +321,7 @@ class SeriesReader:
 
 
 def stage_name(value: Scalar | None, key: str) -> str:
-    """Return *value* as the name of a stage.
-
-    Raises:
-        RejectedError: *value* is not a text of 1 to `MAX_STAGE_CHARS` printable characters.
-    """
+    """Return *value* as the name of a stage."""
     if isinstance(value, str) and 0 < len(value) <= MAX_STAGE_CHARS and value.isprintable():
         return value
     shown = "nothing" if value is None else repr(printable_text(value)[:40])
@@ -363,11 +334,7 @@ MAX_STACK_CHARS = 10_000
 
 
 def stack_of(value: Scalar | None) -> str:
-    """Return *value*, an attribute of a point, as a key of stage and call stack.
-
-    Raises:
-        RejectedError: *value* is not a stage and at least one frame.
-    """
+    """Return *value*, an attribute of a point, as a key of stage and call stack."""
     if not isinstance(value, str) or len(value) > MAX_STACK_CHARS or not value.isprintable():
         msg = f"{names.PROFILE_STACK} must be a text of at most {MAX_STACK_CHARS} printable characters"
         raise RejectedError(Reason.STAGE, msg)
@@ -399,16 +366,7 @@ class SeriesCache:
     def of(
         self, reader: SeriesReader, metric: str, attributes: Sequence[bytes] | Sequence[Attributes]
     ) -> Sequence[Identity | None]:
-        """Return the identity of each point of *metric*; None for invalid attributes.
-
-        Args:
-            reader: Series reader of the sending process.
-            metric: Name of the metric.
-            attributes: Attributes of each point, parsed or serialized.
-
-        Raises:
-            WireError: Serialized attributes are malformed.
-        """
+        """Return the identity of each point of *metric*; None for invalid attributes."""
         if self._size > MAX_REMEMBERED:
             self._known, self._shared, self._size = {}, {}, 0
         process = (*reader.process, metric, reader.place if metric in _BY_PLACE else "")
@@ -446,9 +404,6 @@ def stage_of(metric: str, attributes: Attributes, replica: str) -> str:
         metric: Name of the metric.
         attributes: Attributes of the point.
         replica: Place of the process that sent the point, for metrics that are counted by replica.
-
-    Raises:
-        RejectedError: The attribute that *metric* needs is missing or invalid.
     """
     key = names.METRICS[metric]
     value = attributes.get(key, stages.OVERHEAD if key == names.DOMINANT else None)

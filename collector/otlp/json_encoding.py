@@ -37,12 +37,7 @@ _INTEGER = re.compile(r"-?[0-9]{1,20}")
 
 
 def load(body: bytes) -> Object:
-    """Return the JSON object in *body*.
-
-    Raises:
-        TooLargeError: *body* has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
-        WireError: *body* is not a JSON object.
-    """
+    """Return the JSON object in *body*."""
     if body.count(b"{") > MAX_OBJECTS or body.count(b",") + body.count(b"[") > MAX_ELEMENTS:
         msg = f"the body has more than {MAX_OBJECTS} objects or {MAX_ELEMENTS} list elements; send smaller batches"
         raise BodyTooLargeError(msg)
@@ -190,12 +185,7 @@ _INTEGERS, _SHORT = re.compile(r"[0-9]+(?:,[0-9]+)*"), 19
 
 
 def read_metrics(body: bytes) -> list[ResourceMetrics]:
-    """Decode an ExportMetricsServiceRequest.
-
-    Raises:
-        TooLargeError: *body* has more than `MAX_OBJECTS` objects or `MAX_ELEMENTS` list elements.
-        WireError: *body* is not JSON, or a field has the wrong type.
-    """
+    """Decode an ExportMetricsServiceRequest."""
     return [
         ResourceMetrics(
             attributes(object_at(item, "resource")),

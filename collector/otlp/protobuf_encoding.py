@@ -101,11 +101,7 @@ _Messages: TypeAlias = dict[int, Descriptor | None]
 
 
 def check_bulk(body: bytes, message: Descriptor) -> None:
-    """Refuse a *body* with too many objects; the parser checks whether it is well-formed.
-
-    Raises:
-        TooLargeError: The body has more than `MAX_OBJECTS` messages or `MAX_ELEMENTS` numbers.
-    """
+    """Refuse a *body* with too many objects; the parser checks whether it is well-formed."""
     if len(body) <= SMALL_BYTES:
         return
     objects = elements = 0
@@ -212,11 +208,7 @@ def read_metrics(body: bytes) -> list[ResourceMetrics]:
 
 
 def read_point(point: bytes) -> HistogramPoint:
-    """Decode a serialized ExponentialHistogramDataPoint.
-
-    Raises:
-        WireError: *point* is malformed.
-    """
+    """Decode a serialized ExponentialHistogramDataPoint."""
     found = _parse(ExponentialHistogramDataPoint(), point)
     return HistogramPoint(
         attributes=scalar_attributes(found.attributes),
@@ -234,11 +226,7 @@ def read_point(point: bytes) -> HistogramPoint:
 
 
 def read_attributes(attributes: bytes) -> Attributes:
-    """Decode the serialized attributes of a point.
-
-    Raises:
-        WireError: *attributes* is malformed.
-    """
+    """Decode the serialized attributes of a point."""
     return scalar_attributes(_parse(KeyValueList(), attributes).values)
 
 
@@ -314,11 +302,7 @@ _INT_TAG, _TWO_BYTE_INT = 0x18, 3
 
 
 def serialized_scalar(value: bytes) -> Scalar | None:
-    """Return the scalar in a serialized AnyValue; see `protobuf_scalar`.
-
-    Raises:
-        DecodeError: *value* is malformed.
-    """
+    """Return the scalar in a serialized AnyValue; see `protobuf_scalar`."""
     # Most numbers are small, and parsing them as messages takes five times as long.
     if len(value) == _TWO_BYTE_INT and value[0] == _INT_TAG and value[2] < _CONTINUES <= value[1]:
         return value[1] & _BITS | value[2] << 7

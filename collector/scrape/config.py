@@ -113,7 +113,6 @@ class Engine(Section):
     sources: Texts = ()
 
     def faults(self) -> Iterator[Fault]:
-        """Report other tokens than input and output, and rules without metrics."""
         for kind in self.tokens:
             if kind not in _TOKENS:
                 yield Fault("tokens", f"has {kind!r}; write one of {', '.join(_TOKENS)}")
@@ -147,11 +146,7 @@ def base_of(sample: str) -> str:
 
 @cache
 def engines() -> Mapping[str, Engine]:
-    """Return the built-in engines by key.
-
-    Raises:
-        StagelensError: A built-in file is invalid.
-    """
+    """Return the built-in engines by key."""
     found: dict[str, Engine] = {}
     for file in sorted((files(f"{__package__}") / "engines").iterdir(), key=lambda each: each.name):
         document = yaml_config.parse(file.read_text(encoding="utf-8"))
@@ -211,7 +206,6 @@ class ScrapeTarget(CallSection):
         return str(url)
 
     def faults(self) -> Iterator[Fault]:
-        """Report an unknown engine, rules of another engine, an interval outside of the limits, and invalid headers."""
         allowed = (AUTO, GENERIC, *engines())
         if self.rules and self.engine not in (AUTO, GENERIC):
             yield Fault("rules", f"are valid with `engine: {GENERIC}`, not with {self.engine!r}")

@@ -65,9 +65,6 @@ def parse_exposition(text: str, media_type: str, wanted: Collection[str], limit:
         media_type: Media type of the response, which determines the format.
         wanted: Names of metrics, without suffix; `PROCESS_START` is always read.
         limit: Maximum number of samples.
-
-    Raises:
-        ExpositionError: A line of a wanted metric is invalid, or there are too many samples.
     """
     read: Callable[[Iterable[str]], Iterable[Metric]] = (
         openmetrics.text_fd_to_metric_families
@@ -150,7 +147,6 @@ class StreamCounts:
 
     @property
     def count(self) -> int:
-        """Number of values."""
         return sum(self.buckets.values())
 
 
@@ -323,11 +319,7 @@ class StatisticsError(StagelensError):
 
 
 def read_triton_statistics(text: str) -> dict[MetricStream, StreamCounts]:
-    """Return the executions of every model by batch-size bucket, with the inference time as the sum.
-
-    Raises:
-        StatisticsError: *text* does not follow the statistics extension.
-    """
+    """Return the executions of every model by batch-size bucket, with the inference time as the sum."""
     runs: Counter[MetricStream] = Counter()
     spent: Counter[MetricStream] = Counter()
     try:

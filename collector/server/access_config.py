@@ -104,7 +104,6 @@ class Access:
 
     @property
     def requires_credentials(self) -> bool:
-        """Whether clients need credentials."""
         return bool(self.tokens) or (self.tls is not None and self.tls.client_ca is not None)
 
 
@@ -182,7 +181,6 @@ class AccessSection(Section):
     tls: ServerTlsFiles | None = None
 
     def faults(self) -> Iterator[Fault]:
-        """Report certificates that nothing verifies, and names and tokens that are given twice."""
         if self.certificates and not (self.tls and self.tls.client_ca):
             fix = "set the CA under tls:, such as client_ca: /etc/stagelens/clients.crt"
             yield Fault("certificates", f"has names, but no CA verifies certificates; {fix}")
@@ -193,7 +191,6 @@ class AccessSection(Section):
 
     @property
     def access(self) -> Access:
-        """Credentials and limits of clients."""
         return Access(
             tuple(Token(each.name, each.digest, each.environment, each.limits) for each in self.tokens),
             tuple(Certificate(each.common_name, each.environment, each.limits) for each in self.certificates),
@@ -246,11 +243,7 @@ def _digest(text: str) -> bytes:
 
 
 def check_exposure(host: str, access: Access, *, is_open: bool) -> None:
-    """Refuse to listen on a *host* that other machines can reach if no credentials are required.
-
-    Raises:
-        ConfigError: The collector would be reachable without credentials; the message lists the fixes.
-    """
+    """Refuse to listen on a *host* that other machines can reach if no credentials are required."""
     if is_loopback(host) or access.requires_credentials or is_open:
         return
     msg = (
@@ -276,9 +269,6 @@ class HttpTls:
 
     Attributes:
         context: TLS context; each handshake uses the newest context made from the files.
-
-    Raises:
-        ConfigError: The files cannot be used.
     """
 
     def __init__(self, files: ServerTlsFiles) -> None:
@@ -297,9 +287,6 @@ class GrpcTls:
 
     Attributes:
         credentials: Argument of `add_secure_port`.
-
-    Raises:
-        ConfigError: The files cannot be used.
     """
 
     def __init__(self, files: ServerTlsFiles) -> None:

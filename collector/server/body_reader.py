@@ -260,11 +260,7 @@ class BodyReader:
 
     @contextmanager
     def held(self) -> Generator[Hold]:
-        """Provide a function that reserves memory for one body until the end of the block.
-
-        Raises:
-            FullError: All bodies together are too large.
-        """
+        """Provide a function that reserves memory for one body until the end of the block."""
         mine = 0
 
         def hold(size_bytes: int) -> None:
@@ -315,12 +311,7 @@ class BodyReader:
         return b"".join(chunks)
 
     async def message(self, read: Callable[[], Awaitable[bytes]], hold: Hold) -> bytes:
-        """Return the gRPC message that *read* receives; gRPC itself limits its size.
-
-        Raises:
-            FullError: All bodies together are too large.
-            TimeoutError: Receiving, with the wait for earlier messages, took longer than `MAX_RECEIVE_SECONDS`.
-        """
+        """Return the gRPC message that *read* receives; gRPC itself limits its size."""
         async with asyncio.timeout(MAX_RECEIVE_SECONDS), self._messages:
             message = await read()
         hold(len(message))

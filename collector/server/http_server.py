@@ -66,9 +66,6 @@ class HttpServer(uvicorn.Server):
 
         Args:
             listening: The listening socket; the thread closes it when it stops.
-
-        Raises:
-            StagelensError: The server could not start.
         """
         name = self.limits.name
         self._thread = threading.Thread(
@@ -131,9 +128,6 @@ def open_listener(host: str, port: int, who: str, fix: str) -> socket.socket:
         port: TCP port; 0 for any free port.
         who: Name of the server in the error.
         fix: Fix if the address is not available, for the error.
-
-    Raises:
-        StagelensError: The address is not available.
     """
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)

@@ -192,11 +192,7 @@ def decode_rows(blob: bytes) -> Rows:
 
 
 def decode_spans(blob: bytes) -> Spans:
-    """Return the spans in *blob*, written by `encode_spans`.
-
-    Raises:
-        StoreError: *blob* is damaged, or was written by a newer version.
-    """
+    """Return the spans in *blob*, written by `encode_spans`."""
     rows = decode_rows(blob)
     try:
         if blob[0] == _OLD_FORMAT:

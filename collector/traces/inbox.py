@@ -477,11 +477,7 @@ def _log_unreadable(parcel: Parcel, error: StoreError) -> Parcel:
 
 
 def _checked(parcel: Parcel) -> Spans:
-    """Return the decoded spans of *parcel*.
-
-    Raises:
-        StoreError: The parcel is damaged.
-    """
+    """Return the decoded spans of *parcel*."""
     spans = decode_spans(parcel.spans)
     rows = spans.rows
     fits = (

@@ -180,12 +180,7 @@ def _nothing(_attributes: Any) -> Hashable:
 
 
 class SpanOrigin:
-    """Origin of spans; compared by identity.
-
-    Args:
-        scope: Name of the instrumentation scope.
-        resource: Relevant resource attributes.
-    """
+    """Origin of spans; compared by identity."""
 
     __slots__ = ("resource", "scope")
 

@@ -176,12 +176,7 @@ class ParsedSpans:
 
 
 def parse_protobuf(body: bytes, meanings: RuleCache, correct: Correction | None) -> ParsedSpans:
-    """Parse a span export in protobuf.
-
-    Raises:
-        TooLargeError: The body has too many spans.
-        WireError: The body is malformed.
-    """
+    """Parse a span export in protobuf."""
     found = ParsedSpans(meanings, len(body))
     with _wire_errors(len(body)):
         for item in _parsed(body).resource_spans:
@@ -583,10 +578,6 @@ class SpanReader:
             media_type: Media type of *body*.
             body: The inflated body.
             correct: Function that corrects the attributes of each resource; None for no correction.
-
-        Raises:
-            TooLargeError: The body has more elements than allowed.
-            WireError: The body is malformed.
         """
         parse = parse_json if media_type == JSON else parse_protobuf
         try:
@@ -598,12 +589,7 @@ class SpanReader:
     def finish(
         self, parsed: Sequence[ParsedSpans], window: TimeWindow, tallies: Sequence[IngestResult]
     ) -> list[SpanExport]:
-        """Decode and validate *parsed* exports together; after an error each may be finished alone.
-
-        Raises:
-            TooLargeError: An export has more elements than allowed.
-            WireError: An export is malformed.
-        """
+        """Decode and validate *parsed* exports together; after an error each may be finished alone."""
         decode_together(parsed)
         return [
             SpanExport(validate_spans(each.read, window, tally), each.retained)

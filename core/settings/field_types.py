@@ -124,11 +124,7 @@ def _secret_in(path: str) -> tuple[str, str]:
 
 
 def secret_from_env(env: Mapping[str, str], variable: str, file_variable: str) -> str:
-    """Return the secret in *variable* of *env*, or in the file that *file_variable* names; empty without both.
-
-    Raises:
-        ConfigError: The file has no secret.
-    """
+    """Return the secret in *variable* of *env*, or in the file that *file_variable* names; empty without both."""
     path, text = env.get(file_variable, "").strip(), env.get(variable, "").strip()
     if text or not path:
         return text

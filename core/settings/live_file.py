@@ -46,20 +46,12 @@ def spell_problem(path: Path, problem: Problem) -> str:
 
 
 def read_document(path: Path, kind: str) -> Document:
-    """Read the YAML document in the file at *path*; *kind* names it in messages, such as `an SLO file`.
-
-    Raises:
-        ConfigError: The file cannot be read.
-    """
+    """Read the YAML document in the file at *path*; *kind* names it in messages, such as `an SLO file`."""
     return parse(_text(path, kind))
 
 
 def read_documents(path: Path, kind: str) -> list[Document]:
-    """Read all YAML documents in the file at *path*, at least one, as `read_document` does.
-
-    Raises:
-        ConfigError: The file cannot be read.
-    """
+    """Read all YAML documents in the file at *path*, at least one, as `read_document` does."""
     return parse_all(_text(path, kind))
 
 
@@ -71,10 +63,6 @@ def read_file(path: Path, kind: str, example: str, section: type[S]) -> S:
         kind: Kind of the file for messages, such as `an access file`.
         example: Content that an empty file could have.
         section: Type of the section.
-
-    Raises:
-        FileError: The file is invalid; each error names its line.
-        ConfigError: The file cannot be read.
     """
     document = read_document(path, kind)
     if document.value is None and not document.problems:

@@ -149,11 +149,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_env(cls, env: Mapping[str, str]) -> Self:
-        """Read the settings from *env*, without the space around them; an empty value selects the default.
-
-        Raises:
-            ConfigError: Values are invalid; the message has a line for each.
-        """
+        """Read the settings from *env*, without the space around them; an empty value selects the default."""
         # Only the aliases: an environment may have a variable with the name of a field, such as `host`.
         variables = [str(field.validation_alias) for field in cls.model_fields.values() if field.validation_alias]
         given = {key: value for key in variables if (value := env.get(key, "").strip())}

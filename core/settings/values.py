@@ -18,13 +18,6 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([a-zµ]+)\s*", re.IGNORECASE)
 def parse_duration(text: str, key: str) -> timedelta:
     """Parse a duration such as `250ms`, `5m` or `30d`.
 
-    Args:
-        text: Text of the setting.
-        key: Name of the setting, for the error message.
-
-    Raises:
-        ConfigError: *text* is not a number with a unit, or the number is too large.
-
     >>> parse_duration("90s", "window")
     datetime.timedelta(seconds=90)
     """
@@ -38,9 +31,6 @@ def parse_duration(text: str, key: str) -> timedelta:
 
 def parse_size(text: str, key: str) -> int:
     """Parse a size such as `16MiB`, and return it in bytes.
-
-    Raises:
-        ConfigError: *text* is not a number with a unit, or the number is too large.
 
     >>> parse_size("16MiB", "limit")
     16777216

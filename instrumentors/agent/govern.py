@@ -343,7 +343,6 @@ class CostController:
 
     @property
     def level(self) -> int:
-        """Current level, a position in `AGENT_LEVELS`."""
         return self._governor.level if self._governor is not None else ALL
 
     def calibrate(self) -> None:

@@ -87,14 +87,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: list[str]) -> int:
-    """Measure the command in *words* and print the result.
-
-    Returns:
-        Exit code, documented in `EPILOG`.
-
-    Raises:
-        StagelensError: The command or the load failed.
-    """
+    """Measure the command in *words* and print the result."""
     reader = parser()
     options = reader.parse_args(words)
     command = options.command[1:] if options.command[:1] == ["--"] else options.command

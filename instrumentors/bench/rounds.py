@@ -123,11 +123,7 @@ class Plan:
 def environments(
     current: Mapping[str, str], stages: Sequence[str], endpoint: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Return the environment without and with instrumentation; exports go to *endpoint* in both.
-
-    Raises:
-        ConfigError: One of *stages* is invalid.
-    """
+    """Return the environment without and with instrumentation; exports go to *endpoint* in both."""
     here = {
         name: value for name, value in apply_config_file(current).items() if not name.startswith("OTEL_EXPORTER_OTLP_")
     }
@@ -140,11 +136,7 @@ def environments(
 
 
 def measure_rounds(plan: Plan) -> Iterator[Both]:
-    """Yield the measures of each round, without and with instrumentation.
-
-    Raises:
-        StagelensError: The command or the load fails.
-    """
+    """Yield the measures of each round, without and with instrumentation."""
     if plan.asking is None:
         yield from _in_turn(plan, lambda env: _measure_command(plan, env))
     elif PORT in " ".join(plan.command):
@@ -261,11 +253,7 @@ class RequestSpec:
         return kind(parts.hostname or "", parts.port, timeout=TIMEOUT_SECONDS)
 
     def ask(self, connection: http.client.HTTPConnection) -> tuple[int, bytes]:
-        """Send the request once over *connection*; return the status and the body.
-
-        Raises:
-            StagelensError: The request is not valid HTTP.
-        """
+        """Send the request once over *connection*; return the status and the body."""
         try:
             connection.request(
                 self.method, _request_target(urlsplit(self.url)), body=self.body, headers=dict(self.headers)
@@ -289,11 +277,7 @@ class RequestSpec:
 
 
 def wait_until_ready(service: Session, asking: RequestSpec, start_timeout_seconds: float) -> None:
-    """Wait until *service* responds to *asking*.
-
-    Raises:
-        StagelensError: The service exits, or does not respond within *start_timeout_seconds*.
-    """
+    """Wait until *service* responds to *asking*."""
     deadline = time.monotonic() + start_timeout_seconds
     while not asking.responds():
         if service.is_over or time.monotonic() > deadline:
@@ -337,11 +321,7 @@ def burst(asking: RequestSpec, requests: int, concurrency: int) -> list[float]:
 
 
 def run_load(command: str) -> None:
-    """Run the load *command* of the user in a shell.
-
-    Raises:
-        StagelensError: The command failed.
-    """
+    """Run the load *command* of the user in a shell."""
     done = subprocess.run(command, shell=True, check=False, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)  # noqa: S602 - the user's own command line
     if done.returncode:
         msg = f"--load failed with exit code {done.returncode}: {command}"

@@ -85,11 +85,7 @@ FINE, IN_THE_WAY, WRONG = 0, 1, 2
 
 
 def main(words: list[str], find_saver: Callable[[], run.RunSaver] | None = None) -> int:
-    """Inspect the command in *words* and print the report.
-
-    Returns:
-        Exit code, documented in `USAGE`.
-    """
+    """Inspect the command in *words* and print the report."""
     if words[:1] in (["-h"], ["--help"]):
         print(USAGE, end="")
         return FINE

@@ -328,11 +328,7 @@ class LiveRun(NamedTuple):
 
 
 def run_and_watch(command: Sequence[str], env: Mapping[str, str], seconds: float) -> LiveRun:
-    """Run *command* for at most *seconds* in *env*, then terminate it with all processes that it has started.
-
-    Raises:
-        StagelensError: The command cannot be started.
-    """
+    """Run *command* for at most *seconds* in *env*, then terminate it with all processes that it has started."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stagelens-doctor-")))
         sink = stack.enter_context(Sink())
@@ -385,7 +381,6 @@ def _live_run_environment(env: Mapping[str, str], folder: Path, endpoint: str) -
 
 
 def _python_command_line(pid: int) -> str:
-    """Return the command line of *pid* if it is a Python process, else ""."""
     try:
         if not _PYTHON_PROGRAM.fullmatch(Path(f"/proc/{pid}/exe").readlink().name):
             return ""

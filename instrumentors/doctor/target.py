@@ -41,11 +41,7 @@ def last_program(text: str, arguments: list[str]) -> list[str] | None:
 
 
 def _commands(line: str) -> list[list[str]]:
-    """Return the commands of a *line*, each as a list of words.
-
-    Raises:
-        ValueError: A quote in *line* is not closed.
-    """
+    """Return the commands of a *line*, each as a list of words."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     commands: list[list[str]] = [[]]
@@ -139,9 +135,6 @@ class CommandTarget:
 
 def find_target(command: Sequence[str], env: Mapping[str, str]) -> CommandTarget:
     """Return the target of *command* in *env*.
-
-    Raises:
-        ConfigError: A `stagelens run` in the command has an invalid option.
 
     >>> find_target(["nice", "-n", "5", "python", "-I", "-m", "uvicorn", "serve:app"], {}).flags
     ('-I',)

@@ -187,7 +187,6 @@ class AsgiExchange(Exchange):
             recorder.opened(self._marks, self.route)
 
     def end_handler(self) -> None:
-        """Record the running handler, if any."""
         started, self.handling = self.handling, 0
         if started:
             self._marks.extend(("handler", started, self._ended or clock()))

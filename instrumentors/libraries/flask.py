@@ -96,7 +96,6 @@ def _calling_view(app: Any) -> TimedCall | None:
 
 
 def _has_view(app: Any) -> bool:
-    """Return whether the running request matches a view of the user."""
     try:
         from flask import request  # noqa: PLC0415 - see _name_route
 

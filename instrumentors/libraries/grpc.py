@@ -158,7 +158,6 @@ def _read(original: Any) -> Any:
 
 
 def _with_trace(args: tuple[Any, ...], options: dict[str, Any], marks: Marks, call: Any) -> tuple[Any, ...]:
-    """Return *args* with `traceparent` added to the metadata in *args* or *options*."""
     if len(args) <= METADATA_POSITION:
         options["metadata"] = _carrying(options.get("metadata"), marks, call)
         return args

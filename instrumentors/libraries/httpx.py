@@ -62,8 +62,6 @@ class HttpxInstrumentor(Instrumentor):
 
 
 class _Call(TimedCall):
-    """A call with its host."""
-
     __slots__ = ("host",)
 
     def __init__(self, marks: Marks, host: str) -> None:

@@ -73,7 +73,6 @@ _names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def _name(model: Any) -> str:
-    """Return the name of *model*, a compiled model, one of its requests or a queue of these."""
     name = _names.get(model)
     if name is None:
         request = model[0] if hasattr(model, "wait_all") else model

@@ -332,7 +332,6 @@ class Job(Ticket):
                 run.close(now)
 
     def ready(self) -> bool:
-        """Return whether all work is known; do not block."""
         self._discard_unknown()
         return all(run.ready() for run, _, _ in self.parts)
 

@@ -99,11 +99,7 @@ class ClickHouseServer:
 
     @classmethod
     def open(cls, url: URL) -> ClickHouseServer:
-        """Connect to the server at *url*.
-
-        Raises:
-            StoreError: The server cannot be reached, or refuses the connection.
-        """
+        """Connect to the server at *url*."""
         options = {name: str(value) for name, value in url.query.items() if name not in {"cluster", "ttl"}}
         cluster = url.query.get("cluster")
         place = TableLocation(url.database or _DATABASE, str(cluster) if cluster else None)
@@ -112,11 +108,7 @@ class ClickHouseServer:
             return cls(_client(url, options, settings), url, place)
 
     def check(self) -> None:
-        """Check that the server responds.
-
-        Raises:
-            StoreError: The server does not respond.
-        """
+        """Check that the server responds."""
         self.command("SELECT 1", "cannot reach")
 
     def command(self, statement: str, doing: str = "cannot change") -> None:
@@ -157,11 +149,7 @@ class ClickHouseServer:
 
 
 def parse_url(url: str) -> URL:
-    """Parse the URL of a ClickHouse database.
-
-    Raises:
-        StoreError: *url* is not the URL of a ClickHouse database.
-    """
+    """Parse the URL of a ClickHouse database."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
@@ -237,9 +225,6 @@ class ClickHousePoints:
                 `?ttl=off` leaves all deletion to the store; other parameters are options of the driver.
             retention: Retention of points.
             clock: Function that returns the current time. [Unix seconds]
-
-        Raises:
-            StoreError: The server cannot be reached, or another version of Stagelens created the table.
         """
         parsed = parse_url(url)
         server = ClickHouseServer.open(parsed)

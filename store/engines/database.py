@@ -59,11 +59,7 @@ class SqlDialect(Protocol):
         ...
 
     def open_engine(self, url: URL, budget_bytes: int | None) -> Engine:
-        """Return the engine of the database at *url* without opening it; *budget_bytes* limits the size if the database can.
-
-        Raises:
-            StoreError: *url* is incomplete.
-        """
+        """Return the engine of the database at *url*, not yet open; *budget_bytes* limits the size if the database can."""
         ...
 
     def location(self, url: URL) -> str:
@@ -78,9 +74,7 @@ class SqlDialect(Protocol):
         """Lock `points` in the new transaction against changes that its snapshot would not isolate."""
         ...
 
-    def for_writing(self, connection: Connection) -> Connection:
-        """Return *connection* with transactions that can write."""
-        ...
+    def for_writing(self, connection: Connection) -> Connection: ...
 
     def lock(self, connection: Connection, /) -> None:
         """Wait for the write lock in the new transaction, which holds it until its end."""
@@ -123,11 +117,7 @@ _URL_FORMS = "sqlite:///path/to/stagelens.db or postgresql://user:password@host/
 
 
 def dialect(url: URL) -> SqlDialect:
-    """Return the SQL dialect of the database at *url*.
-
-    Raises:
-        StoreError: The store does not support this kind of database.
-    """
+    """Return the SQL dialect of the database at *url*."""
     known = _DIALECTS.get(url.get_backend_name())
     if known is None:
         msg = f"the database URL is {url.render_as_string()!r}; write {_URL_FORMS}"
@@ -141,15 +131,7 @@ def location(url: URL) -> str:
 
 
 def open_engine(url: str, budget_bytes: int | None = None) -> Engine:
-    """Return the engine of the database at *url* without opening it.
-
-    Args:
-        url: URL of an SQLite file or a PostgreSQL database.
-        budget_bytes: Maximum size of an SQLite file.
-
-    Raises:
-        StoreError: *url* is not the URL of such a database.
-    """
+    """Return the engine of the database at *url* without opening it."""
     try:
         parsed = make_url(url)
     except (ArgumentError, ValueError) as error:
@@ -181,11 +163,7 @@ def explain_errors(engine: Engine, doing: str) -> Generator[None]:
 
 @contextmanager
 def reading(engine: Engine) -> Generator[Connection]:
-    """Provide a connection with a consistent snapshot for the block.
-
-    Raises:
-        StoreError: The database cannot be read.
-    """
+    """Provide a connection with a consistent snapshot for the block."""
     known = dialect(engine.url)
     with explain_errors(engine, "cannot read"), engine.connect() as plain:
         connection = known.for_reading(plain)
@@ -211,11 +189,7 @@ def writing(engine: Engine, doing: str) -> Generator[Connection]:
 
 @contextmanager
 def exclusively(engine: Engine, doing: str) -> Generator[Connection]:
-    """Provide a connection for several transactions under a lock that excludes other writers.
-
-    Raises:
-        StoreError: The database cannot begin, write or commit.
-    """
+    """Provide a connection for several transactions under a lock that excludes other writers."""
     known = dialect(engine.url)
     with explain_errors(engine, doing), engine.connect() as plain:
         connection = known.for_writing(plain)
@@ -234,11 +208,7 @@ def compact_traces(connection: Connection) -> bool:
 
 
 def migrate(engine: Engine, revision: str = "head") -> None:
-    """Migrate the tables to *revision*, up or down, in one transaction.
-
-    Raises:
-        StoreError: The database was written by a newer Stagelens, or cannot be changed.
-    """
+    """Migrate the tables to *revision*, up or down, in one transaction."""
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     script = ScriptDirectory.from_config(config)

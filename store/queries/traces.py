@@ -266,7 +266,6 @@ def exemplar_frame(
 
 
 def _kept_because(snapshot: StoreSnapshot, selection: Selection) -> dict[str, int]:
-    """Return the number of retained requests of *selection*, by reason."""
     because = schema.traces.c.because
     counted = select_traces(selection).with_only_columns(because, func.count()).group_by(because).order_by(because)
     return {row[0]: row[1] for row in snapshot.connection.execute(counted)}

@@ -71,7 +71,6 @@ class WindowTable:
 
     @property
     def nbytes(self) -> int:
-        """Size in memory, in bytes."""
         return sum(values.nbytes for parts in self.groups.values() for values in parts.values())
 
 
@@ -79,11 +78,7 @@ class WindowQueries(QueryGroup):
     """Queries of requests in windows."""
 
     def windows(self, selection: Selection, query: WindowQuery) -> WindowTable:
-        """Return values of the requests of *selection*, whose times are not used, in each window of *query*.
-
-        Raises:
-            TooManyValuesError: The query would take too long.
-        """
+        """Return values of the requests of *selection*, whose times are not used, in each window of *query*."""
         with self._snapshot() as snapshot:
             return _windows(snapshot, selection, query)
 
@@ -208,7 +203,6 @@ def _groups(
 def _rates(
     spans: _Spans, columns: Columns, group: Ints, failed: NDArray[np.bool_], seconds: int
 ) -> list[dict[str, Floats]]:
-    """Return the request rate and the error ratio of each group."""
     shape = int(spans.last[-1]), int(group.max()) + 1
     if math.prod(shape) > _MAX_CELLS:
         _raise_too_many()

@@ -121,7 +121,6 @@ def off_host(tensor: Any) -> Any:
 
 
 def _device(tensor: Any) -> Any:
-    """Return the device of *tensor*, None if unknown."""
     try:
         return tensor.device
     except Exception:
@@ -149,7 +148,6 @@ def _crossing(tensor: Any, target: Any) -> tuple[str, Any]:
 
 
 def _target(args: Any, options: Any) -> Any:
-    """Return the device in the arguments of `to`, None for none."""
     try:
         named = options.get("device")
         if named is None:

@@ -45,13 +45,7 @@ class Driver:
         self._prepared = threading.local()
 
     def prepare(self, device: int) -> None:
-        """Prepare this thread for querying events; repeated calls have no effect.
-
-        Raises:
-            AttributeError: The library lacks a function.
-            OSError: The library does not exist.
-            RuntimeError: A function returned an error.
-        """
+        """Prepare this thread for querying events; repeated calls have no effect."""
         if getattr(self._prepared, "done", False):
             return
         context, handle = ctypes.c_void_p(), ctypes.c_int()
@@ -376,8 +370,6 @@ Begun: TypeAlias = DeviceWork | Capture | None
 
 
 class _Here(threading.local):
-    """Latest request of this thread, and its device times."""
-
     marks: Marks | None = None
     times: DeviceTimes | None = None
 

@@ -212,7 +212,6 @@ class ServerStatistics:
 
     @property
     def failing(self) -> bool:
-        """Whether the last reading failed."""
         return self._failures > 0
 
     def read(self, model: str, version: str, now: int) -> Totals | None:
