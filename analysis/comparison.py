@@ -21,7 +21,7 @@ Sources:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cache
@@ -364,6 +364,21 @@ def rank_stage_growth(compared: pd.DataFrame) -> tuple[StageGrowth, ...]:
         for stage, delta in zip(rows["stage"], rows["delta_seconds"], strict=True)
         if delta > 0
     )
+
+
+def stage_growth(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[StageGrowth, ...]:
+    """Return the stages that grew from *before* to *now*, largest growth first; empty if their sum did not grow.
+
+    Args:
+        before: Time by stage at a percentile. [seconds]
+        now: The same, later.
+
+    >>> stage_growth({"forward": 1.0, "queue": 1.0}, {"forward": 1.0, "queue": 3.0})
+    (StageGrowth(stage='queue', seconds=2.0, share=1.0),)
+    """
+    stages = sorted({*before, *now})
+    added = [now.get(stage, 0.0) - before.get(stage, 0.0) for stage in stages]
+    return rank_stage_growth(pd.DataFrame({"stage": stages, "delta_seconds": added}))
 
 
 def dominant_growth(growth: Sequence[StageGrowth]) -> StageGrowth | None:

@@ -6,20 +6,15 @@ within its confidence interval is no change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-import pandas as pd
-
-from .comparison import MIN_SHARE, FailureDifference, QuantileComparison, StageGrowth, rank_stage_growth
+from .comparison import FailureDifference, QuantileComparison
 
 # Smaller changes of the latency are listed, but do not stand out. [ratio]
 MATERIAL = 1.1
-# Failures stand out from this share of the requests on; from the smaller one on if they have become more. [ratio]
+# Failures stand out from this share of the requests on; from the smaller one on if they are a cause, or have become more. [ratio]
 _MANY_FAILURES, _MORE_FAILURES = 0.01, 0.001
-# Minimum ratio of the share of a value in the failed requests to its share in all requests.
-_MIN_LIFT = 1.3
 
 # What stands out; `faster` is an improvement, and `none` means that nothing stands out.
 Kind = Literal["no_data", "failures", "release", "first_token", "latency", "burning", "replica", "faster", "none"]
@@ -38,6 +33,7 @@ class Situation:
         release: Latency of the newest version, compared with the version before, if it is clearly slower.
         is_burning: Whether an objective of the service is burning, or an incident is open.
         has_slow_replica: Whether one replica is slower than the others.
+        are_failures_cause: Whether failures are the cause of an incident, a burning objective or the higher latency.
     """
 
     is_silent: bool
@@ -48,6 +44,7 @@ class Situation:
     release: QuantileComparison | None = None
     is_burning: bool = False
     has_slow_replica: bool = False
+    are_failures_cause: bool = False
 
     @property
     def kind(self) -> Kind:
@@ -69,56 +66,11 @@ class Situation:
     @property
     def _fails(self) -> bool:
         more = self.failures
-        is_more = self.is_burning or (more is not None and more.are_more and more.difference >= _MORE_FAILURES)
-        return self.failure_ratio >= (_MORE_FAILURES if is_more else _MANY_FAILURES)
+        is_more = more is not None and more.are_more and more.difference >= _MORE_FAILURES
+        return self.failure_ratio >= (_MORE_FAILURES if is_more or self.are_failures_cause else _MANY_FAILURES)
 
 
 def _growth(found: QuantileComparison | None) -> float:
     """Return the ratio of a regression that stands out; 0 for any other change."""
     is_slower = found is not None and found.kind == "regression" and (found.ratio or 0.0) >= MATERIAL
     return (found.ratio or 0.0) if found is not None and is_slower else 0.0
-
-
-def stage_growth(before: Mapping[str, float], now: Mapping[str, float]) -> tuple[StageGrowth, ...]:
-    """Return the stages that grew from *before* to *now*, largest growth first; empty if their sum did not grow.
-
-    Args:
-        before: Time by stage at a percentile. [seconds]
-        now: The same, later.
-
-    >>> stage_growth({"forward": 1.0, "queue": 1.0}, {"forward": 1.0, "queue": 3.0})
-    (StageGrowth(stage='queue', seconds=2.0, share=1.0),)
-    """
-    stages = sorted({*before, *now})
-    added = [now.get(stage, 0.0) - before.get(stage, 0.0) for stage in stages]
-    return rank_stage_growth(pd.DataFrame({"stage": stages, "delta_seconds": added}))
-
-
-def failing_value(
-    failed: Mapping[str, Mapping[str, int]], every: Mapping[str, Mapping[str, int]]
-) -> tuple[str, str, float, float] | None:
-    """Return the dimension and value that failed requests have most often beyond its share in all; None if there is none.
-
-    Args:
-        failed: Failed requests by dimension and value. [count]
-        every: All requests by dimension and value. [count]
-
-    Returns:
-        Dimension, value, share of the failed requests, and share of all requests.
-
-    >>> failing_value({"route": {"/a": 9, "/b": 1}}, {"route": {"/a": 50, "/b": 50}})
-    ('route', '/a', 0.9, 0.5)
-    """
-    found = [
-        (
-            dimension,
-            value,
-            number / sum(numbers.values()),
-            every[dimension].get(value, 0) / sum(every[dimension].values()),
-        )
-        for dimension, numbers in failed.items()
-        if sum(every.get(dimension, {}).values())
-        for value, number in numbers.items()
-    ]
-    standing_out = [each for each in found if each[2] >= MIN_SHARE and each[2] >= _MIN_LIFT * each[3]]
-    return max(standing_out, key=lambda each: each[2] - each[3], default=None)

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ import pandas as pd
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.delivery.message_text import failures_text
+from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
 from ...analysis.attributes import SharedCauses
 from ...analysis.breakdown import PERCENTILES, stages_at
@@ -25,15 +27,18 @@ from ...analysis.comparison import (
     compare_quantile,
     dominant_growth,
     highest_quantile,
+    stage_growth,
 )
 from ...analysis.profile import functions, main_function
-from ...analysis.situation import Kind, Situation, failing_value, stage_growth
+from ...analysis.situation import Kind, Situation
 from ...core.histogram import Histogram, has_enough_samples, samples_needed, value_at
-from ...core.names import FIRST_TOKEN, STATUS_ERROR
+from ...core.names import FIRST_TOKEN
 from ...core.stages import label
+from ...questions.changed import explain_regression, explain_violations
+from ...store import Indicator
 from ..ui.components import Node, delta, duration_tile, link
 from ..ui.format import count, duration, percent, percentile, portion, span, times, whole
-from ..view import SCOPE, incident_page, service_path, slo_path
+from ..view import incident_page, service_path, slo_path
 from .comparison import window_name
 from .comparison_text import TRAFFIC_NOISE, short_name
 from .measures import breakdown, measure
@@ -43,7 +48,7 @@ from .replicas import slow_replica_of, slow_sentence
 from .service_frame import records_nothing
 from .service_status import incidents_of, slos_of
 from .shared_attributes import causes_of, requests_path
-from .slo_spent import bad_sentence
+from .slo_spent import blamed_cause
 from .tokens_charts import first_token_frame, first_tokens_by_prompt, token_measures
 
 _COMPARED = {"prev": "the previous {}", "1d": "the same time a day before", "7d": "the same time a week before"}
@@ -91,7 +96,7 @@ def summarize(context: Context) -> Summary:
     now, before = measure(context.source, context.selection), measure(context.source, context.previous)
     failures = compare_failures(before.errors, before.requests, now.errors, now.requests) if before.requests else None
     incidents, slow = incidents_of(context, context.service or ""), slow_replica_of(context)
-    burning = next((each for each in slos_of(context, context.service or "") if each.state == "burning"), None)
+    burning = [each for each in slos_of(context, context.service or "") if each.state == "burning"]
     kind = Situation(
         is_silent=context.silence is not None,
         failure_ratio=now.error_ratio or 0.0,
@@ -99,8 +104,9 @@ def summarize(context: Context) -> Summary:
         latency=latency,
         first_token=first_token,
         release=release.comparison.verdict if release else None,
-        is_burning=burning is not None or bool(incidents),
+        is_burning=bool(burning or incidents),
         has_slow_replica=slow is not None,
+        are_failures_cause=_are_failures_cause(context, latency, incidents, burning),
     ).kind
     if kind == "no_data":
         return Summary(_silence(context))
@@ -108,11 +114,11 @@ def summarize(context: Context) -> Summary:
         return Summary(_failures(context, latency))
     if kind == "first_token" and first_token is not None:
         return Summary(_first_token(context, first_token))
+    replica = slow and Sentence(slow_sentence(context, slow), _page(context, "replicas"), "All replicas")
     if kind not in _SLOWER:
         first = _change(context, latency) if kind == "faster" and latency else _unchanged(context, latency)
-        if slow is None or kind != "replica":
+        if replica is None or kind != "replica":
             return Summary((first,))
-        replica = Sentence(slow_sentence(context, slow), _page(context, "replicas"), "All replicas")
         whole_service = first._replace(text=first.text.replace("Nothing stands out: ", "Of all replicas, "))
         return Summary((replica, whole_service) if first.href else (replica,), states_replica=True)
     causes = causes_of(context, context.selection, _TAIL)
@@ -123,11 +129,9 @@ def summarize(context: Context) -> Summary:
         what = _change(context, latency, _traffic(now.requests / context.seconds, before.requests, context))
         where = _where(context, _growth(context, latency.quantile), latency.quantile)
     else:
-        what, where = _burning(context), _excess(context, incidents)
-    whom = _cause(context, causes)
-    if slow is not None:
-        whom = Sentence(slow_sentence(context, slow), _page(context, "replicas"), "All replicas")
-    return Summary((what, whom, where), slow is None and bool(causes.causes), slow is not None)
+        what, where = _burning(context, incidents)
+    whom = replica or _cause(context, causes)
+    return Summary((what, whom, where), replica is None and bool(causes.causes), replica is not None)
 
 
 def _page(context: Context, tab: str = "", **more: str | None) -> str:
@@ -209,10 +213,10 @@ def _change(context: Context, found: QuantileComparison, more: str = "") -> Sent
 def _unchanged(context: Context, latency: QuantileComparison | None) -> Sentence:
     now, compared = measure(context.source, context.selection), _compared_words(context)
     if latency is None or latency.kind == "not_enough":
-        fewer = min(latency.a_n, latency.b_n) if latency else 0
-        needs = f"a comparison needs {samples_needed(_MEDIAN)} requests, the smaller side has {whole(fewer)}"
-        basis = f"{compared} has no requests" if context.previous and latency is None else needs
-        basis = basis if context.previous else "no other window is compared"
+        basis = f"{compared} has no requests" if context.previous else "no other window is compared"
+        if latency is not None:
+            fewer = whole(min(latency.a_n, latency.b_n))
+            basis = f"a comparison needs {samples_needed(_MEDIAN)} requests, the smaller side has {fewer}"
         return Sentence(f"Nothing stands out among {count(now.requests)} requests; {basis}.")
     name, quantile = percentile(latency.quantile), latency.quantile
     values = f"{name} is {duration(latency.b_value)}, {duration(latency.a_value)} in {compared}"
@@ -221,14 +225,14 @@ def _unchanged(context: Context, latency: QuantileComparison | None) -> Sentence
 
 
 def _silence(context: Context) -> tuple[Sentence, ...]:
-    last = context.source.now() - (context.silence or timedelta())
-    length = min(context.view.end - context.view.start, timedelta(days=1))
-    what = f"No data since {clock_or_date(last, context.view)}, for {span(context.silence or timedelta())}."
+    silence, view = context.silence or timedelta(), context.view
+    last, length = context.source.now() - silence, min(view.end - view.start, timedelta(days=1))
+    what = f"No data since {clock_or_date(last, view)}, for {span(silence)}."
     why = "The process, its agent or the collector may be down."
     if records_nothing(context):
         why = "An agent reached its overhead budget and recorded nothing."
     return (
-        Sentence(what, context.view.with_window(last - length, last), "Go to last data"),
+        Sentence(what, view.with_window(last - length, last), "Go to last data"),
         Sentence(why, _page(context, "replicas"), "Replicas"),
     )
 
@@ -243,26 +247,37 @@ def _release_sentence(release: Release) -> Sentence:
     return Sentence(text, release.href, "Compare the versions")
 
 
-def _burning(context: Context) -> Sentence:
-    """Return the open incident, or the objective that burns, although nothing became slower in the window."""
-    view, service = context.view, context.service or ""
-    incident = next((each for each in incidents_of(context, service) if each.impact), None)
+def _are_failures_cause(
+    context: Context,
+    latency: QuantileComparison | None,
+    incidents: Sequence[Incident],
+    burning: Sequence[SloStatus],
+) -> bool:
+    read, cached, view = context.source.read, context.source.cached, context.view
+    causes = {each.name: each.cause_kind for each in incidents}
+    for slo in (each.slo for each in burning if each.slo.name not in causes):
+        causes[slo.name] = cached(explain_violations, read, slo.select(view.start, view.end), slo.indicator).kind
+    if latency is not None and latency.kind == "regression":
+        causes[""] = cached(explain_regression, read, context.selection, latency.a_value or 0.0, ()).kind
+    return "failures" in causes.values()
+
+
+def _burning(context: Context, incidents: Sequence[Incident]) -> tuple[Sentence, Sentence]:
+    """Return the open incident, or the objective that burns, although nothing became slower in the window, and its cause."""
+    view = context.view
+    incident = next((each for each in incidents if each.impact), None)
     if incident is not None:
-        since = clock_or_date(incident.since, view)
-        text = f"Incident since {since}, {incident.name}: {incident.impact}"
-        return Sentence(text, view.link(incident_page(incident.id)), "Open the incident")
-    found = min(slos_of(context, service), key=lambda each: each.urgency)
-    text = f"{found.slo.name} burns its error budget at {times(found.burn_1h)} the sustainable rate, over 1 h."
-    return Sentence(text, view.link(slo_path(found.slo.name)), "See what spends the budget")
-
-
-def _excess(context: Context, incidents: Sequence[Incident]) -> Sentence:
-    found = next((each for each in incidents if each.kind == "latency"), None)
-    blamed = dominant_growth(found.stages) if found else None
-    if found is None or blamed is None:
-        return Sentence("No single stage explains it.", _page(context, "traces"), "Slowest requests")
-    text = f"{bad_sentence(blamed, f'since {clock_or_date(found.since, context.view)}')}."
-    return Sentence(text, _page(context, "advice"), "Ways to fix this")
+        text = f"Incident since {clock_or_date(incident.since, view)}, {incident.name}: {incident.impact}"
+        what = Sentence(text, view.link(incident_page(incident.id)), "Open the incident")
+        blamed, cause = incident.blamed, incident.cause
+    else:
+        found = min(slos_of(context, context.service or ""), key=lambda each: each.urgency)
+        text = f"{found.slo.name} burns its error budget at {times(found.burn_1h)} the sustainable rate, over 1 h."
+        what = Sentence(text, view.link(slo_path(found.slo.name)), "See what spends the budget")
+        blamed, cause = blamed_cause(context, found.slo)
+    cause = cause or "no single stage explains it"
+    tab, then = ("advice", "Ways to fix this") if blamed else ("traces", "Slowest requests")
+    return what, Sentence(f"{cause[0].upper()}{cause[1:]}.", _page(context, tab), then)
 
 
 def _cause(context: Context, found: SharedCauses) -> Sentence:
@@ -300,22 +315,16 @@ def _where(context: Context, growth: Sequence[StageGrowth], quantile: float) -> 
 
 
 def _failures(context: Context, latency: QuantileComparison | None) -> tuple[Sentence, ...]:
-    """Return the failures, and the version, model, route or device that fails more than the others; no stage is blamed."""
-    read, cached = context.source.read, context.source.cached
-    now, before = measure(context.source, context.selection), measure(context.source, context.previous)
+    """Return the failures with their error type, route and called service; no stage is blamed."""
+    source = context.source
+    now, before = measure(source, context.selection), measure(source, context.previous)
     was = f", {percent(before.error_ratio, 2)} in {_compared_words(context)}" if before.requests else ""
     share = f"{percent(now.error_ratio, 2)} of requests fail: {count(now.errors)} of {count(now.requests)}{was}."
     what = Sentence(share, _page(context, "traces", err="1"), "Failed requests")
-    failed = cached(read.dimensions, replace(context.selection, status=STATUS_ERROR))
-    compared = {name: failed.get(name, {}) for name in ("version", "model", "route", "device")}
-    found = failing_value(compared, cached(read.dimensions, context.selection))
-    if found is None:
-        whom = Sentence("No version, model, route or device fails more often than the others.")
-    else:
-        dimension, value, of_failed, of_all = found
-        key = next((key for key, name in SCOPE.items() if name == dimension), None)
-        text = f"{dimension.capitalize()} {value} has {percent(of_failed)} of the failed requests and {percent(of_all)} of all."
-        whom = Sentence(text, _page(context, **{key: value}) if key else "", "Its requests")
+    lost = source.cached(explain_violations, source.read, context.selection, Indicator("availability")).failures
+    text = (failures_text(lost) if lost else "") or "no error type, route or called service has most of the failures"
+    route = {"r": lost.route.value} if lost and lost.route else {}
+    whom = Sentence(f"{text[0].upper()}{text[1:]}.", _page(context, "traces", err="1", **route), "Its requests")
     if latency is not None and latency.kind == "regression":
         return what, whom, _change(context, latency)
     return what, whom

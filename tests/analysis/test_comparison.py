@@ -22,6 +22,7 @@ from stagelens.analysis.comparison import (
     mean_latency,
     rank_stage_growth,
     requests_needed,
+    stage_growth,
 )
 from stagelens.core.histogram import MIN_TAIL, Histogram
 
@@ -197,3 +198,10 @@ def test_nothing_is_blamed_when_nothing_grew() -> None:
     compared = pd.DataFrame({"stage": ["queue", "forward"], "delta_seconds": [0.01, -0.03], "share": 0.0})
 
     assert rank_stage_growth(compared) == ()
+
+
+def test_a_stage_that_shrank_leaves_more_than_the_whole_growth_to_another() -> None:
+    assert [(each.stage, each.share) for each in stage_growth({"queue": 2.0}, {"forward": 4.0, "queue": 1.0})] == [
+        ("forward", pytest.approx(4 / 3))
+    ]
+    assert stage_growth({"queue": 2.0}, {"queue": 1.0}) == ()

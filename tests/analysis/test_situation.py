@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from stagelens.analysis.comparison import QuantileComparison, compare_failures, compare_quantile
-from stagelens.analysis.situation import Kind, Situation, failing_value, stage_growth
+from stagelens.analysis.situation import Kind, Situation
 from stagelens.core.histogram import Histogram
 
 
@@ -29,7 +29,8 @@ SLOWER, SAME, FASTER = compared(0.1, 0.2), compared(0.1, 0.1), compared(0.2, 0.1
             Situation(is_silent=False, failure_ratio=0.004, failures=compare_failures(1, 9000, 36, 9000)),
             "failures",
         ),
-        (Situation(is_silent=False, failure_ratio=0.002, is_burning=True), "failures"),
+        (Situation(is_silent=False, failure_ratio=0.002, latency=SLOWER, are_failures_cause=True), "failures"),
+        (Situation(is_silent=False, failure_ratio=0.002, is_burning=True), "burning"),
         (Situation(is_silent=False, failure_ratio=0, release=SLOWER, latency=SLOWER), "release"),
         (Situation(is_silent=False, failure_ratio=0, first_token=compared(0.1, 0.3), latency=SLOWER), "first_token"),
         (Situation(is_silent=False, failure_ratio=0, first_token=SAME, latency=SLOWER, is_burning=True), "latency"),
@@ -42,17 +43,3 @@ SLOWER, SAME, FASTER = compared(0.1, 0.2), compared(0.1, 0.1), compared(0.2, 0.1
 )
 def test_no_data_is_stated_before_failures_and_failures_before_latency(found: Situation, kind: Kind) -> None:
     assert found.kind == kind
-
-
-def test_a_stage_that_shrank_leaves_more_than_the_whole_growth_to_another() -> None:
-    assert [(each.stage, each.share) for each in stage_growth({"queue": 2.0}, {"forward": 4.0, "queue": 1.0})] == [
-        ("forward", pytest.approx(4 / 3))
-    ]
-    assert stage_growth({"queue": 2.0}, {"queue": 1.0}) == ()
-
-
-def test_a_value_with_its_share_of_the_failures_is_not_named() -> None:
-    every = {"route": {"/a": 500, "/b": 500}, "model": {"m": 1000}}
-
-    assert failing_value({"route": {"/a": 6, "/b": 5}, "model": {"m": 11}}, every) is None
-    assert failing_value({}, every) is None

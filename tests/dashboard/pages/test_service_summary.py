@@ -48,22 +48,47 @@ def steady(seconds: float, first: int, last: int, requests: int = 100) -> list[B
     return [batch(WARM, "forward", seconds, ago, requests) for ago in range(first, last, 20)]
 
 
+def failed(ago: int, requests: int = 20) -> Batch:
+    """Requests that failed after a call to a service timed out."""
+    made = batch(FAILED, "queue", 0.5, ago, requests)
+    attributes = {"error.type": "504", "server.address": "ranker"}
+    call = {"name": "", "stage": "dependency", "start_ns": 0, "duration_ns": 1, "attributes": attributes}
+    kept = replace(made.traces[0], attributes={"error.type": "ReadTimeout"}, spans=[call])
+    return replace(made, traces=[kept])
+
+
 def test_failures_are_stated_first_and_no_stage_is_blamed(tmp_path: Path) -> None:
     made = [
         *steady(0.01, 920, 1800),
         *steady(0.02, 20, 900),
-        *(batch(FAILED, "queue", 0.5, ago, 20) for ago in range(30, 900, 20)),
+        *(failed(ago) for ago in range(30, 900, 20)),
     ]
     found, text = shown(tmp_path, made)
     what, whom, latency = found
 
     assert what.text == "16.67 % of requests fail: 880 of 5.28k, 0.00 % in the previous 15 m."
     assert "err=1" in what.href
-    assert whom.text == "Route /b has 100 % of the failed requests and 17 % of all."
+    assert (
+        whom.text
+        == "Error ReadTimeout (44 of 44 sampled), route /b (100 % of failures), failed calls of ranker (44 of 44 sampled)."
+    )
     assert "r=/b" in whom.href
     assert latency.text.startswith("p99 rose ")
     assert all("grew" not in each.text for each in found)
     assert text.index("of requests fail") < text.index("Where the time goes")
+
+
+def test_timeouts_that_make_a_service_slower_are_failures(tmp_path: Path) -> None:
+    """As many requests fail as before, but now they are most of those that are slower than before."""
+    made = steady(0.01, 20, 1800, 4000)
+    for ago in range(30, 890, 40):
+        made += [failed(ago, 66), batch(WARM, "queue", 0.3, ago + 20, 36)]
+        made += [batch(FAILED, "queue", 0.01, ago + 900, 66), batch(WARM, "queue", 0.05, ago + 920, 100)]
+    (what, whom, latency), _ = shown(tmp_path, made)
+
+    assert what.text.startswith("0.80 % of requests fail: ")
+    assert whom.text.startswith("Error ReadTimeout (")
+    assert latency.text.startswith("p99 rose ")
 
 
 def test_a_slower_window_is_stated_with_its_basis_stage_and_links(tmp_path: Path) -> None:

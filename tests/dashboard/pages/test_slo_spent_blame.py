@@ -125,6 +125,7 @@ def test_failures_are_named_instead_of_a_stage_everywhere(source: Source) -> Non
         "50 % of requests fail (1,800 of 3,600 since the onset): route / (100 % of failures)"
     )
     assert all("route / (100 % of failures)" in each for each in texts)
+    assert "Route / (100 % of failures)." in shown(source, f"/s/{incident.service}")
     assert "queue" not in incident.headline
     assert "in queue" not in texts[2]
 
