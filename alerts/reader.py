@@ -94,6 +94,7 @@ class Incident:
         silent_since: Time of the last request, if none arrived in the last minutes; None while requests arrive.
         exemplars: Requests that violated the objective, or are slower than usual, one per longest stage.
         no_exemplars: Reason why there are no exemplars; empty with exemplars.
+        called: Sentence about what slow requests called; empty unless they wait in the stage `dependency`.
         version: Release that coincides with the onset; empty if there is none.
         link: Dashboard page of the incident.
         deliveries: Messages by channel, oldest first.
@@ -149,6 +150,7 @@ class Incident:
     silent_since: datetime | None = None
     exemplars: tuple[Exemplar, ...] = ()
     no_exemplars: str = ""
+    called: str = ""
 
     @property
     def blamed(self) -> StageGrowth | None:
@@ -341,6 +343,7 @@ def _incident(
         silent_since=None if finding.silent_since is None or ended else _utc(finding.silent_since),
         exemplars=finding.exemplars,
         no_exemplars=finding.no_exemplars,
+        called=finding.called,
         status=found.status(evaluated_at),
     )
 

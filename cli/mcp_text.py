@@ -143,7 +143,7 @@ def incident_text(found: Row) -> str:
     facts += ("cause", "silent_since", "impact")
     lines = [one_line(found["headline"]), "; ".join(f"{key} {cell(found[key])}" for key in facts if found[key])]
     lines += csv_lines([{**row, "stage": stage_name(row["stage"])} for row in found["stages"]])
-    lines += [found["replica"]] if found["replica"] else []
+    lines += [found[key] for key in ("called", "replica") if found[key]]
     if found["functions"]:
         lines += ["Functions that grew:", *csv_lines(found["functions"])]
     if found["shared"]:

@@ -163,6 +163,7 @@ class Finding:
         stage: Stage of the objective; empty if the objective is about whole requests.
         exemplars: A few requests that violated the objective, or are slower than usual, one per longest stage.
         no_exemplars: Reason why there are no exemplars; empty with exemplars.
+        called: Sentence about what slow requests called; empty unless they wait in the stage `dependency`.
         overruns: Stages that exceeded their budgets, worst first.
         course: Time series so far.
         runbook: URL of the runbook.
@@ -202,6 +203,7 @@ class Finding:
     failures: Failures | None = None
     silent_since: float | None = None
     no_exemplars: str = ""
+    called: str = ""
 
     @property
     def blamed(self) -> StageGrowth | None:

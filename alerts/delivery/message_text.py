@@ -364,24 +364,20 @@ def message_facts(message: Message) -> list[tuple[str, str]]:
     if finding.burn is not None:
         left = budget_facts(finding.burn, finding.kind, over=over or is_silent(message))
         rate = ("Burn rate", "no data") if is_silent(message) else burn_rate_fact(finding.burn, over=over)
-        facts = [rate, _time_fact(message), *left, *_overruns(finding)]
+        facts = [rate, _time_fact(message), *left]
     else:
         facts = [*regression_facts(_regression(finding)), _time_fact(message)]
-    replica = [("Slow replica", finding.replica)] if finding.replica else []
-    return [*facts, *replica, *_shared(finding)]
-
-
-def _overruns(finding: Finding) -> list[tuple[str, str]]:
     broken = [
         f"{stage_name(each.stage)} {formatting.latency(each.seconds)} of {formatting.latency(each.budget_seconds)}"
         for each in finding.overruns
     ]
-    return [("Exceeded stage budgets", ", ".join(broken))] if broken else []
-
-
-def _shared(finding: Finding) -> list[tuple[str, str]]:
-    shown = [shared_text(each) for each in finding.shared]
-    return [("Slow requests share", "; ".join(shown))] if shown else []
+    known = {
+        "Exceeded stage budgets": ", ".join(broken),
+        "Called": finding.called,
+        "Slow replica": finding.replica,
+        "Slow requests share": "; ".join(map(shared_text, finding.shared)),
+    }
+    return [*facts, *((name, value) for name, value in known.items() if value)]
 
 
 def shared_text(shared: SharedAttribute) -> str:

@@ -16,17 +16,17 @@ from ...analysis.comparison import compare_failures
 from ...analysis.policies import BurnRatePolicy, NoData
 from ...analysis.regression.verdict import is_near_onset
 from ...analysis.slo_status import has_stopped
-from ...core.names import STATUS_OK
-from ...questions.changed import Explanation, explain_violations
-from ...store import Reader, Selection
+from ...questions.changed import explain_violations
+from ...store import Reader
 from ...store.schema import FINEST, storable_name
-from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic, SharedAttribute
+from ..delivery.message import BudgetOverrun, Burn, Finding, MissingTraffic
 from ..objectives.maintenance import MaintenanceCalendar
 from ..objectives.slo import Slo
 from ..objectives.slo_file import Definitions
 from .evidence import (
     CALM_BEFORE,
     burn_rate_trend,
+    called_text,
     code_growth,
     counts_by_step,
     dashboard_link,
@@ -35,6 +35,7 @@ from .evidence import (
     no_exemplar_text,
     shared_attributes,
     slow_replica_text,
+    slow_selection,
     stage_budgets,
 )
 from .slo_status import Measurement, can_fire, measure_slo
@@ -60,6 +61,7 @@ def describe_burn(
     change = explain_violations(read, bad, slo.indicator, began - CALM_BEFORE)
     calm = slo.select(trouble.earliest - _LOOK_BACK, trouble.earliest)
     exemplars = exemplars_of(read, slo, began, now, dashboard_url, cause=change.kind)
+    slow = slow_selection(bad, change, slo.objective)
     # Without slow requests that matter, neither a slow replica nor what slow requests share is a cause.
     is_slow = slo.kind == "latency" and (change.kind != "failures" or bool(change.growth))
     return Finding(
@@ -75,7 +77,8 @@ def describe_burn(
         failures=change.failures,
         growth=change.growth,
         functions=code_growth(read, calm, bad, change.growth, slo.objective),
-        shared=_shared(read, slo, change, bad) if is_slow else (),
+        shared=shared_attributes(read, slow) if is_slow else (),
+        called=called_text(read, slow, change.growth, slo.stage or ""),
         replica=slow_replica_text(read, slo.select(began - CALM_BEFORE, now)) if is_slow else "",
         version=_suspected_release(read, slo, trouble, now),
         stage=slo.stage or "",
@@ -111,16 +114,6 @@ def _burn_of(measured: Measurement, tier: AlertTier) -> Burn:
         window_seconds=measured.slo.window.total_seconds(),
         exhausted_in_seconds=None if left is None else left.total_seconds(),
     )
-
-
-def _shared(read: Reader, slo: Slo, change: Explanation, selection: Selection) -> tuple[SharedAttribute, ...]:
-    failed = change.failures.failed if change.failures else 0.0
-    served, slow = change.requests - failed, change.bad - failed
-    if served <= 0:
-        return ()
-    # The slow requests are the bad ones that succeeded; where most are bad, the slower half.
-    quantile = min(max(0.5, 1 - slow / served), slo.objective)
-    return shared_attributes(read, replace(selection, status=STATUS_OK) if failed else selection, quantile)
 
 
 def _overruns(read: Reader, slo: Slo, began: datetime, now: datetime) -> tuple[BudgetOverrun, ...]:

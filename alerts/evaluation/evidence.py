@@ -1,4 +1,4 @@
-"""Evidence of an incident: dashboard links, burn-rate trend, bad requests, functions, stage budgets, and the slow replica."""
+"""Evidence of an incident: dashboard links, burn-rate trend, bad requests, called services, functions, stage budgets, and the slow replica."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ import pandas as pd
 from ...analysis.attributes import find_causes
 from ...analysis.burn_rate import as_requests, burn_rate
 from ...analysis.comparison import StageGrowth, dominant_growth
+from ...analysis.critical_path import DEPENDENCY, DependencySplit
 from ...analysis.profile import FunctionGrowth, grown_functions
 from ...analysis.replicas import HardwareDifference, ReplicaOutlier, find_outlier, stratified
 from ...core import hardware as measures
 from ...core.addresses import path_segment
-from ...core.names import STATUS_ERROR
+from ...core.names import STATUS_ERROR, STATUS_OK
 from ...core.settings.values import format_size
 from ...core.stages import label
 from ...questions.breakdown import breakdown
@@ -40,6 +41,8 @@ _MINUTE = timedelta(minutes=1)
 _POINTS = 60
 # Number of bad requests shown.
 _SHOWN = 3
+# Number of called services and hosts in a sentence.
+_MAX_CALLED = 4
 # Number of functions shown.
 _FUNCTIONS = 3
 # Number of shared attributes.
@@ -294,10 +297,43 @@ def code_growth(
     return tuple(own[:_FUNCTIONS])
 
 
-def shared_attributes(read: Reader, slow: Selection, quantile: float) -> tuple[SharedAttribute, ...]:
-    """Return the attributes that the requests above *quantile* share more often than all requests of *slow*, strongest first."""
-    distinct = (each for each in find_causes(read.attributes(slow), quantile).causes if not each.same_as)
+def shared_attributes(read: Reader, slow: tuple[Selection, float] | None) -> tuple[SharedAttribute, ...]:
+    """Return the attributes that *slow* requests, those above a quantile, share more often than all, strongest first."""
+    causes = find_causes(read.attributes(slow[0]), slow[1]).causes if slow else ()
+    distinct = (each for each in causes if not each.same_as)
     return tuple(SharedAttribute(each.label, each.share_all, each.share_slow) for each in islice(distinct, _ATTRIBUTES))
+
+
+def slow_selection(selection: Selection, change: Explanation, most: float = 1.0) -> tuple[Selection, float] | None:
+    """Return the requests of *selection* that may be slow, and the quantile, at most *most*, from which they are; None for none."""
+    failed = change.failures.failed if change.failures else 0.0
+    served, slow = change.requests - failed, change.bad - failed
+    if served <= 0:
+        return None
+    # The slow requests are the bad ones that succeeded; where most are bad, the slower half.
+    return replace(selection, status=STATUS_OK) if failed else selection, min(max(0.5, 1 - slow / served), most)
+
+
+def called_text(
+    read: Reader, slow: tuple[Selection, float] | None, growth: Sequence[StageGrowth], stage: str = ""
+) -> str:
+    """Return what *slow* requests that succeeded called; "" unless `dependency` is the *stage* of the objective or dominates *growth*."""
+    blamed = dominant_growth(growth)
+    if slow is None or DEPENDENCY not in (stage, blamed and blamed.stage):
+        return ""
+    return dependency_sentence(read.dependency_split(replace(slow[0], status=STATUS_OK), slow[1]))
+
+
+def dependency_sentence(found: DependencySplit | None) -> str:
+    """Return what slow requests waited for in the stage Dependency as a sentence; "" if nothing is known.
+
+    >>> dependency_sentence(DependencySplit(41, (("ranker", 0.7), ("", 0.3))))
+    'Of Dependency in 41 retained slow requests: ranker 70 %, unknown 30 %.'
+    """
+    if found is None or not any(name for name, _ in found.shares):
+        return ""
+    named = ", ".join(f"{name or 'unknown'} {percent(whole(share))}" for name, share in found.shares[:_MAX_CALLED])
+    return f"Of Dependency in {count(found.requests)} retained slow request{'s' * (found.requests != 1)}: {named}."
 
 
 def slow_replica(read: Reader, selection: Selection) -> ReplicaOutlier | None:

@@ -38,11 +38,13 @@ from ..delivery.message import LatencyRegression as Slower
 from ..evaluation.evidence import (
     CALM_BEFORE,
     bad_requests,
+    called_text,
     code_growth,
     exemplar_of,
     filters_of,
     shared_attributes,
     slow_replica_text,
+    slow_selection,
 )
 from ..evaluation.evidence import dashboard_link as link_of
 from ..objectives.slo import Slo
@@ -146,22 +148,22 @@ def explain_slower(
     *,
     dashboard_url: str,
 ) -> dict[str, Any]:
-    """Return the fields of a finding about requests slower than usual: the cause, and the slowest one for each longest stage."""
+    """Return the fields of a finding about requests slower than usual: the cause, what they called, and the slowest ones."""
     about = slo.select(minute_start(times[0]), minute_start(times[2]))
     change = explain_regression(read, replace(about, start=minute_start(times[1])), usual_seconds, growth)
     found = bad_requests(read, about, None, cause=change.kind, limit=_SHOWN, above_seconds=usual_seconds)
-    usual, bad, requests = (
+    usual, counted = (
         formatting.latency(usual_seconds),
-        formatting.count(change.bad),
-        formatting.count(change.requests),
+        [formatting.count(each) for each in (change.bad, change.requests)],
     )
-    none = f"No retained request is slower than the usual {usual}: {bad} of {requests} are, and none was sampled."
+    none = f"No retained request is slower than the usual {usual}: {' of '.join(counted)} are, and none was sampled."
     return {
         "cause": change.kind,
         "failures": change.failures,
         "growth": change.growth,
         "exemplars": tuple(exemplar_of(row, dashboard_url) for row in found.to_dict("records")),
         "no_exemplars": "" if len(found) else none,
+        "called": called_text(read, slow_selection(about, change), change.growth),
     }
 
 
@@ -392,7 +394,7 @@ def _finding(
         **explained,
         # A regression of the mean is one of most requests.
         functions=code_growth(context.read, calm, slow, explained["growth"], 0.5 if slower.at == MEAN else quantile),
-        shared=shared_attributes(context.read, slow, quantile),
+        shared=shared_attributes(context.read, (slow, quantile)),
         replica=slow_replica_text(context.read, replace(slow, start=slow.start - CALM_BEFORE)),
         record=context.record.in_words(group.service, group.environment),
         version=version,

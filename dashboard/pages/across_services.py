@@ -9,6 +9,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.evidence import dependency_sentence
 from ...analysis.critical_path import (
     PathPiece,
     PathShare,
@@ -26,7 +27,7 @@ from ...store.queries.paths import ServiceEdge, SlowPaths, traced_request
 from ..ui.components import Node, attributes, card, link, stage_name, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import duration, percent, percentile, several
-from ..ui.trace_text import dependency_sentence, span_name, span_note
+from ..ui.trace_text import span_name, span_note
 from ..view import service_path, trace_name, trace_path
 from .page import Context
 from .service_code import replaced_note, tail_percentile, time_bar

@@ -10,6 +10,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
+from ...alerts.evaluation.evidence import dependency_sentence
 from ...analysis.comparison import QuantileComparison
 from ...core.histogram import has_enough_samples, samples_needed
 from ...core.names import TOKENS_IN, TOKENS_OUT
@@ -18,7 +19,6 @@ from ...store import SloCounts
 from ..ui.components import Node, attributes, card, empty, link_tabs, pill, ratio_of, swatch, table
 from ..ui.design_tokens import hue
 from ..ui.format import THIN, count, duration, percent, percentile, signed_change, span, whole
-from ..ui.trace_text import dependency_sentence
 from .comparison import Pair, PairComparison, grown_at
 from .comparison_text import TRAFFIC_NOISE, VERDICT_WORDS, median_value, request_mix, token_histograms
 from .page import Context, records

@@ -225,14 +225,12 @@ def _evidence_rows(context: Context, found: Incident) -> Iterator[tuple[str, str
         if found.kind == "tail":
             text = f"{name[0].upper()}{name[1:]} grew {amount}, {of_the_excess(grown)}"
         yield "Stage", text, path
+    if found.called:
+        yield "Called", found.called, path
     if found.replica:
         yield "Replica", found.replica, incident_path(view, found, "replicas")
     for each in found.functions[:1]:
-        yield (
-            "Code",
-            f"{each.title}: {each.amount_words}",
-            path,
-        )
+        yield "Code", f"{each.title}: {each.amount_words}", path
     for each in found.shared:
         yield "Attribute", shared_text(each)[0].upper() + shared_text(each)[1:], path
     for each in found.overruns[:1]:

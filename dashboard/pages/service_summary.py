@@ -145,8 +145,8 @@ def _compared_words(context: Context) -> str:
 
 
 def _release(context: Context) -> Release | None:
-    # With a filter, the versions are not compared as a whole.
     if context.view.scope:
+        # With a filter, the versions are not compared as a whole.
         return None
     return next((each for each in context.once(regressions) if each.service == context.service and each.is_clear), None)
 
@@ -228,13 +228,12 @@ def _silence(context: Context) -> tuple[Sentence, ...]:
     silence, view = context.silence or timedelta(), context.view
     last, length = context.source.now() - silence, min(view.end - view.start, timedelta(days=1))
     what = f"No data since {clock_or_date(last, view)}, for {span(silence)}."
-    why = "The process, its agent or the collector may be down."
-    if records_nothing(context):
-        why = "An agent reached its overhead budget and recorded nothing."
-    return (
-        Sentence(what, view.with_window(last - length, last), "Go to last data"),
-        Sentence(why, _page(context, "replicas"), "Replicas"),
+    down, stopped = (
+        "The process, its agent or the collector may be down.",
+        "An agent reached its overhead budget and recorded nothing.",
     )
+    why = Sentence(stopped if records_nothing(context) else down, _page(context, "replicas"), "Replicas")
+    return Sentence(what, view.with_window(last - length, last), "Go to last data"), why
 
 
 def _release_sentence(release: Release) -> Sentence:
@@ -284,12 +283,9 @@ def _cause(context: Context, found: SharedCauses) -> Sentence:
     if found.causes:
         href = requests_path(context, found.causes[0])
         return Sentence(found.sentence, href, "Its requests" if href else "")
-    looked_at = ", ".join(found.looked_at)
-    return Sentence(
-        f"No version, replica or attribute stands out; compared: {looked_at}."
-        if looked_at
-        else "Which requests are slow is unknown: no attribute of them is recorded."
-    )
+    if not found.looked_at:
+        return Sentence("Which requests are slow is unknown: no attribute of them is recorded.")
+    return Sentence(f"No version, replica or attribute stands out; compared: {', '.join(found.looked_at)}.")
 
 
 def _growth(context: Context, quantile: float) -> tuple[StageGrowth, ...]:
@@ -342,9 +338,8 @@ def _first_token(context: Context, found: QuantileComparison) -> tuple[Sentence,
     sides = (context.previous, context.selection)
     frames = [first_token_frame(context, measures, each) for each in sides]
     before, now = (_row_at(each, found.quantile) for each in frames)
-    blamed = dominant_growth(stage_growth(before, now))
     where = "No single stage before the first token explains it."
-    if blamed is not None:
+    if blamed := dominant_growth(stage_growth(before, now)):
         grown = f"{label(blamed.stage)} before the first token grew {duration(blamed.seconds, sign=True)}"
         where = f"{grown}, {portion(blamed.share)} of the growth."
     advice = Sentence(where, _page(context, "advice", rank="ttft"), "Ways to fix this")

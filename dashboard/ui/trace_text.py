@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...analysis.critical_path import DependencySplit
 from ...core.names import AROUND, BATCH_SIZE, DEVICE, MODEL, PART, SERVER, STALL_PREFIX, TIMING
 from ...core.stages import STALL_CAUSES, label, position, split_stall_key, stall_key
-from .format import duration, percent, several
+from .format import duration
 
 _NS = 1e9
-# Number of called hosts in a sentence.
-_MAX_CALLED = 4
 # Stalls below this share of the latency are omitted. [ratio]
 _NOTICED = 0.01
 
@@ -95,18 +92,6 @@ def span_stalls(attributes: Mapping[str, object]) -> list[str]:
     """
     met = {cause: attributes.get(STALL_PREFIX + key) for key, cause in STALL_CAUSES.items()}
     return [f"{cause.label} {duration(spent / _NS)}" for cause, spent in met.items() if isinstance(spent, int)]
-
-
-def dependency_sentence(found: DependencySplit | None) -> str:
-    r"""Return what slow requests waited for in the stage Dependency as a sentence; "" if nothing is known.
-
-    >>> dependency_sentence(DependencySplit(41, (("ranker", 0.7), ("", 0.3))))
-    'Of Dependency in 41 retained slow requests: ranker 70\u202f%, unknown 30\u202f%.'
-    """
-    if found is None or not any(name for name, _ in found.shares):
-        return ""
-    named = ", ".join(f"{name or 'unknown'} {percent(share)}" for name, share in found.shares[:_MAX_CALLED])
-    return f"Of Dependency in {several(found.requests, 'retained slow request')}: {named}."
 
 
 _TIMED = {

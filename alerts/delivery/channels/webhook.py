@@ -111,7 +111,7 @@ def webhook_payload(message: Message) -> dict[str, Any]:
         "also": list(message.also),
         "exemplars": [dataclasses.asdict(each) for each in finding.exemplars],
         "no_exemplars": finding.no_exemplars,
-    }
+    } | ({"called": finding.called} if finding.called else {})
 
 
 def _burn(burn: Burn) -> dict[str, float]:

@@ -8,6 +8,9 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from stagelens.alerts.delivery.channels.webhook import webhook_payload
+from stagelens.alerts.delivery.message import Finding, Message
+from stagelens.alerts.delivery.message_text import message_facts
 from stagelens.alerts.evaluation.alert_rules import describe_burn
 from stagelens.alerts.evaluation.evidence import (
     burn_rate_trend,
@@ -185,6 +188,44 @@ def test_what_slow_requests_share_is_named(store: Store, traffic: Traffic, now: 
 
     assert [each.label for each in found.shared] == ["version 2"]
     assert (found.shared[0].share_all, found.shared[0].share_slow) == (pytest.approx(0.1), 1)
+
+
+@pytest.mark.parametrize("changes", [{}, {"watched": "stage", "stage": "dependency"}])
+def test_the_called_service_is_named_if_dependency_is_blamed(
+    changes: dict[str, object], store: Store, traffic: Traffic, now: datetime
+) -> None:
+    """The finding says what the retained slow requests waited for, and how many they are; not those that failed or were fast."""
+    traffic(now - HOUR, HOUR, {8: FAST, 2: {"forward": 0.020, "dependency": 0.400}})
+    for number, (host, milliseconds, status) in enumerate(
+        [("ranker", 400, "ok"), ("ranker", 400, "ok"), ("users.internal", 5, "ok"), ("bank", 900, "error")], start=1
+    ):
+        spent, started = milliseconds * 1_000_000, round((now - 5 * MINUTE).timestamp() * 1e9)
+        span = {"name": "", "stage": "dependency", "start_ns": 0, "duration_ns": spent, "id": f"{number:016x}"}
+        span |= {"attributes": {"server.address": host}}
+        series = Series("magika-demo", "1", "", "", "", "", "", status)
+        trace = KeptTrace(
+            f"{number:032x}",
+            f"{number:016x}",
+            series,
+            started,
+            spent,
+            "slow",
+            "dependency",
+            {"dependency": spent},
+            [span],
+        )
+        store.write([Batch(f"called:{number}", [], [trace])])
+    slo = replace(LATENCY, **changes)  # type: ignore[arg-type] - a few fields by name
+    measured = measure_slo(store.read, slo, default_burn_rate_policy(), now)
+    found = describe_burn(store.read, measured, now, before=None, dashboard_url="")
+    assert found is not None
+
+    assert found.called == "Of Dependency in 2 retained slow requests: ranker 100 %."
+    message = Message("sl-1", 1, "opened", now.timestamp(), now.timestamp(), found)
+    assert dict(message_facts(message))["Called"] == found.called
+    assert webhook_payload(message)["called"] == found.called
+    assert Finding.from_json({**found.to_json(), "called": ""}).called == ""
+    assert Message.from_json(message.to_json()).finding == found
 
 
 @pytest.mark.parametrize(
