@@ -171,8 +171,9 @@ def first_token_tile(context: Context) -> Component | None:
     if value is None:
         return None
     found = _at_highest(*_first_token_times(context))
-    is_known = found is not None and found.quantile == _TAIL and found.ratio is not None
-    moved = delta(found.growth, certain=found.has_changed, after=context.view.compared_words) if found and is_known else None
+    moved = None
+    if found is not None and found.quantile == _TAIL and found.ratio is not None:
+        moved = delta(found.growth, certain=found.has_changed, after=context.view.compared_words)
     return duration_tile(link("TTFT p99", href=_page(context, "tokens"), className="link"), value, moved)
 
 
