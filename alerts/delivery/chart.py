@@ -27,7 +27,7 @@ from ..formatting import line
 from ..schema import keys
 from .drawing import GRID, INK, MUTED, SHARP, SURFACE, draw_text, encode_png, text_width
 from .message import Finding, Message, Trend
-from .message_text import regression_subject
+from .message_text import format_seconds, regression_subject
 
 CHART_PATH = "/charts"
 _KEY_NAME = "charts"
@@ -258,9 +258,9 @@ def _write_limit_and_last(
 
 
 def _chart_title(finding: Finding) -> tuple[str, str]:
-    """Return the title of the chart, and the unit, which is empty if the title needs none."""
     if finding.shift is None:
-        return "Burn rate", "times as fast as the error budget allows"
+        step = format_seconds(finding.course.step_seconds) if finding.course else ""
+        return "Burn rate", f"in {step}, times as fast as the error budget allows"
     name = regression_subject(finding.shift)
     return name if finding.shift.at == "mean" else f"{name} latency", ""
 

@@ -25,6 +25,8 @@ _ICONS = {"page": "🔴", "ticket": "🟠"}
 _PEAK_WINDOW = "in the short window of its rule"
 # A share up to this value counts as all of the excess.
 _ALL = 1.05
+# Smaller shares of the excess are noise. [ratio]
+_MIN_ROW = 0.01
 _UNKNOWN_ENDINGS = {"no_data": "no more data", "removed": "its SLO was removed"}
 
 
@@ -157,7 +159,7 @@ def burn_rate_fact(burn: Burn, *, over: bool) -> tuple[str, str]:
 
 
 def _burn_size(burn: Burn) -> str:
-    return f"{formatting.times(burn.rate)} in {_format_seconds(burn.short_seconds)}"
+    return f"{formatting.times(burn.rate)} in {format_seconds(burn.short_seconds)}"
 
 
 def budget_facts(burn: Burn, kind: str, *, over: bool) -> list[tuple[str, str]]:
@@ -187,7 +189,7 @@ def _kind_text(kind: str) -> _KindText:
 
 def absence_cause(absence: MissingTraffic) -> str:
     """Return the cause of missing traffic as a clause."""
-    return f"no request in {_format_seconds(absence.window_seconds)}"
+    return f"no request in {format_seconds(absence.window_seconds)}"
 
 
 def absence_impact(absence: MissingTraffic) -> str:
@@ -196,17 +198,18 @@ def absence_impact(absence: MissingTraffic) -> str:
     >>> absence_impact(MissingTraffic(usual=1240, before_seconds=86400, window_seconds=900))
     'No request in 15 minutes; 1,240 arrived in the same period 1 day before. Other objectives of the service cannot be evaluated.'
     """
-    missed, before = _format_seconds(absence.window_seconds), _format_seconds(absence.before_seconds)
+    missed, before = format_seconds(absence.window_seconds), format_seconds(absence.before_seconds)
     there = f"{formatting.count(absence.usual)} arrived in the same period {before} before"
     return f"No request in {missed}; {there}. Other objectives of the service cannot be evaluated."
 
 
 def usual_traffic(absence: MissingTraffic) -> tuple[str, str]:
     """Return the usual number of requests as a pair of name and value."""
-    return "Baseline", f"{formatting.count(absence.usual)} requests in {_format_seconds(absence.window_seconds)}"
+    return "Baseline", f"{formatting.count(absence.usual)} requests in {format_seconds(absence.window_seconds)}"
 
 
-def _format_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
+    """Return a time as text, such as `5 minutes`."""
     return formatting.duration(timedelta(seconds=seconds))
 
 
@@ -391,10 +394,11 @@ def shared_text(shared: SharedAttribute) -> str:
 
 
 def stage_table(finding: Finding, *, limit: int = 5) -> list[tuple[str, str, str]]:
-    """Return at most *limit* stages that grew most, as rows of stage, growth and share of the excess."""
+    """Return the first of at most *limit* stages, and those with 1 % of the excess or more, as rows of stage, growth and share."""
     return [
         (stages.label(row.stage), formatting.latency(row.seconds, signed=True), formatting.share_text(row.share))
         for row in finding.growth[:limit]
+        if row.share >= _MIN_ROW or row is finding.growth[0]
     ]
 
 
@@ -482,7 +486,7 @@ def stage_name(stage: str) -> str:
 
 def _trend_text(finding: Finding, trend: Trend, highest: float) -> str:
     span = format_recent(trend.step_seconds * len(trend.values))
-    step = f" in {_format_seconds(trend.step_seconds)}"
+    step = f" in {format_seconds(trend.step_seconds)}"
     top = formatting.times(highest) + step if finding.burn else formatting.latency(highest)
     return f"{'burn rate' if finding.burn else _subject_of(finding)} of the {span}, up to {top}"
 

@@ -123,7 +123,6 @@ def _links(message: Message) -> list[tuple[str, str]]:
 
 
 def _stages_with_percent(finding: Finding) -> list[tuple[tuple[str, str, str], int]]:
-    """Return the rows of the stage table, each with the length of its bar in percent."""
     rows = zip(stage_table(finding), finding.growth, strict=False)
     return [(row, max(1, min(100, round(100 * grown.share)))) for row, grown in rows]
 
