@@ -24,7 +24,11 @@
     },
   };
 
-  const clock = (plot, x) => plot._fullLayout.xaxis.l2d(plot._fullLayout.xaxis.d2l(x)).slice(11, 19);
+  // The time at `x`, by the reader's clock.
+  function clock(plot, x) {
+    const [, offset] = plot.layout.xaxis._clock.findLast(([start], place) => !place || start <= x);
+    return new Date(x + offset).toISOString().slice(11, 19);
+  }
 
   const cellsOf = (plot) => plot._fullData.find((trace) => trace.type === "heatmap");
   // The heat map: a cell, with Shift a box of cells, which Enter selects.
@@ -56,9 +60,8 @@
 
   function box(plot, { column, row, anchor }) {
     const { x, y } = cellsOf(plot);
-    const axis = plot._fullLayout.xaxis;
     const [[left, right], [low, high]] = [[column, (anchor || [column])[0]], [row, (anchor || [0, row])[1]]].map((pair) => pair.sort((a, b) => a - b));
-    return { x: [x[left], x[right + 1]].map((each) => axis.l2d(axis.d2l(each))), y: [y[low], y[high + 1]] };
+    return { x: [x[left], x[right + 1]], y: [y[low], y[high + 1]] };
   }
 
   function framed(plot, range) {
@@ -84,7 +87,7 @@
       const { trace, index } = all[at.index];
       app.cursor(plot, trace.x[index]);
       const said = Array.isArray(trace.text) ? trace.text[index] : trace.hovertext && trace.hovertext[index];
-      const when = plot._fullLayout.xaxis.type === "date" && clock(plot, trace.x[index]);
+      const when = plot.layout.xaxis._clock && clock(plot, trace.x[index]);
       return [when, trace.name, plain(said || ""), `${at.index + 1} of ${all.length}`].filter(Boolean).join(", ");
     },
     enter: (plot, at) => at.index !== undefined && app.follow(pointsOf(plot)[at.index].place),

@@ -183,7 +183,8 @@ def requests_path(context: Context, cause: SharedCause) -> str:
     if len(cause.values) != 1 or not cause.values[0]:
         return ""
     if key is not None:
-        return view.link(service_path(service), **{**view.scope, key: cause.values[0]})
+        path, chosen = service_path(service), {key: cause.values[0]}
+        return view.here(**chosen) if view.path == path else view.link(path, **{**view.scope, **chosen})
     if cause.key == "replica":
         return view.link(service_path(service, "replicas"), **view.scope)
     if attribute(cause.key).is_number or cause.key in ("environment", "model_version", "device", "status"):

@@ -147,7 +147,9 @@ def _page_nodes(source: Source, path: str, start: datetime, end: datetime) -> li
 def _page_context(source: Source, path: str, start: datetime, end: datetime) -> Context:
     window = "&".join(f"{key}={round(at.timestamp() * 1000)}" for key, at in (("from", start), ("to", end)))
     view = parse(path, f"{window}&vs=off", source.now())
-    return context_of(replace(view, zone=end.astimezone().tzinfo or UTC), source)
+    return context_of(
+        replace(view, zone=datetime.fromtimestamp(end.timestamp(), UTC).astimezone().tzinfo or UTC), source
+    )
 
 
 def _with_unique_names(nodes: Iterable[Node], number: int) -> Iterator[Node]:

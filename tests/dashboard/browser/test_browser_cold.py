@@ -51,7 +51,7 @@ def test_cold_requests_are_excluded_and_included_by_a_button(browser: Browser, a
     """The filter applies to every tab of the service that is opened from there, and is part of the address."""
     context = browser.new_context(viewport=DESKTOP)
     page = Visit(context.new_page(), address).go("/s/shop?from=now-15m")
-    percentiles = page.get_by_role("img", name="Stages of the latency by percentile")
+    percentiles = page.get_by_role("application", name="Stages of the latency by percentile")
     expect(percentiles).to_have_accessible_name(re.compile("Cold start"))
     page.get_by_role("link", name="Exclude 40 cold").click()
     expect(percentiles).not_to_have_accessible_name(re.compile("Cold start"))

@@ -64,7 +64,12 @@ WRONG = {
 @pytest.fixture(scope="module")
 def names() -> dict[str, Any]:
     """Three hundred services."""
-    return {"services": [{"name": f"service-{number}", "versions": ["2.0", "1.0"]} for number in range(300)]}
+    return {
+        "services": [
+            {"name": f"service-{number}", "path": f"/s/service-{number}", "versions": ["2.0", "1.0"]}
+            for number in range(300)
+        ]
+    }
 
 
 def test_a_typed_time_range_becomes_the_window(visit: Visit) -> None:
@@ -89,7 +94,7 @@ def test_a_typed_range_is_in_the_reader_s_zone_and_remembered(browser: Browser, 
     page.keyboard.type("then")
     page.keyboard.press("Enter")
     expect(page.locator("#understood")).to_contain_text("Invalid time range")
-    zone = page.locator(".menu.time .zone").inner_text()
+    zone = page.locator(".menu.time .zone").first.inner_text()
     page.get_by_label("Range").fill("12:10-12:40")
     expect(page.locator("#understood")).to_have_text("20 Nov 12:10 to 12:40")
     page.keyboard.press("Enter")

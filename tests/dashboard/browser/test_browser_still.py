@@ -22,8 +22,9 @@ _PLACES = """() => JSON.stringify([...document.querySelectorAll('.card, .ch > :n
     const box = each.getBoundingClientRect(); return [each.className, box.x, box.y + scrollY, each.matches('.card') ? box.height : 0]; }))"""
 # What the page says, without the drawings and what the browser has set.
 _SAYS = """() => { const ours = ['open', 'data-drawn', 'data-narrow', 'data-new', 'style'];
+    const keyed = ['role', 'tabindex', 'aria-keyshortcuts', 'aria-roledescription'];
     const says = (node) => node.nodeType !== 1 ? [node.data] : [node.nodeName, [...node.attributes]
-        .filter(({ name, value }) => value && !(name === 'title' && node.matches('.dv')) && !ours.includes(name)).map(({ name, value }) => `${name}=${name === 'href' ? decodeURIComponent(value) : value}`).sort().join(' '),
+        .filter(({ name, value }) => value && !(name === 'title' && node.matches('.dv')) && !ours.includes(name) && !(node.dataset.chart && keyed.includes(name))).map(({ name, value }) => `${name}=${name === 'href' ? decodeURIComponent(value) : value}`).sort().join(' '),
         ...(node.dataset.chart ? [] : [...node.childNodes].flatMap(says))];
     return says(document.querySelector('#root > .page')); }"""
 

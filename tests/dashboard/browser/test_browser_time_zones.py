@@ -157,7 +157,7 @@ def test_a_saved_file_shows_the_same_times_elsewhere(night: Night, browser: Brow
     page.locator("[data-chart=over]").scroll_into_view_if_needed()
     wanted = [text for text, _ in labels(page, "over")]
     with page.expect_download() as download:
-        page.locator("[data-do=save]").click()
+        page.locator(".top [data-do=save]").click()
     download.value.save_as(tmp_path / "saved.html")
     context = browser.new_context(viewport=DESKTOP, timezone_id="Pacific/Auckland")
     opened = context.new_page()
