@@ -76,7 +76,7 @@ class Shot:
 SHOTS: Mapping[str, Shot] = {
     "overview": Shot("/?from=now-1h", 700, frame=True),
     "service": Shot("/s/checkout?from=now-1h", 1120, frame=True),
-    "start": Shot("/s/pictures?from=now-5m", 640, run=True, start=".tabs"),
+    "start": Shot("/s/pictures?from=now-5m", 800, run=True, start=".tabs"),
     "compare": Shot("/compare?svc=checkout&a=1.9.0&b=2.0.0&from=now-1h", 1000),
     "slo": Shot("/slo/checkout-latency?from=now-1h", 1250),
     "traces": Shot("/s/checkout/traces?from=now-1h&at=tenant", 760),

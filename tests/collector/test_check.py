@@ -49,7 +49,12 @@ def test_the_check_describes_a_valid_collector_without_secrets(capsys: Run, tmp_
     code, output, errors = check(capsys, "--collector-host", "0.0.0.0")
 
     assert (code, errors) == (0, "")
-    for part in ("http://0.0.0.0:4318", "4317", "team-a (as environment prod, 50 requests/s, 5 MiB/s)", "stagelens.db"):
+    for part in (
+        "http://localhost:4318 (on all addresses of this machine)",
+        "4317",
+        "team-a (as environment prod, 50 requests/s, 5 MiB/s)",
+        "stagelens.db",
+    ):
         assert part in output
     for part in ("1 custom", "http://llm:8000/metrics as llm", "vLLM"):
         assert part in output

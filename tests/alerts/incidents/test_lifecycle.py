@@ -194,7 +194,7 @@ def test_silence_is_no_recovery(finding: Finding) -> None:
     assert served is not None
 
     assert (silent.happening, silent.record.finding.cause_kind) == ("", "no_data")
-    assert f"has no data, burned 31{TIMES} before" in text
+    assert f"has no data, burned 31{TIMES} in 5 minutes before" in text
     assert "no request since 03:05 UTC on 20 November; before, slow requests spent +180 ms" in text
     assert step(silent.record, None, START + 3 * MINUTE, has_data=False) is None
     assert (served.happening, served.record.finding.silent_since) == ("", None)

@@ -87,7 +87,7 @@ def test_a_growing_load_is_named(new_world: Simulation) -> None:
     evaluate(new_world)
     (message,) = messages(new_world.store)
 
-    assert re.search(r"The traffic also changed: \d+ requests a minute, before \d+\.", impact_text(message.finding))
+    assert re.search(r"The traffic also changed: \d+ requests per minute, before \d+\.", impact_text(message.finding))
 
 
 def test_an_incident_continues_while_the_latency_stays_higher(world: Simulation) -> None:

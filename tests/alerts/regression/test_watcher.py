@@ -111,7 +111,7 @@ def test_the_function_of_a_slower_stage_is_named(world: Simulation) -> None:
     world.run(45, SLOW)
     opened = messages(world.store)[0]
 
-    assert re.search(r"preprocess grew \+[\d.]+ ms, (\d+ %|all) in resize \(serve.py:41\)$", headline(opened))
+    assert re.search(r"preprocess grew \+[\d.]+ ms at p\d+, \d+ % in resize \(serve.py:41\)$", headline(opened))
     assert opened.finding.functions[0].before_ms == 0
 
 
