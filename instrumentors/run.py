@@ -18,6 +18,9 @@ from ..core.errors import ConfigError
 from . import functions
 
 AUTOLOAD = Path(__file__).parent / "autoload"
+_ROOT = Path(__file__).parents[1]
+# What `pip install` takes: the clone that this runs from, or the name.
+SOURCE = str(_ROOT) if (_ROOT / "pyproject.toml").exists() else "stagelens"
 # Id of the process that becomes the command by `exec`; only this process reports that it cannot be instrumented.
 PID_VARIABLE = "STAGELENS_RUN_PID"
 

@@ -4,7 +4,7 @@ Any interpreter may find this file on PYTHONPATH, even an old one or one without
 here may stop the program.
 """
 
-# ruff: noqa: PLC0415, PTH100, PTH120, UP031, ANN - it must load quickly, in any interpreter
+# ruff: noqa: PLC0415, PTH100, PTH110, PTH118, PTH120, UP031, ANN - it must load quickly, in any interpreter
 
 import importlib.machinery
 import importlib.util
@@ -42,7 +42,9 @@ def _instrument():
         # The scripts that the command starts may use any interpreter: only the command itself reports an error.
         if os.environ.get("STAGELENS_RUN_PID") == str(os.getpid()):
             _report("stagelens run: nothing is timed, %s cannot load stagelens (%s).\n" % (sys.executable, error))
-            _report("    %s -m pip install stagelens\n" % sys.executable)
+            root = os.path.dirname(os.path.dirname(_HERE))
+            source = root if os.path.exists(os.path.join(root, "pyproject.toml")) else "stagelens"
+            _report("    %s -m pip install %s\n" % (sys.executable, source))
     except Exception as error:
         _report("stagelens: nothing is timed, it failed to start (%r).\n" % (error,))
 

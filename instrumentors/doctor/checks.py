@@ -148,7 +148,7 @@ def check_autoload(inspection: Inspection) -> Iterator[DoctorFinding]:
         )
         yield DoctorFinding(
             f"{found.executable} cannot load stagelens ({error}){user}: nothing is timed.",
-            f"{found.executable} -m pip install stagelens",
+            f"{found.executable} -m pip install {shlex.quote(run.SOURCE)}",
         )
     elif not ours["loaded"]:
         yield DoctorFinding(
@@ -247,7 +247,6 @@ def check_collector(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def _read_config(inspection: Inspection) -> tuple[AgentConfig, list[str]]:
-    """Return the agent's settings and the lines that the agent would log about invalid ones."""
     logger, handler = logging.getLogger("stagelens"), _LogLines()
     logger.addHandler(handler)
     propagates, logger.propagate = logger.propagate, False
@@ -268,7 +267,6 @@ class _LogLines(logging.Handler):
 
 
 def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
-    """Send an empty export to *url* and return the problem; None if the export is accepted."""
     place = origin(url)
     try:
         response = _post_empty_export(config, url)

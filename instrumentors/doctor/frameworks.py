@@ -223,7 +223,6 @@ def check_lists_of_jobs(inspection: Inspection) -> Iterator[DoctorFinding]:
 
 
 def _first_positions(inspection: Inspection) -> dict[str, str]:
-    """Return the first position (`file:line`) of each dotted name in the sources."""
     found: dict[str, str] = {}
     for path, tree in inspection.sources.trees.items():
         for node in ast.walk(tree):

@@ -41,7 +41,6 @@ def last_program(text: str, arguments: list[str]) -> list[str] | None:
 
 
 def _commands(line: str) -> list[list[str]]:
-    """Return the commands of a *line*, each as a list of words."""
     lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
     lexer.whitespace_split = True
     commands: list[list[str]] = [[]]
@@ -54,7 +53,6 @@ def _commands(line: str) -> list[list[str]]:
 
 
 def _expand_variables(word: str) -> str:
-    """Return *word* with its variables expanded; an unset variable becomes its default or ""."""
     return _VARIABLE.sub(lambda match: os.environ.get(match[1] or match[3]) or match[2] or "", word)
 
 

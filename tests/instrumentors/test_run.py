@@ -107,7 +107,7 @@ def test_an_interpreter_without_stagelens_runs_with_a_hint(tmp_path: Path) -> No
     inner = stagelens_run("--", "sh", "-c", f"{python} -c 'print(1)'; true")
 
     assert direct.stdout == "works\n"
-    assert f"{python} -m pip install stagelens" in direct.stderr
+    assert f"{python} -m pip install {run.SOURCE}\n" in direct.stderr
     assert (inner.stdout, inner.stderr) == ("1\n", "")
 
 

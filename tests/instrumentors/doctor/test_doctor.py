@@ -24,6 +24,7 @@ import pytest
 from stagelens.instrumentors import doctor as doctor_command
 from stagelens.instrumentors.doctor import checks, inspection
 from stagelens.instrumentors.doctor.probe import MARK
+from stagelens.instrumentors.run import SOURCE
 from stagelens.instrumentors.session import Sink
 
 if TYPE_CHECKING:
@@ -119,7 +120,7 @@ def test_another_interpreter_is_inspected(doctor: Doctor, tmp_path: Path, monkey
     assert code == 1
     assert "onnxruntime" not in output
     assert (
-        f"cannot load stagelens (ModuleNotFoundError: No module named 'stagelens'): nothing is timed. {other} -m pip install stagelens"
+        f"cannot load stagelens (ModuleNotFoundError: No module named 'stagelens'): nothing is timed. {other} -m pip install {SOURCE}"
         in output
     )
 

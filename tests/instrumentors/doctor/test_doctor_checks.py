@@ -98,7 +98,7 @@ TROUBLES: list[tuple[Inspection, Check, str]] = [
     (
         with_interpreter(HEALTHY, stagelens={"loaded": False, "error": "No module"}),
         checks.check_autoload,
-        "-m pip install stagelens",
+        f"-m pip install {run.SOURCE}",
     ),
     (
         with_interpreter(HEALTHY, stagelens={**NOT_LOADED, "loaded": True, "version": "0"}),
