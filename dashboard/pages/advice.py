@@ -113,7 +113,6 @@ def _of_service(context: Context, *, bare: bool = False) -> list[Node]:
 
 
 def _slow_replica_card(context: Context) -> Component | None:
-    """Return the card of the replica that is slower than the others; None without one."""
     slow, view = slow_replica_of(context), context.view
     if slow is None:
         return None
@@ -127,7 +126,6 @@ def _slow_replica_card(context: Context) -> Component | None:
 
 
 def _summary(found: Sequence[Advice], rank: str) -> Component:
-    """Return one sentence about the stage with the largest gain."""
     top = found[0]
     stage, gain = label(top.finding.stage), percent(top.gain(rank))
     rest = f"{len(found)} stages have advice" if len(found) > 1 else "no other stage has advice"
@@ -310,7 +308,6 @@ def _reached(advice: Advice) -> Node:
 
 
 def _numbers(context: Context, advice: Advice, rank: str) -> Component:
-    """Return the reachable value of the ranked quantity, and the link to the evidence."""
     finding, view = advice.finding, context.view
     measures, service = finding.facts.measures, service_path(finding.facts.service)
     parts = _cost_numbers(context, advice) if rank == "cost" else _reachable(advice)

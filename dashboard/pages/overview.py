@@ -253,7 +253,7 @@ class FleetFinding:
     weight: float
     build: Callable[[], Component]
     row: ServiceRow | None = None
-    same: tuple[str, ...] = ()
+    same: Callable[[], tuple[str, ...]] = tuple
 
 
 def findings(context: Context, rows: list[ServiceRow]) -> Component:
@@ -266,21 +266,21 @@ def findings(context: Context, rows: list[ServiceRow]) -> Component:
     if not found:
         return _no_findings(rows)
     alike: dict[tuple[int, tuple[str, ...]], list[FleetFinding]] = {}
-    for each in sorted(found, key=lambda each: (each.severity, -each.weight)):
-        alike.setdefault((each.severity, each.same or (str(id(each)),)), []).append(each)
-    groups = list(alike.values())
+    found.sort(key=lambda each: (each.severity, -each.weight))
+    # The reason of an objective takes queries of its own, so those of a whole fleet are not compared.
+    for each in found[: _MOST + _MOST_MORE]:
+        alike.setdefault((each.severity, each.same() or (str(id(each)),)), []).append(each)
+    groups, left = list(alike.values()), max(0, len(found) - _MOST - _MOST_MORE)
     cards = html.Div([_one_card(each) for each in groups[:_MOST]], className="finds")
-    rest = groups[_MOST : _MOST + _MOST_MORE]
-    if not rest:
+    rest = groups[_MOST:]
+    if not rest and not left:
         return cards
     more = html.Div([_one_card(each) for each in rest], className="finds")
-    left = len(groups) - _MOST - len(rest)
     foot = html.P(f"and {left} more: see the table of all services below", className="foot") if left else None
-    return html.Div([cards, html.Details([html.Summary(f"+{len(groups) - _MOST} more", className="link"), more, foot])])
+    return html.Div([cards, html.Details([html.Summary(f"+{len(rest) + left} more", className="link"), more, foot])])
 
 
 def _one_card(alike: list[FleetFinding]) -> Component:
-    """Return the card of the first of *alike*, with the services of the others."""
     first, rows = alike[0], [each.row for each in alike[1:] if each.row is not None]
     if not rows:
         return first.build()
@@ -323,7 +323,7 @@ def _of_release(row: ServiceRow) -> FleetFinding | None:
         return None
     ratio, growth = release.comparison.verdict.ratio or 1.0, release.comparison.growth
     same = "release", release.comparison.pair.b_name, growth[0].stage if growth else ""
-    return FleetFinding(1, ratio, lambda: _release(row, release, ratio), row, same)
+    return FleetFinding(1, ratio, lambda: _release(row, release, ratio), row, lambda: same)
 
 
 def _release(row: ServiceRow, release: Release, ratio: float) -> Component:
@@ -344,7 +344,10 @@ def _of_slo(row: ServiceRow) -> FleetFinding | None:
     found = row.slo
     if found is None or found.state not in {"burning", "at_risk"}:
         return None
-    same = "slo", found.slo.kind, next(filter(None, blamed_cause(row.context, found.slo)), "")
+
+    def same() -> tuple[str, ...]:
+        return "slo", found.slo.kind, next(filter(None, blamed_cause(row.context, found.slo)), "")
+
     return FleetFinding(0 if found.state == "burning" else 2, found.burn_1h or 0.0, lambda: _slo(row, found), row, same)
 
 
@@ -372,7 +375,7 @@ def _of_incident(row: ServiceRow) -> FleetFinding | None:
         return None
     page = found.severity == "page"
     return FleetFinding(
-        0 if page else 2, 0.0, lambda: _incident(row, found), row, ("incident", found.story or found.id)
+        0 if page else 2, 0.0, lambda: _incident(row, found), row, lambda: ("incident", found.story or found.id)
     )
 
 
@@ -405,7 +408,7 @@ def _of_silence(row: ServiceRow, last: datetime) -> FleetFinding | None:
     missed = missed_requests(silence, seen.last_seen - seen.first_seen, row.now.requests)
     if not row.context.view.live or missed is None:
         return None
-    return FleetFinding(3, missed, lambda: _silence(row, silence), row, ("silence",))
+    return FleetFinding(3, missed, lambda: _silence(row, silence), row, lambda: ("silence",))
 
 
 def _silence(row: ServiceRow, silence: timedelta) -> Component:
@@ -421,7 +424,7 @@ def _of_tail(row: ServiceRow) -> FleetFinding | None:
     stage, p50, p99 = row.now.tail_wait, row.now.p50, row.now.p99
     if stage is None or not p50 or not p99:
         return None
-    return FleetFinding(4, p99 / p50, lambda: _tail(row, stage), row, ("tail", stage))
+    return FleetFinding(4, p99 / p50, lambda: _tail(row, stage), row, lambda: ("tail", stage))
 
 
 def _tail(row: ServiceRow, stage: str) -> Component:
