@@ -74,7 +74,7 @@ def test_a_slower_mean_is_reported_with_the_stages_of_all_requests(world: Simula
     assert finding.shift.at == "mean"
     assert finding.promise.startswith("in the same hours of previous days, the mean was ")
     assert comparison_basis(finding) == "mean of requests, compared with previous days"
-    assert worst_impact(finding, 1.2) == "mean latency was up to 20 % slower"
+    assert worst_impact(finding, 1.2) == "mean latency was up to 20 % slower than before"
     assert finding.blamed.stage == "forward"
     assert finding.blamed.seconds == pytest.approx(finding.shift.after_seconds - finding.shift.before_seconds, rel=0.3)
 
