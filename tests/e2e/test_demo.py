@@ -123,7 +123,7 @@ def test_the_overview_says_what_is_wrong_and_where_to_click(page: Page, url: str
     """Its first card is a sentence about the planted stage, and leads to what it is about; version 2.0.0 is named too."""
     page.goto(url)
     card = page.locator(".ins").first
-    expect(card).to_contain_text(re.compile(r"Bad requests since .* more in Preprocess"), timeout=30_000)
+    expect(card).to_contain_text(re.compile(r"Slow requests since .* more in Preprocess"), timeout=30_000)
     expect(page.locator("body")).to_contain_text("2.0.0")
     page.screenshot(path=ARTIFACTS / "demo-overview.png", full_page=True)
     card.get_by_text("See what spends the budget").click()
