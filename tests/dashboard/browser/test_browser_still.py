@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.dashboard.tabs import Visit, hover
+from tests.dashboard.tabs import SOON, Visit, hover, retry
 
 pytestmark = pytest.mark.stacks
 
@@ -92,9 +92,14 @@ def test_selecting_a_percentile_updates_only_what_shows_it(visit: Visit) -> None
     )
     before, scrolled = len(visit.callbacks), page.evaluate("scrollY")
     page.evaluate(_WATCH)
-    page.mouse.down()
-    page.mouse.up()
-    page.wait_for_url(re.compile(r"p="))
+
+    def press() -> None:
+        page.mouse.down()
+        page.mouse.up()
+        page.wait_for_url(re.compile(r"p="), timeout=SOON)
+
+    # A chart that is being drawn does not take a click.
+    retry(press)
     [percentile] = parse_qs(urlsplit(page.url).query)["p"]
     shown = f"p{percentile}"
     expect(page.get_by_role("heading", name=f"Exemplars around {shown}")).to_be_attached()
