@@ -14,7 +14,7 @@
   };
 
   // Not disabled: a disabled button loses the focus.
-  async function told(button, to, body) {
+  async function act(button, to, body) {
     if (button.ariaDisabled === "true") return false;
     button.ariaDisabled = "true";
     try {
@@ -36,7 +36,7 @@
     Object.assign(input, { type: "text", maxLength: 2000, autocomplete: "off" });
     Object.assign(button, { type: "button", className: "btn", textContent: "Add note" });
     label.append("Note", input);
-    const send = async () => (await told(button, place.dataset.to, JSON.stringify({ text: input.value }))) && (input.value = "");
+    const send = async () => (await act(button, place.dataset.to, JSON.stringify({ text: input.value }))) && (input.value = "");
     button.addEventListener("click", send);
     input.addEventListener("keydown", (event) => event.key === "Enter" && send());
     place.append(label, button);
@@ -44,7 +44,7 @@
 
   document.addEventListener("click", (event) => {
     const button = event.target.closest("button[data-post]");
-    if (button) told(button, button.dataset.to, button.dataset.post);
+    if (button) act(button, button.dataset.to, button.dataset.post);
     if (event.target.closest("button[data-signout]")) {
       app.post("/signout", "").then(() => location.assign("/signin"), (error) => app.said(error.message));
     }
