@@ -26,7 +26,7 @@ from . import scripts
 from .instrumentor import log_failure
 from .named_attributes import attribute_name, record_attribute
 from .recorder import begin, end, finish
-from .records import MAX_MARKS, Marks, clock, current, has_capacity
+from .records import MAX_MARKS, ROUTE, Marks, clock, current, has_capacity
 
 # Returns the context manager of one step.
 Step: TypeAlias = Callable[[], AbstractContextManager[object]]
@@ -241,6 +241,7 @@ class Request:
         scope = begin()
         if scope is not None:
             self._marks, self._token = scope
+            self._marks[ROUTE] = self._name
         else:
             self._outer, self._t0 = current.get(), clock()
         if self._facts:

@@ -15,7 +15,8 @@ that is counted; stages and facts are then added to the outer request:
           finish(marks, t0, clock(), route="/predict", http_status=200)
 
 `finish` appends one tuple to a bounded queue and returns. Partition, histograms, sampling and export happen on a background
-thread that the first finished request starts; `bootstrap` installs what this thread runs. Where the context variable does not
+thread that the first request starts; `bootstrap` installs what this thread runs. `open_requests` returns the requests that
+have not finished yet. Where the context variable does not
 reach (a thread pool, a callback), pass the list: `marks = current.get()` there, `token = current.set(marks)` here. Work for
 several requests at once, or in another process, uses `tickets.py`.
 
@@ -35,10 +36,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar, Token
-from typing import Final
+from typing import Final, NamedTuple
 
 from . import records, trace_context
-from .records import ARRIVAL, CLOSED, OPEN, UNTIMED, Kind, Marks, Record, clock
+from .records import ARRIVAL, CLOSED, OPEN, ROUTE, UNTIMED, Kind, Marks, Record, clock
 
 # Assigned, not imported: CPython compiles a method call on an imported name without its fast path, which costs the request
 # path 90 ns.
@@ -46,23 +47,30 @@ current, untimed = records.current, records.untimed
 
 # About 6 MB of requests with six stages.
 MAX_PENDING: Final = 8192
+# Marks of running requests; beyond this limit the oldest are forgotten.
+MAX_STARTED: Final = 2 * MAX_PENDING
 # A backlog of at most this many lists causes no garbage collection of an older generation.
 WAKE_AT: Final = 256
 
 # Recording mode that `agent/govern.py` sets for `begin`. Before the first change it costs the request path one test for zero.
 # After that a request that started without stages may still be running, whatever the mode is by then.
 NEVER, TIMED_AGAIN, WITHOUT_STAGES, NOTHING = range(4)
-# Flag in `spare`: before the next request starts, `calibrate` is called on its thread.
+# Flag in `spare`: before the next request starts, `calibrate` is called on its thread. The first one starts the background thread.
 CALIBRATION = 4
-spare = NEVER
+spare = CALIBRATION
 calibrate: Callable[[], object] = bool
 _before_first: Callable[[], object] | None = None
+# Time for the first request of a process before the agent is loaded. [seconds]
+FIRST_WAIT_SECONDS: Final = 2.0
 # One in this many requests without stages records its stages, only to estimate what they would cost.
 SCOUTS: Final = 64
 _turns = itertools.count()
 # Number of the next request: the cheapest way to count on the request path, and the counter stays exact with any number of threads.
 arrivals = itertools.count()
 pending: deque[Record] = deque()
+# Marks in the order of their start, of which the background thread removes those of finished requests: the cheapest list of the
+# running ones. A dictionary costs a request 200 ns, one more `append` 30 ns.
+started: deque[Marks] = deque(maxlen=MAX_STARTED)
 # Called by a request with its marks and its route as far as known, while `agent/profile.py` samples; never raises.
 opened: Callable[[Marks, str], None] | None = None
 # Marks of the request for which a thread of a pool works now, by `threading.get_ident`.
@@ -107,6 +115,7 @@ def begin() -> tuple[Marks, Token[Marks | None]] | None:
         if spare == WITHOUT_STAGES:
             return begin_untimed(untimed if next(_turns) % SCOUTS else current)
     marks: Marks = [OPEN, clock(), 0, ARRIVAL, next(arrivals), 0]
+    started.append(marks)
     span_of_theirs = trace_context.span_of_theirs
     if span_of_theirs is not None:
         _join(marks, span_of_theirs)
@@ -130,6 +139,8 @@ def _calibrate() -> None:
     try:
         if first is not None:
             first()
+        if background.wake_at == 1:
+            background.wake()
         calibrate()
     except Exception:
         logging.getLogger("stagelens").debug("the overhead of a request could not be measured", exc_info=True)
@@ -138,6 +149,7 @@ def _calibrate() -> None:
 def begin_untimed(variable: ContextVar[Marks | None]) -> tuple[Marks, Token[Marks | None]]:
     """Start a request that is counted without stages; they are still recorded if *variable* is `current`, not if `untimed`."""
     marks: Marks = [OPEN, clock(), 0, ARRIVAL, next(arrivals), 0, UNTIMED, int(variable is current), 0]
+    started.append(marks)
     span_of_theirs = trace_context.span_of_theirs
     if span_of_theirs is not None:
         _join(marks, span_of_theirs)
@@ -168,8 +180,58 @@ def end(token: Token[Marks | None]) -> None:
 
 def abandon(token: Token[Marks | None]) -> None:
     """Remove a request from this context that will not be finished, because its record failed."""
+    marks = token.var.get()
     end(token)
+    if marks is not None:
+        discard(marks)
+
+
+def discard(marks: Marks) -> None:
+    """Close the marks of a request that will not be finished."""
+    marks[0] = CLOSED
     abandoned.add()
+
+
+class OpenRequest(NamedTuple):
+    """A request that has not finished.
+
+    Args:
+        start: Time of its arrival in this process. [nanoseconds by `clock`]
+        route: Its route, "" while unknown.
+    """
+
+    start: int
+    route: str
+
+
+def open_requests() -> list[OpenRequest]:
+    """Return the running requests of this process, oldest first; takes no lock, so that a signal handler may call it."""
+    # A calibration request starts at -1.
+    opened = [marks for marks in started.copy() if marks[0] == OPEN and marks[1] > 0]
+    return sorted(OpenRequest(marks[1], _route_of(marks)) for marks in opened)
+
+
+def _route_of(marks: Marks) -> str:
+    route = marks[ROUTE]
+    try:
+        return str(route() if callable(route) else route or "")
+    except Exception:
+        # A route object of the user may raise for any attribute.
+        return ""
+
+
+def forget_finished() -> None:
+    """Remove from `started` what is no longer open, or can never be finished; only the background thread calls this."""
+    for _ in range(len(started)):
+        # Not popped and appended again: `open_requests` would miss it meanwhile.
+        if started[0][0] == OPEN and sys.getrefcount(started[0]) > _UNREFERENCED:
+            started.rotate(-1)
+        else:
+            started.popleft()
+
+
+# Reference count of marks that only `started` refers to.
+_UNREFERENCED: Final = sys.getrefcount(deque([[OPEN]])[0]) + 1
 
 
 def finish(  # noqa: PLR0917 - positional, because keywords cost the request path more
@@ -202,7 +264,7 @@ def finish(  # noqa: PLR0917 - positional, because keywords cost the request pat
 
 
 class Background:
-    """Background thread that processes `pending`: started by the first record, and restarted if it has died."""
+    """Background thread that processes `pending`: started by the first request, and restarted if it has died."""
 
     def __init__(self, run: Callable[[], None]) -> None:
         self._run = run
@@ -284,6 +346,11 @@ def install_agent(run: Callable[[], None], flush_agent: Callable[[float], None])
 
 
 def _run() -> None:
+    if not pending:
+        # The agent is loaded after the first request, or beside one that takes long.
+        pid, background.wake_at = os.getpid(), 1
+        background.wait(FIRST_WAIT_SECONDS)
+        park_if_inherited(pid)
     if _run_agent is not None:
         _run_agent()
 
@@ -305,10 +372,11 @@ def _reset() -> None:
     """Clear all state in a forked child, because the parent reports its own requests."""
     global abandoned, arrivals, dropped, background, forked_at, spare, opened  # noqa: PLW0603 - the child may have inherited half-changed objects
     forked_at = clock()
-    spare = NEVER if _before_first is None else CALIBRATION
+    spare = CALIBRATION
     current.set(None)
     untimed.set(None)
     pending.clear()
+    started.clear()
     opened = None
     working.clear()
     dropped, abandoned = Counter(), Counter()
@@ -337,8 +405,8 @@ def end_work(before: Marks | None) -> None:
 
 def disable() -> None:
     """Discard all further records."""
-    global pending  # noqa: PLW0603 - an always empty queue needs no further test on the request path
-    pending = deque(maxlen=0)
+    global pending, started
+    pending, started = deque(maxlen=0), deque(maxlen=0)
     background.wake_at = sys.maxsize
 
 

@@ -22,8 +22,9 @@ The list is held by the context variable `current` and consists of triples `key,
 
       @model, @model_version, @device, @provider, @method  text, 0; the last one wins
       @batch            number of items, 0; the last one wins
-      @arrival          number of the request in the order in which the requests of the process started, 0; the first fact of a
-                        request, from which the aggregation counts the requests that ran at its arrival (`arrivals.py`)
+      @arrival          number of the request in the order in which the requests of the process started, and its route as far as
+                        known, or what returns it, else 0; the first fact of a request, from which the aggregation counts the
+                        requests that ran at its arrival (`agent/attributes.py`)
       @request_size     size of the request body in bytes, or the text of the header with it, 0
       @response_size    size of the response body in bytes, 0
       @queue_length     number of jobs that waited in a queue before a job of the request was added, 0; the largest one wins
@@ -74,6 +75,8 @@ OPEN: Final = "@open"
 CLOSED: Final = "@closed"
 FULL: Final = "@full"
 ARRIVAL: Final = "@arrival"
+# Place of the route of a running request in its marks.
+ROUTE: Final = 5
 ATTRIBUTE: Final = "@attribute"
 CALLED: Final = "@called"
 UNTIMED: Final = "@untimed"

@@ -18,7 +18,7 @@ from contextvars import Token
 from typing import Any, Final, TypeAlias
 
 from . import recorder
-from .records import Marks, clock
+from .records import ROUTE, Marks, clock
 
 # Modules that are imported in processes that serve requests. Clients import `grpc` too, and `grpc.aio` with it.
 SERVERS: Final = (
@@ -60,6 +60,7 @@ def begin() -> Scope | None:
 def call(scope: Scope, name: str, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Return `function(*args, **options)` and finish the request of *scope* under the fixed *name*."""
     error_type, result = "", None
+    scope[0][ROUTE] = name
     try:
         result = function(*args, **options)
         return result  # noqa: TRY300 - read below
@@ -76,7 +77,9 @@ def finish(scope: Scope, name: str, error_type: str, result: type) -> None:
     ended = clock()
     recorder.end(token)
     # The creation of a lazy iterator and its end are no requests: the steps are.
-    if error_type != "StopIteration" and not hasattr(result, "__next__"):
+    if error_type == "StopIteration" or hasattr(result, "__next__"):
+        recorder.discard(marks)
+    else:
         recorder.finish(marks, marks[1], ended, name, error_type, 0, "internal")
 
 

@@ -1,6 +1,6 @@
 """The background work of one process: aggregates finished requests and exports the aggregates and traces.
 
-The first finished request starts two daemon threads. One aggregates, every two seconds or as soon as 256 requests are pending, in
+The first request starts two daemon threads. One aggregates, every two seconds or as soon as 256 requests are pending, in
 small steps with pauses in between; the other one sends. A model thread that has released the interpreter lock must wait
 for its holder, so aggregating a whole backlog at once would appear in the tail latency that we measure.
 
@@ -190,6 +190,7 @@ class Agent:
 
     def _count_pending(self) -> None:
         pending = recorder.pending
+        recorder.forget_finished()
         arrivals = self._aggregator.arrivals
         arrivals.age(time.monotonic())
         arrivals.drop(self._unrecorded())

@@ -20,7 +20,7 @@ from ..functions import CLOUDPICKLE_HOOKS
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe, can_be_probed, probed
 from ..recorder import abandon, begin, end, finish
-from ..records import MAX_MARKS, Marks, clock
+from ..records import MAX_MARKS, ROUTE, Marks, clock
 from ..stalls import watch_loop
 from .server_common import (
     FAILED,
@@ -61,6 +61,8 @@ class AiohttpExchange:
         # Size of the parts of a streamed response. [bytes]
         self._size = 0
         headers = request.headers
+        # The router runs later.
+        marks[ROUTE] = self._template
         self._start = record_request_head(
             marks,
             request.method,
@@ -122,7 +124,8 @@ class AiohttpExchange:
         ended = self._ended or clock()
         route, error_type, status = UNMATCHED, self._error_type, FAILED
         try:
-            route = self._template()
+            # Without the reference to this object, which has the marks.
+            route = self.marks[ROUTE] = self._template()
             error_type, status = self._outcome(response)
             if self._stream is not None and "Content-Length" not in self._streamed.headers:
                 self.marks.extend(self._stream.facts())

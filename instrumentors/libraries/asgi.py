@@ -21,7 +21,7 @@ from .. import named_attributes, recorder
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe
 from ..recorder import abandon, begin, end, end_work, finish, start_work
-from ..records import MAX_MARKS, MAX_WAYS_BACK, Marks, clock, current
+from ..records import MAX_MARKS, MAX_WAYS_BACK, ROUTE, Marks, clock, current
 from ..request_marks import read_marks
 from ..stalls import watch_loop
 from .client_common import parse_server_timing
@@ -182,7 +182,7 @@ class AsgiExchange(Exchange):
 
     def name(self, template: str) -> None:
         """Set the route to the prefixes of the mounts followed by *template*; the current task runs the handler."""
-        self.route = self.mounts + template
+        self.route = self._marks[ROUTE] = self.mounts + template
         if recorder.opened is not None:
             recorder.opened(self._marks, self.route)
 

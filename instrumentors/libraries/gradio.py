@@ -14,7 +14,7 @@ from typing import Any
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
 from ..recorder import begin, end, finish
-from ..records import Marks, clock, current
+from ..records import ROUTE, Marks, clock, current
 
 
 class GradioInstrumentor(Instrumentor):
@@ -86,6 +86,7 @@ def _process_events(original: Any) -> Any:
             current.reset(outer)
             return await original(self, events, batch, begin_time, fn, **options)
         marks, token = opened
+        marks[ROUTE] = _route(fn)
         queued = [getattr(event, "stagelens_queued", marks[1]) for event in events if getattr(event, "alive", True)]
         errors: list[str] = []
         noted = _errors.set(errors)
@@ -97,7 +98,7 @@ def _process_events(original: Any) -> Any:
             end(token)
             current.reset(outer)
             if not queued:
-                recorder.abandoned.add()
+                recorder.discard(marks)
             try:
                 _finish(marks, queued, ended, _route(fn), errors[-1] if errors else "")
             except Exception:

@@ -28,7 +28,7 @@ from typing import Any
 from .. import named_attributes, recorder, scripts
 from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, log_failure, timed, timed_call
 from ..recorder import abandon, begin, end, finish
-from ..records import MAX_MARKS, Marks, clock
+from ..records import MAX_MARKS, ROUTE, Marks, clock
 from ..stalls import watch_loop
 from .server_common import (
     MIN_CHUNK_NS,
@@ -101,8 +101,9 @@ class GrpcExchange:
             named_attributes.record_headers(marks, given.get)
         if opened > self.submitted:
             marks.extend(("queue", self.submitted, opened))
+        marks[ROUTE] = self._route()
         if recorder.opened is not None:
-            recorder.opened(marks, self._route())
+            recorder.opened(marks, marks[ROUTE])
 
     def mark(self, stage: str, started: int, shortest: int = MIN_CALL_NS) -> None:
         """Record *stage* from *started* until now, unless it was shorter than *shortest*."""

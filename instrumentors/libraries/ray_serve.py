@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
-from ..records import clock, current
+from ..records import ROUTE, clock, current
 from ..tickets import BatchScope, Ticket, ticket
 from .asgi import KEY, Receive, Scope, Send, recorded
 from .client_common import DEPENDENCY, record_wait, traceparent
@@ -150,7 +150,7 @@ def _counted(wrapped: Any, replica: Any, metadata: Any) -> Generator[Any]:
         start -= proxy_wait_ns(f"{sent:.6f}")
         marks.extend(("@traceparent", caller, 0, "queue", start, marks[1]))
         method = metadata.call_method
-        route = replica._deployment_id.name + (f".{method}" if method != "__call__" else "")  # noqa: SLF001 - there is no public name for it
+        route = marks[ROUTE] = replica._deployment_id.name + (f".{method}" if method != "__call__" else "")  # noqa: SLF001 - there is no public name for it
     except Exception:
         log_failure("describing a call of a deployment")
     try:

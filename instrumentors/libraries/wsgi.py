@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from .. import named_attributes
 from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
-from ..records import MAX_MARKS, Marks, clock, current
+from ..records import MAX_MARKS, ROUTE, Marks, clock, current
 from .server_common import (
     COMPLETE,
     FAILED,
@@ -100,7 +100,7 @@ class WsgiExchange(Exchange):
             named_attributes.record_headers(marks, lambda name: environ.get(_variable(name)))
 
     def name(self, template: str) -> None:
-        self.route = template
+        self.route = self.marks[ROUTE] = template
 
     def starting(self) -> StartResponse:
         def start_response(*args: Any, **options: Any) -> Any:

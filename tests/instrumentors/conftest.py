@@ -70,6 +70,7 @@ def no_agent(monkeypatch: pytest.MonkeyPatch) -> Generator[None]:
     """Keep the background thread from starting in the process of the tests: it would take later tests' requests away."""
     monkeypatch.setattr(recorder.background, "wake_at", sys.maxsize)
     yield
+    recorder.started.clear()
     recorder.pending.clear()
 
 

@@ -319,12 +319,12 @@ THREADS = """
 """
 
 
-def test_there_is_no_thread_before_the_first_record(tmp_path: Path, sink: Sink) -> None:
-    """Neither in an instrumented process nor in a child that was forked from one that has recorded."""
+def test_there_is_no_thread_before_the_first_request(tmp_path: Path, sink: Sink) -> None:
+    """Neither in an instrumented process nor in a child that was forked from one that has served."""
     done = run(HEAD + THREADS + TAIL, tmp_path, sink)
 
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines() == ["['MainThread']", "1", "1"]
+    assert done.stdout.splitlines() == ["['MainThread']", "2", "1"]
 
 
 @pytest.mark.parametrize(

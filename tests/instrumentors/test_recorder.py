@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import queue
 import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -117,6 +119,52 @@ def test_to_thread_and_gather_carry_the_request(finished: Finished) -> None:
     asyncio.run(handle())
 
     assert sorted(finished.stages()) == ["dependency", "dependency", "forward"]
+
+
+@pytest.mark.usefixtures("finished")
+def test_every_request_is_open_until_it_ends() -> None:
+    """A request with and without stages, on any thread; not what has ended, was abandoned or can never end."""
+    before = records.clock()
+    with request("outer"):
+        contextvars.Context().run(lambda: ThreadPoolExecutor(1).submit(_open_one).result())
+        abandoned = contextvars.Context().run(recorder.begin)
+        assert abandoned is not None
+        recorder.discard(abandoned[0])
+        contextvars.Context().run(recorder.begin)
+        recorder.forget_finished()
+
+        (opened, inner) = recorder.open_requests()
+        assert (opened.route, inner.route) == ("outer", "/predict")
+        assert before < opened.start < inner.start < records.clock()
+    assert [each.route for each in recorder.open_requests()] == ["/predict"]
+
+
+_held: list[records.Marks] = []
+
+
+def _open_one() -> None:
+    marks, _ = contextvars.Context().run(recorder.begin_untimed, records.untimed)
+    marks[records.ROUTE] = lambda: "/predict"
+    _held.append(marks)
+
+
+@pytest.mark.usefixtures("finished")
+def test_a_forked_child_has_no_open_requests_of_its_parent() -> None:
+    """The parent reports them."""
+    with request("outer"):
+        child = os.fork()
+        if child == 0:
+            os._exit(len(recorder.open_requests()))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_oldest_requests_are_forgotten_beyond_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A background thread that has died must not cost memory."""
+    monkeypatch.setattr(recorder, "started", deque(maxlen=3))
+    opened = [contextvars.Context().run(recorder.begin) for _ in range(5)]
+
+    assert len(opened) == 5
+    assert len(recorder.open_requests()) == 3
 
 
 def test_concurrent_requests_do_not_mix(finished: Finished) -> None:

@@ -581,6 +581,7 @@ profiler = profile.Profiler(random.Random(1))
 for _ in range(20):
     profiler.recent.add("", 10**9)
 profiler._started = True
+recorder.background.wake_at = 99
 profiler.allow(1.0)
 def slow():
     marks, token = recorder.begin()
