@@ -246,7 +246,7 @@ class Request:
             self._outer, self._t0 = current.get(), clock()
         if self._facts:
             marks = self._marks or self._outer
-            if marks is not None and len(marks) < MAX_MARKS:
+            if marks is not None and has_capacity(marks):
                 marks.extend(self._facts)
 
     def __exit__(self, error_class: type[BaseException] | None, *_: object) -> None:
@@ -265,7 +265,7 @@ class Request:
         """Record a nested request: a span in the trace of the outer request, not counted separately."""
         # The context in which the request started: a generator may end in another one.
         outer, self._outer = self._outer, None
-        if outer is not None and len(outer) < MAX_MARKS:
+        if outer is not None and has_capacity(outer):
             outer.extend((f"@child {self._name}", self._t0, clock()))
 
     async def __aenter__(self) -> None:

@@ -18,7 +18,7 @@ from urllib.parse import unquote
 from ..core.attributes import BY_KEY, MAX_NAMED
 from ..core.errors import ConfigError
 from ..core.text import MAX_TEXT, to_text
-from .records import ATTRIBUTE, MAX_MARKS, Marks
+from .records import ATTRIBUTE, Marks, has_capacity
 
 VARIABLE: Final = "STAGELENS_ATTRIBUTES"
 BAGGAGE: Final = "baggage"
@@ -114,7 +114,7 @@ sources = _sources(os.environ)
 
 def record_attribute(marks: Marks, name: str, value: str) -> None:
     """Record the attribute *name* of a request."""
-    if len(marks) < MAX_MARKS:
+    if has_capacity(marks):
         marks.extend((ATTRIBUTE, (name, value), 0))
 
 

@@ -379,6 +379,7 @@ def _reset() -> None:
     started.clear()
     opened = None
     working.clear()
+    records.compacting = threading.Lock()
     dropped, abandoned = Counter(), Counter()
     arrivals = itertools.count()
     background = Background(_run)

@@ -12,7 +12,7 @@ The list is held by the context variable `current` and consists of triples `key,
       try:
           return original(*args)
       finally:
-          if len(marks) < MAX_MARKS:
+          if has_capacity(marks):
               marks.extend(("forward", t0, clock()))
 
 - A stage that was not timed by the clock of this thread has its source after an "@": `"forward@gpu", start, end` (see
@@ -48,7 +48,7 @@ The list is held by the context variable `current` and consists of triples `key,
       @late             a `Late`, 0
       @untimed          1 if the stages were still recorded, else 0, and 0: only the request is counted (`recorder.spare`)
       @shared           0 or the run of a worker with a queue (`libraries/queues.py`), 0: the marks of a batch, not of one request
-      @full             0, 0: the list accepts no more marks
+      @full             0, 0: the list accepts no more marks, because it has thousands of facts that each count
 
 - The first triple holds the state of the request: `OPEN, start, 0`, later `CLOSED, start, 0`. Its last place belongs to
   `libraries/executors.py`: the jobs of the request in thread pools.
@@ -59,9 +59,18 @@ between and the caches are cold; compiling the recorder gains nothing there.
 
 from __future__ import annotations
 
+import functools
+import itertools
+import logging
+import operator
+import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import Any, Final, Literal, Protocol, TypeAlias
+
+from ..core.partition import Interval, segments
+from ..core.stages import BY_KEY, OTHER, OVERHEAD
 
 # Monotonic nanoseconds; the agent converts them to wall-clock time.
 clock: Final = time.perf_counter_ns
@@ -82,8 +91,10 @@ CALLED: Final = "@called"
 UNTIMED: Final = "@untimed"
 # Fact of marks that belong to several requests at once, or to none (`tickets.py`).
 SHARED: Final = "@shared"
-# Facts whose repetition adds no information; of all other facts each occurrence counts.
+# Facts whose repetition adds no information; that are added up; and of which one counts. Of all others each occurrence counts.
 _LAST_WINS: Final = frozenset({"@model", "@model_version", "@device", "@provider", "@method", "@batch", ATTRIBUTE})
+_ADDED: Final = frozenset({"@tokens_in", "@tokens_out", "@per_token"})
+_CHOSEN: Final[dict[str, Any]] = {"@gap": max, "@queue_length": max, "@first_token": min}
 # How a stage was timed, if not by a clock around the call: from device events; only its launch, because the device reported
 # nothing; reported by the server for this call; the average of the server over its current calls.
 TIMINGS: Final = ("@gpu", "@launch", "@reported", "@averaged")
@@ -92,10 +103,13 @@ BODY: Final = "body"
 REPORTED: Final = "reported"
 REST: Final = "rest"
 
-# 4096 triples. A task that outlives its request, or a loop inside one, must not grow the list without limit.
+# 4096 triples. A task that outlives its request, or a loop inside one, must not grow the list without limit: a full one is
+# compacted.
 MAX_MARKS: Final = 3 * 4096
-# A stream from a thread pool waits for the event loop at each chunk; a long one must not use up the marks.
-MAX_WAYS_BACK: Final = MAX_MARKS // 4
+# Intervals that stay as they are, periods of the older ones, and their stages.
+RECENT, PERIODS, MAX_STAGES = 256, 256, 32
+compacting = threading.Lock()
+_logger = logging.getLogger("stagelens")
 
 current: ContextVar[Marks | None] = ContextVar("stagelens_request", default=None)
 # A request that is counted without stages: no stage finds it, so a stage costs what it costs outside of requests. Code that
@@ -121,36 +135,113 @@ def has_capacity(marks: Marks) -> bool:
 
 
 def _compact(marks: Marks) -> bool:
-    """Merge consecutive intervals of the same stage; return whether that freed space.
+    """Replace a full record by a shorter one with the same total of each stage; return whether more can be recorded."""
+    if marks[0] == CLOSED or marks[-3] == FULL:
+        return False
+    # Another thread compacts it, or the code that a signal handler interrupts: a few more do no harm.
+    if not compacting.acquire(blocking=False):
+        return True
+    try:
+        size = len(marks)
+        shorter = marks[:3] + compacted(marks[3:size])
+        if len(shorter) <= MAX_MARKS * 3 // 4:
+            # Not all of it: other threads may have recorded more meanwhile.
+            marks[:size] = shorter
+            return True
+        _report_full()
+    except Exception:
+        _logger.warning("stagelens: the records of a request could not be merged", exc_info=True)
+    finally:
+        compacting.release()
+    # Do not compact again for every further mark.
+    marks.extend((FULL, 0, 0))
+    return False
 
-    A merged interval starts where the first one started and is as long as all of them together, so the total time of each
-    stage and the unattributed time do not change. A mark that another thread writes at the same moment may be lost.
+
+@functools.cache
+def _report_full() -> None:
+    _logger.warning("stagelens: a request has thousands of facts; its further stages are unattributed")
+
+
+def compacted(triples: Marks) -> Marks:
+    """Return shorter *triples*: facts that add up are added up, and old intervals are merged by stage within short periods.
+
+    The exclusive time of each stage stays the same, also where intervals overlap. Only the share of a stage around them that
+    began within such a period may change, by less than that period: `PERIODS` of them are as long as the request so far.
     """
-    if marks[-3] == FULL or marks[0] == CLOSED:
-        return False
-    shorter: Marks = marks[:3]
-    latest: dict[str, Any] = {}
-    ended = 0
-    triples = zip(marks[3::3], marks[4::3], marks[5::3], strict=False)
-    for key, first, second in triples:
+    intervals: list[Interval] = []
+    facts: list[tuple[str, Any, Any]] = []
+    for triple in zip(triples[::3], triples[1::3], triples[2::3], strict=True):
+        if triple[0][0] != "@":
+            intervals.append(triple)
         # A merged interval may have several hosts.
-        if key == CALLED:
-            continue
-        if key[0] == "@":
-            if key in _LAST_WINS:
-                if latest.get(key) == first:
-                    continue
-                latest[key] = first
-        elif shorter[-3] == key and first >= ended:
-            shorter[-1] += second - first
-            ended = second
-            continue
+        elif triple[0] != CALLED:
+            facts.append(triple)
+    shorter = [value for fact in _merged_facts(facts) for value in fact]
+    if intervals:
+        shorter += (value for part in _merged_parts(_parts(intervals)) for value in part)
+    return shorter
+
+
+def _parts(intervals: list[Interval]) -> list[Interval]:
+    """Return the time of each stage as intervals in the order of time that do not overlap."""
+    _, starts, ends = zip(*intervals, strict=True)
+    # Most follow each other, and need no sweep.
+    if all(map(operator.le, ends, starts[1:])) and all(map(operator.le, starts, ends)):
+        return intervals
+    return [part for part in segments(intervals, min(starts), max(ends)) if part[0] != OVERHEAD]
+
+
+def _merged_parts(parts: list[Interval]) -> Iterator[Interval]:
+    """Yield the newest of *parts*, which do not overlap, and before them one interval by stage and period."""
+    old, recent = parts[:-RECENT], parts[-RECENT:]
+    if len({stage for stage, *_ in old}) > MAX_STAGES:
+        old = [(stage if stage.partition("@")[0] in BY_KEY else OTHER, *times) for stage, *times in old]
+    if old:
+        first = old[0][1]
+        period = max(1, (old[-1][2] - first) // PERIODS)
+        for _, same in itertools.groupby(old, lambda part: (part[1] - first) // period):
+            yield from _joined(list(same))
+    yield from recent
+
+
+def _joined(parts: list[Interval]) -> Iterator[Interval]:
+    # At the end of the period: what began before them stays around them.
+    spent: dict[str, int] = {}
+    for stage, start, end in parts:
+        spent[stage] = spent.get(stage, 0) + end - start
+    now = parts[-1][2] - sum(spent.values())
+    for stage, duration in spent.items():
+        if duration:
+            yield stage, now, now + duration
+            now += duration
+
+
+def _merged_facts(facts: list[tuple[str, Any, Any]]) -> Iterable[tuple[str, Any, Any]]:
+    merged: dict[Any, tuple[str, Any, Any]] = {}
+    for fact in facts:
+        key, first, second = fact
+        slot: Any = len(merged)
+        if key in _LAST_WINS:
+            slot = (key, first[0]) if key == ATTRIBUTE else key
+        elif key in _ADDED or key in _CHOSEN:
+            slot = (key, _definition(second))
+        before = merged.get(slot)
+        if before is None or key in _LAST_WINS:
+            merged[slot] = fact
+        elif key in _CHOSEN:
+            merged[slot] = _CHOSEN[key](before, fact, key=operator.itemgetter(1))
         else:
-            ended = second
-        shorter += (key, first, second)
-    if len(shorter) > MAX_MARKS // 2:
-        # Do not compact again for every further mark.
-        marks.extend((FULL, 0, 0))
-        return False
-    marks[:] = shorter
-    return True
+            merged[slot] = (key, before[1] + first, _sum_tokens(before[2], second))
+    return merged.values()
+
+
+def _definition(second: Any) -> str:
+    definition = second[1] if isinstance(second, tuple) else second
+    return definition if type(definition) is str else ""
+
+
+def _sum_tokens(before: Any, second: Any) -> Any:
+    if isinstance(second, tuple) and isinstance(before, tuple):
+        return before[0] + second[0], second[1]
+    return before + second

@@ -27,7 +27,7 @@ from weakref import WeakValueDictionary
 from . import recorder
 from .instrumentor import log_failure
 from .recorder import end
-from .records import ATTRIBUTE, CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current
+from .records import ATTRIBUTE, CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, compacted, current, has_capacity
 from .request_marks import complete, is_ready
 
 # Per request; work for further tickets is not recorded.
@@ -192,8 +192,8 @@ class Tickets:
             for triple in run.stage_facts():
                 marks += triple
             if len(marks) > MAX_MARKS:
-                break
-        return marks[:MAX_MARKS]
+                marks = compacted(marks)
+        return marks
 
 
 def ticket() -> Ticket:
@@ -216,7 +216,7 @@ def request_tickets(marks: Marks, *, create: bool = False) -> Tickets | None:
     for position, key in enumerate(marks[::3]):
         if key == "@late" and type(marks[3 * position + 1]) is Tickets:
             return marks[3 * position + 1]
-    if not create or len(marks) >= MAX_MARKS:
+    if not create or not has_capacity(marks):
         return None
     tickets = Tickets()
     marks.extend(("@late", tickets, 0))

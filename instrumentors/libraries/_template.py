@@ -11,7 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from ..instrumentor import Hook, Instrumentor, log_failure, timed
-from ..records import MAX_MARKS, clock, current
+from ..records import clock, current, has_capacity
 
 
 class TemplateInstrumentor(Instrumentor):
@@ -45,7 +45,7 @@ def _predict(original: Any) -> Any:
         try:
             return original(self, *args, **options)
         finally:
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 marks.extend(("forward", started, clock()))
                 try:
                     marks.extend(("@model", self.name, 0))

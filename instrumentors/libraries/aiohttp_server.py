@@ -20,7 +20,7 @@ from ..functions import CLOUDPICKLE_HOOKS
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe, can_be_probed, probed
 from ..recorder import abandon, begin, end, finish
-from ..records import MAX_MARKS, ROUTE, Marks, clock
+from ..records import ROUTE, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .server_common import (
     FAILED,
@@ -84,7 +84,7 @@ class AiohttpExchange:
             self._error_type = type(error).__qualname__
             raise
         finally:
-            if self._is_handler() and len(self.marks) < MAX_MARKS:
+            if self._is_handler() and has_capacity(self.marks):
                 self.marks.extend(("handler", started, self._ended or clock()))
 
     def _is_handler(self) -> bool:
@@ -110,7 +110,7 @@ class AiohttpExchange:
             self._stream.add(clock())
 
     def mark_network(self, started: int, ended: int) -> None:
-        if len(self.marks) < MAX_MARKS:
+        if has_capacity(self.marks):
             self.marks.extend(("network", started, ended))
 
     def last_byte(self, started: int, size: int) -> None:

@@ -21,7 +21,7 @@ from .. import named_attributes, recorder
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe
 from ..recorder import abandon, begin, end, end_work, finish, start_work
-from ..records import MAX_MARKS, MAX_WAYS_BACK, ROUTE, Marks, clock, current
+from ..records import ROUTE, Marks, clock, current, has_capacity
 from ..request_marks import read_marks
 from ..stalls import watch_loop
 from .client_common import parse_server_timing
@@ -229,7 +229,7 @@ class AsgiExchange(Exchange):
             try:
                 ended = clock()
                 more = message.get("more_body", False)
-                if (not more or ended - started > MIN_CHUNK_NS) and len(self._marks) < MAX_MARKS:
+                if (not more or ended - started > MIN_CHUNK_NS) and has_capacity(self._marks):
                     self._marks.extend(("network", started, ended))
                 kind = message["type"]
                 if kind == "http.response.start":
@@ -289,7 +289,7 @@ class AsgiExchange(Exchange):
         return [] if any(name.lower() == b"content-length" for name, _ in self._headers) else stream.facts()
 
     def _mark(self, started: int) -> None:
-        if len(self._marks) < MAX_MARKS:
+        if has_capacity(self._marks):
             self._marks.extend(("network", started, clock()))
 
     def _template(self) -> str:
@@ -505,7 +505,7 @@ def _run_endpoint(original: Any) -> Any:
         try:
             return await original(dependant=dependant, **options)
         finally:
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 marks.extend(("handler", started, clock()))
 
     return run_endpoint_function
@@ -548,7 +548,7 @@ class _Backend:
         def started(*args: Any) -> Any:
             nonlocal waiting, done
             waiting = False
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 marks.extend(("queue", submitted, clock()))
             before = start_work(marks)
             try:
@@ -561,7 +561,7 @@ class _Backend:
             return await run(started, *args, **options)
         finally:
             # Cancelled before a thread was free: the wait still counts.
-            if waiting and len(marks) < MAX_MARKS:
+            if waiting and has_capacity(marks):
                 marks.extend(("queue", submitted, clock()))
-            elif done and len(marks) < MAX_WAYS_BACK:
+            elif done and has_capacity(marks):
                 marks.extend(("queue@loop", done, clock()))

@@ -31,7 +31,7 @@ from .. import records, trace_context
 from ..callers import TRACESTATE, tracestate_to
 from ..instrumentor import Probed, log_failure
 from ..probes import Probe
-from ..records import CALLED, MAX_MARKS, OPEN, Marks, clock
+from ..records import CALLED, OPEN, Marks, clock, has_capacity
 from .server_common import ENDED, relayed
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
 
@@ -212,7 +212,7 @@ MAX_GAP_NS: Final = 50_000
 
 def record_wait(marks: Marks, started: int, called: Any = "") -> None:
     """Record the wait for the headers since *started* by `clock`, whether or not they arrived; *called* is host or address."""
-    if len(marks) < MAX_MARKS:
+    if has_capacity(marks):
         marks.extend((DEPENDENCY, started, clock(), CALLED, called, 0))
 
 
@@ -228,7 +228,7 @@ def record_read(marks: Marks, started: int) -> None:
     except IndexError:
         # Another thread has compacted a full list meanwhile.
         pass
-    if size < MAX_MARKS:
+    if has_capacity(marks):
         marks.extend((BODY, started, ended))
 
 
@@ -315,7 +315,7 @@ class TokenStream:
             self._call.streamed(report, self._first, self._last)
 
     def _has_capacity(self) -> bool:
-        return len(self._marks) < MAX_MARKS and self._marks[0] == OPEN
+        return has_capacity(self._marks) and self._marks[0] == OPEN
 
     def _is_delta(self, event: Any) -> bool:
         kind = getattr(event, "type", None) or getattr(event, "event", None)
@@ -441,7 +441,7 @@ class LineStream:
             report, self._report = self._report, ""
             part = parse_object(_decode_line(report).removeprefix(_EVENT)) if report else None
             marks = self._call.marks
-            if any(reports_in_body(part)) and len(marks) < MAX_MARKS and marks[0] == OPEN:
+            if any(reports_in_body(part)) and has_capacity(marks) and marks[0] == OPEN:
                 self._call.streamed(part, self._first, self._reported_at)
                 self._count(part)
         except Exception:

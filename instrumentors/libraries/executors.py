@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 
 from ..instrumentor import Hook, Instrumentor, log_failure
 from ..recorder import end_work, start_work
-from ..records import MAX_MARKS, MAX_WAYS_BACK, OPEN, SHARED, Marks, clock, current, untimed
+from ..records import OPEN, SHARED, Marks, clock, current, has_capacity, untimed
 
 # Modules, and packages with all of their modules, whose threads are shared by requests and set the context of each request.
 SERVING_ALL = frozenset(
@@ -202,7 +202,7 @@ def _record_length(executor: Any, marks: Marks) -> None:
     """Record the number of jobs that wait in *executor*, for the first job of a request."""
     try:
         jobs = length((attributes(executor) or {}).get("_work_queue"))
-        if jobs is not None and len(marks) < MAX_MARKS:
+        if jobs is not None and has_capacity(marks):
             marks.extend(("@queue_length", jobs, 0))
     except Exception:
         log_failure("reading the length of a queue")
@@ -278,7 +278,7 @@ def _record_way_back(marks: Marks, submitted: int, future: Any) -> None:
     """Record the wait for the event loop since the end of the last job of *marks*, if it is that of *future*."""
     jobs: list[int] = marks[2]
     is_last = len(jobs) == 1 and jobs[0] > submitted and not future.cancelled()
-    if is_last and marks[0] == OPEN and len(marks) < MAX_WAYS_BACK:
+    if is_last and marks[0] == OPEN and has_capacity(marks):
         marks.extend(("queue@loop", jobs[0], clock()))
 
 
@@ -380,7 +380,7 @@ class _Job(_Wrapped):
 def _record_queue(marks: Marks, submitted: int) -> None:
     try:
         jobs: list[int] = marks[2]
-        if len(jobs) == 1 and marks[0] == OPEN and len(marks) < MAX_MARKS:
+        if len(jobs) == 1 and marks[0] == OPEN and has_capacity(marks):
             marks.extend(("queue", max(submitted, jobs[0]), clock()))
     except Exception:
         log_failure("timing the wait for a thread")

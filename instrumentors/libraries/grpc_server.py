@@ -28,7 +28,7 @@ from typing import Any
 from .. import named_attributes, recorder, scripts
 from ..instrumentor import MIN_CALL_NS, Hook, Instrumentor, log_failure, timed, timed_call
 from ..recorder import abandon, begin, end, finish
-from ..records import MAX_MARKS, ROUTE, Marks, clock
+from ..records import ROUTE, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .server_common import (
     MIN_CHUNK_NS,
@@ -108,7 +108,7 @@ class GrpcExchange:
     def mark(self, stage: str, started: int, shortest: int = MIN_CALL_NS) -> None:
         """Record *stage* from *started* until now, unless it was shorter than *shortest*."""
         now = clock()
-        if now - started >= shortest and len(self.marks) < MAX_MARKS:
+        if now - started >= shortest and has_capacity(self.marks):
             self.marks.extend((stage, started, now))
 
     def receive(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from ...core.stages import HANDLER
 from ..instrumentor import Hook, Instrumentor, log_failure
-from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, clock, current
+from ..records import CLOSED, OPEN, SHARED, clock, current, has_capacity
 from ..tickets import BatchRun, TicketsById, ticket, with_run
 
 # `litserve.utils.LitAPIStatus`: the worker has started a request; more responses follow.
@@ -141,7 +141,7 @@ class _Work:
 
     def end_stage(self) -> None:
         stage, self.stage = self.stage, None
-        if stage is not None and len(self.run.marks) < MAX_MARKS:
+        if stage is not None and has_capacity(self.run.marks):
             self.run.marks.extend((*stage, clock()))
 
     def end(self) -> BatchRun:

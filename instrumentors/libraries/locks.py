@@ -10,7 +10,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
 from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
-from ..records import MAX_MARKS, OPEN, clock, current
+from ..records import OPEN, clock, current, has_capacity
 from .executors import attributes
 
 # Shorter waits are not recorded. [nanoseconds]
@@ -46,7 +46,7 @@ class _Wait(TimedCall):
 
     def end(self) -> None:
         now = clock()
-        if now - self.started >= MIN_WAIT and len(self.marks) < MAX_MARKS:
+        if now - self.started >= MIN_WAIT and has_capacity(self.marks):
             self.marks.extend(("queue", self.started, now))
 
 

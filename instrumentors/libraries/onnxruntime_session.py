@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from ..instrumentor import log_failure
-from ..records import MAX_MARKS, clock, current
+from ..records import clock, current, has_capacity
 
 # Generic names that exporters and model repositories give to models and versions, also in the cache of Hugging Face
 # (models--org--name/snapshots/<revision>/onnx/model.onnx).
@@ -226,7 +226,7 @@ def copying(stage_of: Callable[..., str]) -> Callable[[Any], Any]:
             try:
                 return original(*args, **options)
             finally:
-                if len(marks) < MAX_MARKS:
+                if has_capacity(marks):
                     marks.extend((stage, started, clock()))
 
         return call

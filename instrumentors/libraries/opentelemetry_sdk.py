@@ -16,7 +16,7 @@ from typing import Any
 from ...core.names import COUNTED
 from .. import trace_context
 from ..instrumentor import Hook, Instrumentor, log_failure
-from ..records import MAX_MARKS, OPEN, current, untimed
+from ..records import OPEN, current, has_capacity, untimed
 from ..trace_context import Parent
 
 
@@ -47,7 +47,7 @@ def _start(original: Any) -> Any:
             try:
                 if self.parent is None or self.parent.is_remote:
                     self.set_attribute(COUNTED, True)
-                if len(marks) < MAX_MARKS and "@parent" not in marks[::3]:
+                if has_capacity(marks) and "@parent" not in marks[::3]:
                     marks.extend(("@parent", _around(self), 0))
             except Exception:
                 log_failure("finding the span of a request")

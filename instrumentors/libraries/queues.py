@@ -43,7 +43,7 @@ from weakref import ref
 from .. import recorder
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure
 from ..probes import Probe
-from ..records import CLOSED, MAX_MARKS, OPEN, SHARED, Marks, clock, current
+from ..records import CLOSED, OPEN, SHARED, Marks, clock, current, has_capacity
 from ..tickets import BatchRun, Ticket, Triple, request_tickets
 from .executors import attributes, hide_caller, length
 
@@ -643,7 +643,7 @@ class _Get:
         run = self.run
         if run is not None and self._forms:
             run.waits = False
-            if len(run.marks) < MAX_MARKS:
+            if has_capacity(run.marks):
                 run.marks.extend(("queue", self._started, clock()))
 
 

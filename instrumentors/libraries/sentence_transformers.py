@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import scripts
 from ..instrumentor import Hook, Instrumentor, log_failure
-from ..records import MAX_MARKS, OPEN, Marks, clock, current
+from ..records import OPEN, Marks, clock, current, has_capacity
 from . import transformers
 
 # Modules of the classes: since version 5.4, and before it.
@@ -85,7 +85,7 @@ def _inference(original: Any) -> Any:
             return original(self, *args, **options)
         finally:
             _thread.inside = False
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 prepared = _thread.prepared or started
                 marks.extend(("preprocess", started, prepared, "postprocess", prepared, clock()))
                 _describe(marks, self, args, options)
@@ -106,7 +106,7 @@ def _preparation(original: Any) -> Any:
             ended = clock()
             _thread.preparing = False
             _thread.prepared = _thread.prepared or ended
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 marks.extend(("preprocess", started, ended))
 
     return call

@@ -26,7 +26,7 @@ from typing import Any, Final
 from ...core.names import BY_FIRST_CHUNK
 from ..callers import OWN_ENTRY
 from ..instrumentor import timed, timed_async
-from ..records import MAX_MARKS, Marks, clock, current
+from ..records import Marks, clock, current, has_capacity
 from ..trace_context import is_forced
 
 # Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
@@ -181,7 +181,7 @@ async def _relayed_async(parts: Any, after: Callable[[int, Any], None]) -> Async
 
 def _record_step(started: int, _: Any = None) -> None:
     marks, now = current.get(), clock()
-    if started and marks is not None and now - started > MIN_CHUNK_NS and len(marks) < MAX_MARKS:
+    if started and marks is not None and now - started > MIN_CHUNK_NS and has_capacity(marks):
         marks.extend(("handler", started, now))
 
 

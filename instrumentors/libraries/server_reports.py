@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from ..records import MAX_MARKS, REPORTED, REST, Marks
+from ..records import REPORTED, REST, Marks, has_capacity
 
 S: Final = 10**9
 MS: Final = 10**6
@@ -264,7 +264,7 @@ def record_report(reports: Iterable[tuple[ReportDialect, Mapping[str, Any]]], ma
     for dialect, values in reports:
         parts = parse_stages(dialect, values)
         if parts is not None and is_plausible(dialect, parts, wait.ended - wait.started):
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 marks.extend(divide_wait(parts, wait))
             return True
         _record_suspect(dialect, marks, wait)
@@ -272,7 +272,7 @@ def record_report(reports: Iterable[tuple[ReportDialect, Mapping[str, Any]]], ma
 
 
 def _record_suspect(dialect: ReportDialect, marks: Marks, wait: Wait) -> None:
-    if len(marks) < MAX_MARKS:
+    if has_capacity(marks):
         marks.extend(("@suspect", dialect.name, wait.ended - wait.started))
     if dialect not in _warned:
         _warned.add(dialect)

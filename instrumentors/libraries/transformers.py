@@ -24,7 +24,7 @@ from .. import scripts
 from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
 from ..loads import loads, shapes_of
 from ..recorder import end
-from ..records import MAX_MARKS, OPEN, Marks, clock, current
+from ..records import OPEN, Marks, clock, current, has_capacity
 from .executors import as_job
 from .onnxruntime import model_name
 from .torch.models import known_models, register_model, thread_state
@@ -187,7 +187,7 @@ def wrap_forward(original: Any) -> Any:
         finally:
             ended = _item_state.ended = clock()
             _item_state.inside_forward = False
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 marks.extend(("forward", started, ended))
                 _describe_pipeline(marks, self)
 
@@ -199,7 +199,7 @@ def wrap_get_iterator(original: Any) -> Any:
 
     def get_iterator(self: Any, inputs: Any, *args: Any, **options: Any) -> Any:
         marks = current.get()
-        if marks is not None and marks[0] == OPEN and isinstance(inputs, list) and len(marks) < MAX_MARKS:
+        if marks is not None and marks[0] == OPEN and isinstance(inputs, list) and has_capacity(marks):
             marks.extend(("@batch", len(inputs), 0))
         return original(self, inputs, *args, **options)
 
@@ -207,7 +207,7 @@ def wrap_get_iterator(original: Any) -> Any:
 
 
 def _mark_item(marks: Marks, started: int, alone: str) -> None:
-    if len(marks) >= MAX_MARKS:
+    if not has_capacity(marks):
         return
     if _item_state.ended:
         marks.extend(("preprocess", started, _item_state.started, "postprocess", _item_state.ended, clock()))
@@ -286,7 +286,7 @@ def wrap_generate(original: Any) -> Any:
             ended = clock()
             _generate_state.run = None
             thread_state.inside = outside
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 try:
                     stage = _first_stage(self, result)
                     _mark_generate(marks, run, stage, started, ended)

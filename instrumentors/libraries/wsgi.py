@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 from .. import named_attributes
 from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
-from ..records import MAX_MARKS, ROUTE, Marks, clock, current
+from ..records import ROUTE, Marks, clock, current, has_capacity
 from .server_common import (
     COMPLETE,
     FAILED,
@@ -115,7 +115,7 @@ class WsgiExchange(Exchange):
 
     def wrote(self, now: int) -> None:
         started, self._written = self._written, 0
-        if started and now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
+        if started and now - started > MIN_CHUNK_NS and has_capacity(self.marks):
             self.marks.extend(("network", started, now))
 
     def step(self, produce: Callable[[Any], Any], argument: Any, key: int) -> Any:
@@ -136,7 +136,7 @@ class WsgiExchange(Exchange):
             end(token)
             del token
             now = clock()
-            if now - started > MIN_CHUNK_NS and len(self.marks) < MAX_MARKS:
+            if now - started > MIN_CHUNK_NS and has_capacity(self.marks):
                 self.marks.extend(("handler", started, now))
             if error_type is not None and self.returned == key:
                 self.finish(error_type)
@@ -320,7 +320,7 @@ def _read(marks: Marks, read: Callable[..., Any], *arguments: Any, **options: An
     try:
         return read(*arguments, **options)
     finally:
-        if len(marks) < MAX_MARKS:
+        if has_capacity(marks):
             marks.extend(("network", started, clock()))
 
 

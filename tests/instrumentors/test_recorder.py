@@ -16,8 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from stagelens.core.partition import partition
+from stagelens.core.partition import Interval, partition
 from stagelens.instrumentors import recorder, records
 from stagelens.instrumentors.api import request, stage
 from stagelens.instrumentors.request_marks import read_marks
@@ -60,18 +62,6 @@ def test_records_over_the_limit_are_counted_as_dropped(finished: Finished, monke
 
     assert len(finished) == 3
     assert recorder.dropped.read() == 2
-
-
-def test_a_request_records_a_bounded_number_of_stages(finished: Finished) -> None:
-    """A loop inside a request does not grow its record for ever."""
-    with request("loop"):
-        for _ in range(records.MAX_MARKS):
-            with stage("forward"):
-                pass
-            with stage("postprocess"):
-                pass
-
-    assert len(finished[0][0]) == records.MAX_MARKS + 3
 
 
 def test_a_counter_counts_every_addition_of_every_thread() -> None:
@@ -271,11 +261,15 @@ def test_consecutive_intervals_of_one_stage_are_joined() -> None:
     assert facts["@model"] == "vad"
 
 
-def test_additive_records_are_never_compacted() -> None:
+def test_facts_of_a_compacted_record_are_the_same() -> None:
     """A call that failed again, and as many tokens again, are no repetition."""
     marks: records.Marks = [records.OPEN, 0, 0]
-    for _ in range(records.MAX_MARKS // 9):
+    for number in range(records.MAX_MARKS // 9):
         marks.extend(("@model", "gpt", 0, "@device", "cpu", 0, "@tokens_in", 5, 0))
+        marks.extend(
+            ("@per_token", number, (3, "engine"), "@gap", number, "engine", "@first_token", 9 - number, "engine")
+        )
+        marks.extend(("@attribute", (f"name{number % 3}", str(number)), 0, "@queue_length", number, 0))
     marks.extend(("@failed", "triton:timeout", 7) * 2)
     facts, _ = read_marks(marks[:])
 
@@ -285,22 +279,76 @@ def test_additive_records_are_never_compacted() -> None:
     assert len(facts["@failed"]) == 2
 
 
-def test_a_record_that_cannot_be_compacted_is_unchanged() -> None:
-    """Stages that take turns would lose their places; trying costs once."""
+def test_stages_beyond_the_limit_of_a_record_are_counted(finished: Finished) -> None:
+    """A stream of thousands of tokens does not hide what comes after it."""
+    with request("tokens"):
+        for _ in range(5000):
+            with stage("decode"):
+                pass
+            with stage("postprocess"):
+                pass
+        with stage("serialize"):
+            pass
+    marks = finished[0][0]
+    last = marks[-3:]
+    own = partition(read_marks(marks).intervals, finished[0][1], finished[0][2])
+
+    assert len(marks) < records.MAX_MARKS
+    assert last[0] == "serialize"
+    assert own["serialize"] == last[2] - last[1]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["forward", "decode", "own"]), st.integers(0, 9), st.integers(0, 9)), min_size=1
+    ),
+    st.integers(1, 10),
+)
+def test_totals_of_a_long_sequence_are_exact(some: list[tuple[str, int, int]], threads: int) -> None:
+    """Any sequence of stages has the totals that it has without a limit; side by side, they never exceed the time."""
+    marks: records.Marks = [records.OPEN, 0, 0]
+    unlimited: list[Interval] = []
+    together: records.Marks = [records.OPEN, 0, 0]
+    now = 0
+    while len(unlimited) < records.MAX_MARKS // 2:
+        for key, gap, length in some:
+            unlimited.append((key, now + gap, now + gap + length))
+            assert records.has_capacity(marks)
+            assert records.has_capacity(together)
+            marks.extend(unlimited[-1])
+            together.extend((key, now - threads * length, now + gap + length))
+            now += gap + length
+
+    assert partition(read_marks(marks).intervals, 0, now) == partition(unlimited, 0, now)
+    assert sum(partition(read_marks(together).intervals, 0, now).values()) == now
+
+
+def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
+    """Only what a period of 1/256 of the request holds may move between a stage and those inside it."""
+    marks: records.Marks = [records.OPEN, 0, 0]
+    unlimited: list[Interval] = []
+    for number in range(20_000):
+        at = 10 * number
+        inside: list[Interval] = [("tokenize", at + 1, at + 2), ("forward", at, at + 6)]
+        around: list[Interval] = [("preprocess", at - 6000, at + 10)] if number % 700 == 699 else []
+        for interval in inside + around:
+            assert records.has_capacity(marks)
+            marks.extend(interval)
+            unlimited.append(interval)
+    compacted, exact = (partition(each, 0, 200_000) for each in (read_marks(marks).intervals, unlimited))
+
+    assert compacted == pytest.approx(exact, abs=28 * 2 * 200_000 / 256)
+    assert sum(compacted.values()) == 200_000
+
+
+def test_a_record_full_of_facts_says_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Each failed call counts, so its time has no place: that is logged, once for the process."""
+    records._report_full.cache_clear()
     marks: records.Marks = [records.OPEN, 0, 0]
     while records.has_capacity(marks):
-        marks.extend(("forward", 0, 1, "postprocess", 1, 2))
+        marks.extend(("@failed", "api:timeout", len(marks)))
     before = list(marks)
 
     assert not records.has_capacity(marks)
     assert marks == before
-    assert len(marks) < records.MAX_MARKS + 9
-
-
-def test_overlapping_calls_of_a_stage_are_not_joined() -> None:
-    """Two threads that run the model side by side would count twice."""
-    marks: records.Marks = [records.OPEN, 0, 0]
-    while len(marks) < records.MAX_MARKS:
-        marks.extend(("forward", 0, 10, "forward", 5, 15))
-
-    assert not records.has_capacity(marks)
+    assert "its further stages are unattributed" in caplog.text

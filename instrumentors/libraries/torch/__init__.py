@@ -101,7 +101,7 @@ def compiling(original: Any) -> Any:
             ended = clock()
             if not thread_state.compiling:
                 stalls.note(STALL_COMPILE.key, started, ended)
-            if marks is not None and len(marks) < MAX_MARKS:
+            if marks is not None and has_capacity(marks):
                 marks.extend(("load", started, ended))
 
     return install_callbacks
@@ -333,7 +333,7 @@ def _loaded(source: Any) -> str:
 
 def _mark_load(started: int) -> None:
     marks = current.get()
-    if marks is not None and len(marks) < MAX_MARKS:
+    if marks is not None and has_capacity(marks):
         marks.extend(("load", started, clock()))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from ...records import MAX_MARKS, Marks, clock, current
+from ...records import Marks, clock, current, has_capacity
 from .device import CAPTURING, devices
 from .models import Method, thread_state
 
@@ -105,7 +105,7 @@ def _copy(  # noqa: PLR0917 - by position, because keywords cost the request pat
 
 
 def _mark(marks: Marks, stage: str, started: int) -> None:
-    if stage and len(marks) < MAX_MARKS:
+    if stage and has_capacity(marks):
         marks.extend((f"{stage}@launch", started, clock()))
 
 

@@ -30,7 +30,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from ...instrumentor import log_failure
-from ...records import MAX_MARKS, OPEN, Marks, clock
+from ...records import OPEN, Marks, clock, has_capacity
 
 # cudaStreamCaptureModeRelaxed. https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html
 RELAXED = 2
@@ -415,7 +415,7 @@ class Devices:
             return None
 
     def finish(self, work: DeviceWork, stage: str, marks: Marks) -> None:
-        if len(marks) >= MAX_MARKS:
+        if not has_capacity(marks):
             return
         try:
             work.finish(stage)

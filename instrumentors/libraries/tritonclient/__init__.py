@@ -18,7 +18,7 @@ from typing import Any
 
 from ....core.names import BY_TRITON_RESPONSE
 from ...instrumentor import Hook, Instrumentor, log_failure, timed
-from ...records import MAX_MARKS, OPEN, Marks, clock, current
+from ...records import OPEN, Marks, clock, current, has_capacity
 from . import calls, statistics
 from .calls import GRPC_HEADERS, HTTP_HEADERS, Call, enter, headers_for, leave
 
@@ -150,7 +150,7 @@ class StreamedCall(Call):
         return last
 
     def _parted(self, now: int) -> None:
-        if len(self.marks) >= MAX_MARKS:
+        if not has_capacity(self.marks):
             return
         if not self._parts:
             self.marks.extend(("@first_token", now, BY_TRITON_RESPONSE))
@@ -168,7 +168,7 @@ class StreamedCall(Call):
             if error is not None or not self._parts:
                 self._last = clock()
                 self._wait.grow_end(self._last)
-            if len(self.marks) < MAX_MARKS:
+            if has_capacity(self.marks):
                 self.settle(self._last, error, status)
         except Exception:
             log_failure("timing a stream of tritonclient")
@@ -183,25 +183,31 @@ class StreamedCall(Call):
 class MutableMark:
     """A triple of marks that can be changed later, so that a stream of a thousand parts is one wait."""
 
-    __slots__ = ("_at", "_key", "_marks", "_start")
+    __slots__ = ("_at", "_end", "_key", "_marks", "_start")
 
     def __init__(self, marks: Marks, key: str, start: int, end: int) -> None:
-        self._marks = marks
-        self._key = key
-        self._start = start
+        self._marks, self._key, self._start, self._end = marks, key, start, end
         self._at = 0
-        if len(marks) < MAX_MARKS:
+        if has_capacity(marks):
             marks.extend((key, start, end))
 
     def grow_start(self, value: int) -> None:
-        at = self._place()
-        if at and value > self._start:
-            self._marks[at + 1] = self._start = value
+        if value > self._start:
+            at, self._start = self._place(), value
+            if at:
+                self._marks[at + 1] = value
+            elif has_capacity(self._marks):
+                self._marks.extend((self._key, value, self._end))
 
     def grow_end(self, value: int) -> None:
-        at = self._place()
-        if at and value > self._marks[at + 2]:
-            self._marks[at + 2] = value
+        if value > self._end:
+            before, self._end, at = self._end, value, self._place()
+            if at:
+                self._marks[at + 2] = value
+            elif has_capacity(self._marks):
+                # The rest of an interval that was merged.
+                self._start = before
+                self._marks.extend((self._key, before, value))
 
     def _place(self) -> int:
         """Return the index of the triple, 0 if it was removed; other threads may have compacted the marks."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from ...callers import TRACESTATE, tracestate_to_target
 from ...instrumentor import log_failure
-from ...records import MAX_MARKS, Marks, clock, current
+from ...records import Marks, clock, current, has_capacity
 from ...trace_context import traceparent
 from .. import dependency_common
 from .statistics import Averaged, Server
@@ -49,13 +49,13 @@ class Call:
     def serialized(self, started: int) -> None:
         """Record the serialization of the request since *started*; then the request is sent."""
         self.sent = clock()
-        if len(self.marks) < MAX_MARKS:
+        if has_capacity(self.marks):
             self.marks.extend(("serialize", started, self.sent))
 
     def end(self, error: BaseException | None, status: str = "") -> None:
         """Record the wait and the outcome once; an *error* or a failure *status* marks the call as failed."""
         arrived = clock()
-        if self._ended or len(self.marks) >= MAX_MARKS:
+        if self._ended or not has_capacity(self.marks):
             return
         self._ended = True
         try:
@@ -264,7 +264,7 @@ def get_result(original: Any) -> Any:
             _gave_up(marks, self, started)
             raise
         finally:
-            if len(marks) < MAX_MARKS:
+            if has_capacity(marks):
                 marks.extend(("network", started, clock()))
 
     return get_result
@@ -272,7 +272,7 @@ def get_result(original: Any) -> Any:
 
 def _gave_up(marks: Marks, handle: Any, started: int) -> None:
     try:
-        if not handle._greenlet.ready() and len(marks) < MAX_MARKS:  # noqa: SLF001 - there is no public name for it
+        if not handle._greenlet.ready() and has_capacity(marks):  # noqa: SLF001 - there is no public name for it
             marks.extend(("@failed", "triton:timeout", clock() - started))
     except Exception:
         log_failure("checking whether a call of tritonclient is done")
