@@ -166,6 +166,9 @@ AGENT_LEVELS = ("all", "no_traces", "no_facts", "requests_only", "nothing")
 
 STATUS_OK = "ok"
 STATUS_ERROR = "error"
+# The client had gone before the response was complete, as code 1 of gRPC and 499 of nginx.
+STATUS_CANCELLED = "cancelled"
+STATUSES = (STATUS_OK, STATUS_ERROR, STATUS_CANCELLED)
 
 # Attributes of the root span of a retained trace.
 KEPT_BECAUSE = "stagelens.kept.because"

@@ -22,6 +22,7 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
@@ -502,3 +503,10 @@ def _call_after_exec(spec: ModuleSpec) -> None:
     # A loader with slots, or one that refuses, cannot be patched: the library runs unchanged.
     with contextlib.suppress(Exception):
         loader.exec_module = exec_module
+
+
+@functools.cache
+def unpatched(module: str, name: str) -> Callable[..., Any]:
+    """Return a function as it was before gevent replaced it."""
+    monkey: Any = sys.modules.get("gevent.monkey")
+    return getattr(import_module(module), name) if monkey is None else monkey.get_original(module, name)

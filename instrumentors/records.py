@@ -34,6 +34,7 @@ The list is held by the context variable `current` and consists of triples `key,
       @trace            trace id and span id of the request, 0: created for the first outgoing call; the first one wins
       @parent           span of the user's own OpenTelemetry SDK around the request (`trace_context.Parent`), 0; the first one wins
       @force            1, 0: retain the trace
+      @cancelled        1, 0: the client had gone before the response was complete
       @profile          time by key of the sampled stacks, 0; added by the aggregation
       @child <name>     start, end of a request inside the request
       @first_token      time by `clock`, and the definition it was measured by; the earliest one wins

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, case, delete, func, insert, select
 from ..core.attributes import REPLICA, attribute_key, replica_stage_key, split_attribute_key, split_replica_stage_key
 from ..core.hardware import hardware_key, split_hardware_key
 from ..core.histogram import BATCH_SIZES, TOKEN_COUNTS
-from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_ERROR, STATUS_OK, TOKENS_IN, TOKENS_OUT
+from ..core.names import AGENT_LEVELS, DEFINITIONS, STATUS_OK, STATUSES, TOKENS_IN, TOKENS_OUT
 from ..core.stages import BY_KEY, OTHER, STALL_CAUSES, split_stall_key, stall_key
 from . import schema
 from .schema import storable, storable_name
@@ -38,7 +38,7 @@ class Series:
         model_version: `inference.model.version`.
         route: Template of the route, never a raw path.
         device: `inference.device`.
-        status: `ok` or `error`.
+        status: `ok`, `error` or `cancelled`.
         cold: "1" if something was loaded or warmed up in its requests, "0" otherwise or if unknown.
 
     Unknown values are empty strings.
@@ -380,7 +380,7 @@ class SeriesIndex:
         )
         capped = replace(
             capped,
-            status=STATUS_ERROR if series.status == STATUS_ERROR else STATUS_OK,
+            status=series.status if series.status in STATUSES else STATUS_OK,
             cold=COLD if series.cold == COLD else WARM,
         )
         has_place = self._has_place(capped.service)

@@ -15,7 +15,7 @@ import yaml
 
 from ...analysis.burn_rate import AlertTier, is_reachable, needed_windows, policy_tiers
 from ...analysis.policies import BurnRatePolicy
-from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_ERROR, STATUS_OK
+from ...core.names import REQUEST_DURATION, STAGE_DURATION, STATUS_CANCELLED, STATUS_ERROR, STATUS_OK
 from ...core.prometheus_names import DEFAULT_LABELS, FAMILIES, LABELS, LADDER, format_labels
 from ...core.stages import UNEXPLAINED, UNTIMED
 from ...store.selection import HISTOGRAMS
@@ -63,7 +63,12 @@ class HistogramExpressions:
         return f"histogram_quantile({quantile}, {held})"
 
     def requests(self, slo: Slo, window: str) -> str:
-        return self._count(slo, window, ())
+        """Return an expression for the rate of requests of *slo*: not of those that their clients cancelled, unless slow."""
+        counted, cancelled = self._count(slo, window, ()), (("status", STATUS_CANCELLED),)
+        if slo.kind not in ("latency", "availability"):
+            return counted
+        early = (self._within if slo.kind == "latency" else self._count)(slo, window, cancelled)
+        return f"({counted} - ({early} or vector(0)))"
 
     def bad(self, slo: Slo, window: str) -> str:
         """Return an expression for the rate of bad requests of *slo*, which must not be of the kind `freshness`."""

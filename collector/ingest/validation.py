@@ -301,10 +301,8 @@ class SeriesReader:
         return found
 
     def _build(self, attributes: Attributes, status: Scalar) -> Series:
-        if status not in (names.STATUS_OK, names.STATUS_ERROR):
-            msg = (
-                f"{names.STATUS} must be {names.STATUS_OK!r} or {names.STATUS_ERROR!r}, got {printable_text(status)!r}"
-            )
+        if status not in names.STATUSES:
+            msg = f"{names.STATUS} must be one of {', '.join(names.STATUSES)}, got {printable_text(status)!r}"
             raise RejectedError(Reason.STATUS, msg)
         model, model_version, route, device, cold = (printable_text(attributes.get(name, "")) for name in _POINT_KEYS)
         return Series(

@@ -24,7 +24,7 @@ from ...alerts.evaluation.slo_status import SloStatus
 from ...alerts.reader import Incident
 from ...core.addresses import server_url
 from ...core.histogram import has_enough_samples
-from ...core.names import STATUS_OK
+from ...core.names import STATUS_ERROR
 from ...store import Selection
 from ..figures.time_axis import TimeAxis, step_for
 from ..source import Source
@@ -102,13 +102,14 @@ def _row(record: Mapping[str, Any], view: View, *, ranked: bool, more: Sequence[
         html.Td(rank(float(record["rank"]) if ranked else None), className="r muted hide"),
         html.Td(stage_bar(stages), className="barcell"),
         html.Td(dominating(stages), className="hide"),
-        html.Td(_status(str(record["status"])), className="r hide"),
+        html.Td(status_pill(str(record["status"])), className="r hide"),
     ]
     return html.Tr(cells, **attributes({"data-href": href}))
 
 
-def _status(status: str) -> Component:
-    return pill("ok") if status == STATUS_OK else pill("error", "bad")
+def status_pill(status: str) -> Component:
+    """Return the status of a request; only an error is red."""
+    return pill(status, "bad" if status == STATUS_ERROR else "")
 
 
 T = TypeVar("T")

@@ -21,7 +21,7 @@ from ..ui.format import duration, factor, percent, rank, span, split_duration
 from ..ui.trace_text import process_counters, stall_sentence, stalls_of_trace
 from ..view import service_path, trace_name, trace_path
 from .across_services import services_timeline
-from .page import Context, Page, empty_page_card, panel, traces_table
+from .page import Context, Page, empty_page_card, panel, status_pill, traces_table
 from .service_code import source_link
 from .trace_timeline import (
     NS,
@@ -128,7 +128,7 @@ def _head(context: Context, found: KeptTrace, setting: TraceBaseline, near: tupl
         _rank_badge(rank_in(setting.latency, found.duration_ns / NS)),
         link(pill(series.service, "out"), href=view.link(service_path(series.service))),
         pill(series.version, "out") if series.version else None,
-        pill("error", "bad") if series.status != STATUS_OK else None,
+        status_pill(series.status) if series.status != STATUS_OK else None,
     ]
     why = _RETAINED_BECAUSE.get(found.because, found.because)
     sub = f"{at:%-d %b %Y %H:%M:%S} {at.tzname()} · retained because {why}"

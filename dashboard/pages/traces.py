@@ -16,6 +16,7 @@ from dash.development.base_component import Component
 
 from ...core.attributes import BY_KEY, CALLER, REPLICA, attribute, value_label
 from ...core.errors import ConfigError
+from ...core.names import STATUSES
 from ...core.settings.values import parse_duration
 from ...core.stages import label
 from ...store import Selection
@@ -48,7 +49,8 @@ _MAX_COLUMNS = 2
 _RANK_QUANTILES = (0.5, 0.99)
 # Query keys that filter requests.
 _FILTERS = ("svc", *SCOPE, "dom", "err", "min", "max", "at")
-_STATUSES = {"": "All", "0": "OK", "1": "Errors"}
+_STATUSES = {"": "All", "0": "OK", "1": "Errors", "2": "Cancelled"}
+_BY_CODE = dict(zip(("0", "1", "2"), STATUSES, strict=True))
 _BECAUSE = {
     "forced": "forced by header",
     "error": "failed",
@@ -105,7 +107,7 @@ def find_traces(context: Context) -> FoundTraces:
 def _selection(context: Context) -> Selection:
     """Return the selection of the address; a model or a route may be that of several services."""
     view = context.view
-    status = {"0": "ok", "1": "error"}.get(view.text("err") or "")
+    status = _BY_CODE.get(view.text("err") or "")
     return replace(context.selection, status=status, **{SCOPE[key]: value for key, value in view.scope.items()})
 
 
@@ -280,9 +282,16 @@ def _facet(word: str, options: Mapping[str, Option], chosen: str, *, is_choice: 
 
 
 def _status(view: View, found: FoundTraces) -> Component:
-    counts = {"0": found.dimensions["status"].get("ok"), "1": found.dimensions["status"].get("error")}
-    names = {each: f"{name} {count(counts[each])}" if counts.get(each) else name for each, name in _STATUSES.items()}
-    options = {each: (name, view.here(err=each or None)) for each, name in names.items()}
+    counts = {code: found.dimensions["status"].get(status) for code, status in _BY_CODE.items()}
+    # Few services have requests that their clients cancelled.
+    shown = [each for each in _STATUSES if each != "2" or counts["2"] or view.text("err") == "2"]
+    options = {
+        each: (
+            f"{_STATUSES[each]} {count(number)}" if (number := counts.get(each)) else _STATUSES[each],
+            view.here(err=each or None),
+        )
+        for each in shown
+    }
     return link_tabs("Status", options, view.choice("err", *_STATUSES))
 
 

@@ -296,7 +296,7 @@ def _root_span(found: KeptTrace) -> dict[str, Any]:
         **shares,
     }
     root = _span(found, found.span_id, found.series.route or "request", (0, found.duration_ns), facts)
-    failed = found.series.status != names.STATUS_OK
+    failed = found.series.status == names.STATUS_ERROR
     parent = {"parentSpanId": found.parent_id} if found.parent_id else {}
     return {**root, **parent, "kind": _SERVER, "status": {"code": _FAILED} if failed else {}}
 

@@ -179,7 +179,7 @@ _ON_PAGE: Mapping[str, Mapping[str, Collection[str]]] = {
     },
     "slo": {"w": slo.WINDOWS},
     "trace": {"y": ("stages", "lanes", "services")},
-    "traces": {"t": ("slow", "new"), "err": ("0", "1")},
+    "traces": {"t": ("slow", "new"), "err": ("0", "1", "2")},
 }
 
 

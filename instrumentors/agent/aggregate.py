@@ -176,8 +176,8 @@ class Aggregator:
         # A copy, as counted: a thread that outlives the request may still write to the marks.
         copy = (frozen, *record[1:])
         facts, intervals = read_request(copy)
-        failed = bool(error_type) or http_status >= SERVER_ERROR
-        series = self._series(facts, route, failed=failed)
+        status = _status_of(facts, error_type, http_status)
+        series = self._series(facts, route, status)
         end = max(start, end)
         spared = facts.get(WITHOUT_STAGES)
         level = self.level if spared is None else REQUESTS_ONLY
@@ -218,7 +218,9 @@ class Aggregator:
         if level < NO_TRACES:
             draw = trace_draw(facts)
             draw = self._rng.getrandbits(64) if draw is None else draw
-            delta.sampler.offer(copy, end - start, draw, failed=failed, cold=cold, forced="@force" in facts)
+            delta.sampler.offer(
+                copy, end - start, draw, failed=status == names.STATUS_ERROR, cold=cold, forced="@force" in facts
+            )
 
     def _profile(
         self, record: Record, delta: Delta, own: Mapping[str, int], intervals: Collection[Interval], end: int
@@ -265,14 +267,14 @@ class Aggregator:
         for series in self._all():
             yield series.dimensions, series.attributes
 
-    def _series(self, facts: dict[str, Any], route: str, *, failed: bool) -> _Series:
+    def _series(self, facts: dict[str, Any], route: str, status: str) -> _Series:
         get = facts.get
-        key = (get("@model"), get("@model_version"), route, get("@device"), failed)
+        key = (get("@model"), get("@model_version"), route, get("@device"), status)
         try:
             return self._by_facts[key]
         except Exception:
             # A new key, or a fact that is not text, whose hash may raise anything.
-            series = self._find(dimensions_of(facts, route, failed=failed))
+            series = self._find(dimensions_of(facts, route, status))
         if len(self._by_facts) < self._max_series and all(type(fact) in _TEXTS for fact in key[:-1]):
             self._by_facts[key] = series
         return series
@@ -293,14 +295,20 @@ class Aggregator:
 _TEXTS = (str, type(None))
 
 
-def dimensions_of(facts: dict[str, Any], route: str, *, failed: bool) -> Dimensions:
+def _status_of(facts: dict[str, Any], error_type: str, http_status: int) -> str:
+    if "@cancelled" in facts:
+        return names.STATUS_CANCELLED
+    return names.STATUS_ERROR if error_type or http_status >= SERVER_ERROR else names.STATUS_OK
+
+
+def dimensions_of(facts: dict[str, Any], route: str, status: str = names.STATUS_OK) -> Dimensions:
     """Return the dimensions of a request with these *facts*."""
     return Dimensions(
         to_text(facts.get("@model")),
         to_text(facts.get("@model_version")),
         to_text(route),
         to_text(facts.get("@device")),
-        names.STATUS_ERROR if failed else names.STATUS_OK,
+        status,
     )
 
 

@@ -32,7 +32,7 @@ from typing import Any, NamedTuple
 from ...core.code_stack import CodeFrame, stack_key
 from ...core.partition import Interval, segments
 from .. import recorder
-from ..instrumentor import log_failure
+from ..instrumentor import log_failure, unpatched
 from ..records import OPEN, SHARED, Marks, clock
 from ..tickets import Tickets
 
@@ -615,12 +615,6 @@ def _step(awaited: Any) -> tuple[FrameType | None, Any]:
 _ITERATORS = frozenset(
     {"FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable"}
 )
-
-
-def unpatched(module: str, name: str) -> Callable[..., Any]:
-    """Return a function as it was before gevent replaced it, because a greenlet cannot look at the others while they run."""
-    monkey: Any = sys.modules.get("gevent.monkey")
-    return getattr(import_module(module), name) if monkey is None else monkey.get_original(module, name)
 
 
 def _registrar(running: deque[Place], threads: dict[int, Marks]) -> Callable[[Marks, str], None]:

@@ -23,10 +23,14 @@ from ..recorder import abandon, begin, end, finish
 from ..records import ROUTE, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .server_common import (
+    CANCELLED,
     FAILED,
     MIN_CHUNK_NS,
+    MIN_LOOK_NS,
     UNMATCHED,
     ResponseStream,
+    has_hung_up,
+    is_cancelled,
     is_users_code,
     proxy_wait_ns,
     record_request_head,
@@ -41,6 +45,7 @@ class AiohttpExchange:
     __slots__ = (
         "_ended",
         "_error_type",
+        "_gone",
         "_handler",
         "_request",
         "_size",
@@ -56,6 +61,7 @@ class AiohttpExchange:
         self._handler = handler
         self._ended = 0
         self._error_type = ""
+        self._gone = False
         self._stream: ResponseStream | None = None
         self._streamed: Any = None
         # Size of the parts of a streamed response. [bytes]
@@ -113,6 +119,14 @@ class AiohttpExchange:
         if has_capacity(self.marks):
             self.marks.extend(("network", started, ended))
 
+    def look_for_client(self, now: int) -> None:
+        """Note whether the client has gone before the end of the response is sent; it may go when it has that."""
+        transport = self._request.transport
+        self._gone = transport is None
+        if not self._gone and now - self.marks[1] > MIN_LOOK_NS:
+            # The event loop may not have run since.
+            self._gone = has_hung_up(transport.get_extra_info("socket"))
+
     def last_byte(self, started: int, size: int) -> None:
         """Record the end of the response; *started* is the start of its last write, of *size* bytes."""
         self._ended = clock()
@@ -127,6 +141,9 @@ class AiohttpExchange:
             # Without the reference to this object, which has the marks.
             route = self.marks[ROUTE] = self._template()
             error_type, status = self._outcome(response)
+            self._gone = self._gone or (not self._ended and self._request.transport is None)
+            if self._gone and is_cancelled(error_type, status):
+                self.marks.extend(CANCELLED)
             if self._stream is not None and "Content-Length" not in self._streamed.headers:
                 self.marks.extend(self._stream.facts())
             if response is not None and self._request.method != "HEAD":
@@ -140,12 +157,8 @@ class AiohttpExchange:
         if response is not None:
             # A handler may raise its response, such as "not found".
             return self._error_type if response.status >= FAILED else "", response.status
-        cancelled = self._error_type == "CancelledError"
         status = 0 if self._streamed is None else self._streamed.status
-        if self._request.transport is None:
-            # The client disconnected, which is no failure of the service.
-            return self._error_type if cancelled else "", status
-        return self._error_type, status or FAILED
+        return self._error_type, status or (0 if self._request.transport is None else FAILED)
 
     def _template(self) -> str:
         match = getattr(self._request, "_match_info", None)
@@ -331,6 +344,10 @@ def _write_eof(original: Any) -> Any:
             await original(self, data)
             return
         started = clock()
+        try:
+            exchange.look_for_client(started)
+        except Exception:
+            log_failure("looking for a client")
         try:
             await original(self, data)
         finally:

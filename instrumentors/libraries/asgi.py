@@ -26,12 +26,16 @@ from ..request_marks import read_marks
 from ..stalls import watch_loop
 from .client_common import parse_server_timing
 from .server_common import (
+    CANCELLED,
     FAILED,
     MIN_CHUNK_NS,
+    MIN_LOOK_NS,
     UNMATCHED,
     Exchange,
     ResponseStream,
     called_like,
+    has_hung_up,
+    is_cancelled,
     is_users_code,
     proxy_wait_ns,
     readable,
@@ -127,8 +131,8 @@ class AsgiExchange(Exchange):
 
     __slots__ = (
         "_body_read",
-        "_disconnected",
         "_ended",
+        "_gone",
         "_headers",
         "_marks",
         "_named_by",
@@ -157,7 +161,7 @@ class AsgiExchange(Exchange):
         self._stream: ResponseStream | None = None
         # Size of the response body so far, -1 if the server sends a file. [bytes]
         self._size = 0
-        self._body_read = self._disconnected = False
+        self._body_read = self._gone = False
         # Whether the record was passed on.
         self.finished = False
         # Class of an exception for which the framework has sent the response.
@@ -204,7 +208,7 @@ class AsgiExchange(Exchange):
                 raise
             try:
                 if message["type"] == "http.disconnect":
-                    self._disconnected = True
+                    self._gone = True
                 if not self._body_read:
                     self._mark(started)
                     self._body_read = not message.get("more_body", False)
@@ -219,6 +223,8 @@ class AsgiExchange(Exchange):
 
         async def send(message: Message) -> None:
             started = clock()
+            if started - self._marks[1] > MIN_LOOK_NS:
+                self._look_for_client(message)
             if sends_server_timing and message["type"] == "http.response.start":
                 message = with_timing(message, self._marks, self._start, started)
             try:
@@ -246,10 +252,28 @@ class AsgiExchange(Exchange):
         """Finish the record if the last byte was never sent, because the application returned, raised or was cancelled."""
         if self.finished:
             return
-        if not self._status and not self._disconnected:
+        self._gone = self._gone or error_type == "ClientDisconnect" or self._has_client_gone()
+        if not self._status and not self._gone:
             # The server sends an error response for an application that sends none.
             self._status = 500
         self._finish(error_type)
+
+    def _look_for_client(self, message: Message) -> None:
+        """Note whether the client has gone before the last part of the response is sent; it may go when it has that."""
+        try:
+            if message["type"] in LAST_MESSAGES and not message.get("more_body", False):
+                self._gone = self._gone or self._has_client_gone()
+        except Exception:
+            log_failure("looking for a client")
+
+    def _has_client_gone(self) -> bool:
+        server: Any = getattr(self._send, "__self__", None)
+        # Of uvicorn, and of hypercorn.
+        if getattr(server, "disconnected", False) is True or getattr(server, "closed", False) is True:
+            return True
+        # The event loop may not have run since.
+        transport = getattr(server, "transport", None)
+        return transport is not None and has_hung_up(transport.get_extra_info("socket"))
 
     def _sent_body(self, message: Message, started: int, more: bool) -> None:
         body = message.get("body")
@@ -280,6 +304,8 @@ class AsgiExchange(Exchange):
             log_failure("describing a request")
         if not error_type and self._status >= FAILED:
             error_type = self.error_type
+        if self._gone and is_cancelled(error_type, self._status):
+            marks.extend(CANCELLED)
         if self.handling:
             self.end_handler()
         marks.extend(("framework", marks[1], ended, "@response_size", self._size, 0))

@@ -3,7 +3,7 @@
 - Each call counts as one request, of a server from `grpc.server` and from `grpc.aio.server`. The route is the full name of the
   method, such as `inference.Model/Predict`. Calls of methods that the server does not have share one route.
 - A request failed if its status is `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`, as in
-  OpenTelemetry. A call that the client cancelled before its deadline did not fail.
+  OpenTelemetry. A call that the client cancelled before its deadline counts as cancelled.
 - `traceparent`, `tracestate`, `x-request-start` and `x-force-trace` are read from the metadata.
 """
 # Private functions of grpc._server run on the thread that needs them: arrival and interceptors on the thread of the completion
@@ -31,6 +31,7 @@ from ..recorder import abandon, begin, end, finish
 from ..records import ROUTE, Marks, clock, has_capacity
 from ..stalls import watch_loop
 from .server_common import (
+    CANCELLED,
     MIN_CHUNK_NS,
     UNMATCHED,
     ResponseStream,
@@ -44,6 +45,8 @@ from .server_common import (
 # Errors of a server: https://opentelemetry.io/docs/specs/semconv/rpc/grpc/
 FAILURES = frozenset({"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"})
 DEADLINE = "DEADLINE_EXCEEDED"
+# The client has cancelled the call, before its deadline.
+GONE = "CANCELLED"
 # The client cancels the call at its deadline, which arrives rounded up, and before that of the server by the time on the network.
 DEADLINE_TOLERANCE_SECONDS = 0.15
 
@@ -152,6 +155,8 @@ class GrpcExchange:
             self.marks.extend(("network", self.sending, ended))
         self.marks.extend(("framework", self.marks[1], ended))
         error_type = self.error or self.code if self.code in FAILURES else ""
+        if self.code == GONE:
+            self.marks.extend(CANCELLED)
         finish(self.marks, self._start, ended, self._route(), error_type)
 
     def _route(self) -> str:
@@ -284,8 +289,9 @@ def _in_pool(original: Any, module: Any) -> Any:
             ended = clock()
             end(token)
             try:
-                if state.client is not module._CANCELLED and not exchange.code:  # noqa: SLF001 - there is no public name for it
-                    exchange.code = _name(state.code)
+                if not exchange.code:
+                    is_gone = state.client is module._CANCELLED  # noqa: SLF001 - there is no public name for it
+                    exchange.code = GONE if is_gone else _name(state.code)
                 exchange.finish(ended)
             except Exception:
                 log_failure("recording a call of a gRPC server")
@@ -520,7 +526,7 @@ def _outcome(context: Any, error: str) -> str:
         if not context.done():
             # No status was sent, because the client is gone.
             remaining = context.time_remaining()
-            return DEADLINE if remaining is not None and remaining <= DEADLINE_TOLERANCE_SECONDS else ""
+            return DEADLINE if remaining is not None and remaining <= DEADLINE_TOLERANCE_SECONDS else GONE
         code = _name(context.code())
     # Otherwise no method was called, or one without `async`, whose context does not know the status.
     return code if error in _NO_ERRORS or code not in {"", "OK"} else "UNKNOWN"

@@ -17,6 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 import re
+import select
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing
@@ -25,7 +26,7 @@ from typing import Any, Final
 
 from ...core.names import BY_FIRST_CHUNK
 from ..callers import OWN_ENTRY
-from ..instrumentor import timed, timed_async
+from ..instrumentor import timed, timed_async, unpatched
 from ..records import Marks, clock, current, has_capacity
 from ..trace_context import is_forced
 
@@ -288,6 +289,49 @@ FAILED = 500
 # The methods of RFC 9110 and RFC 5789; a client may also send any other word.
 METHODS = frozenset({"CONNECT", "DELETE", "GET", "HEAD", "OPTIONS", "PATCH", "POST", "PUT", "TRACE"})
 OTHER_METHOD = "_OTHER"
+
+# Fact of a request whose client had gone before the response was complete.
+CANCELLED: Final = ("@cancelled", 1, 0)
+# Exceptions that end such a request, "" for none; any other one is a failure of the service.
+DISCONNECTS: Final = frozenset(
+    {
+        "",
+        "BrokenPipeError",
+        "CancelledError",
+        "ClientConnectionResetError",
+        "ClientDisconnect",
+        "ConnectionAbortedError",
+        "ConnectionResetError",
+        "GeneratorExit",
+    }
+)
+# Whether the client is there costs 2 µs, so it is asked at most this often: a client does not give up within this time.
+MIN_LOOK_NS: Final = 1_000_000
+_HANGUP: Final = getattr(select, "POLLRDHUP", 0)
+
+
+def has_hung_up(connection: Any) -> bool:
+    """Return whether the client, or the server for it, has closed *connection*, a socket; False if that is not known."""
+    try:
+        number = connection.fileno()
+        if number < 0:
+            return True
+        poll = unpatched("select", "poll")()
+        poll.register(number, _HANGUP)
+        return bool(poll.poll(0))
+    except Exception:
+        # No socket, or a system without `poll`.
+        return False
+
+
+def is_cancelled(error_type: str, status: int) -> bool:
+    """Return whether a request whose client has gone was cancelled, not failed.
+
+    >>> is_cancelled("", 200), is_cancelled("ClientDisconnect", 500), is_cancelled("ValueError", 500), is_cancelled("", 503)
+    (True, True, False, False)
+    """
+    return error_type in DISCONNECTS and (bool(error_type) or status < FAILED)
+
 
 # Longer than any proxy waits: the header or the clock of the proxy is wrong.
 MAX_PROXY_WAIT_NS = 600 * 10**9

@@ -26,13 +26,17 @@ from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
 from ..records import ROUTE, Marks, clock, current, has_capacity
 from .server_common import (
+    CANCELLED,
     COMPLETE,
     FAILED,
     MIN_CHUNK_NS,
+    MIN_LOOK_NS,
     UNMATCHED,
     Exchange,
     ResponseStream,
     called_like,
+    has_hung_up,
+    is_cancelled,
     named_like,
     proxy_wait_ns,
     readable,
@@ -51,7 +55,10 @@ class WsgiExchange(Exchange):
     """State of one WSGI request; finishes its record exactly once."""
 
     __slots__ = (
+        "_connection",
+        "_gone",
         "_headers",
+        "_looked",
         "_size",
         "_start",
         "_start_response",
@@ -73,6 +80,11 @@ class WsgiExchange(Exchange):
         # Class of an exception for which the framework has sent the response.
         self.error_type = ""
         self._start_response = start_response
+        self._connection = environ.get("gunicorn.socket") or environ.get("werkzeug.socket")
+        if self._connection is None:
+            self._connection = environ.get("waitress.client_disconnected")
+        # Whether the client has gone, and the time of the last look.
+        self._gone, self._looked = False, marks[1]
         self._status = 0
         self._headers: Iterable[tuple[str, str]] = ()
         self._stream: ResponseStream | None = None
@@ -168,10 +180,18 @@ class WsgiExchange(Exchange):
         if key == self.ends_with:
             self.ends_with = 0
             if self.returned:
+                # The server did not read it to its end.
+                self._look(clock() + MIN_LOOK_NS)
                 self.finish(error_type)
+
+    def _look(self, now: int) -> None:
+        """Note whether the client has gone before a part is written; it may go when it has the last one."""
+        if now - self._looked > MIN_LOOK_NS and not self._gone:
+            self._looked, self._gone = now, has_hung_up(_socket(self._connection, self._start_response))
 
     def hand_over(self, size: int) -> None:
         self._written = now = clock()
+        self._look(now)
         if not size:
             return
         self._size += size
@@ -184,6 +204,7 @@ class WsgiExchange(Exchange):
         """Record that a body was passed to the server whose parts may not be seen, such as a file."""
         if not self._written:
             self._written, self._size = clock(), -1
+            self._look(self._written)
 
     def finish(self, error_type: str) -> None:
         """Finish the record of the request; repeated calls have no effect."""
@@ -199,15 +220,29 @@ class WsgiExchange(Exchange):
         self.marks.extend(("framework", self.marks[1], ended, "@response_size", self._size, 0))
         # The server sends an error response for an application that sends none.
         status = self._status or FAILED
-        finish(self.marks, self._start, ended, self.route, error_type or self._error_type_of(status), status)
-
-    def _error_type_of(self, status: int) -> str:
-        return self.error_type if status >= FAILED else ""
+        if not error_type and status >= FAILED:
+            error_type = self.error_type
+        if self._gone and is_cancelled(error_type, status):
+            self.marks.extend(CANCELLED)
+        finish(self.marks, self._start, ended, self.route, error_type, status)
 
     def _stream_facts(self) -> Marks:
         if self._stream is None or any(name.lower() == "content-length" for name, _ in self._headers):
             return []
         return self._stream.facts()
+
+
+def _socket(connection: Any, start_response: Any) -> Any:
+    """Return the socket of a request: *connection*, if the server has it in the environment, or that of the object behind it."""
+    owner = getattr(connection, "__self__", None) or getattr(start_response, "__self__", None)
+    if connection is not None and hasattr(connection, "fileno"):
+        return connection
+    # Waitress and gevent; wsgiref and the server of Django; cheroot.
+    for path in (("socket",), ("request_handler", "connection"), ("req", "conn", "socket")):
+        found = functools.reduce(lambda value, name: getattr(value, name, None), path, owner)
+        if found is not None:
+            return found
+    return None
 
 
 def _variable(header: str) -> str:

@@ -19,7 +19,7 @@ from sqlalchemy import func, select
 
 from ...core.hardware import split_hardware_key
 from ...core.histogram import Histogram
-from ...core.names import FAILED_CALL, HARDWARE, REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
+from ...core.names import FAILED_CALL, HARDWARE, REQUEST_DURATION, STAGE_TIME, STATUS_CANCELLED, STATUS_ERROR
 from ...core.stages import LOAD_START
 from .. import schema
 from ..events import EVENT_COLUMNS
@@ -41,7 +41,7 @@ class ServiceQueries(QueryGroup):
 
         Returns:
             Columns service, versions (list, most recently seen first), newest (the version that appeared last), model and
-            environment (of the most recently seen series), requests, errors (counts in the window), first_seen, last_seen (UTC,
+            environment (of the most recently seen series), requests, errors, cancelled (counts in the window), first_seen, last_seen (UTC,
             buckets within the window); sorted by service.
         """
         with self._snapshot() as snapshot:
@@ -298,7 +298,9 @@ def _services(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
     newest = seen.sort_values("first_seen", kind="stable").groupby("service")["version"].last()
     latest = seen.sort_values("last_seen", ascending=False, kind="stable")
     groups = latest.groupby("service")
-    failed = latest["requests"].where(latest["status"] == STATUS_ERROR, 0)
+    failed, cancelled = (
+        latest["requests"].where(latest["status"] == each, 0) for each in (STATUS_ERROR, STATUS_CANCELLED)
+    )
     made = pd.DataFrame(
         {
             "versions": groups["version"].unique().map(list),
@@ -307,6 +309,7 @@ def _services(snapshot: StoreSnapshot, selection: Selection) -> pd.DataFrame:
             "environment": groups["environment"].first(),
             "requests": groups["requests"].sum(),
             "errors": failed.groupby(latest["service"]).sum(),
+            "cancelled": cancelled.groupby(latest["service"]).sum(),
             "first_seen": groups["first"].min(),
             "last_seen": groups["last"].max(),
         }

@@ -1,6 +1,7 @@
 """Queries of objectives: bad requests, the stages responsible, and good and bad events of indicators, in total and over time.
 
-A request is bad if it failed or took longer than the threshold. The bucket that contains the threshold is split
+A request is bad if it failed or took longer than the threshold. One that its client cancelled does not count, unless it took
+longer: nobody knows how it would have ended. The bucket that contains the threshold is split
 log-linearly; the error bounds are returned with the count. The events of some indicators are not requests, but seconds of
 requests for `coverage` and minutes for `freshness`; the number of requests is returned separately.
 """
@@ -16,7 +17,7 @@ import pandas as pd
 from sqlalchemy import func, select
 
 from ...core.histogram import Estimate
-from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_ERROR
+from ...core.names import REQUEST_DURATION, STAGE_TIME, STATUS_CANCELLED, STATUS_ERROR
 from ...core.stages import UNEXPLAINED as WITHOUT_CAUSE
 from ...core.stages import UNTIMED
 from .. import schema
@@ -34,14 +35,14 @@ class SloCounts:
     """Number of all and of bad requests in a window.
 
     Args:
-        total: Number of requests.
+        total: Number of requests that were not cancelled early; fractional as *bad*.
         bad: Number of failed or slow requests; fractional if the bucket of the threshold was split.
         bad_low: Lower bound of *bad*.
         bad_high: Upper bound of *bad*.
         last_at: Start of the last bucket with requests; None if there are none.
     """
 
-    total: int
+    total: float
     bad: float
     bad_low: float
     bad_high: float
@@ -94,6 +95,10 @@ def slo_counts(snapshot: StoreSnapshot, selection: Selection, threshold_seconds:
     question = PointQuery(selection, (REQUEST_DURATION,), by="total", counts_only=threshold_seconds is None)
     columns = fetch(snapshot, question)
     total, bad = _count_bad(columns, failed_series(snapshot, selection), threshold_seconds)
+    cancelled = columns.where(np.isin(columns.series, series_with(snapshot, selection, STATUS_CANCELLED)))
+    if len(cancelled):
+        early, slow = _count_bad(cancelled, np.array([], np.int64), threshold_seconds)
+        total -= early - slow.value
     last = moment(int(columns.times.max())) if len(columns) else None
     return SloCounts(total, bad.value, bad.low, bad.high, last)
 
@@ -105,11 +110,13 @@ def slo_series(
     columns, steps = fetch_steps(snapshot, PointQuery(selection, (REQUEST_DURATION,), by="total"), step)
     failed = np.isin(columns.series, failed_series(snapshot, selection))
     lost = {at: total for at, total, _ in _count_steps(columns.where(failed), steps, None)}
+    gone = columns.where(np.isin(columns.series, series_with(snapshot, selection, STATUS_CANCELLED)))
+    early = {at: total - slow for at, total, slow in _count_steps(gone, steps, threshold_seconds)}
     served = {at: (total, slow) for at, total, slow in _count_steps(columns.where(~failed), steps, threshold_seconds)}
     rows: list[dict[str, object]] = []
     for at in sorted({*lost, *served}):
         total, slow = served.get(at, (0, 0.0))
-        rows.append({"at": at, "total": lost.get(at, 0) + total, "bad": lost.get(at, 0) + slow})
+        rows.append({"at": at, "total": lost.get(at, 0) + total - early.get(at, 0), "bad": lost.get(at, 0) + slow})
     return with_step_times(frame(("at", "total", "bad"), rows), steps, selection)
 
 
@@ -148,17 +155,22 @@ def _mean_seconds(microseconds: float, requests: float) -> float:
 
 def failed_series(snapshot: StoreSnapshot, selection: Selection) -> Ints:
     """Return the ids of the series with failed requests, and of their totals."""
+    return series_with(snapshot, selection, STATUS_ERROR)
+
+
+def series_with(snapshot: StoreSnapshot, selection: Selection, status: str) -> Ints:
+    """Return the ids of the series whose requests have *status*, and of their totals."""
     if isinstance(snapshot.points, SharedPoints):
         # One read for all services.
         selection = replace(selection, service=None)
 
     def read() -> Ints:
         table = schema.series
-        statement = select(table.c.id, table.c.total_id).where(*selection.conditions(), table.c.status == STATUS_ERROR)
+        statement = select(table.c.id, table.c.total_id).where(*selection.conditions(), table.c.status == status)
         # A total has the id of one of its series, which has the same status.
         return np.array(snapshot.connection.execute(statement).all(), np.int64).ravel()
 
-    return snapshot.once(("failed", *selection.dimensions.items()), read)
+    return snapshot.once(("status", status, *selection.dimensions.items()), read)
 
 
 def _count_bad(requests: Columns, errors: Ints, threshold_seconds: float | None) -> tuple[int, Estimate]:

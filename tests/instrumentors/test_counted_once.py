@@ -104,7 +104,7 @@ def test_retained_spans_in_a_foreign_export_are_marked_as_counted(
     with span("around"), stagelens.request("job"), stagelens.stage("forward"):
         pass
     record = finished[0]
-    dimensions = dimensions_of(read_marks(record[0]).facts, record[3], failed=False)
+    dimensions = dimensions_of(read_marks(record[0]).facts, record[3])
     user_spans.export_spans([build_trace(RetainedRequest(record, "forced", dimensions, set()))], 0)
 
     assert [each.name for each in exported.get_finished_spans()] == ["around", "job", "forward"]

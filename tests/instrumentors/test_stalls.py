@@ -83,7 +83,7 @@ def instrumented(*libraries: Instrumentor) -> Generator[None]:
 def root_of(record: records.Record) -> Span:
     """Root span of *record* as a retained request."""
     return build_trace(
-        RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3], failed=False), set())
+        RetainedRequest(record, "slow", dimensions_of(read_marks(record[0]).facts, record[3]), set())
     ).spans[0]
 
 

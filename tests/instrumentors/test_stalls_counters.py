@@ -107,7 +107,7 @@ def test_a_retained_trace_has_the_counters_around_it(read: Callable[[ProcessCoun
     record = ([CLOSED, 10, 0, "forward", 12, 15], 10, 20, "/predict", "", 200, "server")
     read(agent._counters, 5, 100)  # pyright: ignore[reportPrivateUsage] - else the whole agent would have to run by a clock
     read(agent._counters, 25, 109)  # pyright: ignore[reportPrivateUsage] - as above
-    retained = RetainedRequest(record, "slow", dimensions_of({}, "/predict", failed=False), set())
+    retained = RetainedRequest(record, "slow", dimensions_of({}, "/predict"), set())
     (trace,) = agent._traces([retained])  # pyright: ignore[reportPrivateUsage] - as above
     root, forward = trace.spans
 

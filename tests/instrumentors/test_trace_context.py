@@ -36,7 +36,7 @@ INCOMING = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-00"
 
 def trace(record: records.Record) -> Trace:
     """Trace of *record* as a retained request."""
-    dimensions = dimensions_of(read_marks(record[0]).facts, record[3], failed=False)
+    dimensions = dimensions_of(read_marks(record[0]).facts, record[3])
     return build_trace(RetainedRequest(record, "forced", dimensions, set()))
 
 

@@ -274,7 +274,10 @@ def test_a_client_disconnect_finishes_the_request_once(
     with caplog.at_level(logging.CRITICAL):
         asyncio.run(go())
 
-    assert [record[3:6] for record in finished] == [("/", "CancelledError" if cancels else "", 200)]
+    assert [record[3:6] for record in finished] == [
+        ("/", "CancelledError" if cancels else "ClientConnectionResetError", 200)
+    ]
+    assert finished.facts()["@cancelled"] == 1
 
 
 def test_a_request_that_never_ends_is_closed_in_any_context(finished: Finished) -> None:

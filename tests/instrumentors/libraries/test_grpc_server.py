@@ -411,6 +411,7 @@ def test_a_cancelled_call_is_no_error(server: Server, finished: Finished, until:
     until(lambda: len(finished) == 2, "the end of the requests")
 
     assert sorted(record[3:5] for record in finished) == [("__unmatched__", ""), (f"{SERVICE}/Unary", "")]
+    assert ["@cancelled" in record[0] for record in sorted(finished, key=lambda record: record[3])] == [False, True]
 
 
 def test_registered_methods_have_their_name(seen: Any) -> None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from stagelens.instrumentors import recorder
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.libraries.executors import ExecutorInstrumentor
 from stagelens.instrumentors.libraries.locks import LockInstrumentor
@@ -473,6 +474,7 @@ def test_a_retained_future_retains_nothing_of_ours(finished: Finished, finish: C
         ]
         assert tickets
         finished.clear()
+        recorder.forget_finished()
         gc.collect()
     finally:
         for each in instrumentors:

@@ -41,6 +41,7 @@ def test_a_service_is_one_row(one: Site) -> None:
         "environment": "prod",
         "requests": 8,
         "errors": 1,
+        "cancelled": 0,
         "first_seen": pd.Timestamp(utc(NOON - 7210)),
         "last_seen": pd.Timestamp(utc(NOON - 50)),
     }

@@ -60,6 +60,18 @@ def test_the_series_adds_up_to_the_counts(
     assert frame["bad"].sum() == pytest.approx(counts.bad)
 
 
+def test_a_cancelled_request_counts_only_if_it_was_slow(sqlite_site: Callable[..., Site]) -> None:
+    """Nobody knows how the others would have ended: they are neither good nor bad."""
+    one = sqlite_site()
+    gone = Series("shop", "1", status="cancelled")
+    one.write([Request({"forward": 5})] * 7 + [Request({"forward": stay}, series=gone) for stay in (5, 5, 10**10)])
+    latency, availability = (one.store.read.slo_counts(one.around(), threshold) for threshold in (0.5, None))
+    frame = one.store.read.slo_series(one.around(), 0.5, timedelta(minutes=5))
+
+    assert [(each.total, each.bad) for each in (latency, availability)] == [(8, 1), (7, 0)]
+    assert (frame["total"].sum(), frame["bad"].sum()) == (8, 1)
+
+
 def test_without_a_threshold_only_failures_are_bad(sqlite_site: Callable[..., Site]) -> None:
     """Without a threshold only failures are bad."""
     one = sqlite_site()

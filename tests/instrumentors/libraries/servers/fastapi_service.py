@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import threading
+import time
 from typing import Any
 
+import gate
 from fastapi import FastAPI
 
 app = FastAPI()
@@ -17,3 +20,21 @@ served = itertools.count(1)
 async def root() -> dict[str, Any]:
     """Return process id and threads."""
     return {"pid": os.getpid(), "n": next(served), "threads": [thread.name for thread in threading.enumerate()]}
+
+
+@app.get("/wait")
+async def wait() -> dict[str, Any]:
+    """Respond when the gate is open."""
+    gate.enter()
+    while not gate.is_open():
+        await asyncio.sleep(0.01)  # noqa: ASYNC110 - the event is in another process
+    return {}
+
+
+@app.get("/block")
+async def block() -> dict[str, Any]:
+    """Respond when the gate is open, and hold the event loop until then."""
+    gate.enter()
+    while not gate.is_open():
+        time.sleep(0.01)  # noqa: ASYNC251 - as users do
+    return {}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 import threading
+import time
 from typing import Any
 
+import gate
 from flask import Flask
 
 from stagelens.instrumentors import records
@@ -24,6 +26,15 @@ def root() -> dict[str, Any]:
     """Return process id and threads."""
     threads = [thread.name for thread in threading.enumerate()]
     return {"pid": os.getpid(), "n": next(served), "threads": threads, "at_fork": at_fork}
+
+
+@app.get("/wait")
+def wait() -> dict[str, Any]:
+    """Respond when the gate is open."""
+    gate.enter()
+    while not gate.is_open():
+        time.sleep(0.01)
+    return {}
 
 
 @app.get("/together/<int:count>")
