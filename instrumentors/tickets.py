@@ -176,15 +176,13 @@ class Tickets:
         runs: dict[int, BatchRun] = {}
         waits: list[tuple[int, int]] = []
         for ticket in self.jobs():
-            # A ticket that no worker has taken still waits.
-            started = ticket.gone or now
-            for position, run in enumerate(ticket.runs()):
-                runs[id(run)] = run
-                if not position or run.marks[1] < started:
-                    started = run.marks[1]
+            taken = ticket.runs()
+            runs.update((id(run), run) for run in taken)
+            # From one worker to the next it waits, too. A ticket that no worker has taken still waits.
+            started = max((run.marks[1] for run in taken), default=ticket.gone or now)
             waits.append((ticket.since, started))
-        if len(waits) == 1:
-            # No run can work for the request before the first run of its only ticket.
+        if len(waits) == 1 and len(runs) <= 1:
+            # No run can work for the request before the only run of its only ticket.
             marks: Marks = ["queue", *waits[0]] if waits[0][0] < waits[0][1] else []
         else:
             marks = _queue(waits, [(run.marks[1], run.ended or now) for run in runs.values()])

@@ -226,8 +226,8 @@ def _place(kind: type) -> Any:
 def length(waiting: Any) -> int | None:
     """Return the number of items in a queue, without its lock and without code of the user; None if it is not known."""
     kept = attributes(waiting) or {}
-    # In `queue`, in `asyncio`, and in a priority queue of janus.
-    for name in ("queue", "_queue", "_heap_queue"):
+    # In `queue`, in `asyncio`, in a priority queue of janus, and in a stream of anyio.
+    for name in ("queue", "_queue", "_heap_queue", "buffer"):
         items: Any = kept.get(name)
         if type(items) is deque or type(items) is list:
             return len(items)

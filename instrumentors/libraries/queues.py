@@ -1,11 +1,14 @@
 """Queues: attributes the work of your own worker or batcher to the requests whose jobs it took from a queue.
 
-A job is followed if it holds the object that its request waits for: a future, a `threading.Event` or a queue for the
-result. From `get` until that object is set, the code that took the job works for the request:
+A job is followed if it holds the object that its request waits for: a future, an event, or a queue for the result. From `get`
+until that object is set, the code that took the job works for the request:
 
-- `queue` is the time in the queue, and the time in which the worker waits for further jobs of the batch.
-- Stages of a batch count in full for each of its requests.
-- A worker may use executors, tasks and threads, process several batches at once, or put the job into another queue.
+- `queue` is the time in the queue, the time in which the worker waits for further jobs of the batch, and the time in each
+  further queue into which a worker puts the job.
+- A queue for the result may have many items, such as the tokens of a stream: the worker works for the request until the last
+  item that the request waits for.
+- Stages of a batch count in full for each of its requests. Jobs may join and leave a batch at any time.
+- A worker may use executors, tasks and threads, and process several batches at once.
 
 A job without such an object is ambiguous, so its work is not recorded. Use `stagelens.ticket` for it.
 
@@ -50,11 +53,16 @@ from .executors import attributes, hide_caller, length
 # Types of the objects that a request waits for. A job with a future may also refer to a stop event, so futures come first.
 # Types of modules that the process has not imported are missing.
 FUTURES: Final[list[type]] = []
+EVENTS: Final[list[type]] = [threading.Event]
 QUEUES: Final[list[type]] = [queue.Queue]
+# Types of one end of a queue, or around an event, and the attribute with the whole.
+_PARTS: Final[dict[type, str]] = {}
 # Objects of one item; a larger one is data.
 MAX_ITEMS: Final = 256
 # Times that a job is followed through queues. Of one that is put back again and again nothing is known.
-MAX_PARTS: Final = 100
+MAX_PARTS: Final = 1000
+# Time after which the work on streams goes on as another run, so that a run ends soon and has few stages. [nanoseconds]
+RENEW_AFTER: Final = 10**9
 _DATA: Final = frozenset(
     {str, bytes, int, float, bool, complex, type(None), bytearray, memoryview, type, logging.LogRecord}
 )
@@ -62,27 +70,28 @@ _FUTURE, _EVENT, _QUEUE, _NOTHING, _CONTEXT, _DICT, _SEQUENCE, _OBJECT = range(8
 # What each type of object in an item is, so that a job costs one lookup for each object.
 _kinds: dict[type, int] = {}
 MAX_KINDS: Final = 1024
-# Coroutines of asyncio and janus that wait and do no work.
-_WAITS: Final = ("get", "wait", "sleep", "acquire", "join")
+# Coroutines of asyncio, anyio and janus that wait and do no work.
+_WAITS: Final = ("get", "receive", "wait", "sleep", "acquire", "join")
 
 _logger = logging.getLogger("stagelens")
 
 
 class QueueInstrumentor(Instrumentor):
-    """Instrumentor of `asyncio.Queue`, `queue.Queue` and janus."""
+    """Instrumentor of `asyncio.Queue`, `queue.Queue`, the memory object streams of anyio, and janus."""
 
     library = "queue"
     title = "Queues and your own batchers"
     stages = MappingProxyType(
         {
-            "queue": "the time from `put` to `get`, and the wait of a worker for further jobs while it forms a batch, also in `asyncio.sleep`; from the result until the request continues"
+            "queue": "the time from `put` to `get`, in each queue, and the wait of a worker for further jobs while it forms a batch, also in `asyncio.sleep`; from the result until the request continues"
         }
     )
     facts = ("batch",)
     not_timed = (
-        "jobs without a future, a `threading.Event` or a queue for the result. Use `stagelens.ticket` and `stagelens.batch` for them.",
-        "jobs whose future or event is shared by several requests",
-        "jobs in lists, `collections.deque`, `multiprocessing` queues and `queue.SimpleQueue`, whose type cannot be instrumented. Use `stagelens.ticket` in the same way.",
+        "jobs without a future, an event or a queue for the result. Use `stagelens.ticket` and `stagelens.batch` for them.",
+        "jobs whose future, event or queue for the result is shared by several requests",
+        "the batch size where jobs join and leave a batch of streams",
+        "jobs in lists, `collections.deque`, `multiprocessing` queues, `queue.SimpleQueue` and the queues of gevent, whose types cannot be instrumented. Use `stagelens.ticket` in the same way.",
         "requests that use `stagelens.ticket` themselves: only their tickets count",
     )
 
@@ -92,8 +101,11 @@ class QueueInstrumentor(Instrumentor):
             "threading": lambda module: self.replace(module.Event, "wait", _AWAIT),
             "concurrent.futures._base": self._futures,
             "asyncio.futures": lambda module: _add_type(FUTURES, module.Future),
+            "asyncio.locks": self._events,
             "asyncio.queues": self._asyncio,
             "asyncio.tasks": lambda module: self.replace(module, "sleep", Probed.until_end(_sleep)),
+            "anyio._backends._asyncio": lambda module: _add_part(EVENTS, module.Event, "_event"),
+            "anyio.streams.memory": self._anyio,
             "janus": self._janus,
             "asyncio.base_events": self._loop,
             "uvloop": self._uvloop,
@@ -103,17 +115,34 @@ class QueueInstrumentor(Instrumentor):
         _add_type(FUTURES, module.Future)
         self.replace(module.Future, "result", _AWAIT)
 
+    def _events(self, module: ModuleType) -> None:
+        _add_type(EVENTS, module.Event)
+        self.replace(module.Event, "wait", _AWAIT)
+
     def _queue(self, module: ModuleType) -> None:
         self.replace(module.Queue, "put", _PUT)
         self.replace(module.Queue, "get", _GET)
 
+    def _anyio(self, module: ModuleType) -> None:
+        _add_type(QUEUES, module._MemoryObjectStreamState)  # noqa: SLF001 - what both ends have
+        for owner in (module.MemoryObjectSendStream, module.MemoryObjectReceiveStream):
+            _add_part(QUEUES, owner, "_state")
+        # A stream without a buffer has its item while the sender waits.
+        self.replace(module.MemoryObjectSendStream, "send", _PUT)
+        self.replace(module.MemoryObjectSendStream, "send_nowait", _PUT)
+        self.replace(module.MemoryObjectReceiveStream, "receive", _GET_LATER)
+        self.replace(module.MemoryObjectReceiveStream, "receive_nowait", _GET_NOWAIT)
+
     def _janus(self, module: ModuleType) -> None:
+        threads, tasks = module._SyncQueueProxy, module._AsyncQueueProxy  # noqa: SLF001 - the types of `Queue.sync_q` and `async_q`
+        for owner in (threads, tasks):
+            _add_part(QUEUES, owner, "_parent")
+        _add_type(QUEUES, module.Queue)
         self.replace(module.Queue, "_put_internal", _PUT)
-        self.replace(module._SyncQueueProxy, "get", _GET)  # noqa: SLF001 - the type of `Queue.sync_q`
+        self.replace(threads, "get", _GET)
         # It does not call `get_nowait`.
-        get = Probed(Probe(_start_get, _got, _failed, parameters=1))
-        self.replace(module._AsyncQueueProxy, "get", get)  # noqa: SLF001 - the type of `Queue.async_q`
-        self.replace(module._AsyncQueueProxy, "get_nowait", _GET_NOWAIT)  # noqa: SLF001 - as above
+        self.replace(tasks, "get", _GET_LATER)
+        self.replace(tasks, "get_nowait", _GET_NOWAIT)
 
     def _asyncio(self, module: ModuleType) -> None:
         _add_type(QUEUES, module.Queue)
@@ -133,7 +162,7 @@ class QueueInstrumentor(Instrumentor):
 class QueueRun(BatchRun):
     """Record of a worker from the `get` of its first job until it has no job that a request waits for."""
 
-    __slots__ = ("_began", "children", "completed", "jobs", "mixed", "owner", "size", "waits")
+    __slots__ = ("began", "children", "completed", "jobs", "mixed", "owner", "size", "waits")
 
     def __init__(self, owner: int) -> None:
         # The start is 0 until the first job.
@@ -141,7 +170,7 @@ class QueueRun(BatchRun):
         self.owner = owner
         # Those of the current batch that may still wait. Emptied at the end, because each job refers to the run.
         self.jobs: deque[Job] = deque()
-        self._began = self.size = 0
+        self.began = self.size = 0
         # Tasks, jobs of executors and threads that the worker started, by their ids.
         self.children: dict[int, ref[Any]] = {}
         # Whether a result was set: the forming of the batch is over.
@@ -154,10 +183,10 @@ class QueueRun(BatchRun):
     def take(self, job: Job, now: int) -> None:
         if self.marks[0] != OPEN:
             self.marks[0], self.marks[1] = OPEN, self.marks[1] or now
-            self.ended, self._completed, self.size, self._began = 0, False, 0, now
+            self.ended, self._completed, self.size, self.began = 0, False, 0, now
             if recorder.opened is not None:
                 recorder.opened(self.marks, "")
-        self.size += not any(part[0] is self and part[1] >= self._began for part in job.parts)
+        self.size += not any(part[0] is self and part[1] >= self.began for part in job.parts)
         if not self.jobs or self.jobs[-1] is not job:
             self.jobs.append(job)
         job.parts.append([self, now, 0])
@@ -192,14 +221,33 @@ class QueueRun(BatchRun):
         """Return whether the worker, which calls `get`, adds to this batch; if not, end its work on the jobs."""
         if self.ended:
             return False
-        busy = any(map(_is_running, self.alive()))
-        if self.any_waits() and not self.completed and not busy:
+        if self.is_busy() or self.streams():
+            return False
+        if self.any_waits() and not self.completed:
             return True
-        if not busy:
-            for job in [*self.jobs]:
-                job.leave(self, now)
-            self.close(now)
+        self.leave(now)
         return False
+
+    def leave(self, now: int) -> None:
+        """End the work on all jobs."""
+        for job in [*self.jobs]:
+            job.leave(self, now)
+        self.close(now)
+
+    def is_busy(self) -> bool:
+        return any(map(_is_running, self.alive()))
+
+    def streams(self) -> bool:
+        """Return whether the worker has answered, and a request may wait for more."""
+        return self.completed and not self.ended and any(job.is_stream and job.waits_for(self) for job in [*self.jobs])
+
+    def renewed(self, now: int) -> QueueRun:
+        """End this run, and return the one in which its worker goes on; a job that is answered again is one of it."""
+        self.leave(now)
+        run = QueueRun(self.owner)
+        run.mixed = self.mixed
+        current.set(run.marks)
+        return run
 
     def add_child(self, child: Any) -> None:
         """Add a task, a job of an executor or a thread of the worker, which keeps itself alive while it runs."""
@@ -234,6 +282,8 @@ class Job(Ticket):
 
     __slots__ = ("_key", "_length", "_reply", "confirmed", "owner", "parts", "released", "request", "resumed", "shared")
     automatic = True
+    # Whether the request may wait for more than one answer.
+    is_stream = False
 
     def __init__(self, request: Marks, reply: Any, length: int | None = None) -> None:
         self.since = clock()
@@ -251,6 +301,14 @@ class Job(Ticket):
         self.confirmed = _kind(reply) == _FUTURE
         # A cycle, which `release` breaks. Last, because a signal may interrupt us.
         self._reply: Any = ref(reply, self.release)
+
+    def ask(self) -> None:
+        """Note that the request starts to wait."""
+        self.confirmed = True
+
+    def receive(self) -> None:
+        """Note that the request goes on."""
+        self.release()
 
     def reply(self) -> Any:
         """Return the object that the request waits for, None if it is set or does not exist any more."""
@@ -279,7 +337,7 @@ class Job(Ticket):
     def waits_for(self, run: QueueRun) -> bool:
         if not self.released:
             reply = self.reply()
-            if self.request is None or self.request[0] != OPEN or _is_set(reply):
+            if self.request is None or self.request[0] != OPEN or (not self.is_stream and _is_set(reply)):
                 self.release(reply)
         return not self.released and any(part[0] is run and not part[2] for part in self.parts)
 
@@ -307,6 +365,9 @@ class Job(Ticket):
             for job in run.answered_after(self) if not ended else ():
                 job.end(job.reply(), now)
         self.end(reply, now)
+
+    def answer(self, run: QueueRun | None) -> None:  # noqa: ARG002 - of a stream
+        self.release(self.reply())
 
     def answered(self) -> bool:
         reply = self.reply()
@@ -341,8 +402,10 @@ class Job(Ticket):
         parts: list[BatchRun] = [
             _RunPart(run, start, min(end or last, last), self._length) for run, start, end in self.parts if start < last
         ]
-        if parts and self.resumed:
-            parts.append(BatchRun([CLOSED, last, 0, "queue@loop", last, self.resumed], self.resumed))
+        if parts and self.resumed > last:
+            # It takes no time of its own, or the job would wait for it.
+            start = parts[0].marks[1]
+            parts.append(BatchRun([CLOSED, start, 0, "queue@loop", last, self.resumed], start))
         return parts
 
     def _discard_unknown(self) -> None:
@@ -350,6 +413,57 @@ class Job(Ticket):
             # No `queue`: what happened to the job is unknown.
             self.gone = self.since
             self.parts = []
+
+
+class Stream(Job):
+    """Job whose request waits for the items of a queue, until it ends: the last one that it waits for is the last one that counts."""
+
+    __slots__ = ("_answered", "_asked", "_received")
+    is_stream = True
+
+    def __init__(self, request: Marks, reply: Any, length: int | None = None) -> None:
+        # Start of the request's wait for an item, the item's `put` meanwhile (0 for none of them), and the last `put` that
+        # it waited for.
+        self._asked = self._answered = self._received = 0
+        super().__init__(request, reply, length)
+
+    def ask(self) -> None:
+        self._asked, self.confirmed = clock(), True
+
+    def receive(self) -> None:
+        """Note that the request goes on, with an item or without."""
+        self.resumed = clock()
+        self._received = self._answered or self.resumed
+        self._asked = self._answered = 0
+
+    def answer(self, run: QueueRun | None) -> None:
+        """Note that the worker of *run* answers with an item: it worked for this job since it left it for the next ones."""
+        now = clock()
+        if self._asked and not self._answered:
+            self._answered = now
+        if self.released:
+            return
+        for part in self.parts:
+            if not part[2]:
+                part[0].completed = True
+        if run is None or not self.parts or run.ended:
+            return
+        worker, _, since = self.parts[-1]
+        if not since and now - run.began > RENEW_AFTER and run.owner == _thread_or_task() and not run.is_busy():
+            worker, since, run = run, now, run.renewed(now)
+        if since and worker.owner == run.owner:
+            # The size of a batch that jobs join and leave is uncertain.
+            run.mixed = run.completed = True
+            run.take(self, since)
+
+    def release(self, reply: Any = None) -> None:
+        if not self.released:
+            self.end(reply, self._received or clock())
+
+    def ready(self) -> bool:
+        # Its request has ended.
+        self.release()
+        return super().ready()
 
 
 class _RunPart(BatchRun):
@@ -387,6 +501,17 @@ def _add_type(types: list[type], kind: type) -> None:
     _has_loop.cache_clear()
 
 
+def _add_part(types: list[type], kind: type, attribute: str) -> None:
+    _PARTS[kind] = attribute
+    _add_type(types, kind)
+
+
+def _whole(part: Any) -> Any:
+    """Return the queue of which *part* is one end, or the event in it; else *part* itself."""
+    attribute = _PARTS.get(type(part))
+    return part if attribute is None else getattr(part, attribute)
+
+
 def _kind(item: Any) -> int:
     kind = type(item)
     known = _kinds.get(kind)
@@ -406,7 +531,7 @@ def _classify(kind: type) -> int:
     for known, types in (
         (_NOTHING, [type]),
         (_FUTURE, FUTURES),
-        (_EVENT, [threading.Event]),
+        (_EVENT, EVENTS),
         (_QUEUE, QUEUES),
         (_CONTEXT, [Context]),
         (_DICT, [dict]),
@@ -435,7 +560,7 @@ def replies(item: Any) -> list[Any]:
             if kind == _NOTHING:
                 continue
             if kind <= _QUEUE:
-                found[kind].append(inner)
+                found[kind].append(_whole(inner) if kind else inner)
             elif kind == _CONTEXT:
                 return []
             elif depth < 1 and len(below) <= left:
@@ -475,7 +600,9 @@ def _is_set(reply: Any) -> bool:
     kind = _kind(reply)
     try:
         if kind != _FUTURE:
-            return threading.Event.is_set(reply) if kind == _EVENT else length(reply) != 0
+            state = attributes(reply) or {}
+            # Of `threading` and of `asyncio`.
+            return state.get("_flag", state.get("_value", True)) if kind == _EVENT else length(reply) != 0
         if _has_loop(type(reply)):
             return _base(type(reply)).done(reply)
         return (attributes(reply) or {})["_state"] not in {"PENDING", "RUNNING"}
@@ -545,7 +672,7 @@ def _next_run() -> tuple[QueueRun | None, bool]:
     elif run.jobs or run.ended:
         if run.forms(clock()):
             return run, True
-        if run.waits:
+        if run.waits or (run.streams() and not run.is_busy()):
             return run, False
     elif run.owner == owner or _is_get():
         # Without work so far.
@@ -573,9 +700,17 @@ def _take(item: Any, run: QueueRun | None = None, *, is_known: bool = False) -> 
         run = run if is_known else _next_run()[0]
         now = clock()
         jobs = [job for reply in replies(item) if (job := _jobs.get(id(reply))) is not None]
+        if jobs and all(job.parts and not job.parts[-1][2] for job in jobs):
+            # By a method that this one has called.
+            return
         if run is None and (run := _run_for(jobs)) is None:
             return
         run.waits = False
+        if run.completed and not jobs:
+            return
+        if run.streams() or (run.completed and run.ended):
+            # In a task of its own it cannot change the run of the worker.
+            run, run.mixed = (run, True) if _is_get() else (run.renewed(now), run.mixed)
         for job in jobs:
             run.take(job, now)
         run.mixed = run.mixed or not jobs
@@ -591,6 +726,11 @@ def _put(into: Any, item: Any) -> None:
 
 def _send(marks: Marks | None, item: Any, into: Any) -> None:
     try:
+        answered = _jobs.get(id(_whole(into)))
+        if answered is not None and answered.request is not marks:
+            answered.answer(_run_of(marks))
+            if answered.confirmed:
+                return
         in_request = marks is not None and marks[0] == OPEN and marks[3:4] != [SHARED]
         for reply in replies(item):
             job = _jobs.get(id(reply))
@@ -607,7 +747,8 @@ def _send(marks: Marks | None, item: Any, into: Any) -> None:
 def _start(marks: Marks, reply: Any, into: Any) -> None:
     tickets = request_tickets(marks, create=True)
     if tickets is not None:
-        job = _jobs[id(reply)] = Job(marks, reply, length(into))
+        kind = Stream if _kind(reply) == _QUEUE else Job
+        job = _jobs[id(reply)] = kind(marks, reply, length(_whole(into)))
         tickets.add(job)
         if job.confirmed:
             job.observe(reply)
@@ -639,7 +780,7 @@ class _Get:
 
     def end(self) -> None:
         if self._awaited is not None:
-            self._awaited.release()
+            self._awaited.receive()
         run = self.run
         if run is not None and self._forms:
             run.waits = False
@@ -681,10 +822,10 @@ def _get_later(waited: Any) -> _Get | None:
     ):
         return None
     run, forms, awaited = _before(waited)
-    if (forms or awaited is not None) and not length(waited):
+    if (forms or awaited is not None) and not length(_whole(waited)):
         return _Get(run, forms, awaited)
     if awaited is not None:
-        awaited.release()
+        awaited.receive()
     return None
 
 
@@ -708,10 +849,10 @@ def _before(waited: Any) -> tuple[QueueRun | None, bool, Job | None]:
 def _confirm(waited: Any) -> Job | None:
     """Return the job whose request, which is the current one, starts to wait for *waited*."""
     marks = current.get()
-    job = _jobs.get(id(waited)) if marks is not None and marks[0] == OPEN else None
+    job = _jobs.get(id(_whole(waited))) if marks is not None and marks[0] == OPEN else None
     if job is None or job.request is not marks:
         return None
-    job.confirmed = True
+    job.ask()
     return job
 
 
@@ -742,12 +883,14 @@ def _await(reply: Any) -> _Awaited | None:
 _AWAIT: Final = Probed.until_end(_await, 1)
 _GET: Final = Probed(Probe(_get, _got, _failed, parameters=1))
 _PUT: Final = Probed(Probe(_put, parameters=2))
+# Of a queue whose `get` is a coroutine.
+_GET_LATER: Final = Probed(Probe(_start_get, _got, _failed, parameters=1))
 _GET_NOWAIT: Final = Probed(Probe(bool, _got))
 
 
 def _create_task(original: Any) -> Any:
     def create_task(self: Any, coro: Any, *args: Any, **options: Any) -> Any:
-        if _only_waits(coro, ("get",)) and options.get("context") is None:
+        if _only_waits(coro, ("get", "receive")) and options.get("context") is None:
             # It runs in a copy of this context, as by `asyncio.wait_for` in Python 3.11, and the worker continues in this one.
             _before(None)
         marks = current.get()
@@ -775,7 +918,8 @@ def _create_task(original: Any) -> Any:
 def _only_waits(coro: Any, names: tuple[str, ...] = _WAITS) -> bool:
     if not isinstance(coro, CoroutineType) or coro.cr_code.co_name not in names:
         return False
-    return Path(coro.cr_code.co_filename).parent.name in {"asyncio", "janus"}
+    folder = Path(coro.cr_code.co_filename).parent
+    return (folder.parent if folder.name == "streams" else folder).name in {"asyncio", "anyio", "janus"}
 
 
 def _call_soon_threadsafe(original: Any) -> Any:
@@ -808,7 +952,7 @@ def _answer(marks: Marks, callback: Any, args: tuple[Any, ...]) -> None:
     for reply in replies((*known,)):
         job = _jobs.get(id(reply))
         if job is not None:
-            job.release(reply)
+            job.answer(run)
 
 
 _LOOP: Final = {

@@ -181,7 +181,7 @@ def fail(time: Clock) -> None:
 
 
 def test_failed_and_repeated_batches_are_recorded(finished: Finished, time: Clock) -> None:
-    """The exception passes, and the same ticket may be in another batch."""
+    """The exception passes, and the same ticket may wait for another batch."""
     with request("retried"):
         drawn = ticket()
         time.now += 2
@@ -191,7 +191,7 @@ def test_failed_and_repeated_batches_are_recorded(finished: Finished, time: Cloc
         with batch([drawn]), stage("forward"):
             time.now += 5
 
-    assert own_times(requests_by_name(finished)["retried"]) == {"queue": 2, "forward": 8, "overhead": 4}
+    assert own_times(requests_by_name(finished)["retried"]) == {"queue": 6, "forward": 8, "overhead": 0}
 
 
 def test_facts_of_a_whole_batch_are_on_no_request(finished: Finished) -> None:

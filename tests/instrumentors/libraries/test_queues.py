@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
+import anyio
 import anyio.to_thread
 import janus
 import pytest
@@ -323,6 +324,8 @@ def test_a_job_passes_through_two_queues(finished: Finished) -> None:
     results = found(finished)
 
     assert results == {name: ({"queue", f"for_step_{name}", f"for_{name}"}, 1) for name in "ab"}
+    # It waits for the second worker, too.
+    assert all([key for key in marks[::3] if key[0] != "@"].count("queue") == 2 for marks, *_ in finished)
 
 
 def test_a_worker_that_the_first_request_starts_works_for_all(finished: Finished) -> None:
@@ -916,3 +919,195 @@ def test_the_debug_mode_of_asyncio_names_the_code_of_the_user(
 
     assert len(entries[0]) == 10, entries
     assert entries[0] == entries[1]
+
+
+async def take_tokens(replies: Any) -> None:
+    while await (replies.receive() if hasattr(replies, "receive") else replies.get()) is not None:
+        pass
+
+
+def generate(live: list[Any], number: int) -> list[tuple[Any, int | None]]:
+    """Work on a step for all jobs, and return the token of each, None for the last one."""
+    with stage(f"step_{number}"):
+        time.sleep(0.0005)
+    for job in live:
+        job.steps.append(f"step_{number}")
+    tokens = [(job, len(job.steps) if len(job.steps) < job.size else None) for job in live]
+    live[:] = [job for job, token in tokens if token is not None]
+    return tokens
+
+
+class Generation:
+    """A job with a stream of *size* tokens."""
+
+    def __init__(self, reply: Any, size: int = 4) -> None:
+        self.reply, self.size = reply, size
+        self.steps: list[str] = []
+
+
+def expect_all_steps(finished: Finished, generations: list[Generation]) -> None:
+    """Expect that each request has all of its steps, and none from before its own first one."""
+    # The work of a batch is known when all of its requests have ended.
+    for marks, *_ in finished:
+        is_ready(marks)
+    results = found(finished)
+    for number, generation in enumerate(generations):
+        steps = {key for key in results[f"request_{number}"][0] if key.startswith("step")}
+        assert steps >= {*generation.steps}
+        assert min(int(key[5:]) for key in steps) == int(generation.steps[0][5:])
+
+
+def run_engine_thread(jobs: queue.Queue[Any], send: Callable[[Any, Any], None]) -> None:
+    """Batch continuously: a job joins at any step and leaves after its last token; None ends the thread."""
+    live: list[Any] = []
+    number, open_ = 0, True
+    while open_ or live:
+        with suppress(queue.Empty):
+            while open_:
+                job = jobs.get(block=not live)
+                open_ = job is not None
+                live += [job] if job else []
+        number += 1
+        for job, token in generate(live, number):
+            send(job.reply, token)
+
+
+@pytest.mark.parametrize("renew_after", [0, queues.RENEW_AFTER])
+def test_a_thread_streams_to_requests_in_threads(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, renew_after: int
+) -> None:
+    """Each job has a queue for its tokens, and is followed until the last one that its request waits for."""
+    monkeypatch.setattr(queues, "RENEW_AFTER", renew_after)
+    jobs: queue.Queue[Any] = queue.Queue()
+    generations = [Generation(queue.Queue(), size) for size in (20, 3, 40, 5)]
+
+    def handle(number: int) -> None:
+        with request(f"request_{number}"):
+            jobs.put(generations[number])
+            while generations[number].reply.get(timeout=30) is not None:
+                pass
+
+    engine = threading.Thread(target=run_engine_thread, args=(jobs, lambda reply, token: reply.put(token)))
+    engine.start()
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(handle, range(4)))
+    jobs.put(None)
+    engine.join(30)
+
+    expect_all_steps(finished, generations)
+
+
+def make_anyio() -> tuple[Any, Any]:
+    return anyio.create_memory_object_stream[Any](100)
+
+
+def make_janus() -> tuple[Any, Any]:
+    both = janus.Queue[Any]().async_q
+    return both, both
+
+
+def make_asyncio() -> tuple[Any, Any]:
+    both = asyncio.Queue[Any]()
+    return both, both
+
+
+async def put(into: Any, item: Any) -> None:
+    await (into.send(item) if hasattr(into, "send") else into.put(item))
+
+
+async def generate_alone(jobs: Any) -> None:
+    """Take a job at a time and stream its tokens."""
+    number = 0
+    while True:
+        live = [await (jobs.receive() if hasattr(jobs, "receive") else jobs.get())]
+        while live:
+            number += 1
+            await asyncio.sleep(0)
+            for job, token in generate(live, number):
+                await put(job.reply, token)
+
+
+async def stream(make: Any, send_job: Callable[[Generation], Any]) -> list[Generation]:
+    """Run two requests at a time, each with a stream of its own."""
+    generations: list[Generation] = []
+
+    async def handle(number: int) -> None:
+        with request(f"request_{number}"):
+            send, receive = make()
+            generations.append(Generation(send, 3 + number))
+            await send_job(generations[-1])
+            await take_tokens(receive)
+
+    for batch in (range(2), range(2, 4)):
+        await asyncio.gather(*map(handle, batch))
+    return generations
+
+
+# A stream of anyio that nobody closes.
+@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
+@pytest.mark.parametrize("make", [make_asyncio, make_anyio, make_janus])
+def test_a_task_streams_to_the_requests_of_its_loop(finished: Finished, make: Any) -> None:
+    async def main() -> list[Generation]:
+        sender, receiver = make()
+        worker = asyncio.create_task(generate_alone(receiver))
+        generations = await stream(make, lambda job: put(sender, job))
+        worker.cancel()
+        await asyncio.gather(worker, return_exceptions=True)
+        return generations
+
+    expect_all_steps(finished, asyncio.run(main()))
+
+
+@pytest.mark.filterwarnings("ignore:Unclosed:ResourceWarning")
+@pytest.mark.parametrize("make", [make_asyncio, make_anyio, make_janus])
+def test_a_thread_streams_to_the_requests_of_a_loop(finished: Finished, make: Any) -> None:
+    """The loop puts the tokens after the engine has gone on."""
+    jobs: queue.Queue[Any] = queue.Queue()
+
+    async def main() -> list[Generation]:
+        loop = asyncio.get_running_loop()
+
+        def send(reply: Any, token: Any) -> None:
+            loop.call_soon_threadsafe(getattr(reply, "put_nowait", None) or reply.send_nowait, token)
+
+        async def send_job(job: Generation) -> None:
+            jobs.put(job)
+
+        engine = loop.run_in_executor(None, run_engine_thread, jobs, send)
+        generations = await stream(make, send_job)
+        jobs.put(None)
+        await engine
+        return generations
+
+    expect_all_steps(finished, asyncio.run(main()))
+
+
+@pytest.mark.parametrize("make", [asyncio.Event, anyio.Event])
+@pytest.mark.parametrize("size", [0, 10])
+def test_a_job_has_an_event_of_its_loop(finished: Finished, make: Any, size: int) -> None:
+    """Through a stream of anyio, also one without a buffer: its sender waits until the job is taken."""
+
+    async def main() -> None:
+        send, receive = anyio.create_memory_object_stream[Any](size)
+
+        async def serve() -> None:
+            async for name, event in receive:
+                await asyncio.sleep(0.001)
+                work(name)
+                event.set()
+
+        async def handle(name: str) -> None:
+            with request(name):
+                event = make()
+                await send.send((name, event))
+                await event.wait()
+
+        worker = asyncio.create_task(serve())
+        await asyncio.gather(*map(handle, "abc"))
+        send.close()
+        await worker
+        receive.close()
+
+    asyncio.run(main())
+
+    assert found(finished) == {name: ({"queue", f"for_{name}"}, 1) for name in "abc"}
