@@ -5,7 +5,9 @@ The wait counts as `queue`, also that of a batcher's worker for each request of 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType, ModuleType
 from typing import Any, Final
 
@@ -13,55 +15,126 @@ from ..instrumentor import Hook, Instrumentor, Probed, TimedCall, log_failure
 from ..records import OPEN, clock, current, has_capacity
 from .executors import attributes
 
-# Shorter waits are not recorded. [nanoseconds]
+# Shorter waits are not recorded: of a lock of this process, and of a file, which takes some time to open. [nanoseconds]
 MIN_WAIT: Final = 20_000
+MIN_FILE_WAIT: Final = 5_000_000
 
 
 class LockInstrumentor(Instrumentor):
-    """Instrumentor of `asyncio.Lock`, `asyncio.Semaphore` and `threading.Semaphore`."""
+    """Instrumentor of locks, semaphores and limiters of asyncio, anyio, threads, processes, gevent and filelock."""
 
     library = "asyncio"
     title = "Locks and semaphores"
     stages = MappingProxyType(
         {
-            "queue": "the wait for an `asyncio.Lock`, an `asyncio.Semaphore` or a `threading.Semaphore`, and their subclasses"
+            "queue": "the wait for an `asyncio.Lock`, an `asyncio.Semaphore`, a `threading.Semaphore`, a lock, semaphore or "
+            "capacity limiter of anyio, a lock of filelock, and their subclasses; for a lock or semaphore of `multiprocessing` "
+            "in a `with` block; and under gevent for a `threading.Lock`"
         }
     )
-    not_timed = ("`threading.Lock` and `threading.RLock`. Their types cannot be instrumented.",)
+    not_timed = (
+        "`threading.Lock` and `threading.RLock`, whose types cannot be instrumented. *Your code* names the function that waits and its lock, such as `predict (serve.py:31), waiting in with model_lock`.",
+        "`acquire` of a lock or semaphore of `multiprocessing`, and the locks of `gevent.lock`. *Your code* names the function that waits.",
+    )
 
     def hooks(self) -> Mapping[str, Hook]:
-        return {"asyncio.locks": self._asyncio, "threading": self._threading}
+        return {
+            "asyncio.locks": lambda module: self._acquire(module, ("Lock", "Semaphore")),
+            "anyio._backends._asyncio": self._anyio,
+            "threading": self._threading,
+            "multiprocessing.synchronize": lambda module: self.replace(module.SemLock, "__enter__", _of(_process_lock)),
+            "gevent.thread": lambda module: self.replace(module.LockType, "acquire", _of(_gevent_lock, 2)),
+            "filelock": self._filelock,
+        }
 
-    def _asyncio(self, module: ModuleType) -> None:
-        for owner in (module.Lock, module.Semaphore):
-            self.replace(owner, "acquire", Probed.until_end(_acquire, 1))
+    def _acquire(self, module: ModuleType, names: Iterable[str]) -> None:
+        for name in names:
+            self.replace(getattr(module, name), "acquire", _of(_acquire))
+
+    def _anyio(self, module: ModuleType) -> None:
+        # Versions before 4.5 have their locks elsewhere.
+        self._acquire(module, [name for name in ("Lock", "Semaphore") if hasattr(module, name)])
+        self.replace(module.CapacityLimiter, "acquire_on_behalf_of", _of(_acquire))
 
     def _threading(self, module: ModuleType) -> None:
         for name in ("acquire", "__enter__"):
-            self.replace(module.Semaphore, name, Probed.until_end(_acquire, 2))
+            self.replace(module.Semaphore, name, _of(_acquire, 2))
+
+    def _filelock(self, module: ModuleType) -> None:
+        for name in ("BaseFileLock", "BaseAsyncFileLock"):
+            for owner in getattr(module, name, object).__mro__:
+                self.replace(owner, "acquire", _of(_file_lock))
+
+
+def _of(enter: Callable[..., object], parameters: int = 1) -> Probed:
+    return Probed.until_end(enter, parameters)
 
 
 class _Wait(TimedCall):
     __slots__ = ()
 
     def end(self) -> None:
+        self.record(MIN_WAIT)
+
+    def record(self, least: int) -> None:
         now = clock()
-        if now - self.started >= MIN_WAIT and has_capacity(self.marks):
+        if now - self.started >= least and has_capacity(self.marks):
             self.marks.extend(("queue", self.started, now))
 
 
+class _FileWait(_Wait):
+    __slots__ = ()
+
+    def end(self) -> None:
+        self.record(MIN_FILE_WAIT)
+
+
 def _acquire(lock: Any, blocking: Any = None) -> _Wait | None:
+    return None if blocking is False else _wait(lock, _is_taken)
+
+
+def _process_lock(lock: Any) -> _Wait | None:
+    return _wait(lock, lambda lock: lock._semlock._is_zero() and not lock._semlock._is_mine())  # noqa: SLF001 - the C type
+
+
+def _gevent_lock(lock: Any, blocking: Any) -> _Wait | None:
+    if blocking is False or lock.counter:
+        return None
+    # Not what Python's own `Condition` or `Thread` waits in.
+    caller = sys._getframe(2)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    is_inner = caller.f_globals.get("__name__") == "threading" and caller.f_code.co_name not in {"acquire", "__enter__"}
+    return None if is_inner else _wait(lock, bool)
+
+
+def _file_lock(_: Any) -> _Wait | None:
     marks = current.get()
-    if marks is None or marks[0] != OPEN or blocking is False:
+    return None if marks is None or marks[0] != OPEN else _FileWait(marks, "queue")
+
+
+def _wait(lock: Any, is_taken: Callable[[Any], object]) -> _Wait | None:
+    marks = current.get()
+    if marks is None or marks[0] != OPEN:
         return None
     try:
-        # A lock that is free is no wait, however long the thread is suspended meanwhile. One that was just released may go to a
-        # task that waited before. `locked` may be a method of the user.
-        state = attributes(lock) or {}
-        waiters = state.get("_waiters")
-        waits = waiters and not all(each.cancelled() for each in waiters)
-        if waits or state.get("_locked") or state.get("_value") == 0:
-            return _Wait(marks, "queue")
+        # A lock that is free is no wait, however long the thread is suspended meanwhile.
+        return _Wait(marks, "queue") if is_taken(lock) else None
     except Exception:
         log_failure("timing the wait for a lock")
     return None
+
+
+def _is_taken(lock: Any) -> bool:
+    """Return whether *lock* is taken, or was just released and may go to a task that waited before."""
+    # `locked` may be a method of the user. The types of anyio have slots.
+    state = attributes(lock)
+    read = partial(getattr, lock) if state is None else state.get
+    waiters: Any = read("_waiters", None) or ()
+    limit: Any = read("_total_tokens", None)
+    return bool(
+        any(not each.cancelled() for each in waiters if hasattr(each, "cancelled"))
+        or read("_wait_queue", None)
+        or read("_locked", None)
+        or read("_value", None) == 0
+        or read("_owner_task", None)
+        or (limit is not None and len(read("_borrowers", ())) >= limit)
+    )

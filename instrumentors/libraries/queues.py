@@ -124,7 +124,9 @@ class QueueInstrumentor(Instrumentor):
         self.replace(module.Queue, "get", _GET)
 
     def _anyio(self, module: ModuleType) -> None:
-        _add_type(QUEUES, module._MemoryObjectStreamState)  # noqa: SLF001 - what both ends have
+        # What both ends have; older versions name it without the underscore.
+        state = getattr(module, "_MemoryObjectStreamState", None) or module.MemoryObjectStreamState
+        _add_type(QUEUES, state)
         for owner in (module.MemoryObjectSendStream, module.MemoryObjectReceiveStream):
             _add_part(QUEUES, owner, "_state")
         # A stream without a buffer has its item while the sender waits.

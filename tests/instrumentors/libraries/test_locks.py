@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
+import subprocess
+import sys
 import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+import anyio
+import filelock
 import pytest
 
 from stagelens.instrumentors.api import request
@@ -14,11 +20,14 @@ from stagelens.instrumentors.libraries.locks import MIN_WAIT, LockInstrumentor
 from stagelens.instrumentors.request_marks import read_marks
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from conftest import Finished
 
 INSTRUMENTOR = LockInstrumentor
 pytestmark = pytest.mark.usefixtures("instrumented")
 LOCKS = [asyncio.Lock, lambda: asyncio.Semaphore(1), lambda: asyncio.BoundedSemaphore(1)]
+ANYIO_LOCKS = [anyio.Lock, lambda: anyio.Semaphore(1), lambda: anyio.CapacityLimiter(1)]
 SEMAPHORES = [threading.Semaphore, threading.BoundedSemaphore]
 
 
@@ -27,7 +36,7 @@ def queued(finished: Finished) -> dict[str, list[str]]:
     return {route: [key for key, _, _ in read_marks(marks)[1]] for marks, _, _, route, *_ in finished}
 
 
-@pytest.mark.parametrize("make", LOCKS)
+@pytest.mark.parametrize("make", [*LOCKS, *ANYIO_LOCKS])
 def test_only_a_request_that_waits_has_a_queue(finished: Finished, make: Any) -> None:
     async def main() -> None:
         lock = make()
@@ -79,7 +88,7 @@ def test_the_wait_behind_a_task_that_was_woken_counts(finished: Finished, make: 
     assert queued(finished) == {"second": ["queue"]}
 
 
-@pytest.mark.parametrize("make", LOCKS)
+@pytest.mark.parametrize("make", [*LOCKS, *ANYIO_LOCKS])
 def test_a_cancelled_wait_counts_and_holds_nothing(finished: Finished, make: Any) -> None:
     async def main() -> None:
         lock = make()
@@ -180,3 +189,77 @@ def test_no_method_of_the_lock_is_called(finished: Finished) -> None:
         assert asyncio.run(main()) == 0
 
     assert queued(finished) == {"looks": []}
+
+
+def holding(lock: Any) -> tuple[threading.Thread, threading.Event]:
+    """Hold *lock* in another thread until the event is set."""
+    held, release = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock:
+            held.set()
+            release.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(30)
+    return thread, release
+
+
+@pytest.mark.parametrize("make", [multiprocessing.Lock, multiprocessing.RLock, multiprocessing.Semaphore])
+def test_a_wait_for_a_lock_of_processes_counts(finished: Finished, make: Any) -> None:
+    """And not that its thread enters a free lock, or its own one again."""
+    lock = make()
+    thread, release = holding(lock)
+    timer = threading.Timer(0.02, release.set)
+    with request("waits"):
+        timer.start()
+        with lock:
+            pass
+    thread.join(30)
+    with request("takes"), lock, lock if make is multiprocessing.RLock else nullcontext():
+        pass
+
+    assert queued(finished) == {"waits": ["queue"], "takes": []}
+
+
+def test_a_wait_for_a_lock_of_a_file_counts(finished: Finished, tmp_path: Path) -> None:
+    thread, release = holding(filelock.FileLock(tmp_path / "model.lock"))
+    timer = threading.Timer(0.02, release.set)
+    with request("waits"):
+        timer.start()
+        with filelock.FileLock(tmp_path / "model.lock"):
+            pass
+    thread.join(30)
+
+    assert queued(finished) == {"waits": ["queue"]}
+
+
+UNDER_GEVENT = """
+from gevent import monkey
+monkey.patch_all()
+import threading
+import gevent
+from stagelens.instrumentors import recorder
+from stagelens.instrumentors.api import request
+from stagelens.instrumentors.libraries.locks import LockInstrumentor
+LockInstrumentor().instrument()
+recorder.background.wake_at = 1000
+
+def run(name, lock, event):
+    with request(name):
+        with lock:
+            event.wait(0.005)
+
+for make in (threading.Lock, threading.RLock):
+    lock = make()
+    gevent.joinall([gevent.spawn(run, name, lock, threading.Event()) for name in "ab"])
+print([[key for key in marks[::3] if key[0] != "@"] for marks, *_ in recorder.pending])
+"""
+
+
+def test_a_lock_of_threads_under_gevent_is_a_queue() -> None:
+    """Not what an event of Python waits in."""
+    done = subprocess.run([sys.executable, "-c", UNDER_GEVENT], check=True, capture_output=True, text=True)
+
+    assert done.stdout.strip() == "[[], ['queue'], [], ['queue']]"
