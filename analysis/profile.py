@@ -10,6 +10,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from ..core.code_stack import CodeFrame, split_stack_key
 from ..core.stages import BY_KEY, OTHER, OVERHEAD
@@ -39,6 +40,21 @@ requests safetensors scipy sentence_transformers sentencepiece skimage sklearn s
 starlette streamlit tensorflow tiktoken timm tokenizers torch torchaudio torchvision tornado tqdm transformers tritonclient
 triton typing_extensions urllib3 uvicorn uvloop vllm werkzeug xgboost yaml
 """
+# Packages in which a request waits for other threads, tasks and processes.
+_WAITING = frozenset(
+    {
+        "_thread",
+        "anyio",
+        "asyncio",
+        "concurrent",
+        "filelock",
+        "gevent",
+        "janus",
+        "multiprocessing",
+        "queue",
+        "threading",
+    }
+)
 _LIBRARIES = sys.stdlib_module_names - {"__main__"} | set(_LIBRARY_NAMES.split())
 
 
@@ -84,6 +100,7 @@ class FunctionTime:
         median_total_ms: As `tail_total_ms`, at the median; None with too few samples. [milliseconds]
         share: Share of `tail_self_ms` in the time of the stage at the tail percentile. [ratio]
         depth: Number of functions of the user's code around it; the largest one of its stacks.
+        wait: What the function waits in for most of `tail_self_ms`, such as `Event.wait`; "" if it works.
     """
 
     stage: str
@@ -98,6 +115,7 @@ class FunctionTime:
     median_total_ms: float | None
     share: float
     depth: int = 0
+    wait: str = ""
 
     @property
     def growth_ms(self) -> float | None:
@@ -113,7 +131,7 @@ class FunctionTime:
 
     @property
     def title(self) -> str:
-        return _title(self.function, self.place)
+        return _title(self.function, self.place) + (f", waiting in {self.wait}" if self.wait else "")
 
     @property
     def stage_option(self) -> str:
@@ -248,6 +266,7 @@ def functions(tail: ProfileBand, median: ProfileBand | None = None) -> list[Func
             median_total_ms=None if usual is None else usual[key].total * 1e3 if key in usual else 0.0,
             share=times.own / tail.stages[key[0]] if tail.stages.get(key[0]) else 0.0,
             depth=times.depth,
+            wait=next((wait for wait, seconds in times.waits.items() if seconds > _NAMED_SHARE * times.own), ""),
         )
         for key, times in here.items()
     ]
@@ -367,6 +386,7 @@ class _Times:
     total: float = 0.0
     depth: int = 0
     lines: dict[int, float] = field(default_factory=lambda: defaultdict[int, float](float))
+    waits: dict[str, float] = field(default_factory=lambda: defaultdict[str, float](float))
 
 
 _FunctionKey = tuple[str, str, str, str]
@@ -388,6 +408,9 @@ def _times_of(band: ProfileBand) -> dict[_FunctionKey, _Times]:
             times.depth = max(times.depth, depth)
             if frame is shown[-1]:
                 times.own += seconds
+                called = [] if library else list(takewhile(is_library, reversed(frames)))
+                if called and called[-1].module.partition(".")[0] in _WAITING:
+                    times.waits[called[-1].function] += seconds
             # A function that only calls others has the line of its call.
             times.lines[frame.line] += seconds if frame is shown[-1] else seconds * 1e-6
     return found

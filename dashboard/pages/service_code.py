@@ -176,7 +176,8 @@ def _row(each: FunctionTime, widest: float, number: int, context: Context | None
 def _name(each: FunctionTime, context: Context | None) -> Component:
     short = each.function.rpartition("<locals>.")[2] or each.function
     file: Node = html.Span(each.place, className="cut")
-    place = html.Div(source_link(context, each, file), className="s mono")
+    wait = f", waiting in {each.wait}" if each.wait else ""
+    place = html.Div([source_link(context, each, file), wait], className="s mono")
     return html.Div([html.Div(html.Span(short, className="cut"), className="mono"), place])
 
 

@@ -35,6 +35,7 @@ from .. import recorder
 from ..instrumentor import log_failure, unpatched
 from ..records import OPEN, SHARED, Marks, clock
 from ..tickets import Tickets
+from .waits import wait_at
 
 # Time between two looks. [seconds]
 IDLE_SECONDS, SLOW_SECONDS = 0.1, 0.007
@@ -452,6 +453,8 @@ class Profiler:
         stack: list[Any] = []
         for at in reversed(inside):
             stack += codes[at], (found[at].f_lineno or 0) if at == innermost_user else codes[at].frame.line
+        if innermost_user == 0 and (wait := wait_at(found[0].f_code, found[0].f_lasti)) is not None:
+            stack += Code(wait, is_user=False, is_ours=False), 0
         return tuple(stack)
 
     def _code(self, frame: FrameType) -> Code:

@@ -56,6 +56,25 @@ def test_a_library_counts_for_the_innermost_function_of_the_user() -> None:
     assert resize.stage_option == "--stage preprocess=serve:resize"
 
 
+def test_a_function_is_named_with_its_wait() -> None:
+    """By what it calls of a library, if it waits there for most of its time."""
+    wait, lock = CodeFrame("threading", "Event.wait", "threading.py", 604), CodeFrame("_thread", "with model_lock")
+    stacks = {
+        (RESIZE, RESIZE, wait): 0.1,
+        (RESIZE,): 0.01,
+        (PREDICT, lock): 0.04,
+        (PREDICT, PILLOW): 0.06,
+        (wait,): 0.01,
+    }
+
+    assert {each.title for each in functions(band(stacks))} == {
+        "resize (serve.py:41), waiting in Event.wait",
+        "predict (serve.py:30)",
+        "Event.wait (threading.py:604)",
+    }
+    assert {each.wait for each in functions(band({(PREDICT, lock): 0.1}))} == {"with model_lock"}
+
+
 def test_recursion_counts_once() -> None:
     """A function that calls itself has its time once, with the line of the innermost call."""
     inner = replace_line(RESIZE, 44)
