@@ -9,7 +9,7 @@ from ..instrumentor import Hook, Instrumentor, timed
 from .model_common import model_call, without_calls
 
 MODELS = ("CatBoost", "CatBoostClassifier", "CatBoostRegressor", "CatBoostRanker")
-PREDICTIONS = ("predict", "predict_proba", "predict_log_proba", "virtual_ensembles_predict")
+PREDICTIONS = ("predict", "predict_proba", "predict_log_proba", "virtual_ensembles_predict", "calc_leaf_indexes")
 
 
 class CatBoostInstrumentor(Instrumentor):
@@ -19,7 +19,7 @@ class CatBoostInstrumentor(Instrumentor):
     title = "CatBoost"
     stages = MappingProxyType(
         {
-            "forward": "calls of `predict`, `predict_proba`, `predict_log_proba` and `virtual_ensembles_predict`, from 20 µs",
+            "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `virtual_ensembles_predict` and `calc_leaf_indexes`, from 20 µs",
             "load": "calls of `load_model`",
         }
     )

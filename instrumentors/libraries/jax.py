@@ -50,7 +50,7 @@ class JaxInstrumentor(Instrumentor):
         # Pickle looks it up in the module that defines it.
         self.replace(module._src.api, "jit", lambda _: module.jit)  # noqa: SLF001
         for name in ("array", "asarray"):
-            self.replace(module.numpy, name, preparation)
+            self.replace(module.numpy, name, preparation("preprocess"))
         # JAX adds it after the import of the module that defines the class.
         self.replace(module._src.array.ArrayImpl, "item", timed_call("forward"))  # noqa: SLF001
         # An operation comes from the code that called `jnp.array`, not from our wrapper.

@@ -18,7 +18,7 @@ class LightGBMInstrumentor(Instrumentor):
     title = "LightGBM"
     stages = MappingProxyType(
         {
-            "forward": "calls of `predict` of a `Booster`; `predict` and `predict_proba` of the scikit-learn models; from 20 µs"
+            "forward": "calls of `predict` of a `Booster`; `predict`, `predict_proba` and `decision_function` of the scikit-learn models; from 20 µs"
         }
     )
     facts = ("model", "batch")
@@ -34,7 +34,7 @@ class LightGBMInstrumentor(Instrumentor):
     def _sklearn(self, module: ModuleType) -> None:
         for model in MODELS:
             owner = getattr(module, model)
-            for name in ("predict", "predict_proba"):
+            for name in ("predict", "predict_proba", "decision_function"):
                 self.replace(owner, name, model_call())
             self.replace(owner, "fit", without_calls)
 

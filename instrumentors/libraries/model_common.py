@@ -40,8 +40,8 @@ class _Inside:
 class _Preparation(LongCall):
     __slots__ = ()
 
-    def __init__(self, marks: Marks) -> None:
-        super().__init__(marks, "preprocess")
+    def __init__(self, marks: Marks, stage: str) -> None:
+        super().__init__(marks, stage)
         inside.set(True)
 
     def end(self) -> None:
@@ -49,15 +49,18 @@ class _Preparation(LongCall):
         super().end()
 
 
-def _prepare() -> object:
-    marks = None if inside.get() else current.get()
-    return None if marks is None else _Preparation(marks)
-
-
-# For a function whose model calls are neither requests nor stages; and for a method that prepares the input of a model, which
-# is `preprocess` except inside of a model call.
+# For a function whose model calls are neither requests nor stages.
 without_calls: Final = Probed.until_end(lambda: None if inside.get() else _Inside())
-preparation: Final = Probed.until_end(_prepare)
+
+
+def preparation(stage: str) -> Probed:
+    """Return what records a method that prepares the input of a model, or its output, as *stage*; not inside of a model call."""
+
+    def enter() -> object:
+        marks = None if inside.get() else current.get()
+        return None if marks is None else _Preparation(marks, stage)
+
+    return Probed.until_end(enter)
 
 
 class _ModelCall(LongCall):

@@ -1,50 +1,62 @@
 """scikit-learn: times the predictions of estimators as `forward`, and their transformations as `preprocess`.
 
 - A `Pipeline` is one `forward`, which includes its transformations. Its model name is the class of its last step.
+- Estimators of your own and of other libraries, such as imbalanced-learn and skorch, are timed too.
 - Stagelens reads only the number of rows of the input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, Final
 
-from ..instrumentor import Hook, Instrumentor, log_failure
+from ..bootstrap import LIBRARIES
+from ..functions import CLOUDPICKLE_HOOKS
+from ..instrumentor import Hook, Instrumentor, Probed, innermost, log_failure
 from .model_common import class_name, model_call, preparation, subclasses, without_calls
 
-PREDICTIONS = ("predict", "predict_proba", "predict_log_proba", "decision_function", "score_samples", "kneighbors")
-TRAINING = ("fit", "fit_transform", "fit_predict", "partial_fit")
+PREDICTIONS: Final = (
+    "predict predict_proba predict_log_proba predict_joint_log_proba decision_function score_samples mahalanobis "
+    "kneighbors kneighbors_graph radius_neighbors radius_neighbors_graph apply decision_path sample sample_y"
+)
 
 
 class SklearnInstrumentor(Instrumentor):
-    """Instrumentor of `sklearn.base.BaseEstimator` and its subclasses."""
+    """Instrumentor of the estimators of scikit-learn, of other libraries and of the user."""
 
     library = "sklearn"
     title = "scikit-learn"
     stages = MappingProxyType(
         {
-            "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `decision_function`, `score_samples` and "
-            "`kneighbors` of an estimator or a `Pipeline`, from 20 µs",
-            "preprocess": "calls of `transform` outside of a prediction, from 20 µs",
+            "forward": "calls of `predict`, `predict_proba`, `predict_log_proba`, `decision_function`, `score_samples`, "
+            "`kneighbors`, `radius_neighbors`, their graphs, `apply`, `decision_path`, `sample` and `fit_predict` of an estimator "
+            "or a `Pipeline`, from 20 µs",
+            "preprocess": "calls of `transform` and `fit_transform` outside of a prediction, from 20 µs",
+            "postprocess": "calls of `inverse_transform` outside of a prediction, from 20 µs",
         }
     )
     facts = ("model", "batch")
     not_timed = (
-        "predictions and transformations inside `fit`",
+        "`fit` and `partial_fit`, with the predictions and transformations inside",
+        "`staged_predict` and other generators: your code runs between their steps",
+        "classes that inherit from neither `BaseEstimator` nor `TransformerMixin`",
         'the loading of an estimator by `joblib` or `pickle`. To time it, use `stagelens.stage("load")`.',
     )
     tested = MappingProxyType({"scikit-learn": "1.9.1"})
 
     def hooks(self) -> Mapping[str, Hook]:
-        return {"sklearn.base": self._base, "sklearn.utils.parallel": self._parallel}
+        # The class of an estimator of the user is sent by value to the processes of joblib.
+        return {"sklearn.base": self._base, "sklearn.utils.parallel": self._parallel, **CLOUDPICKLE_HOOKS}
 
     def _base(self, module: ModuleType) -> None:
-        for owner in subclasses(module.BaseEstimator):
+        bases = (module.BaseEstimator, module.TransformerMixin)
+        for owner in {each: None for base in bases for each in subclasses(base)}:
             self._estimator(owner)
-        # The base class that is called for each further estimator, also those of other libraries and of the user.
-        requester = next(owner for owner in module.BaseEstimator.__mro__ if "__init_subclass__" in vars(owner))
-        self.replace(requester, "__init_subclass__", self._creating)
+        # The base classes that are called for each further estimator, also those of other libraries and of the user.
+        for requester in {next(each for each in base.__mro__ if "__init_subclass__" in vars(each)) for base in bases}:
+            self.replace(requester, "__init_subclass__", self._creating)
 
     def _parallel(self, module: ModuleType) -> None:
         # A job of an ensemble, which may run in a thread without the context of the outer call.
@@ -63,18 +75,32 @@ class SklearnInstrumentor(Instrumentor):
         return __init_subclass__
 
     def _estimator(self, owner: type) -> None:
-        for names, make in (
-            (PREDICTIONS, model_call(_name)),
-            (("transform",), preparation),
-            (TRAINING, without_calls),
-        ):
-            for name in names:
-                method = vars(owner).get(name)
-                if isinstance(method, FunctionType):
-                    self.replace(owner, name, make)
-                elif type(method).__name__ == "_AvailableIfDescriptor":
-                    # A method that only some objects have: the function inside is replaced, so that the others still lack it.
-                    self.replace(method, "fn", make)
+        for name, make in _METHODS.items():
+            # Most estimators of a family inherit a method of a mixin, which is no estimator.
+            for place in _definitions(owner, name):
+                self.replace(*place, make)
+
+
+# Their instrumentors time their estimators; and `torch.nn.Module.apply`, for one, is no prediction.
+_OTHERS: Final = frozenset(library.trigger.partition(".")[0] for library in LIBRARIES) - {"sklearn"}
+
+
+def _definitions(owner: type, name: str) -> Iterator[tuple[Any, str]]:
+    for base in owner.__mro__:
+        if base.__module__.partition(".")[0] in _OTHERS:
+            continue
+        method = vars(base).get(name)
+        # A method that only some objects have: the function inside is replaced, so that the others still lack it.
+        is_conditional = type(method).__name__ == "_AvailableIfDescriptor"
+        function = innermost(vars(method).get("fn") if is_conditional else method)
+        if isinstance(function, FunctionType) and not inspect.isgeneratorfunction(function):
+            yield (method, "fn") if is_conditional else (base, name)
+
+
+def _training(observed: Probed) -> Probed:
+    """Return what observes, in a request, a training whose result is used at once; elsewhere no call inside counts."""
+    enter, _, _, parameters = observed.probe
+    return Probed.until_end(lambda *given: enter(*given) or without_calls.probe.enter(), parameters)
 
 
 def _name(estimator: Any) -> str:
@@ -83,3 +109,14 @@ def _name(estimator: Any) -> str:
             return class_name(last)
         case _:
             return class_name(estimator)
+
+
+_METHODS: Final[Mapping[str, Probed]] = {
+    **dict.fromkeys(PREDICTIONS.split(), model_call(_name)),
+    "transform": preparation("preprocess"),
+    "inverse_transform": preparation("postprocess"),
+    "fit_predict": _training(model_call(_name, is_request=False)),
+    "fit_transform": _training(preparation("preprocess")),
+    "fit": without_calls,
+    "partial_fit": without_calls,
+}
