@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, Self, TypedDict, Unpack
 from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 try:
     import httpx
@@ -143,7 +144,11 @@ class Client:
     def __init__(self, url: str, token: str | None, timeout: float, user: tuple[str, str] | None = None) -> None:
         self.url, self._timeout = url, timeout
         headers = {"Authorization": f"Bearer {token}"} if token else None
-        self._http = httpx.Client(headers=headers, auth=user, timeout=timeout)
+        try:
+            self._http = httpx.Client(headers=headers, auth=user, timeout=timeout)
+        except (ImportError, ValueError) as error:
+            msg = f"the proxy of the environment is not usable: {error}"
+            raise ApiError(msg, url=url, fix=_proxy_fix(url)) from error
 
     def __enter__(self) -> Self:
         return self
@@ -466,7 +471,15 @@ class Client:
         else:
             msg = f"cannot connect to the dashboard: {reason}"
             fix = "start one with `stagelens up`, or set STAGELENS_DASHBOARD_URL to the address of yours"
+            parts = urlsplit(url)
+            if getproxies().get(parts.scheme) and not proxy_bypass(parts.netloc):
+                fix = _proxy_fix(url)
         return ApiError(msg, url=url, fix=fix)
+
+
+def _proxy_fix(url: str) -> str:
+    host = urlsplit(url).hostname
+    return f"set HTTP_PROXY or HTTPS_PROXY to an HTTP proxy that reaches {host}, or add {host} to NO_PROXY"
 
 
 def _refusal(url: str, response: httpx.Response, answer: Any) -> ApiError:

@@ -21,7 +21,6 @@ import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, get_args
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 from pydantic import BeforeValidator, ValidationInfo
@@ -314,15 +313,6 @@ async def addresses_of(url: httpx.URL, egress_policy: EgressPolicy) -> list[str]
     found = _distinct_addresses(addresses)
     egress_policy.check(url.host, found)
     return found
-
-
-def proxy_of(url: httpx.URL) -> str | None:
-    """Return the proxy that the environment (HTTPS_PROXY, NO_PROXY, …) names for *url*; None for none."""
-    if url.scheme not in _PORTS or proxy_bypass(url.netloc.decode("ascii")):
-        return None
-    proxies = getproxies()
-    found = proxies.get(url.scheme) or proxies.get("all")
-    return found if found is None or "://" in found else f"http://{found}"
 
 
 def port_of(url: httpx.URL) -> int:

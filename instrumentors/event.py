@@ -5,10 +5,9 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from ..core.errors import StagelensError
+from ..core.proxies import ProxyError, proxy_of
 from .config import DEFAULT_ENDPOINT, AgentConfig
 from .export.exporter import OK_STATUSES
 from .export.http_post import explain, post
@@ -28,7 +27,10 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
     headers = {**config.headers, "Content-Type": "application/json"}
     try:
         url, body = f"{base}/v1/events", json.dumps(given).encode()
-        response = post(url, body, headers, config.timeout_seconds, config.trust.context, proxy=_proxy(url))
+        response = post(url, body, headers, config.timeout_seconds, config.trust.context, proxy=proxy_of(url))
+    except ProxyError as error:
+        msg = f"{base} cannot be reached: {error}.\n    {error.fix}"
+        raise StagelensError(msg) from error
     except (OSError, ValueError, http.client.HTTPException) as error:
         msg = (
             f"there is no collector at {base} ({explain(error, base)[0]}).\n"
@@ -39,15 +41,6 @@ def main(event: Mapping[str, str | None], env: Mapping[str, str]) -> int:
         msg = f"the collector at {base} rejected the event ({response.status}): {_reason(response.body)}"
         raise StagelensError(msg)
     return 0
-
-
-def _proxy(url: str) -> str:
-    """Return the proxy for *url* from the environment (HTTPS_PROXY, NO_PROXY, …); empty for none."""
-    parts = urlsplit(url)
-    if proxy_bypass(parts.netloc):
-        return ""
-    found = getproxies().get(parts.scheme, "")
-    return found if not found or "://" in found else f"http://{found}"
 
 
 def _reason(body: bytes) -> str:

@@ -24,8 +24,9 @@ from urllib.parse import urlsplit
 import httpx
 from pydantic import Field
 
-from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy, proxy_of
+from ...core.egress import CheckedTransport, EgressDeniedError, EgressPolicy
 from ...core.errors import ChannelError
+from ...core.proxies import ProxyError, proxy_of, through_proxy
 from ...core.settings.field_types import Secret, Text
 from ...core.settings.section import Section
 from ..formatting import line
@@ -227,12 +228,12 @@ def send_request(method: str, url: str, body: bytes, headers: dict[str, str], *,
     """
     try:
         return _run_coroutine(_exchange(method, httpx.URL(url), body, headers, receiver))
-    except EgressDeniedError as error:
+    except (EgressDeniedError, ProxyError) as error:
         # Not permanent: the name may resolve differently, or the setting may be fixed.
         msg = f"{receiver} was not contacted: {error}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-        msg = f"{receiver} cannot be reached: {_os_reason(error)}"
+        msg = f"{receiver} cannot be reached{through_proxy(url)}: {_os_reason(error)}"
         raise ChannelError(msg, permanent=False) from error
     except (httpx.InvalidURL, httpx.UnsupportedProtocol) as error:
         msg = f"{receiver}: the URL is not valid"
@@ -293,7 +294,7 @@ async def _exchange(
     method: str, url: httpx.URL, body: bytes, headers: dict[str, str], receiver: str
 ) -> ReceiverResponse:
     """Send one request and read the response, with one deadline for both."""
-    transport = CheckedTransport(EgressPolicy.from_env(os.environ), proxy=proxy_of(url))
+    transport = CheckedTransport(EgressPolicy.from_env(os.environ), proxy=proxy_of(str(url)) or None)
     steps = list[str]()
 
     async def trace(step: str, _: object) -> None:

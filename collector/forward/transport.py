@@ -45,8 +45,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from ...core.egress import CallTls, CheckedTransport, EgressDeniedError, EgressPolicy, addresses_of, port_of, proxy_of
+from ...core.egress import CallTls, CheckedTransport, EgressDeniedError, EgressPolicy, addresses_of, port_of
 from ...core.errors import StagelensError, WireError
+from ...core.proxies import proxy_of, through_proxy
 from ...store.collectors import Outgoing
 from ..otlp.json_encoding import identifier
 from ..otlp.model import JSON
@@ -148,7 +149,7 @@ class HttpTransport:
     def __init__(self, destination: Destination, egress_policy: EgressPolicy) -> None:
         url = httpx.URL(destination.endpoint)
         verify = url.scheme == "https" and destination.tls.context()
-        transport = CheckedTransport(egress_policy, verify=verify, proxy=proxy_of(url))
+        transport = CheckedTransport(egress_policy, verify=verify, proxy=proxy_of(str(url)) or None)
         self._destination = destination
         self._client = httpx.AsyncClient(transport=transport, trust_env=False, timeout=None)  # noqa: S113 - see `post`
 
@@ -174,7 +175,8 @@ class HttpTransport:
         except TimeoutError:
             return Retry(f"it does not respond within {self._destination.timeout.total_seconds():g} s")
         except httpx.HTTPError as error:
-            return Retry(f"it cannot be reached ({str(error) or type(error).__name__})")
+            through = through_proxy(self._destination.endpoint)
+            return Retry(f"it cannot be reached{through} ({str(error) or type(error).__name__})")
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -21,13 +21,14 @@ from urllib.parse import urlsplit
 
 from ... import __version__
 from ...core.addresses import server_url
+from ...core.proxies import ProxyError, proxy_of, through_proxy
 from ...core.settings.values import format_size
 from .. import run
 from ..agent.profile import SLOW_SHARE
 from ..config import AgentConfig
 from ..config_file import apply_config_file
-from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation, origin
-from ..export.http_post import HttpResponse, post
+from ..export.exporter import DENIED_STATUSES, OK_STATUSES, OWN_HEADERS, RETRY_STATUSES, explanation
+from ..export.http_post import HttpResponse, origin, post
 from .inspection import OLDEST_OPENTELEMETRY, OLDEST_PYTHON, DoctorFinding, Inspection, Interpreter
 
 CGROUP = Path("/sys/fs/cgroup")
@@ -279,6 +280,7 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
         return DoctorFinding(text, f"OTEL_EXPORTER_OTLP_ENDPOINT={server_url(urlsplit(url).hostname or '', HTTP_PORT)}")
     except (OSError, ValueError) as error:
         fix = f"stagelens up    # or OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:{HTTP_PORT}"
+        fix = f"{error.fix}." if isinstance(error, ProxyError) else fix
         buffer_size = f"{format_size(config.buffer_bytes)} for each process"
         text = f"No collector at {place} ({_error_reason(error)}): data is buffered, up to {buffer_size}, and is lost on exit."
         return DoctorFinding(text, fix)
@@ -291,7 +293,8 @@ def _try_export(config: AgentConfig, url: str) -> DoctorFinding | None:
     text = "does not accept data at present" if response.status in RETRY_STATUSES else "is not an OTLP receiver"
     fix = "" if response.status in RETRY_STATUSES else f"OTEL_EXPORTER_OTLP_ENDPOINT={place}"
     return DoctorFinding(
-        f"{place} {text}: POST {urlsplit(url).path} returned HTTP {response.status} {explanation(response.body)}.", fix
+        f"{place} {text}: POST {urlsplit(url).path}{through_proxy(url)} returned HTTP {response.status} {explanation(response.body)}.",
+        fix,
     )
 
 
@@ -300,7 +303,7 @@ def _post_empty_export(config: AgentConfig, url: str) -> HttpResponse:
     # An empty export is a message of zero bytes.
     headers.pop("Content-Encoding")
     timeout = min(config.timeout_seconds, MAX_TIMEOUT_SECONDS)
-    return post(url, b"", headers, timeout, config.trust.context)
+    return post(url, b"", headers, timeout, config.trust.context, proxy=proxy_of(url))
 
 
 def _clock_skew(place: str, date: str) -> DoctorFinding | None:

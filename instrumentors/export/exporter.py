@@ -23,13 +23,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from ... import __version__
 from ...core import names
+from ...core.proxies import proxy_of, through_proxy
 from ..config import ClientTlsFiles
 from ..recorder import park_if_inherited
-from .http_post import HttpResponse, explain, post
+from .http_post import HttpResponse, explain, origin, post
 from .otlp import parse_fields
 
 
@@ -264,7 +265,7 @@ class Exporter:
             # Unreachable, not HTTP, or unexpected: the thread must continue and the batch must not be lost.
             self._context = None  # reload the files: certificates are short-lived
             reason, address = explain(error, batch.url)
-            fix = _TLS_FIX if isinstance(error, ssl.SSLError) else _UNREACHABLE_FIX
+            fix = _TLS_FIX if isinstance(error, ssl.SSLError) else getattr(error, "fix", _UNREACHABLE_FIX)
             self._failed(
                 batch, reason, None, f"Set OTEL_EXPORTER_OTLP_ENDPOINT to {origin(address)}" if address else fix
             )
@@ -276,6 +277,7 @@ class Exporter:
             self._headers | {names.BATCH_HEADER: batch.name},
             self._timeout_seconds,
             self._trusting,
+            proxy=proxy_of(batch.url),
         )
 
     def _trusting(self) -> ssl.SSLContext:
@@ -289,9 +291,10 @@ class Exporter:
         limit = min(BACKOFF_CAP_SECONDS, BACKOFF_BASE_SECONDS * 2 ** min(self._failures, 30))
         delay = max(self._rng.uniform(limit / 2, limit), retry_after_seconds or 0.0)
         if not self._leaving:
+            through = "" if reason.startswith("the proxy") else through_proxy(batch.url)
             self._warn(
                 "unreachable",
-                f"{origin(batch.url)} does not accept data ({_printable_text(reason)}); data is buffered and sent later. {fix}".rstrip(),
+                f"{origin(batch.url)}{through} does not accept data ({_printable_text(reason)}); data is buffered and sent later. {fix}".rstrip(),
             )
         with self._attempt:
             # A wake-up during the attempt must not shorten the delay.
@@ -308,16 +311,18 @@ class Exporter:
             if page := _web_page(response.body):
                 self._warn(
                     "page",
-                    f"{origin(batch.url)} responded with {page}: if it is no collector, all data is lost. {_ADDRESS_FIX}",
+                    f"{origin(batch.url)}{through_proxy(batch.url)} responded with {page}: if it is no collector, all data is lost. {_ADDRESS_FIX}",
                 )
             elif refused:
-                self._warn("partial", f"{origin(batch.url)} rejected a part of the data: {refused}")
+                self._warn(
+                    "partial", f"{origin(batch.url)}{through_proxy(batch.url)} rejected a part of the data: {refused}"
+                )
         else:
             self._drop(batch, "rejected")
             denied = response.status in DENIED_STATUSES
             self._warn(
                 "denied" if denied else f"status {response.status}",
-                f"{origin(batch.url)} {_DENIED if denied else 'rejected a batch, which is dropped'}: "
+                f"{origin(batch.url)}{through_proxy(batch.url)} {_DENIED if denied else 'rejected a batch, which is dropped'}: "
                 f"HTTP {response.status} {_redirect(batch.url, response) or explanation(response.body)}",
             )
         self._over("unreachable", "left")
@@ -341,12 +346,6 @@ class Exporter:
         for kind in kinds:
             if time.monotonic() - self._logged.get(kind, math.inf) >= QUIET_SECONDS:
                 del self._logged[kind]
-
-
-def origin(url: str) -> str:
-    """Return scheme, host and port of *url*, without user, password and query, which may be secrets."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def _retry_after(text: str | None, now: float) -> float | None:

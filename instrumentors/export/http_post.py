@@ -18,6 +18,8 @@ from email.message import Message
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from ...core.proxies import ProxyError
+
 MAX_RESPONSE_BYTES = 64 * 1024
 # Limit of all bytes received, headers included: http.client reads any number of 100 Continue responses.
 _MAX_RECEIVED_BYTES = 4 * MAX_RESPONSE_BYTES
@@ -43,39 +45,78 @@ def post(
 ) -> HttpResponse:
     """Post *body* to *url* and return the response.
 
-    Args:
-        url: An http or https URL.
-        body: The request body.
-        headers: The request headers.
-        timeout_seconds: Deadline from connecting to the end of the response. [seconds]
-        context: Returns the TLS context, for https.
-        proxy: The URL of an HTTP proxy; empty for a direct connection.
+    *timeout_seconds* limits all from connecting to the end of the response. *context* returns the TLS context, for https. The
+    proxy is an HTTP proxy; "" for a direct connection.
 
     Raises:
-        OSError: The connection failed, the deadline passed, or the response is too long.
+        OSError: The connection failed, the deadline passed, or the response is too long; `ProxyError` is a subclass.
         http.client.HTTPException: The response is not HTTP.
     """
-    parts, via = urlsplit(url), urlsplit(proxy)
-    is_tls, sent = parts.scheme == "https", dict(headers)
-    called = via if proxy else parts
-    connection = (
-        http.client.HTTPSConnection(called.hostname or "", called.port, context=context())
-        if is_tls
-        else http.client.HTTPConnection(called.hostname or "", called.port)
-    )
-    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    login = {"Proxy-Authorization": _basic(via)} if via.username else {}
-    if proxy and is_tls:
-        connection.set_tunnel(parts.hostname or "", parts.port, login)
-    elif proxy:
-        path, sent = url, sent | login
+    connection, path, login = _prepared(url, proxy, context)
     try:
-        limit_connection(connection, timeout_seconds)
-        connection.request("POST", path, body=body, headers=sent)
+        _connect(connection, url, proxy, timeout_seconds)
+        connection.request("POST", path, body=body, headers={**headers, **login})
         response = connection.getresponse()
-        return HttpResponse(response.status, response.headers, response.read(MAX_RESPONSE_BYTES))
+        received = HttpResponse(response.status, response.headers, response.read(MAX_RESPONSE_BYTES))
     finally:
         connection.close()
+    if proxy and received.status == http.client.PROXY_AUTHENTICATION_REQUIRED:
+        raise ProxyError(url, proxy, "requires another user or password (HTTP 407)")
+    return received
+
+
+def _prepared(
+    url: str, proxy: str, context: Callable[[], ssl.SSLContext]
+) -> tuple[http.client.HTTPConnection, str, Mapping[str, str]]:
+    """Return a connection that is not connected yet, with the target of the request and its header for the proxy."""
+    parts, via = urlsplit(url), _parsed_proxy(url, proxy)
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    called, login = via or parts, {"Proxy-Authorization": _basic(via)} if via and via.username else {}
+    is_tls = parts.scheme == "https"
+    port = called.port or (443 if called.scheme == "https" else 80)
+    if not (is_tls or called.scheme == "https"):
+        connection = http.client.HTTPConnection(called.hostname or "", port)
+    else:
+        connection = http.client.HTTPSConnection(called.hostname or "", port, context=context())
+    if via is None:
+        return connection, path, {}
+    if not is_tls:
+        # The proxy gets a URL without the user and password that a collector may have.
+        return connection, f"{origin(url)}{path}", login
+    connection.set_tunnel(parts.hostname or "", parts.port, login)
+    return connection, path, {}
+
+
+def _parsed_proxy(url: str, proxy: str) -> SplitResult | None:
+    if not proxy:
+        return None
+    try:
+        via = urlsplit(proxy)
+        is_valid = bool(via.hostname) and via.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid:
+        raise ProxyError(url, proxy, "is not a valid URL; write http://host:port") from None
+    if via.scheme == url.partition(":")[0] == "https":
+        raise ProxyError(url, proxy, "is called by TLS, which is not supported for https; write http://host:port")
+    return via
+
+
+def _connect(connection: http.client.HTTPConnection, url: str, proxy: str, timeout_seconds: float) -> None:
+    try:
+        limit_connection(connection, timeout_seconds)
+    except ssl.SSLError:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        if not proxy:
+            raise
+        raise ProxyError(url, proxy, f"does not connect ({error})") from error
+
+
+def origin(url: str) -> str:
+    """Return scheme, host and port of *url*, without user, password and query, which may be secrets."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
 
 
 def explain(error: Exception, url: str) -> tuple[str, str]:
@@ -122,13 +163,23 @@ def limit_connection(
         OSError: The connection failed. Later reads raise TimeoutError after the deadline.
     """
     end = time.monotonic() + seconds
+    of_proxy: list[http.client.HTTPResponse] | None = []
 
     def response(sock: socket.socket, *args: Any, **kwargs: Any) -> http.client.HTTPResponse:
-        return http.client.HTTPResponse(_Until(sock, end, max_bytes), *args, **kwargs)  # type: ignore[arg-type] - has the used part of a socket
+        created = http.client.HTTPResponse(_Until(sock, end, max_bytes), *args, **kwargs)  # type: ignore[arg-type] - has the used part of a socket
+        if of_proxy is not None:
+            of_proxy.append(created)
+        return created
 
     connection.response_class = response  # type: ignore[assignment] - only ever called
     connection.timeout = seconds
-    connection.connect()
+    try:
+        connection.connect()
+    finally:
+        # Python 3.11 leaves the response of a proxy, which holds the socket, to the collector of garbage.
+        for each in of_proxy:
+            each.close()
+        of_proxy = None
     connection.sock.settimeout(_seconds_left(end))
 
 

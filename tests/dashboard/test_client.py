@@ -277,6 +277,17 @@ def test_no_dashboard_at_the_address() -> None:
     assert "stagelens up" in unreachable.fix
 
 
+def test_an_unusable_proxy_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of a kind that is not supported, and one that is down."""
+    monkeypatch.setenv("no_proxy", "")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    with connect("http://dashboard.example") as client:
+        assert "add dashboard.example to NO_PROXY" in refusal(client, "names").fix
+    monkeypatch.setenv("http_proxy", "gopher://proxy:1")
+    with pytest.raises(ApiError, match="the proxy of the environment is not usable"):
+        connect("http://dashboard.example")
+
+
 class SignInPage(BaseHTTPRequestHandler):
     """Proxy that sends readers to its sign-in page."""
 

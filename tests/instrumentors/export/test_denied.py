@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import random
 import shutil
-import ssl
-import threading
-from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -19,7 +15,7 @@ from stagelens.instrumentors.export import exporter as module
 from stagelens.instrumentors.export.exporter import ExportBatch, Exporter
 
 if TYPE_CHECKING:
-    from conftest import Sink
+    from conftest import Guarded, Sink
 
     from tests.support.certificate_authority import Authorities, Pem
 
@@ -50,52 +46,6 @@ def exporter(trust: ClientTlsFiles | None = None, lost: Callable[[str, int], Non
 
 def batch(url: str, number: int = 1) -> ExportBatch:
     return ExportBatch(f"instance:{number}", f"{url}/v1/metrics", b"body", 1)
-
-
-@dataclass
-class Guarded:
-    """Server that requires certificates of `clients`, and the common names of its clients."""
-
-    url: str
-    seen: list[str] = field(default_factory=list[str])
-
-
-@pytest.fixture
-def guarded(authority: Authorities) -> Generator[Guarded]:
-    """Server that requires a client certificate."""
-    own = authority("servers").sign("collector")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(own.certificate, own.key)
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(authority("clients").file)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            self.rfile.read(int(self.headers["Content-Length"]))
-            connection: Any = self.connection
-            served.seen.append(dict(pair for (pair,) in connection.getpeercert()["subject"])["commonName"])
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name in the base class
-            """Log nothing."""
-
-    class Server(ThreadingHTTPServer):
-        def get_request(self) -> tuple[Any, Any]:
-            connection, address = super().get_request()
-            return context.wrap_socket(connection, server_side=True), address
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            """A client that was refused is nothing to report."""
-
-    server = Server(("127.0.0.1", 0), Handler)
-    served = Guarded(f"https://localhost:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield served
-    server.shutdown()
-    server.server_close()
-    thread.join()
 
 
 def shown(trusted: Path, client: Pem) -> ClientTlsFiles:
