@@ -1,6 +1,7 @@
 """Starlette and FastAPI: counts requests, and times `framework`, `handler`, `serialize`, `network` and `queue`.
 
 - Each call of the outermost application counts as one request. Calls of mounted applications belong to the same request.
+- Each message that a websocket receives counts as one request, until the last answer before the next message is awaited.
 - The route is the path template, including the prefixes of mounts and included routers.
 - A handler without `async` runs in AnyIO's pool of 40 threads.
 """
@@ -40,6 +41,7 @@ from .server_common import (
     proxy_wait_ns,
     readable,
     record_request_head,
+    route_of,
 )
 from .server_reports import TOTAL
 
@@ -147,10 +149,11 @@ class AsgiExchange(Exchange):
         "finished",
         "handling",
         "mounts",
+        "rest",
         "route",
     )
 
-    def __init__(self, scope: Scope, receive: Receive, send: Send, marks: Marks) -> None:
+    def __init__(self, scope: Scope, receive: Receive, send: Send, marks: Marks, rest: str) -> None:
         self._scope = scope
         self._receive = receive
         self._send = send
@@ -170,6 +173,8 @@ class AsgiExchange(Exchange):
         self.handling = 0
         self.mounts = ""
         self.route = ""
+        # Stage of the time that nothing else covers.
+        self.rest = rest
         self._named_by: object = None
         self._start = self._read_head()
 
@@ -308,7 +313,7 @@ class AsgiExchange(Exchange):
             marks.extend(CANCELLED)
         if self.handling:
             self.end_handler()
-        marks.extend(("framework", marks[1], ended, "@response_size", self._size, 0))
+        marks.extend((self.rest, marks[1], ended, "@response_size", self._size, 0))
         finish(marks, self._start, ended, route, error_type, self._status)
 
     def _stream_facts(self, stream: ResponseStream) -> Marks:
@@ -320,8 +325,10 @@ class AsgiExchange(Exchange):
 
     def _template(self) -> str:
         # A custom route class, or a mounted application that is not a router.
-        template = getattr(self._scope.get("route"), "path", None)
-        return self.mounts or (template if template and isinstance(template, str) else UNMATCHED)
+        template = getattr(self._scope.get("route"), "path", None) or self._scope.get("path_template")
+        if self.mounts or (template and isinstance(template, str)):
+            return self.mounts or template
+        return route_of(self._marks, path_of(self._scope), self._status) if self.rest == HANDLER else UNMATCHED
 
     def _read_head(self) -> int:
         read: dict[bytes, str] = {}
@@ -342,22 +349,107 @@ class AsgiExchange(Exchange):
         )
 
     def _header(self, name: str) -> str:
-        wanted = name.encode()
-        return ", ".join(
-            value.decode("latin-1") for key, value in readable(self._scope.get("headers")) if key == wanted
-        )
+        return _header(self._scope, name)
 
 
-def recorded(application: Application) -> Application:
-    """Return *application* with every HTTP request recorded.
+def _header(scope: Scope, name: str) -> str:
+    wanted = name.encode()
+    return ", ".join(value.decode("latin-1") for key, value in readable(scope.get("headers")) if key == wanted)
 
-    Not recorded are websockets, lifespans, and inner applications of a request that is already recorded.
+
+def path_of(scope: Scope) -> str:
+    """Return the path of a request, which contains that of the mounted application since ASGI 2.4."""
+    path, root = scope.get("path", ""), scope.get("root_path", "")
+    return path if path.startswith(root) else root + path
+
+
+class MessageExchange(Exchange):
+    """Messages of one websocket: each that arrives is a request, until the last answer before the application awaits the next."""
+
+    __slots__ = ("_answered", "_marks", "_receive", "_scope", "_send", "_stream", "_token", "rest")
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope, self._receive, self._send = scope, receive, send
+        self._marks: Marks | None = None
+        self._token: Token[Marks | None] | None = None
+        self._stream: ResponseStream | None = None
+        # End of the last answer, 0 before the first one.
+        self._answered = 0
+        self.rest = HANDLER
+
+    def receiving(self) -> Receive:
+        async def receive() -> Message:
+            self.close("")
+            message = await self._receive()
+            if message["type"] == "websocket.receive":
+                self._open()
+            return message
+
+        return called_like(receive, self._receive)
+
+    def sending(self) -> Send:
+        async def send(message: Message) -> None:
+            started = clock()
+            try:
+                await self._send(message)
+            finally:
+                self._sent(started)
+
+        return called_like(send, self._send)
+
+    def close(self, error_type: str) -> None:
+        """Finish the record of the current message, if there is one."""
+        marks, token, self._marks, self._token = self._marks, self._token, None, None
+        if marks is None or token is None:
+            return
+        # The time after the last answer is no wait of the client.
+        ended, route = (0 if error_type else self._answered) or clock(), UNMATCHED
+        try:
+            template = getattr(self._scope.get("route"), "path", None) or self._scope.get("path_template")
+            route = template or route_of(marks, path_of(self._scope), 0, self._scope.get("path_params"))
+            if self._stream is not None:
+                marks.extend(self._stream.facts())
+        except Exception:
+            log_failure("describing a message of a websocket")
+        end(token)
+        marks.extend((HANDLER, marks[1], ended))
+        finish(marks, marks[1], ended, route, error_type)
+
+    def _open(self) -> None:
+        opened = begin()
+        if opened is None:
+            return
+        self._marks, self._token = opened
+        self._answered, self._stream = 0, None
+        try:
+            if named_attributes.sources:
+                named_attributes.record_headers(self._marks, functools.partial(_header, self._scope))
+        except Exception:
+            log_failure("timing a message of a websocket")
+
+    def _sent(self, started: int) -> None:
+        self._answered = clock()
+        if self._marks is None:
+            return
+        if len(self._marks) < MAX_MARKS:
+            self._marks.extend(("network", started, self._answered))
+        if self._stream is None:
+            self._stream = ResponseStream(started)
+        else:
+            self._stream.add(started)
+
+
+def recorded(application: Application, rest: str = FRAMEWORK) -> Application:
+    """Return *application* with every HTTP request and each message of a websocket recorded.
+
+    Not recorded are lifespans, and inner applications of a request that is already recorded. *rest* is the stage of the time
+    that no other stage covers.
     """
 
     # One coroutine, by which servers distinguish ASGI 3 from ASGI 2; each further one costs the request 3 µs.
     async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: N807 - shown in tracebacks
-        # FastAPI passes the call on to Starlette, and both are wrapped.
-        opened = None if KEY in scope else _open(scope, receive, send)
+        # A server passes the call on to the application of a framework, and both are wrapped.
+        opened = _inside(scope, rest) if KEY in scope else _open(scope, receive, send, rest)
         if opened is None:
             await application(self, scope, receive, send)
         elif isinstance(opened, tuple):
@@ -368,10 +460,10 @@ def recorded(application: Application) -> Application:
                 exchange.close(type(error).__qualname__)
                 raise
             else:
-                if not exchange.finished:
-                    exchange.close("")
+                exchange.close("")
             finally:
-                end(token)
+                if token is not None:
+                    end(token)
                 del opened, token
                 # Break the reference cycle of scope and exchange, which the garbage collector would have to free for each request.
                 scope.pop(KEY, None)
@@ -381,8 +473,31 @@ def recorded(application: Application) -> Application:
     return __call__
 
 
-def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Token[Marks | None]] | Send | None:
-    """Return the exchange of an HTTP request with its token, the `send` of a lifespan, or None for everything else."""
+class Served:
+    """An application as its server calls it: its requests count, whatever its framework is."""
+
+    __slots__ = ("app",)
+
+    def __init__(self, app: Any) -> None:
+        self.app = app
+
+    __call__ = recorded(lambda self, *request: self.app(*request), HANDLER)
+
+
+_Opened: TypeAlias = tuple[AsgiExchange | MessageExchange, Token[Marks | None] | None]
+
+
+def _inside(scope: Scope, rest: str) -> None:
+    exchange = scope[KEY]
+    if exchange is not None and rest == FRAMEWORK:
+        exchange.rest = rest
+
+
+def _open(scope: Scope, receive: Receive, send: Send, rest: str) -> _Opened | Send | None:
+    """Return the exchange of a request with its token, the `send` of a lifespan, or None for everything else."""
+    if scope["type"] == "websocket":
+        exchange = scope[KEY] = MessageExchange(scope, receive, send)
+        return exchange, None
     if scope["type"] != "http":
         if scope["type"] != "lifespan":
             return None
@@ -394,7 +509,7 @@ def _open(scope: Scope, receive: Receive, send: Send) -> tuple[AsgiExchange, Tok
         return None
     marks, token = opened
     try:
-        exchange = scope[KEY] = AsgiExchange(scope, receive, send, marks)
+        exchange = scope[KEY] = AsgiExchange(scope, receive, send, marks, rest)
     except Exception:
         abandon(token)
         log_failure("timing a request")
@@ -420,9 +535,9 @@ class AsgiInstrumentor(Instrumentor):
     )
     facts = ("method", "first_token", "gap")
     not_timed = (
-        "websockets",
         "background tasks",
-        "ASGI middleware that wraps the application object, as in `Middleware(app)`",
+        "a websocket whose messages one task receives and another answers: each counts until the next is awaited",
+        "ASGI middleware that wraps the application object, as in `Middleware(app)`, under a server that Stagelens does not know",
     )
     tested = MappingProxyType({"starlette": "1.10.0", "fastapi": "0.165.0"})
 
@@ -432,7 +547,6 @@ class AsgiInstrumentor(Instrumentor):
             "starlette.routing": self._starlette_routing,
             "starlette.requests": self._starlette_requests,
             "starlette.responses": self._starlette_responses,
-            "fastapi.applications": self._fastapi_application,
             "fastapi.routing": self._fastapi_routing,
             "fastapi.dependencies.utils": self._fastapi_dependencies,
             # Looked up by name at every call, so that earlier imports of run_in_threadpool are covered.
@@ -457,9 +571,6 @@ class AsgiInstrumentor(Instrumentor):
         # Renders the body in all subclasses; streaming responses do not call it.
         self.replace(module.Response, "__init__", timed("serialize"))
         self.replace(module.StreamingResponse, "__call__", _as_handler(_streaming))
-
-    def _fastapi_application(self, module: ModuleType) -> None:
-        self.replace(module.FastAPI, "__call__", recorded)
 
     def _fastapi_routing(self, module: ModuleType) -> None:
         self.replace(module.APIRoute, "handle", _as_handler(_routing))

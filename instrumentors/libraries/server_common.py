@@ -27,7 +27,7 @@ from typing import Any, Final
 from ...core.names import BY_FIRST_CHUNK
 from ..callers import OWN_ENTRY
 from ..instrumentor import timed, timed_async, unpatched
-from ..records import Marks, clock, current, has_capacity
+from ..records import Marks, clock, current, has_capacity, untimed
 from ..trace_context import is_forced
 
 # Writes into the buffer of the socket take less; recording each of them would fill the list without benefit.
@@ -82,6 +82,7 @@ _FRAMEWORKS = frozenset(
         "mlserver",
         "ray",
         "starlette",
+        "tornado",
     }
 )
 
@@ -284,6 +285,45 @@ def as_handler(call: Any, function: Any) -> Any:
 
 # Route of a request that matched no route; its path is never used.
 UNMATCHED = "__unmatched__"
+# Fact of a request: its route, from a framework that does not know the request's exchange.
+ROUTE = "@route"
+# First status of HTTP for which there may be no route.
+NOT_FOUND = 404
+
+
+def name_route(template: Any) -> None:
+    """Name the running request after the *template* of a framework; for anything but a text, it keeps its name."""
+    marks = current.get() or untimed.get()
+    if marks is not None and template and isinstance(template, str):
+        marks.extend((ROUTE, template, 0))
+
+
+# The paths of an unknown framework: the first templates are routes of their own, the others share one.
+MAX_TEMPLATES = 100
+MAX_SEGMENTS = 8
+OTHER_PATH = "__other__"
+# A segment that is no part of a template: a number, one with many digits, a hash, a text of a client.
+_VALUE = re.compile(r"\d+|(?:.*?\d){5}.*|[0-9a-fA-F-]{16,}|.{33,}|.*[^\w.~-].*", re.ASCII | re.DOTALL)
+_templates: set[str] = set()
+
+
+def route_of(marks: Marks, path: str, status: int, params: Any = None) -> str:
+    """Return the route of a request whose exchange has no name for it: that of its framework, else a template of its *path*."""
+    if ROUTE in marks:
+        return marks[len(marks) - marks[::-1].index(ROUTE)]
+    if status == NOT_FOUND:
+        return UNMATCHED
+    names = {str(value): "{" + str(name) + "}" for name, value in params.items()} if isinstance(params, dict) else {}
+    segments = path.split("/")
+    kept = [names.get(each) or ("{}" if _VALUE.fullmatch(each) else each) for each in segments[: MAX_SEGMENTS + 1]]
+    template = "/".join(kept if len(segments) == len(kept) else [*kept, "…"])
+    if template not in _templates:
+        if len(_templates) >= MAX_TEMPLATES:
+            return OTHER_PATH
+        _templates.add(template)
+    return template
+
+
 # First HTTP status that is a failure of the service.
 FAILED = 500
 # The methods of RFC 9110 and RFC 5789; a client may also send any other word.

@@ -21,6 +21,7 @@ from contextvars import ContextVar, Token
 from types import GeneratorType
 from typing import Any, TypeAlias
 
+from ...core.stages import FRAMEWORK, HANDLER
 from .. import named_attributes
 from ..instrumentor import log_failure
 from ..recorder import abandon, begin, end, finish
@@ -41,6 +42,7 @@ from .server_common import (
     proxy_wait_ns,
     readable,
     record_request_head,
+    route_of,
     stand_in,
 )
 
@@ -69,12 +71,15 @@ class WsgiExchange(Exchange):
         "error_type",
         "finished",
         "marks",
+        "rest",
         "returned",
         "route",
     )
 
-    def __init__(self, environ: Environ, start_response: StartResponse, marks: Marks) -> None:
+    def __init__(self, environ: Environ, start_response: StartResponse, marks: Marks, rest: str) -> None:
         self.marks = marks
+        # Stage of the time that nothing else covers.
+        self.rest = rest
         self.finished = False
         self.route = UNMATCHED
         # Class of an exception for which the framework has sent the response.
@@ -113,6 +118,18 @@ class WsgiExchange(Exchange):
 
     def name(self, template: str) -> None:
         self.route = self.marks[ROUTE] = template
+
+    def name_unknown(self, environ: Environ) -> None:
+        """Name a request whose framework is not known, after its application has returned."""
+        if self.rest != HANDLER or self.route is not UNMATCHED:
+            return
+        try:
+            # https://bottlepy.org/docs/dev/api.html#bottle.BaseRequest.route
+            rule = getattr(environ.get("bottle.route"), "rule", None)
+            path = environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")
+            self.route = rule or route_of(self.marks, path, self._status)
+        except Exception:
+            log_failure("naming a route")
 
     def starting(self) -> StartResponse:
         def start_response(*args: Any, **options: Any) -> Any:
@@ -217,7 +234,7 @@ class WsgiExchange(Exchange):
             self.marks.extend(self._stream_facts())
         except Exception:
             log_failure("describing a request")
-        self.marks.extend(("framework", self.marks[1], ended, "@response_size", self._size, 0))
+        self.marks.extend((self.rest, self.marks[1], ended, "@response_size", self._size, 0))
         # The server sends an error response for an application that sends none.
         status = self._status or FAILED
         if not error_type and status >= FAILED:
@@ -359,27 +376,47 @@ def _read(marks: Marks, read: Callable[..., Any], *arguments: Any, **options: An
             marks.extend(("network", started, clock()))
 
 
-def serve(application: Application, app: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+def served(app: Any) -> Any:
+    """Return *app* as its server calls it: its requests count, whatever its framework is."""
+
+    def application(environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        return serve(_call, app, environ, start_response, HANDLER)
+
+    return called_like(application, app)
+
+
+def _call(app: Any, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+    return app(environ, start_response)
+
+
+def serve(
+    application: Application, app: Any, environ: Environ, start_response: StartResponse, rest: str = FRAMEWORK
+) -> Iterable[bytes]:
     """Run `application(app, environ, start_response)` and record it if it is a new request.
 
-    Not recorded are websockets, and inner applications of a request that is already recorded.
+    Not recorded are websockets, and inner applications of a request that is already recorded. *rest* is the stage of the time
+    that no other stage covers.
     """
-    opened = _open(environ, start_response)
+    opened = _open(environ, start_response, rest)
     if opened is None:
-        body = application(app, environ, start_response)
         outer = environ.get(KEY)
+        if outer is not None and rest == FRAMEWORK:
+            outer.rest = rest
+        body = application(app, environ, start_response)
         # Its parts and its end are seen here, whatever a middleware around it returns.
         return body if outer is None else _failing_open(_attached_inside, body, environ, outer)
     exchange, token = opened
     try:
         body = application(app, environ, exchange.starting())
     except BaseException as error:
+        exchange.name_unknown(environ)
         exchange.finish(type(error).__qualname__)
         raise
     finally:
         end(token)
         # Break the reference cycle of the environment and the object of `start_response`, which only the garbage collector would free.
         environ.pop(KEY, None)
+    exchange.name_unknown(environ)
     return _failing_open(_attached, body, environ, exchange)
 
 
@@ -397,7 +434,9 @@ def _attached_inside(body: Any, _: Environ, exchange: WsgiExchange) -> Any:
     return body
 
 
-def _open(environ: Environ, start_response: StartResponse) -> tuple[WsgiExchange, Token[Marks | None]] | None:
+def _open(
+    environ: Environ, start_response: StartResponse, rest: str
+) -> tuple[WsgiExchange, Token[Marks | None]] | None:
     if environ.get("HTTP_UPGRADE", "").lower() == "websocket":
         return None
     opened = begin()
@@ -405,7 +444,7 @@ def _open(environ: Environ, start_response: StartResponse) -> tuple[WsgiExchange
         return None
     marks, token = opened
     try:
-        exchange = environ[KEY] = WsgiExchange(environ, start_response, marks)
+        exchange = environ[KEY] = WsgiExchange(environ, start_response, marks, rest)
         stream = environ.get("wsgi.input")
         has_body = environ.get("CONTENT_LENGTH", "0") not in {"", "0"} or "HTTP_TRANSFER_ENCODING" in environ
         if has_body and stream is not None:
