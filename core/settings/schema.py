@@ -111,6 +111,12 @@ AGENT = (
         "",
         "value of the header `X-Force-Trace` that retains a request as a trace; by default, the agent ignores the header",
     ),
+    Setting(
+        "STAGELENS_TRUSTED_PROXIES",
+        "",
+        "proxies whose header [`X-Request-Start`](concepts.md#the-wait-at-a-proxy) counts: addresses and networks such as "
+        "`10.0.0.7,10.1.0.0/16`, `unix` for a Unix socket, `*` for all clients; by default, the agent ignores the header",
+    ),
     Setting("STAGELENS_PROPAGATE", "true", "`false` stops adding `traceparent` and `tracestate` to outgoing calls"),
     Setting(
         "STAGELENS_PROPAGATE_TO",

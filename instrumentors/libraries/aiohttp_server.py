@@ -32,8 +32,9 @@ from .server_common import (
     has_hung_up,
     is_cancelled,
     is_users_code,
-    proxy_wait_ns,
     record_request_head,
+    transport_peer,
+    trusted_wait_ns,
 )
 
 Handler: TypeAlias = Callable[[Any], Awaitable[Any]]
@@ -74,7 +75,7 @@ class AiohttpExchange:
             request.method,
             headers.get("traceparent", ""),
             headers.get("X-Force-Trace", ""),
-            proxy_wait_ns(headers.get("X-Request-Start", "")),
+            trusted_wait_ns(headers.get("X-Request-Start", ""), lambda: transport_peer(request.transport)),
             headers.get("tracestate", ""),
             headers.get("Content-Length", ""),
         )
@@ -176,7 +177,7 @@ class AioHttpServerInstrumentor(Instrumentor):
             "framework": "the time outside the handler, such as middlewares, and requests that match no route",
             "handler": "the handler",
             "network": "the wait for the request body, and the writing of the response",
-            "queue": "the wait after a proxy has set the header `X-Request-Start`",
+            "queue": "the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set the header `X-Request-Start`",
             "serialize": "calls of `Request.json`, `Request.post` and `json_response`, and the creation of a `Response`",
         }
     )

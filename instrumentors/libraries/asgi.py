@@ -38,10 +38,12 @@ from .server_common import (
     has_hung_up,
     is_cancelled,
     is_users_code,
-    proxy_wait_ns,
+    own_wait_ns,
     readable,
     record_request_head,
     route_of,
+    transport_peer,
+    trusted_wait_ns,
 )
 from .server_reports import TOTAL
 
@@ -118,6 +120,8 @@ Application: TypeAlias = Callable[[Any, Scope, Receive, Send], Awaitable[None]]
 
 # Key of the exchange in the ASGI scope, through which wrappers set the route.
 KEY = "stagelens"
+# Key of the arrival at the proxy of Ray in the scope.
+ARRIVED = "stagelens.arrived"
 
 READ = frozenset({b"content-length", b"traceparent", b"tracestate", b"x-request-start", b"x-force-trace"})
 # `pathsend` makes the server send a file as the complete body.
@@ -335,7 +339,12 @@ class AsgiExchange(Exchange):
         for name, value in readable(self._scope.get("headers")):
             if name in READ:
                 read.setdefault(name, value.decode("latin-1"))
-        waited = proxy_wait_ns(read[b"x-request-start"]) if b"x-request-start" in read else 0
+        # In a replica of Ray, its proxy says when the request has arrived there.
+        arrived = self._scope.get(ARRIVED)
+        if arrived is None:
+            waited = trusted_wait_ns(read.get(b"x-request-start", ""), self._peer)
+        else:
+            waited = own_wait_ns(arrived)
         if named_attributes.sources:
             named_attributes.record_headers(self._marks, self._header)
         return record_request_head(
@@ -347,6 +356,11 @@ class AsgiExchange(Exchange):
             read.get(b"tracestate", ""),
             read.get(b"content-length", ""),
         )
+
+    def _peer(self) -> object:
+        # The client in the scope may be one that a proxy has named.
+        transport = getattr(getattr(self._send, "__self__", None), "transport", None)
+        return transport_peer(transport, self._scope.get("client") or "")
 
     def _header(self, name: str) -> str:
         return _header(self._scope, name)
@@ -527,7 +541,7 @@ class AsgiInstrumentor(Instrumentor):
             "framework": "the time in middleware, routing and dependencies",
             "handler": "the endpoint, the body of a streaming response, and a mounted application of another framework",
             "network": "the reading of the body, and the sending of the response",
-            "queue": "the wait after a proxy has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
+            "queue": "the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
             "pool; and the wait for the event loop after the thread is done",
             "serialize": "calls of `Request.json` and `Request.form`, FastAPI's validation of body and response, and "
             "the creation of a `Response`",

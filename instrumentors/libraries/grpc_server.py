@@ -4,7 +4,7 @@
   method, such as `inference.Model/Predict`. Calls of methods that the server does not have share one route.
 - A request failed if its status is `UNKNOWN`, `DEADLINE_EXCEEDED`, `UNIMPLEMENTED`, `INTERNAL`, `UNAVAILABLE` or `DATA_LOSS`, as in
   OpenTelemetry. A call that the client cancelled before its deadline counts as cancelled.
-- `traceparent`, `tracestate`, `x-request-start` and `x-force-trace` are read from the metadata.
+- `traceparent`, `tracestate`, `x-force-trace`, and with `STAGELENS_TRUSTED_PROXIES=*` `x-request-start` are read from the metadata.
 """
 # Private functions of grpc._server run on the thread that needs them: arrival and interceptors on the thread of the completion
 # queue, the rest on a thread of the pool. The asyncio server is compiled, so two interceptors record its calls: the first one
@@ -37,9 +37,9 @@ from .server_common import (
     ResponseStream,
     as_handler,
     is_users_code,
-    proxy_wait_ns,
     record_request_head,
     timed_callable,
+    trusted_wait_ns,
 )
 
 # Errors of a server: https://opentelemetry.io/docs/specs/semconv/rpc/grpc/
@@ -95,7 +95,8 @@ class GrpcExchange:
         pairs = tuple(metadata or ())
         head = {pair[0]: pair[1] for pair in pairs if pair[0] in _READ and isinstance(pair[1], str)}
         opened, marks[1] = marks[1], self._arrived
-        waited = proxy_wait_ns(head.get("x-request-start", ""))
+        # The address of the peer is not known here, so only `*` trusts it.
+        waited = trusted_wait_ns(head.get("x-request-start", ""), tuple)
         forced = head.get("x-force-trace", "")
         state = head.get("tracestate", "")
         self._start = record_request_head(marks, None, head.get("traceparent", ""), forced, waited, state)
@@ -178,7 +179,7 @@ class GrpcServerInstrumentor(Instrumentor):
             "framework": "the time outside the method, such as interceptors",
             "handler": "the method of the servicer, and each slow step of a generator that it returns",
             "network": "the wait for the messages of the request, and the sending of the response",
-            "queue": "the wait for a thread of the pool; and the wait after a proxy has set `x-request-start`",
+            "queue": "the wait for a thread of the pool; and the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set `x-request-start`",
             "serialize": "the parsing of messages into protobuf objects, and the serialization of the response",
         }
     )

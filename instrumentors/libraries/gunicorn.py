@@ -1,6 +1,7 @@
 """gunicorn: times how long a connection waits for a thread of a `gthread` worker. This time counts as `queue` of its request.
 
-With other worker types, connections wait in the kernel. To measure that wait, configure your proxy to set the header `X-Request-Start`.
+With other worker types, connections wait in the kernel. To measure that wait, configure your proxy to set the header `X-Request-Start`, and
+set `STAGELENS_TRUSTED_PROXIES`.
 """
 
 from __future__ import annotations

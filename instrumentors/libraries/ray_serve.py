@@ -1,7 +1,7 @@
 """Ray Serve: counts the requests of each deployment, and times `queue`, `dependency`, `network` and batches.
 
-- In Ray's proxy, Stagelens adds the header `X-Request-Start` if it is missing. The time from this header's timestamp until a
-  replica has the request is `queue`.
+- In Ray's proxy, Stagelens adds the header `X-Stagelens-Arrived`. The time from this header's timestamp until a replica has the
+  request is `queue`.
 - The [Starlette and FastAPI](asgi.md) module counts the requests of FastAPI deployments. The Ray Serve module counts all others.
 - A call through a handle counts as `dependency` of the caller. The called deployment counts it as a request of the same trace.
 - The stages of a batch (`@serve.batch`) count for each call in the batch.
@@ -26,11 +26,13 @@ from ..instrumentor import Hook, Instrumentor, log_failure, timed, timed_async
 from ..recorder import begin, end, finish
 from ..records import ROUTE, clock, current
 from ..tickets import BatchScope, Ticket, ticket
+from .asgi import ARRIVED as SCOPE_ARRIVED
 from .asgi import KEY, Receive, Scope, Send, recorded
 from .client_common import DEPENDENCY, record_wait, traceparent
-from .server_common import proxy_wait_ns
+from .server_common import own_wait_ns, trusted_wait_ns
 
-ARRIVED: Final = b"x-request-start"
+# Header between the processes of Ray; one of a client is removed.
+ARRIVED: Final = b"x-stagelens-arrived"
 # Attributes of the pickled metadata of a call: `traceparent` of the caller, and time of sending.
 SENT: Final = "_stagelens"
 
@@ -90,8 +92,14 @@ class RayServeInstrumentor(Instrumentor):
 def _proxy(original: Any) -> Any:
     async def __call__(self: Any, scope: Scope, receive: Receive, send: Send) -> Any:  # noqa: N807 - shown in tracebacks
         try:
-            if scope["type"] == "http" and not any(name == ARRIVED for name, _ in scope["headers"]):
-                scope["headers"] = [*scope["headers"], (ARRIVED, b"t=%.6f" % time.time())]
+            if scope["type"] == "http":
+                # Of several headers the first one counts, as in other servers.
+                sent = next((value for name, value in scope["headers"] if name == b"x-request-start"), b"").decode(
+                    "latin-1"
+                )
+                arrived = time.time() - trusted_wait_ns(sent, lambda: scope.get("client")) / 1e9
+                others = [pair for pair in scope["headers"] if pair[0] != ARRIVED]
+                scope["headers"] = [*others, (ARRIVED, b"t=%.6f" % arrived)]
         except Exception:
             log_failure("recording the arrival of a request")
         return await original(self, scope, receive, send)
@@ -147,7 +155,7 @@ def _counted(wrapped: Any, replica: Any, metadata: Any) -> Generator[Any]:
     route = error_type = ""
     try:
         caller, sent = getattr(metadata, SENT, ("", 0.0))
-        start -= proxy_wait_ns(f"{sent:.6f}")
+        start -= own_wait_ns(f"{sent:.6f}")
         marks.extend(("@traceparent", caller, 0, "queue", start, marks[1]))
         method = metadata.call_method
         route = marks[ROUTE] = replica._deployment_id.name + (f".{method}" if method != "__call__" else "")  # noqa: SLF001 - there is no public name for it
@@ -179,6 +187,7 @@ def _result(original: Any) -> Any:
 
 def _http(original: Any) -> Any:
     def _call_http_entrypoint(self: Any, user_method_info: Any, scope: Scope, receive: Receive, send: Send) -> Any:
+        _record_arrival(scope)
         if user_method_info.is_asgi_app:
             return original(self, user_method_info, scope, receive, send)
 
@@ -192,6 +201,13 @@ def _http(original: Any) -> Any:
         return asyncio.ensure_future(served) if getattr(self, "_run_user_code_in_separate_thread", True) else served
 
     return _call_http_entrypoint
+
+
+def _record_arrival(scope: Scope) -> None:
+    try:
+        scope[SCOPE_ARRIVED] = next(value for name, value in scope["headers"] if name == ARRIVED).decode("latin-1")
+    except Exception:
+        log_failure("reading the arrival of a request")
 
 
 def _record_route(scope: Scope) -> None:

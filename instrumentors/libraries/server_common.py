@@ -5,7 +5,7 @@ The method and five headers of a request are read, and those that STAGELENS_ATTR
 - `traceparent`: the trace of the request.
 - `tracestate`: the service that sent the request, if Stagelens names it there.
 - `Content-Length`: the size of the body.
-- `X-Request-Start`: its arrival at a proxy. It moves the start of the request back; the wait is `queue`.
+- `X-Request-Start`: its arrival at a proxy in STAGELENS_TRUSTED_PROXIES. It moves the start of the request back; the wait is `queue`.
 - `X-Force-Trace`: forces the retention of its trace, if configured.
 
 For a streamed response the first chunk and the longest gap between two chunks are recorded, because its duration depends
@@ -16,17 +16,21 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
+import os
 import re
 import select
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from contextlib import aclosing
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any, Final
 
+from ...core.addresses import parse_ip
 from ...core.names import BY_FIRST_CHUNK
 from ..callers import OWN_ENTRY
-from ..instrumentor import timed, timed_async, unpatched
+from ..instrumentor import log_failure, timed, timed_async, unpatched
 from ..records import Marks, clock, current, has_capacity, untimed
 from ..trace_context import is_forced
 
@@ -443,3 +447,131 @@ def proxy_wait_ns(header: str, now_ns: int = 0) -> int:
     # A float has a resolution of a quarter of a microsecond for seconds since 1970.
     waited = (now_ns or time.time_ns()) - round(number * unit_ns / 1000) * 1000
     return waited if 0 <= waited <= MAX_PROXY_WAIT_NS else 0
+
+
+TRUSTED_VARIABLE: Final = "STAGELENS_TRUSTED_PROXIES"
+# Peer of a connection through a Unix socket, which has no address; and of a request whose peer is not known.
+UNIX_PEER: Final = "unix"
+# Latest waits of a proxy by which its clock is judged, and the number that this needs.
+CLOCK_WAITS, MIN_CLOCK_WAITS = 64, 20
+# A smaller difference of the clocks is not told from the network; a longer wait counts only once the clock is known. [nanoseconds]
+MIN_SKEW_NS, MAX_UNKNOWN_NS = 50_000_000, 1_000_000_000
+# Waits vary, the difference of two clocks does not: half of all waits are within this time of the shortest one. [nanoseconds]
+SKEW_SPREAD_NS = 20_000_000
+MAX_PROXIES: Final = 64
+
+
+class ProxyClock:
+    """Clock of a proxy beside ours, by the waits of its latest requests."""
+
+    def __init__(self, peer: str) -> None:
+        self._peer = peer
+        self._waits: deque[int] = deque(maxlen=CLOCK_WAITS)
+        self._is_reported = False
+
+    def wait_ns(self, waited_ns: int) -> int:
+        """Return *waited_ns*, a wait by both clocks, without the difference of the clocks."""
+        self._waits.append(waited_ns)
+        waits = sorted(self._waits.copy())
+        if len(waits) < MIN_CLOCK_WAITS:
+            return waited_ns if waited_ns < MAX_UNKNOWN_NS else 0
+        skew = waits[0]
+        if skew < MIN_SKEW_NS or waits[len(waits) // 2] - skew > SKEW_SPREAD_NS:
+            return waited_ns
+        if not self._is_reported:
+            self._is_reported = True
+            logger.warning(
+                "stagelens: the clock of the proxy %s is %.2f s behind: the waits from X-Request-Start are shortened by that; "
+                "synchronize its clock",
+                *(self._peer, skew / 1e9),
+            )
+        return waited_ns - skew
+
+
+logger = logging.getLogger("stagelens")
+clocks: Final[dict[str, ProxyClock]] = {}
+_ignored: Final[set[str]] = set()
+
+
+def trusted_networks(text: str) -> tuple[Any, ...]:
+    """Return the networks in *text*, a list of addresses, networks, `unix` and `*`; what is neither is logged and left out."""
+    # Loaded only by processes that name a proxy.
+    from ipaddress import ip_network  # noqa: PLC0415
+
+    found: list[Any] = []
+    for entry in filter(None, (each.strip() for each in text.split(","))):
+        try:
+            found.append(entry if entry in {"*", UNIX_PEER} else ip_network(entry, strict=False))
+        except ValueError:
+            logger.warning(
+                "stagelens: %s has %r, which is ignored; write addresses such as 10.0.0.7 or 10.0.0.0/8, unix or *",
+                *(TRUSTED_VARIABLE, entry),
+            )
+    return tuple(found)
+
+
+trusted = trusted_networks(os.environ.get(TRUSTED_VARIABLE, "")) if os.environ.get(TRUSTED_VARIABLE) else ()
+
+
+def is_trusted(peer: str) -> bool:
+    """Return whether *peer*, an address, `unix` or "" for unknown, is one of the trusted proxies."""
+    if "*" in trusted or (peer == UNIX_PEER and UNIX_PEER in trusted):
+        return True
+    address = parse_ip(peer)
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address is not None and any(address in network for network in trusted if not isinstance(network, str))
+
+
+def trusted_wait_ns(header: str, peer: Callable[[], object]) -> int:
+    """Return the wait since `X-Request-Start` if a trusted proxy has set it, else 0; in nanoseconds. Never raises.
+
+    Args:
+        header: Value of the header, "" for none.
+        peer: Returns the address of the other end of the connection, or that with its port.
+    """
+    if not header:
+        return 0
+    try:
+        return _wait_at(proxy_wait_ns(header), _address_of(peer()))
+    except Exception:
+        log_failure("reading X-Request-Start")
+        return 0
+
+
+def _address_of(name: Any) -> str:
+    if isinstance(name, (tuple, list)):
+        name = name[0] if name else ""
+    # The name of a Unix socket is a path.
+    return UNIX_PEER if name and parse_ip(str(name)) is None else str(name)
+
+
+def own_wait_ns(sent: str) -> int:
+    """Return the wait since *sent*, a time that Stagelens wrote in another process, perhaps on another host; in nanoseconds."""
+    return clocks.setdefault("", ProxyClock("another host")).wait_ns(proxy_wait_ns(sent))
+
+
+def _wait_at(waited_ns: int, peer: str) -> int:
+    if not waited_ns:
+        return 0
+    if not is_trusted(peer):
+        if not _ignored:
+            _ignored.add(peer)
+            logger.info("stagelens: X-Request-Start from %s is ignored: it is not in %s", peer or "?", TRUSTED_VARIABLE)
+        return 0
+    if peer not in clocks and len(clocks) >= MAX_PROXIES:
+        clocks.clear()
+    return clocks.setdefault(peer, ProxyClock(peer)).wait_ns(waited_ns)
+
+
+def socket_peer(connection: Any, otherwise: object = "") -> object:
+    """Return the address of the client of *connection*, a socket; *otherwise* if that is not known."""
+    try:
+        return connection.getpeername() or UNIX_PEER
+    except Exception:
+        return otherwise
+
+
+def transport_peer(transport: Any, otherwise: object = "") -> object:
+    """Return the address of the client of *transport*, of asyncio; *otherwise* if that is not known."""
+    name = None if transport is None else transport.get_extra_info("peername")
+    return otherwise if name is None else name or UNIX_PEER

@@ -32,6 +32,7 @@ from .server_common import (
     FAILED,
     MIN_CHUNK_NS,
     MIN_LOOK_NS,
+    UNIX_PEER,
     UNMATCHED,
     Exchange,
     ResponseStream,
@@ -39,11 +40,12 @@ from .server_common import (
     has_hung_up,
     is_cancelled,
     named_like,
-    proxy_wait_ns,
     readable,
     record_request_head,
     route_of,
+    socket_peer,
     stand_in,
+    trusted_wait_ns,
 )
 
 Environ: TypeAlias = MutableMapping[str, Any]
@@ -109,12 +111,16 @@ class WsgiExchange(Exchange):
             environ.get("HTTP_TRACEPARENT", ""),
             environ.get("HTTP_X_FORCE_TRACE", ""),
             # The wait since the proxy includes the wait for a thread of the server.
-            max(proxy_wait_ns(environ.get("HTTP_X_REQUEST_START", "")), waited),
+            max(trusted_wait_ns(environ.get("HTTP_X_REQUEST_START", ""), lambda: self._peer(environ)), waited),
             environ.get("HTTP_TRACESTATE", ""),
             environ.get("CONTENT_LENGTH", ""),
         )
         if named_attributes.sources:
             named_attributes.record_headers(marks, lambda name: environ.get(_variable(name)))
+
+    def _peer(self, environ: Environ) -> object:
+        # A middleware may have replaced the address.
+        return socket_peer(_socket(self._connection, self._start_response), environ.get("REMOTE_ADDR") or UNIX_PEER)
 
     def name(self, template: str) -> None:
         self.route = self.marks[ROUTE] = template

@@ -26,7 +26,7 @@ def test_planted_stages_are_reported(
     sink: Sink, serve: Callable[..., Service], until: Callable[..., None], kind: str
 ) -> None:
     """Each stage is within 2 ms + 2 % of what the service measured, and the stages of a trace are its duration."""
-    service = serve("planted_service:app")
+    service = serve("planted_service:app", STAGELENS_TRUSTED_PROXIES="127.0.0.1")
     planted: dict[str, dict[str, tuple[int, int]]] = {}
     for number in range(1, REQUESTS + 1):
         trace_id = f"{number:032x}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import time
 from collections.abc import AsyncGenerator, Generator
 from types import GeneratorType, MethodType
 from typing import Any
@@ -12,16 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stagelens.instrumentors.libraries import server_common
 from stagelens.instrumentors.libraries.server_common import (
     MAX_PROXY_WAIT_NS,
+    ProxyClock,
     as_handler,
     called_like,
     proxy_wait_ns,
     record_request_head,
+    trusted_wait_ns,
 )
 from stagelens.instrumentors.records import OPEN, Marks
 
 ARRIVED = 5_000_000_000
+SECOND_NS, MS = 1_000_000_000, 1_000_000
 
 
 def test_a_generator_of_a_handler_stays_one_of_its_name() -> None:
@@ -181,3 +186,42 @@ def test_the_proxy_header_is_parsed_in_every_unit_and_validated(header: str, wai
 def test_the_proxy_wait_is_at_most_ten_minutes(header: str, now_ns: int) -> None:
     """Whatever a client sends, the wait stays within bounds and nothing raises."""
     assert 0 <= proxy_wait_ns(header, now_ns) <= MAX_PROXY_WAIT_NS
+
+
+@pytest.mark.parametrize(
+    ("trusted", "peer", "expected"),
+    [
+        ("", "10.0.0.7", False),
+        ("10.0.0.7, 10.1.0.0/16", "10.0.0.7", True),
+        ("10.0.0.7,10.1.0.0/16", ("10.1.2.3", 40_000), True),
+        ("10.0.0.7", "::ffff:10.0.0.7", True),
+        ("10.0.0.7", "10.0.0.8", False),
+        ("10.0.0.7", "", False),
+        ("10.0.0.7", "/run/app.sock", False),
+        ("unix", "/run/app.sock", True),
+        ("nginx,10.0.0.7", ["10.0.0.7", 1], True),
+        ("*", "", True),
+    ],
+)
+def test_only_a_trusted_proxy_moves_the_start(
+    monkeypatch: pytest.MonkeyPatch, trusted: str, peer: object, expected: bool
+) -> None:
+    """Any client can send the header, with any time."""
+    monkeypatch.setattr(server_common, "trusted", server_common.trusted_networks(trusted))
+    monkeypatch.setattr(server_common, "clocks", {})
+
+    assert (trusted_wait_ns(f"t={time.time() - 0.5:.3f}", lambda: peer) > 0) is expected
+
+
+def test_a_constant_wait_is_the_difference_of_the_clocks(caplog: pytest.LogCaptureFixture) -> None:
+    """Not a queue, whose waits differ; and no time is believed before the clock is known."""
+    skewed, busy = ProxyClock("10.0.0.7"), ProxyClock("10.0.0.8")
+    waits = [skewed.wait_ns(3 * SECOND_NS + number * MS) for number in range(30)]
+    queued = [busy.wait_ns(SECOND_NS // 2 + number * 50 * MS) for number in range(10)]
+    queued += [busy.wait_ns(2 * SECOND_NS + number * 50 * MS) for number in range(20)]
+
+    assert max(waits) < 100 * MS
+    assert queued[:10] == [SECOND_NS // 2 + number * 50 * MS for number in range(10)]
+    assert queued[-1] == 2 * SECOND_NS + 19 * 50 * MS
+    (reported,) = [record.getMessage() for record in caplog.records]
+    assert "10.0.0.7 is 3.00 s behind" in reported

@@ -18,8 +18,8 @@ async def root(_: web.Request) -> web.Response:
 async def wait(_: web.Request) -> web.Response:
     """Respond when the gate is open."""
     gate.enter()
-    while not gate.is_open():
-        await asyncio.sleep(0.01)  # noqa: ASYNC110 - the event is in another process
+    while not gate.is_open():  # noqa: ASYNC110 - the event is in another process
+        await asyncio.sleep(0.01)
     return web.json_response({})
 
 

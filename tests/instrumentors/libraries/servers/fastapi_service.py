@@ -26,8 +26,8 @@ async def root() -> dict[str, Any]:
 async def wait() -> dict[str, Any]:
     """Respond when the gate is open."""
     gate.enter()
-    while not gate.is_open():
-        await asyncio.sleep(0.01)  # noqa: ASYNC110 - the event is in another process
+    while not gate.is_open():  # noqa: ASYNC110 - the event is in another process
+        await asyncio.sleep(0.01)
     return {}
 
 
