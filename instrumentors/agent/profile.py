@@ -26,7 +26,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
-from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 from ...core.code_stack import CodeFrame, stack_key
@@ -35,6 +35,7 @@ from .. import recorder
 from ..instrumentor import log_failure, unpatched
 from ..records import OPEN, SHARED, Marks, clock
 from ..tickets import Tickets
+from .tasks import RequestTasks, thread_frames
 from .waits import wait_at
 
 # Time between two looks. [seconds]
@@ -59,8 +60,6 @@ PAUSE_AFTER_NS = 300_000
 # Length of that pause: one that waits needs a part of it to wake up. [seconds]
 PAUSE_SECONDS = 0.0002
 MAX_RUNNING, MAX_SAMPLED, MAX_SAMPLES = 4096, 512, 512
-# Frames of one stack that are read, from the innermost.
-MAX_DEPTH = 150
 # Requests whose p90 is a threshold; at least this many are needed.
 RECENT_REQUESTS, MIN_REQUESTS, MAX_ROUTES = 200, 20, 1000
 # A request is not slow below this multiple of the median: where all take about the same time, none is slow.
@@ -193,6 +192,7 @@ class Profiler:
         self._threads: dict[int, Marks] = {}
         self._samples: dict[int, _Samples] = {}
         self._codes: dict[CodeType, Code] = {}
+        self._tasks = RequestTasks(lambda frame: self._code(frame).is_user, rng)
         # Keys of the current hour by stage and stack, and its start.
         self._keys: dict[tuple[str, Stack], str] = {}
         self._keys_since = clock()
@@ -313,6 +313,7 @@ class Profiler:
         finally:
             # The frame of this call is one of them: a cycle that would keep the variables of all threads.
             frames.clear()
+            self._tasks.forget()
 
     def take(
         self, marks: Marks, own: Mapping[str, int], intervals: Collection[Interval], start: int, end: int
@@ -415,7 +416,7 @@ class Profiler:
         marks = request.marks
         if id(marks) in jobs:
             thread = jobs[id(marks)]
-            stack = self._resolve(_thread_frames(frames[thread]))
+            stack = self._resolve(self._tasks.of_thread(marks, frames[thread]))
             return stack if recorder.working.get(thread) is marks else ()
         worker = self._worker(marks)
         return self._stack(worker, frames, jobs) if worker is not None else self._own_stack(request, frames)
@@ -429,14 +430,15 @@ class Profiler:
         return None
 
     def _own_stack(self, request: _Request, frames: Mapping[int, FrameType]) -> Stack:
+        known = [place[2] for place in request.places]
         for _, thread, task, _ in reversed(request.places):
             top = frames.get(thread)
             if task is None:
                 if top is not None and self._threads.get(thread) is request.marks:
-                    return self._resolve(_thread_frames(top))
+                    return self._resolve(self._tasks.of_thread(request.marks, top))
             elif hasattr(task, "get_coro"):
                 if not task.done():
-                    return self._resolve(_task_frames(task, top))
+                    return self._resolve(self._tasks.frames(task, request.marks, top, known))
             elif not task.dead:
                 return self._resolve(_greenlet_frames(task, thread))
         return ()
@@ -560,64 +562,14 @@ def _current_frames() -> dict[int, FrameType]:
     return next(zip(alone, found, strict=False), (1, dict[int, FrameType]()))[1]
 
 
-def _thread_frames(top: FrameType) -> list[FrameType]:
-    found: list[FrameType] = []
-    frame: FrameType | None = top
-    while frame is not None and len(found) < MAX_DEPTH:
-        found.append(frame)
-        frame = frame.f_back
-    return found
-
-
 def _greenlet_frames(greenlet: Any, thread: int) -> list[FrameType]:
     """Return the frames of a greenlet from the innermost; those of its *thread* while it runs."""
     suspended = greenlet.gr_frame
     if suspended is not None:
-        return _thread_frames(suspended)
+        return thread_frames(suspended)
     top = _current_frames().get(thread)
-    found = [] if top is None else _thread_frames(top)
+    found = [] if top is None else thread_frames(top)
     return found if greenlet.gr_frame is None and not greenlet.dead else []
-
-
-def _task_frames(task: Any, top: FrameType | None) -> list[FrameType]:
-    """Return the frames of a task from the innermost: those on its thread while it runs, else its await chain."""
-    root: Any = getattr(task.get_coro(), "cr_frame", None)
-    on_thread = _thread_frames(top) if top is not None else []
-    for position, frame in enumerate(on_thread):
-        if frame is root:
-            return on_thread[: position + 1]
-    found: list[FrameType] = []
-    awaited: Any = task.get_coro()
-    for _ in range(MAX_DEPTH):
-        frame, awaited = _step(awaited)
-        if frame is not None:
-            found.append(frame)
-        if awaited is None:
-            break
-    return found[::-1]
-
-
-def _step(awaited: Any) -> tuple[FrameType | None, Any]:
-    """Return the frame of a coroutine, if any, and what it waits for."""
-    if isinstance(awaited, CoroutineType):
-        return awaited.cr_frame, awaited.cr_await
-    if isinstance(awaited, GeneratorType):
-        return awaited.gi_frame, awaited.gi_yieldfrom
-    if isinstance(awaited, AsyncGeneratorType):
-        return awaited.ag_frame, awaited.ag_await
-    if isinstance(awaited, asyncio.Task):
-        return None, awaited.get_coro() if not awaited.done() else None  # pyright: ignore[reportUnknownMemberType]
-    if type(awaited).__name__ in _ITERATORS:
-        for inner in gc.get_referents(awaited):
-            if isinstance(inner, (CoroutineType, AsyncGeneratorType, asyncio.Task)):
-                return None, inner  # pyright: ignore[reportUnknownVariableType]
-    return None, None
-
-
-# Built-in iterators that `await` and `async for` put between two coroutines.
-_ITERATORS = frozenset(
-    {"FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable"}
-)
 
 
 def _registrar(running: deque[Place], threads: dict[int, Marks]) -> Callable[[Marks, str], None]:

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+import anyio
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -271,6 +272,143 @@ def test_to_thread_and_a_child_task(profiler: Profiler) -> None:
         return functions(profiler, marks)
 
     assert "guilty" in asyncio.run(serve())
+
+
+async def child_work(release: asyncio.Event) -> None:
+    await release.wait()
+
+
+async def gathering(release: asyncio.Event) -> None:
+    await asyncio.gather(child_work(release), asyncio.sleep(0))
+
+
+async def grouping(release: asyncio.Event) -> None:
+    async with asyncio.TaskGroup() as group:
+        group.create_task(gathering(release))
+
+
+async def grouping_by_anyio(release: asyncio.Event) -> None:
+    async with anyio.create_task_group() as group:
+        group.start_soon(child_work, release)
+
+
+async def waiting(release: asyncio.Event) -> None:
+    await asyncio.wait([asyncio.create_task(child_work(release))])
+
+
+async def shielding(release: asyncio.Event) -> None:
+    await asyncio.shield(asyncio.wait_for(child_work(release), 30))
+
+
+async def collecting(release: asyncio.Event) -> None:
+    for completed in asyncio.as_completed([child_work(release)]):
+        await completed
+
+
+async def consuming(release: asyncio.Event) -> None:
+    items: asyncio.Queue[None] = asyncio.Queue()
+
+    async def produce() -> None:
+        await child_work(release)
+        items.put_nowait(None)
+
+    producer = asyncio.create_task(produce())
+    await items.get()
+    await producer
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [gathering, grouping, grouping_by_anyio, waiting, shielding, collecting, consuming],
+    ids=lambda f: f.__name__,
+)
+def test_the_child_task_that_works_is_named(profiler: Profiler, shape: Any) -> None:
+    """The request waits for it, in whatever way; so the function that starts it is around it."""
+
+    async def request(release: asyncio.Event, opened: list[records.Marks]) -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        await shape(release)
+        recorder.end(token)
+
+    async def both() -> list[str]:
+        opened: list[records.Marks] = []
+        release = asyncio.Event()
+        other = asyncio.create_task(child_work(release))
+        task = asyncio.create_task(request(release, opened))
+        for _ in range(9):
+            await asyncio.sleep(0)
+        look(profiler)
+        release.set()
+        await asyncio.gather(task, other)
+        return functions(profiler, opened[0])
+
+    named = asyncio.run(both())
+    assert named[0] == "request"
+    assert "child_work" in named
+    assert shape.__name__ in named
+
+
+def test_a_task_that_waits_by_itself_is_named_beside_its_child_tasks(profiler: Profiler) -> None:
+    """What it has started and does not wait for is not what it spends its time in."""
+
+    async def own_wait() -> None:
+        await asyncio.sleep(3600)
+
+    async def request(release: asyncio.Event, opened: list[records.Marks]) -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        async with asyncio.TaskGroup() as group:
+            group.create_task(child_work(release))
+            await own_wait()
+        recorder.end(token)
+
+    async def both() -> list[str]:
+        opened: list[records.Marks] = []
+        task = asyncio.create_task(request(asyncio.Event(), opened))
+        for _ in range(3):
+            await asyncio.sleep(0)
+        look(profiler)
+        task.cancel()
+        await asyncio.wait([task])
+        return functions(profiler, opened[0])
+
+    assert "own_wait" in asyncio.run(both())
+
+
+def test_an_event_loop_that_a_thread_runs_for_its_request(profiler: Profiler) -> None:
+    """A plain function that calls `asyncio.run` is in the task that waits, not in the selector."""
+    opened: list[records.Marks] = []
+    loops: list[tuple[Any, asyncio.Event]] = []
+
+    async def work_of_loop(started: threading.Event) -> None:
+        loops.append((asyncio.get_running_loop(), asyncio.Event()))
+        asyncio.get_running_loop().call_soon(started.set)
+        await child_work(loops[0][1])
+
+    def serve(started: threading.Event, _: threading.Event) -> None:
+        marks, token = open_request()
+        opened.append(marks)
+        asyncio.run(work_of_loop(started))
+        recorder.end(token)
+
+    thread, _ = in_thread(serve)
+    selecting = threading.Event()
+    loops[0][0].call_soon_threadsafe(selecting.set)
+    assert selecting.wait(30)
+    while not _is_selecting(thread):
+        pass
+    assert look(profiler)
+    loops[0][0].call_soon_threadsafe(loops[0][1].set)
+    thread.join()
+    named = functions(profiler, opened[0])
+    assert named[0] == "serve"
+    assert named.index("work_of_loop") < named.index("child_work")
+
+
+def _is_selecting(thread: threading.Thread) -> bool:
+    frame = sys._current_frames()[thread.ident or 0]
+    return frame.f_code.co_name == "select"
 
 
 def test_a_batch_counts_as_the_work_of_the_waiting_request(profiler: Profiler) -> None:

@@ -1,0 +1,195 @@
+"""Frames of a request in asyncio: those of its task, or of a child task that does its work while the task waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import sys
+from collections.abc import Callable, Collection
+from contextvars import Context
+from types import AsyncGeneratorType, CellType, CoroutineType, FrameType, GeneratorType
+from typing import Any, NamedTuple
+
+from ..records import Marks, current
+
+# Frames of one stack that are read, from the innermost.
+MAX_DEPTH = 150
+# Libraries whose frames are only the wait of their caller; and where that is no wait for a task.
+_WAITS = frozenset({"asyncio", "anyio"})
+_OWN_WAITS = frozenset({"asyncio.base_events", "asyncio.selector_events", "asyncio.streams", "asyncio.subprocess"})
+# Libraries of the frames of a thread whose event loop waits.
+_RUNS_LOOP = frozenset({"asyncio", "selectors"})
+# Functions of asyncio that wait for tasks, and for nothing else.
+_JOINS = frozenset({"_wait", "_wait_for_one", "wait", "wait_for"})
+# Built-in iterators that `await` and `async for` put between two coroutines.
+_ITERATORS = frozenset(
+    {"FutureIter", "coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable"}
+)
+
+
+class _Chain(NamedTuple):
+    """Frames of a task from the innermost, their coroutines, and the object that the innermost one waits for."""
+
+    frames: list[FrameType]
+    owners: list[Any]
+    awaited: Any = None
+
+
+class RequestTasks:
+    """Tasks of the event loops by request, read once for each look.
+
+    Args:
+        is_user: Whether a frame is code of the user.
+        rng: Chooses among child tasks that all wait.
+    """
+
+    def __init__(self, is_user: Callable[[FrameType], bool], rng: random.Random) -> None:
+        self._is_user = is_user
+        self._rng = rng
+        self._by_loop: dict[Any, dict[int, list[Any]]] = {}
+
+    def forget(self) -> None:
+        self._by_loop.clear()
+
+    def frames(self, task: Any, marks: Marks, top: FrameType | None, known: Collection[Any]) -> list[FrameType]:
+        """Return the frames of the request from the innermost; *top* is the innermost one on the thread of its *task*.
+
+        The *known* tasks are no child tasks: one of them is the parent.
+        """
+        on_thread = thread_frames(top)
+        running = _running(task, on_thread)
+        if running:
+            return running
+        chain = _await_chain(task)
+        around = self._around_tasks(chain)
+        child = [] if around is None else self._child(task.get_loop(), marks, on_thread, known)
+        return child + chain.frames[around[0] :] if around and child else chain.frames
+
+    def of_thread(self, marks: Marks, top: FrameType) -> list[FrameType]:
+        """Return the frames of the thread that works for the request, or of a task of the event loop that it runs."""
+        found = thread_frames(top)
+        for position, frame in enumerate(found):
+            if _package(frame) not in _RUNS_LOOP:
+                break
+            if frame.f_code.co_qualname == "BaseEventLoop.run_forever":
+                child = self._child(frame.f_locals["self"], marks, found, ())
+                return child + found[position:] if child else found
+        return found
+
+    def _around_tasks(self, chain: _Chain) -> tuple[int, bool] | None:
+        """Return the position of the frame that waits for other tasks, and whether for their end; None if it waits by itself."""
+        joins = any(type(each).__name__ == "_GatheringFuture" for each in gc.get_referents(chain.awaited))
+        is_signal = True
+        for position, frame in enumerate(chain.frames):
+            module, code = str(frame.f_globals.get("__name__")), frame.f_code
+            if module.partition(".")[0] in _WAITS:
+                if not position and (module in _OWN_WAITS or code.co_name == "sleep"):
+                    return None
+                joins = joins or code.co_qualname.startswith("TaskGroup.")
+                joins = joins or (module == "asyncio.tasks" and code.co_name in _JOINS)
+            elif joins or _has_group(chain.owners[position]):
+                return position, True
+            elif self._is_user(frame):
+                return (position, False) if is_signal else None
+            else:
+                # A library that waits by itself, unless it has tasks.
+                is_signal = False
+        return None
+
+    def _child(self, loop: Any, marks: Marks, on_thread: list[FrameType], known: Collection[Any]) -> list[FrameType]:
+        """Return the frames of the child task that runs; else of one that waits, innermost tasks and code of the user first."""
+        waiting: list[tuple[tuple[bool, bool, bool, int], list[FrameType]]] = []
+        for child in self._tasks_of(loop).get(id(marks), ()):
+            if child in known or child.done():
+                continue
+            running = _running(child, on_thread)
+            if running:
+                return running
+            chain = _await_chain(child)
+            around = self._around_tasks(chain)
+            is_users = any(map(self._is_user, chain.frames))
+            # A server has tasks that wait for a disconnect or send a ping.
+            packages = 0 if is_users else len({_package(frame) for frame in chain.frames})
+            rank = (around is None or not around[1], is_users, around is None, packages)
+            waiting.append((rank, chain.frames))
+        best = max((rank for rank, _ in waiting), default=None)
+        return self._rng.choice([frames for rank, frames in waiting if rank == best]) if waiting else []
+
+    def _tasks_of(self, loop: Any) -> dict[int, list[Any]]:
+        found = self._by_loop.get(loop)
+        if found is None:
+            found = self._by_loop[loop] = {}
+            # The loop changes the set meanwhile.
+            with contextlib.suppress(RuntimeError):
+                for task in asyncio.all_tasks(loop):
+                    found.setdefault(id(_marks_of(task)), []).append(task)
+        return found
+
+
+def thread_frames(top: FrameType | None) -> list[FrameType]:
+    """Return the frames of a thread from the innermost, which is *top*."""
+    found: list[FrameType] = []
+    while top is not None and len(found) < MAX_DEPTH:
+        found.append(top)
+        top = top.f_back
+    return found
+
+
+def _package(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__")).partition(".")[0]
+
+
+def _marks_of(task: Any) -> Marks | None:
+    if sys.version_info >= (3, 12):
+        return task.get_context().get(current)
+    context = next((each for each in gc.get_referents(task) if isinstance(each, Context)), None)
+    return None if context is None else context.get(current)
+
+
+def _has_group(coroutine: Any) -> bool:
+    """Return whether *coroutine* is inside of a task group with tasks, of asyncio or AnyIO."""
+    held = gc.get_referents(coroutine)
+    # Inner functions use some.
+    held += gc.get_referents(*(each for each in held if isinstance(each, CellType)))
+    groups = (each for each in held if type(each).__name__ == "TaskGroup")
+    return any(group._tasks for group in groups if type(group).__module__.partition(".")[0] in _WAITS)  # noqa: SLF001 - there is no public name for it
+
+
+def _running(task: Any, on_thread: list[FrameType]) -> list[FrameType]:
+    root: Any = getattr(task.get_coro(), "cr_frame", None)
+    position = next((position for position, frame in enumerate(on_thread) if frame is root), -1)
+    return on_thread[: position + 1]
+
+
+def _await_chain(task: Any) -> _Chain:
+    frames: list[FrameType] = []
+    owners: list[Any] = []
+    awaited: Any = task.get_coro()
+    for _ in range(MAX_DEPTH):
+        frame, inner = _step(awaited)
+        if frame is not None:
+            frames.append(frame)
+            owners.append(awaited)
+        if inner is None:
+            break
+        awaited = inner
+    return _Chain(frames[::-1], owners[::-1], awaited)
+
+
+def _step(awaited: Any) -> tuple[FrameType | None, Any]:
+    """Return the frame of a coroutine, if any, and what it waits for."""
+    if isinstance(awaited, CoroutineType):
+        return awaited.cr_frame, awaited.cr_await
+    if isinstance(awaited, GeneratorType):
+        return awaited.gi_frame, awaited.gi_yieldfrom
+    if isinstance(awaited, AsyncGeneratorType):
+        return awaited.ag_frame, awaited.ag_await
+    if isinstance(awaited, asyncio.Task):
+        return None, awaited.get_coro() if not awaited.done() else None  # pyright: ignore[reportUnknownMemberType]
+    if type(awaited).__name__ in _ITERATORS:
+        for inner in gc.get_referents(awaited):
+            if isinstance(inner, (CoroutineType, AsyncGeneratorType, asyncio.Task)):
+                return None, inner  # pyright: ignore[reportUnknownVariableType]
+    return None, None
