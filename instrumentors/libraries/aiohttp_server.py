@@ -106,15 +106,12 @@ class AiohttpExchange:
         """Return whether *stream* is the body of this request, not that of an outgoing request of the handler."""
         return stream is self._request.content
 
-    def hand_over(self, response: Any, size: int) -> None:
+    def hand_over(self, response: Any, part: Any) -> None:
         self._streamed = response
-        if not size:
-            return
-        self._size += size
+        self._size += _size_of(part)
         if self._stream is None:
-            self._stream = ResponseStream(clock())
-        else:
-            self._stream.add(clock())
+            self._stream = ResponseStream(response.headers.items())
+        self._stream.add(clock(), part)
 
     def mark_network(self, started: int, ended: int) -> None:
         if has_capacity(self.marks):
@@ -145,7 +142,7 @@ class AiohttpExchange:
             self._gone = self._gone or (not self._ended and self._request.transport is None)
             if self._gone and is_cancelled(error_type, status):
                 self.marks.extend(CANCELLED)
-            if self._stream is not None and "Content-Length" not in self._streamed.headers:
+            if self._stream is not None:
                 self.marks.extend(self._stream.facts())
             if response is not None and self._request.method != "HEAD":
                 self.marks.extend(("@response_size", response.headers.get("Content-Length", self._size), 0))
@@ -319,7 +316,7 @@ def _write(original: Any) -> Any:
             return
         started = clock()
         try:
-            exchange.hand_over(self, _size_of(data))
+            exchange.hand_over(self, data)
         except Exception:
             log_failure("timing a response")
         try:

@@ -149,6 +149,7 @@ class AsgiExchange(Exchange):
         "_start",
         "_status",
         "_stream",
+        "awaits_response",
         "error_type",
         "finished",
         "handling",
@@ -175,6 +176,8 @@ class AsgiExchange(Exchange):
         self.error_type = ""
         # Start of the running handler, 0 if none runs.
         self.handling = 0
+        # Whether a route has been called, and no response of the framework yet.
+        self.awaits_response = False
         self.mounts = ""
         self.route = ""
         # Stage of the time that nothing else covers.
@@ -250,6 +253,8 @@ class AsgiExchange(Exchange):
                 if kind == "http.response.start":
                     self._status = message["status"]
                     self._headers = readable(message.get("headers"))
+                    if self.awaits_response and not self.handling:
+                        self._resume_handler()
                 elif kind in LAST_MESSAGES:
                     self._sent_body(message, started, more)
             except Exception:
@@ -288,10 +293,10 @@ class AsgiExchange(Exchange):
         body = message.get("body")
         if body:
             self._size += len(body)
+            if self._stream is None and more:
+                self._stream = ResponseStream(self._headers)
             if self._stream is not None:
-                self._stream.add(started)
-            elif more:
-                self._stream = ResponseStream(started)
+                self._stream.add(started, body)
         elif message["type"] != "http.response.body":
             self._size = -1
         if not more:
@@ -308,7 +313,7 @@ class AsgiExchange(Exchange):
                 route = UNMATCHED
                 route = self._template()
             if self._stream is not None:
-                marks.extend(self._stream_facts(self._stream))
+                marks.extend(self._stream.facts())
         except Exception:
             log_failure("describing a request")
         if not error_type and self._status >= FAILED:
@@ -320,8 +325,11 @@ class AsgiExchange(Exchange):
         marks.extend((self.rest, marks[1], ended, "@response_size", self._size, 0))
         finish(marks, self._start, ended, route, error_type, self._status)
 
-    def _stream_facts(self, stream: ResponseStream) -> Marks:
-        return [] if any(name.lower() == b"content-length" for name, _ in self._headers) else stream.facts()
+    def _resume_handler(self) -> None:
+        """Let the code that sends this response, after the endpoint, belong to the handler: it is none of the framework's."""
+        keys = self._marks[::3]
+        if "handler" in keys:
+            self.handling = max(end for key, end in zip(keys, self._marks[2::3], strict=True) if key == "handler")
 
     def _mark(self, started: int) -> None:
         if has_capacity(self._marks):
@@ -407,7 +415,7 @@ class MessageExchange(Exchange):
             try:
                 await self._send(message)
             finally:
-                self._sent(started)
+                self._sent(started, message)
 
         return called_like(send, self._send)
 
@@ -441,16 +449,15 @@ class MessageExchange(Exchange):
         except Exception:
             log_failure("timing a message of a websocket")
 
-    def _sent(self, started: int) -> None:
+    def _sent(self, started: int, message: Message) -> None:
         self._answered = clock()
         if self._marks is None:
             return
-        if len(self._marks) < MAX_MARKS:
+        if has_capacity(self._marks):
             self._marks.extend(("network", started, self._answered))
         if self._stream is None:
-            self._stream = ResponseStream(started)
-        else:
-            self._stream.add(started)
+            self._stream = ResponseStream()
+        self._stream.add(started, message.get("bytes") or message.get("text"))
 
 
 def recorded(application: Application, rest: str = FRAMEWORK) -> Application:
@@ -539,7 +546,8 @@ class AsgiInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "framework": "the time in middleware, routing and dependencies",
-            "handler": "the endpoint, the body of a streaming response, and a mounted application of another framework",
+            "handler": "the endpoint, the body of a streaming response, a response by code outside of the framework, and a mounted application of "
+            "another framework",
             "network": "the reading of the body, and the sending of the response",
             "queue": "the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set the header `X-Request-Start`; the wait for a thread of AnyIO's "
             "pool; and the wait for the event loop after the thread is done",
@@ -585,6 +593,9 @@ class AsgiInstrumentor(Instrumentor):
         # Renders the body in all subclasses; streaming responses do not call it.
         self.replace(module.Response, "__init__", timed("serialize"))
         self.replace(module.StreamingResponse, "__call__", _as_handler(_streaming))
+        # A response by any other code, such as that of `sse_starlette`, is the work of the handler.
+        for response in (module.Response, module.FileResponse):
+            self.replace(response, "__call__", Probed(Probe(_responding, parameters=2)))
 
     def _fastapi_routing(self, module: ModuleType) -> None:
         self.replace(module.APIRoute, "handle", _as_handler(_routing))
@@ -624,6 +635,7 @@ def _handled(exchange: AsgiExchange | None, _: object) -> None:
 
 
 def _routing(exchange: AsgiExchange, route: Any, scope: Scope) -> bool:
+    exchange.awaits_response = True
     # A class that handles ASGI itself.
     return exchange.name_once(route, scope) and not (hasattr(route, "dependant") or inspect.isroutine(route.endpoint))
 
@@ -634,7 +646,14 @@ def _mounting(exchange: AsgiExchange, mount: Any, _: Scope) -> bool:
     return is_users_code(app) and inspect.getattr_static(app, "routes", None) is None
 
 
-def _streaming(exchange: AsgiExchange, _: Any, scope: Scope) -> bool:
+def _responding(response: Any, scope: Scope) -> None:
+    exchange = scope.get(KEY)
+    if exchange is not None and not is_users_code(type(response).__call__):
+        exchange.awaits_response = False
+
+
+def _streaming(exchange: AsgiExchange, response: Any, scope: Scope) -> bool:
+    _responding(response, scope)
     return not exchange.handling and is_users_code(scope.get("endpoint"))
 
 

@@ -32,7 +32,7 @@ from ..callers import TRACESTATE, tracestate_to
 from ..instrumentor import Probed, log_failure
 from ..probes import Probe
 from ..records import CALLED, OPEN, Marks, clock, has_capacity
-from .server_common import ENDED, relayed
+from .server_common import CONTENT_PATTERN, ENDED, REASONING_PATTERN, relayed
 from .server_reports import BODIES, HEADERS, SERVER_TIMING, ReportDialect, Wait, record_report
 
 _KNOWN: Final = frozenset(dialect.known_by for dialect in HEADERS)
@@ -386,12 +386,6 @@ def _usage_count(holder: Any, *names: str) -> int:
     return next((value for value in values if type(value) is int and 0 <= value <= _MAX_TOKENS), 0)
 
 
-# Ollama's `response`, `content` and `thinking` (https://docs.ollama.com/api/streaming), llama.cpp's `content`, and the deltas of
-# an OpenAI chat: a non-empty text, or a tool call.
-_REASONING_PATTERN: Final = re.compile(r'"(?:thinking|reasoning|reasoning_content)"\s*:\s*"[^"]')
-_CONTENT_PATTERN: Final = re.compile(
-    rf'{_REASONING_PATTERN.pattern}|"(?:content|response|text)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[\s*\{{'
-)
 # Several choices or tool calls at once: the token counts cannot be attributed to one.
 _SEVERAL: Final = re.compile(r'"index"\s*:\s*[1-9]')
 # A line whose content starts later is not a part of a response.
@@ -423,12 +417,12 @@ class LineStream:
             now, head = clock(), _decode_line(line[:_HEAD])
             if head.startswith(_DONE):
                 self.end()
-            if _CONTENT_PATTERN.search(head):
+            if CONTENT_PATTERN.search(head):
                 if self._first:
                     self._gap = max(self._gap, now - self._last)
                 self._first = self._first or now
                 self._last = now
-                self._reasoned = self._reasoned or _REASONING_PATTERN.search(head) is not None
+                self._reasoned = self._reasoned or REASONING_PATTERN.search(head) is not None
                 self._several = self._several or _SEVERAL.search(head) is not None
             if has_report(line):
                 self._report, self._reported_at = line, now

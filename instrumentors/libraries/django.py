@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType, ModuleType
@@ -14,9 +15,9 @@ from typing import Any
 from ..instrumentor import Hook, Instrumentor, Probed, log_failure, timed
 from ..probes import Probe
 from ..recorder import end
-from ..records import current
+from ..records import clock, current
 from . import asgi, wsgi
-from .server_common import is_users_code, timed_handler
+from .server_common import is_users_code, record_step, relayed, timed_handler
 from .wsgi import Environ, StartResponse
 
 
@@ -28,7 +29,7 @@ class DjangoInstrumentor(Instrumentor):
     stages = MappingProxyType(
         {
             "framework": "the time outside the view, such as middleware",
-            "handler": "the view, and under WSGI each slow step of a streaming response",
+            "handler": "the view, and each slow step of a streaming response",
             "network": "the reading of the body, and the sending of the response",
             "queue": "the wait after a [trusted proxy](../concepts.md#the-wait-at-a-proxy) has set the header `X-Request-Start`; and the wait for a thread of gunicorn's pool",
             "serialize": "the parsing of `POST` and `FILES`, and the creation of a `JsonResponse`",
@@ -83,7 +84,7 @@ def _wsgi_handler(original: Any) -> Any:
             # What Django iterates: a subclass may do anything for `content`. Streams and the file wrapper of the server have none.
             container = getattr(response, "__dict__", {}).get("_container")
             if exchange is not None and type(container) is list:
-                exchange.hand_over(sum(map(len, container)))
+                exchange.hand_over_all(sum(map(len, container)))
         except Exception:
             log_failure("timing a response")
         return response
@@ -97,20 +98,35 @@ def _wsgi_handler(original: Any) -> Any:
 def _streaming_content(original: Any) -> Any:
     def streaming_content(self: Any) -> Any:
         parts = original(self)
-        return parts if self.is_async or wsgi.exchange_of(self) is None else wsgi.stepped(parts, self)
+        if wsgi.exchange_of(self) is not None:
+            return parts if self.is_async else wsgi.stepped(parts, self)
+        if current.get() is None:
+            return parts
+        # Under ASGI.
+        return relayed(parts, record_step) if self.is_async else map(_recorded_next, itertools.repeat(parts))
 
     return streaming_content
 
 
+def _recorded_next(parts: Any) -> Any:
+    started = clock()
+    try:
+        return next(parts)
+    finally:
+        record_step(started)
+
+
 # Django consumes an asynchronous stream before a server of WSGI gets its first part.
-def _enter(response: Any) -> Any:
+def _enter(response: Any) -> tuple[wsgi.WsgiExchange, Any, int] | None:
     exchange = wsgi.exchange_of(response)
-    return None if exchange is None else current.set(exchange.marks)
+    return None if exchange is None else (exchange, current.set(exchange.marks), exchange.begin_parts())
 
 
-def _leave(token: Any, _: Any) -> None:
-    if token is not None:
+def _leave(opened: tuple[wsgi.WsgiExchange, Any, int] | None, _: Any) -> None:
+    if opened is not None:
+        exchange, token, started = opened
         end(token)
+        exchange.end_parts(started)
 
 
 def _resolving(_: Any, request: Any) -> Any:

@@ -134,11 +134,11 @@ class GrpcExchange:
         if started:
             self.mark("handler", started, 0)
 
-    def hand_over(self, at: int) -> None:
+    def hand_over(self, at: int, message: Any) -> None:
+        """Record the sending of a *message* at the time *at*; an empty one only keeps the call open."""
         if self._stream is None:
-            self._stream = ResponseStream(at)
-        else:
-            self._stream.add(at)
+            self._stream = ResponseStream()
+        self._stream.add(at, message)
 
     def sized(self, message: Any) -> Any:
         if isinstance(message, bytes):
@@ -413,7 +413,7 @@ def _send_response(original: Any) -> Any:
         try:
             return original(rpc_event, state, serialized_response)
         finally:
-            exchange.hand_over(started)
+            exchange.hand_over(started, serialized_response)
             exchange.mark("network", started, MIN_CHUNK_NS)
 
     return _send_response
@@ -569,9 +569,12 @@ def _aio_behavior(exchange: GrpcExchange, behavior: Any) -> Any:
             try:
                 async with contextlib.aclosing(behavior(_incoming(exchange, request), context)) as messages:
                     async for message in messages:
-                        started = clock()
-                        exchange.hand_over(started)
+                        started, before = clock(), exchange.response_bytes or 0
                         yield message
+                        # Its size, once it is serialized.
+                        exchange.hand_over(
+                            started, message if isinstance(message, bytes) else exchange.response_bytes != before
+                        )
                         exchange.mark("network", started, MIN_CHUNK_NS)
             except BaseException as error:
                 exchange.error = _class_of(error)

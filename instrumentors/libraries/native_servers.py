@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar, Token
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -77,11 +77,10 @@ class NativeExchange(Exchange):
         if named_attributes.sources:
             named_attributes.record_headers(self._marks, header)
 
-    def add_chunk(self) -> None:
+    def add_chunk(self, headers: Iterable[tuple[str, str]], chunk: bytes) -> None:
         if self._stream is None:
-            self._stream = ResponseStream(clock())
-        else:
-            self._stream.add(clock())
+            self._stream = ResponseStream(headers)
+        self._stream.add(clock(), chunk)
 
     def leave(self) -> None:
         """Remove the request from this context; a task that it has started may go on."""
@@ -324,11 +323,11 @@ def _execute(original: Any) -> Any:
     return _execute
 
 
-def _flushing(_: Any, include_footers: Any) -> None:
+def _flushing(handler: Any, include_footers: Any) -> None:
     exchange = _exchange.get()
     # At the end, the rest of the body; without a flush before, all of it.
     if exchange is not None and not include_footers:
-        exchange.add_chunk()
+        exchange.add_chunk(handler._headers.get_all(), b"".join(handler._write_buffer))  # noqa: SLF001 - as `flush` does
 
 
 def _handle_exception(_: Any, error: Any) -> None:

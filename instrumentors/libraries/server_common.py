@@ -8,8 +8,8 @@ The method and five headers of a request are read, and those that STAGELENS_ATTR
 - `X-Request-Start`: its arrival at a proxy in STAGELENS_TRUSTED_PROXIES. It moves the start of the request back; the wait is `queue`.
 - `X-Force-Trace`: forces the retention of its trace, if configured.
 
-For a streamed response the first chunk and the longest gap between two chunks are recorded, because its duration depends
-on its length. A body with a declared length is not a stream, regardless of the number of chunks.
+For a streamed response the first chunk with content and the longest gap between two of them are recorded, because its duration
+depends on its length. Nothing of a chunk is kept but the start of an incomplete event, until its rest comes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import re
 import select
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterable
 from contextlib import aclosing
 from types import FunctionType, GeneratorType, MethodType
 from typing import Any, Final
@@ -38,25 +38,114 @@ from ..trace_context import is_forced
 MIN_CHUNK_NS = 50_000
 
 
+# Ollama's `response`, `content` and `thinking` (https://docs.ollama.com/api/streaming), llama.cpp's `content`, and the deltas of
+# an OpenAI chat: a non-empty text, or a tool call.
+REASONING_PATTERN: Final = re.compile(r'"(?:thinking|reasoning|reasoning_content)"\s*:\s*"[^"]')
+CONTENT_PATTERN: Final = re.compile(
+    rf'{REASONING_PATTERN.pattern}|"(?:content|response|text|refusal)"\s*:\s*"[^"]|"tool_calls"\s*:\s*\[\s*\{{'
+    r'|"(?:audio|function_call)"\s*:\s*\{'
+)
+# End of an event, and its lines. https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream
+_EVENT_END: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_DATA: Final = re.compile(rb"(?:^|[\r\n])data: ?([^\r\n]+)")
+_NAME: Final = re.compile(rb"(?:^|[\r\n])event: ?([^\r\n]+)")
+_TYPE: Final = re.compile(r'"type"\s*:\s*"([^"]*)"')
+# Events that keep the connection open, and those of a message of Anthropic around its content.
+_NO_CONTENT: Final = frozenset(
+    {
+        "content_block_start",
+        "content_block_stop",
+        "heartbeat",
+        "keep-alive",
+        "keepalive",
+        "message_delta",
+        "message_start",
+        "message_stop",
+        "ping",
+    }
+)
+# A longer event has content. [bytes]
+MAX_EVENT: Final = 65_536
+# The content of a JSON event starts in so much of it. [bytes]
+_JSON_HEAD: Final = 4096
+
+
 class ResponseStream:
-    """Times of the chunks of one streamed body; empty chunks do not count."""
+    """Times of the chunks of one streamed body that have content; white space, comments and keep-alives have none.
 
-    __slots__ = ("_first", "_last", "_longest")
+    Args:
+        headers: Headers of the response. A body with a declared length is no stream.
+    """
 
-    def __init__(self, at: int) -> None:
-        self._first = self._last = at
-        # Negative before the second chunk: a single chunk, such as a response passed on by a middleware, is no stream.
+    __slots__ = ("_chunks", "_event", "_first", "_has_events", "_is_sized", "_last", "_longest")
+
+    def __init__(self, headers: Iterable[tuple[bytes | str, bytes | str]] = ()) -> None:
+        named = {_text(name).lower(): _text(value) for name, value in headers}
+        self._is_sized = "content-length" in named
+        is_plain = named.get("content-encoding", "identity") == "identity"
+        self._has_events = is_plain and named.get("content-type", "").lower().startswith("text/event-stream")
+        # Start of an event without content so far, the rest of which comes with the next chunk.
+        self._event = b""
+        self._chunks = self._first = self._last = 0
+        # Negative before the second chunk with content.
         self._longest = -1
 
-    def add(self, at: int) -> None:
-        """Record a further chunk, passed to the server at the time *at* of `clock`."""
-        self._longest = max(self._longest, at - self._last)
+    def add(self, at: int, part: Any) -> None:
+        """Record a chunk, passed to the server at the time *at* of `clock`."""
+        if not part:
+            return
+        self._chunks += 1
+        if not (self._has_content(bytes(part)) if self._has_events else _is_visible(part)):
+            return
+        if self._first:
+            self._longest = max(self._longest, at - self._last)
+        self._first = self._first or at
         self._last = at
 
     def facts(self) -> Marks:
-        if self._longest < 0:
+        # A single chunk, such as a response passed on by a middleware, is no stream.
+        if self._is_sized or self._chunks < 2 or not self._first:  # noqa: PLR2004
             return []
-        return ["@first_token", self._first, BY_FIRST_CHUNK, "@gap", self._longest, BY_FIRST_CHUNK]
+        facts = ["@first_token", self._first, BY_FIRST_CHUNK]
+        return facts if self._longest < 0 else [*facts, "@gap", self._longest, BY_FIRST_CHUNK]
+
+    def _has_content(self, part: bytes) -> bool:
+        *events, rest = _EVENT_END.split(self._event + part)
+        has_content = any(map(event_has_content, [*events, rest])) or len(rest) > MAX_EVENT
+        self._event = b"" if has_content else rest
+        return has_content
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _is_visible(part: Any) -> bool:
+    return not (isinstance(part, (bytes, bytearray)) and part.isspace())
+
+
+def event_has_content(event: bytes) -> bool:
+    r"""Return whether an event of a stream brings something new: no comment, no keep-alive, no part of a chat without text.
+
+    >>> event_has_content(b"event: delta\ndata: Hello"), event_has_content(b": ping"), event_has_content(b"retry: 100")
+    (True, False, False)
+    >>> event_has_content(b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}')
+    False
+    """
+    data, name = _DATA.search(event), _NAME.search(event)
+    if data is None or (name is not None and name[1].decode("latin-1").strip().lower() in _NO_CONTENT):
+        return False
+    head = data[1][:_JSON_HEAD].decode("latin-1")
+    if not head.startswith("{"):
+        return head != "[DONE]"
+    if '"choices"' in head:
+        return CONTENT_PATTERN.search(head) is not None
+    kind = _TYPE.search(head)
+    # https://platform.openai.com/docs/api-reference/responses-streaming
+    is_around = kind is not None and (
+        kind[1].lower() in _NO_CONTENT or (kind[1].startswith("response.") and not kind[1].endswith(".delta"))
+    )
+    return not is_around
 
 
 class Exchange:
@@ -185,7 +274,8 @@ async def _relayed_async(parts: Any, after: Callable[[int, Any], None]) -> Async
             produce = functools.partial(parts.athrow, error)
 
 
-def _record_step(started: int, _: Any = None) -> None:
+def record_step(started: int, _: Any = None) -> None:
+    """Record a slow step of a generator as `handler` of the running request."""
     marks, now = current.get(), clock()
     if started and marks is not None and now - started > MIN_CHUNK_NS and has_capacity(marks):
         marks.extend(("handler", started, now))
@@ -270,7 +360,7 @@ def as_handler(call: Any, function: Any) -> Any:
     if inspect.isasyncgenfunction(function):
 
         async def steps(*args: Any, **options: Any) -> AsyncIterator[Any]:
-            async with aclosing(relayed(call(*args, **options), _record_step)) as generator:
+            async with aclosing(relayed(call(*args, **options), record_step)) as generator:
                 async for step in generator:
                     yield step
 
@@ -282,7 +372,7 @@ def as_handler(call: Any, function: Any) -> Any:
     def handle(*args: Any, **options: Any) -> Any:
         result = handled(*args, **options)
         # Not `isgenerator`, which takes a proxy for what it is around.
-        return relayed(result, _record_step) if type(result) is GeneratorType else result
+        return relayed(result, record_step) if type(result) is GeneratorType else result
 
     return handle
 

@@ -47,7 +47,11 @@ class LitestarInstrumentor(Instrumentor):
 # Class, method, and what returns the route from its object and its result: by module.
 _ROUTES: Mapping[str, tuple[str, str, Callable[[Any, Any], Any]]] = MappingProxyType(
     {
-        "blacksheep.server.routing": ("Router", "get_match", lambda _, match: match and match.pattern.decode().strip("*")),
+        "blacksheep.server.routing": (
+            "Router",
+            "get_match",
+            lambda _, match: match and match.pattern.decode().strip("*"),
+        ),
         "falcon.app": ("App", "_get_responder", lambda _, found: found[3]),
         "pyramid.urldispatch": ("RoutesMapper", "__call__", lambda _, info: info["route"] and info["route"].pattern),
         "quart.ctx": (

@@ -155,11 +155,7 @@ class WsgiExchange(Exchange):
 
     def step(self, produce: Callable[[Any], Any], argument: Any, key: int) -> Any:
         """Return the next part of the body with id *key*, which is `produce(argument)`, and record it."""
-        started = clock()
-        if self._size < 0:
-            # The server has nothing to write yet.
-            self._written = self._size = 0
-        self.wrote(started)
+        started = self.begin_parts()
         error_type: str | None = None
         token = current.set(self.marks)
         try:
@@ -170,17 +166,29 @@ class WsgiExchange(Exchange):
         finally:
             end(token)
             del token
-            now = clock()
-            if now - started > MIN_CHUNK_NS and has_capacity(self.marks):
-                self.marks.extend(("handler", started, now))
+            self.end_parts(started)
             if error_type is not None and self.returned == key:
                 self.finish(error_type)
         if self.returned and self.ends_with == key:
             try:
-                self.hand_over(len(part))
+                self.hand_over(part)
             except Exception:
                 log_failure("timing a response")
         return part
+
+    def begin_parts(self) -> int:
+        """Return the start of the making of a part of the body, which ends the write of the one before."""
+        started = clock()
+        if self._size < 0:
+            # The server has nothing to write yet.
+            self._written = self._size = 0
+        self.wrote(started)
+        return started
+
+    def end_parts(self, started: int) -> None:
+        now = clock()
+        if now - started > MIN_CHUNK_NS and has_capacity(self.marks):
+            self.marks.extend(("handler", started, now))
 
     def close(self, close: Callable[[Any], Any], body: Any, key: int) -> None:
         """Close *body* inside the request; this ends the request if it was not read to its end."""
@@ -212,16 +220,17 @@ class WsgiExchange(Exchange):
         if now - self._looked > MIN_LOOK_NS and not self._gone:
             self._looked, self._gone = now, has_hung_up(_socket(self._connection, self._start_response))
 
-    def hand_over(self, size: int) -> None:
+    def hand_over(self, part: Any) -> None:
+        """Record that the server gets a part of the body."""
+        self.hand_over_all(len(part))
+        if self._stream is None:
+            self._stream = ResponseStream(self._headers)
+        self._stream.add(self._written, part)
+
+    def hand_over_all(self, size: int) -> None:
         self._written = now = clock()
         self._look(now)
-        if not size:
-            return
         self._size += size
-        if self._stream is None:
-            self._stream = ResponseStream(now)
-        else:
-            self._stream.add(now)
 
     def send_unread(self) -> None:
         """Record that a body was passed to the server whose parts may not be seen, such as a file."""
@@ -237,7 +246,8 @@ class WsgiExchange(Exchange):
         ended = clock()
         try:
             self.wrote(ended)
-            self.marks.extend(self._stream_facts())
+            if self._stream is not None:
+                self.marks.extend(self._stream.facts())
         except Exception:
             log_failure("describing a request")
         self.marks.extend((self.rest, self.marks[1], ended, "@response_size", self._size, 0))
@@ -248,11 +258,6 @@ class WsgiExchange(Exchange):
         if self._gone and is_cancelled(error_type, status):
             self.marks.extend(CANCELLED)
         finish(self.marks, self._start, ended, self.route, error_type, status)
-
-    def _stream_facts(self) -> Marks:
-        if self._stream is None or any(name.lower() == "content-length" for name, _ in self._headers):
-            return []
-        return self._stream.facts()
 
 
 def _socket(connection: Any, start_response: Any) -> Any:
@@ -470,7 +475,7 @@ def _attached(body: Any, environ: Environ, exchange: WsgiExchange) -> Any:
         attach(body, exchange)
     elif type(body) in COMPLETE:
         # Its sending is not seen.
-        exchange.hand_over(sum(map(len, body)))
+        exchange.hand_over_all(sum(map(len, body)))
         exchange.finish("")
     elif not _attach_file(body, environ, exchange) and not exchange.ends_with:
         exchange.send_unread()

@@ -243,18 +243,6 @@ def test_waiting_for_the_loop_after_a_thread_is_queue(finished: Finished) -> Non
     assert held_until < ended
 
 
-def test_loop_waits_of_a_long_stream_are_limited(finished: Finished, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Marks of the chunks need the space."""
-    monkeypatch.setattr(asgi, "MAX_WAYS_BACK", 30)
-    app = FastAPI()
-    app.get("/")(lambda: StreamingResponse(str(number) for number in range(100)))
-
-    send_request(app, "GET", "/")
-
-    assert finished.stages().count("queue") > 100
-    assert 0 < finished.stages().count("queue@loop") < 10
-
-
 def test_cancellation_before_a_free_thread_is_queue(finished: Finished) -> None:
     """A request that gave up waiting for a thread has waited."""
 

@@ -131,6 +131,15 @@ class Worker(View):
         return HttpResponse()
 
 
+def async_worker_stream(_: HttpRequest) -> StreamingHttpResponse:
+    async def parts() -> AsyncGenerator[str]:
+        for _ in range(2):
+            work()
+            yield "x"
+
+    return StreamingHttpResponse(parts())
+
+
 def worker_stream(_: HttpRequest) -> StreamingHttpResponse:
     def parts() -> Iterator[str]:
         for _ in range(2):
@@ -157,6 +166,7 @@ PATTERNS = (
     path("async-worker", async_worker),
     path("class-worker", Worker.as_view()),
     path("worker-stream", worker_stream),
+    path("async-worker-stream", async_worker_stream),
     path("items/<int:item>/", item),
     path("form", form),
     path("broken", broken),
@@ -519,12 +529,24 @@ def test_the_view_is_handler_and_the_rest_framework(finished: Finished, send_req
     assert own["overhead"] == 0
 
 
-def test_a_stream_is_handler(finished: Finished) -> None:
+@pytest.mark.parametrize(
+    ("asker", "url"), [(by_wsgi, "/worker-stream"), (by_asgi, "/worker-stream"), (by_asgi, "/async-worker-stream")]
+)
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_a_stream_is_handler(finished: Finished, asker: Ask, url: str) -> None:
     """Its steps run after the middleware."""
     with override_settings(MIDDLEWARE=[f"{__name__}.slow_middleware"]):
-        assert by_wsgi("GET", "/worker-stream") == (200, b"xx")
+        assert asker("GET", url) == (200, b"xx")
 
     own = own_times(finished)
     assert own["framework"] >= 2 * WORK_NS
     assert own["handler"] >= 2 * WORK_NS
     assert own["overhead"] == 0
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_an_asynchronous_stream_under_wsgi_is_handler(finished: Finished) -> None:
+    """Django reads all of it before a server gets the first part: nothing is sent meanwhile."""
+    assert by_wsgi("GET", "/async-worker-stream") == (200, b"xx")
+
+    assert own_times(finished)["handler"] >= 2 * WORK_NS
