@@ -156,6 +156,16 @@ def _posting(
     return asking
 
 
+def _streaming(path: str) -> Callable[[Place], contextlib.AbstractContextManager[Ask]]:
+    @contextlib.contextmanager
+    def asking(place: Place) -> Generator[Ask]:
+        with httpx.Client(base_url=f"http://127.0.0.1:{place.port}", timeout=120) as client:
+            # One question of twelve is long.
+            yield lambda number: client.get(path, params={"long": number % 12 == 7}).raise_for_status()
+
+    return asking
+
+
 @contextlib.contextmanager
 def _uploading(place: Place) -> Generator[Ask]:
     pictures = [_picture(number) for number in range(8)]
@@ -236,7 +246,10 @@ def _side(number: int) -> Mapping[str, object]:
 
 # Some seconds of fast requests: the tail profiler needs slow ones after it has learned what is slow.
 MANY = 10_000
+# Enough where each waits for some time.
+SOME = 1_500
 _GTHREAD = (*GUNICORN, "--worker-class", "gthread", "--threads", "8")
+_STREAMS = (*UVICORN, "services.found.fastapi_streams:app")
 _PREDICT = _posting("/predict", _features)
 
 FOUND: Mapping[str, Found] = {
@@ -264,6 +277,14 @@ FOUND: Mapping[str, Found] = {
         _posting("/predict", _side),
         requests=MANY,
     ),
+    "fastapi-stream": Found(
+        "FastAPI, StreamingResponse of an async generator", _STREAMS, _streaming("/stream"), requests=SOME
+    ),
+    "fastapi-sse": Found(
+        "FastAPI, sse-starlette", _STREAMS, _streaming("/events"), needs=("sse_starlette",), requests=SOME
+    ),
+    "fastapi-group": Found("FastAPI, asyncio.TaskGroup", _STREAMS, _streaming("/group"), requests=SOME),
+    "fastapi-gather": Found("FastAPI, asyncio.gather", _STREAMS, _streaming("/gather"), requests=SOME),
     "fastapi-sklearn": Found(
         "FastAPI, scikit-learn pipeline, pandas", (*UVICORN, "services.found.fastapi_sklearn:app"), _PREDICT
     ),
