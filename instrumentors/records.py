@@ -149,7 +149,7 @@ def _compact(marks: Marks) -> bool:
             # Not all of it: other threads may have recorded more meanwhile.
             marks[:size] = shorter
             return True
-        _report_full()
+        report_limit("has thousands of facts; its further stages are unattributed")
     except Exception:
         _logger.warning("stagelens: the records of a request could not be merged", exc_info=True)
     finally:
@@ -160,8 +160,9 @@ def _compact(marks: Marks) -> bool:
 
 
 @functools.cache
-def _report_full() -> None:
-    _logger.warning("stagelens: a request has thousands of facts; its further stages are unattributed")
+def report_limit(consequence: str) -> None:
+    """Log once in the process that a limit was reached, and what that means for the request."""
+    _logger.warning("stagelens: a request %s", consequence)
 
 
 def compacted(triples: Marks) -> Marks:

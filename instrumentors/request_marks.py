@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from ..core.partition import Interval, segments
 from ..core.stages import BY_KEY, HANDLER, OVERHEAD
 from ..core.text import to_integer
+from . import records
 from .instrumentor import log_failure
 from .records import ATTRIBUTE, BODY, REPORTED, REST, TIMINGS, Late, Marks, Record
 
@@ -203,9 +204,11 @@ class DeferredRecords:
         """
         for _ in range(len(self._held)):
             until, record = self._held.popleft()
-            if now < until and len(self._held) < MAX_WAITING and not is_ready(record[0]):
-                self._held.append((until, record))
-                continue
+            if now < until and not is_ready(record[0]):
+                if len(self._held) < MAX_WAITING:
+                    self._held.append((until, record))
+                    continue
+                records.report_limit("is counted without times that come later, because 2,048 others wait for theirs")
             complete(record[0])
             yield record
 

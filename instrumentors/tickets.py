@@ -24,10 +24,10 @@ from typing import Any, Final, TypeAlias
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from . import recorder
+from . import recorder, records
 from .instrumentor import log_failure
 from .recorder import end
-from .records import ATTRIBUTE, CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, compacted, current, has_capacity
+from .records import ATTRIBUTE, CLOSED, FULL, MAX_MARKS, OPEN, SHARED, Marks, clock, current, has_capacity
 from .request_marks import complete, is_ready
 
 # Per request; work for further tickets is not recorded.
@@ -159,6 +159,8 @@ class Tickets:
     def add(self, ticket: Ticket) -> None:
         if len(self._drawn) < MAX_TICKETS:
             self._drawn.append(ticket)
+        else:
+            records.report_limit("has more than 1,024 jobs; the wait and the work for further ones are unattributed")
 
     def jobs(self) -> list[Ticket]:
         """Return the tickets that count: those of the user or of a library, else the automatic ones."""
@@ -190,7 +192,7 @@ class Tickets:
             for triple in run.stage_facts():
                 marks += triple
             if len(marks) > MAX_MARKS:
-                marks = compacted(marks)
+                marks = records.compacted(marks)
         return marks
 
 

@@ -343,7 +343,7 @@ def test_a_stage_around_compacted_ones_keeps_its_share() -> None:
 
 def test_a_record_full_of_facts_says_so(caplog: pytest.LogCaptureFixture) -> None:
     """Each failed call counts, so its time has no place: that is logged, once for the process."""
-    records._report_full.cache_clear()
+    records.report_limit.cache_clear()
     marks: records.Marks = [records.OPEN, 0, 0]
     while records.has_capacity(marks):
         marks.extend(("@failed", "api:timeout", len(marks)))

@@ -30,7 +30,7 @@ from enum import Enum
 from typing import Any, Final, Protocol, TypeAlias
 
 from ...instrumentor import log_failure
-from ...records import OPEN, Marks, clock, has_capacity
+from ...records import OPEN, Marks, clock, has_capacity, report_limit
 
 # cudaStreamCaptureModeRelaxed. https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__STREAM.html
 RELAXED = 2
@@ -437,6 +437,8 @@ def _add(work: DeviceWork, marks: Marks) -> None:
         marks.extend(("@late", times, 0))
     if len(times.works) < MAX_WORKS:
         times.works.append(work)
+    else:
+        report_limit("has more than 1,024 runs on a device; further ones are timed by their launch")
 
 
 devices = Devices()
