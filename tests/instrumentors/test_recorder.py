@@ -352,3 +352,21 @@ def test_a_record_full_of_facts_says_so(caplog: pytest.LogCaptureFixture) -> Non
     assert not records.has_capacity(marks)
     assert marks == before
     assert "its further stages are unattributed" in caplog.text
+
+
+def test_threads_that_write_while_a_record_is_compacted_lose_nothing() -> None:
+    """One of them compacts it; what the others add meanwhile stays."""
+    marks: records.Marks = [records.OPEN, 0, 0]
+
+    def write() -> None:
+        for number in range(10_000):
+            assert records.has_capacity(marks)
+            marks.extend(("@tokens_in", 1, 0, "forward", number, number + 1))
+
+    threads = [threading.Thread(target=write) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert read_marks(marks).facts["@tokens_in"] == 40_000
