@@ -177,13 +177,21 @@ def _version(stack: Mapping[str, Any]) -> str:
     return found[1]
 
 
+# Modules with several libraries, of which each has its text in the docstring of its class.
+SEVERAL = frozenset(
+    library.module
+    for library in LIBRARIES
+    if len({each.name for each in LIBRARIES if each.module == library.module}) > 1
+)
+
+
 def _page_name(library: Library) -> str:
     """Return the name of the page: several libraries are listed in one file."""
-    return library.load().title.lower() if library.module == "catalog" else library.module
+    return library.load().title.lower() if library.module in SEVERAL else library.module
 
 
 def _page(cls: type[Instrumentor]) -> Iterator[str]:
-    described = cls if cls.__module__.endswith(".catalog") else sys.modules[cls.__module__]
+    described = cls if cls.__module__.rpartition(".")[2] in SEVERAL else sys.modules[cls.__module__]
     yield NOTE
     yield f"# {cls.title}"
     yield ""

@@ -292,6 +292,12 @@ def _digits(number: int) -> list[int]:
     return digits
 
 
+# Nearly all of them are small: this is most of the work of a probe.
+@functools.lru_cache(4096)
+def _number(number: int) -> bytes:
+    return _joined(_digits(number))
+
+
 def _joined(digits: Sequence[int]) -> bytes:
     return bytes((*(digit | 0x40 for digit in digits[:-1]), digits[-1]))
 
@@ -311,6 +317,6 @@ def _line_table(line: int, positions: Iterable[Position]) -> bytes:
             if end is not None and column is not None and end_column is not None:
                 kind = 14
                 numbers += (end - start, column + 1, end_column + 1)
-            rows.append(bytes((0x80 | kind << 3 | units - 1,)) + b"".join(_joined(_digits(each)) for each in numbers))
+            rows.append(bytes((0x80 | kind << 3 | units - 1,)) + b"".join(map(_number, numbers)))
             line = start
     return b"".join(rows)

@@ -11,7 +11,8 @@ from ..instrumentor import CallsInstrumentor
 from .dependency_common import DependencyInstrumentor
 
 
-def _methods(owner: str, names: str) -> tuple[str, ...]:
+def methods(owner: str, names: str) -> tuple[str, ...]:
+    """Return the *names*, separated by spaces, of methods of class *owner*, as in `CallsInstrumentor.calls`."""
     return tuple(f"{owner}.{name}" for name in names.split())
 
 
@@ -85,12 +86,12 @@ class PydanticInstrumentor(CallsInstrumentor):
     calls = MappingProxyType(
         {
             "pydantic.main": {
-                "serialize": _methods(
+                "serialize": methods(
                     "BaseModel", "model_validate model_validate_json model_validate_strings model_dump model_dump_json"
                 )
             },
             "pydantic.type_adapter": {
-                "serialize": _methods(
+                "serialize": methods(
                     "TypeAdapter", "validate_python validate_json validate_strings dump_python dump_json"
                 )
             },
@@ -122,7 +123,7 @@ class PillowInstrumentor(CallsInstrumentor):
     tested = MappingProxyType({"pillow": "13.0.0"})
     calls = MappingProxyType(
         {
-            "PIL.Image": {"preprocess": ("open", "fromarray", "frombytes", *_methods("Image", _PILLOW_METHODS))},
+            "PIL.Image": {"preprocess": ("open", "fromarray", "frombytes", *methods("Image", _PILLOW_METHODS))},
             "PIL.ImageFile": {"preprocess": ("ImageFile.load",)},
             "PIL.ImageOps": {
                 "preprocess": ["autocontrast", "contain", "cover", "equalize", "exif_transpose", "fit", "pad", "scale"]
@@ -217,7 +218,7 @@ class LibrosaInstrumentor(CallsInstrumentor):
     )
 
 
-_REDIS_CLIENT = ("Redis.execute_command", *_methods("Pipeline", "execute immediate_execute_command"))
+_REDIS_CLIENT = ("Redis.execute_command", *methods("Pipeline", "execute immediate_execute_command"))
 _REDIS_CLUSTER = ("RedisCluster.execute_command", "ClusterPipeline.execute")
 
 
@@ -285,7 +286,7 @@ class SqlAlchemyInstrumentor(DependencyInstrumentor):
     calls = MappingProxyType(
         {
             "sqlalchemy.engine.default": {
-                "dependency": _methods(
+                "dependency": methods(
                     "DefaultDialect", "connect do_execute do_execute_no_params do_executemany do_commit do_rollback"
                 )
             }
@@ -323,7 +324,7 @@ class PsycopgInstrumentor(DependencyInstrumentor):
     tested = MappingProxyType({"psycopg": "3.3.9"})
     calls = MappingProxyType(
         {
-            f"psycopg.{module}": {"dependency": _methods(owner, names)}
+            f"psycopg.{module}": {"dependency": methods(owner, names)}
             for path, names in _PSYCOPG_CLASSES.items()
             for module, owner in (path.split("."),)
         }

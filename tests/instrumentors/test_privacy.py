@@ -329,18 +329,16 @@ def _plain(attributes: list[dict[str, Any]]) -> dict[str, Any]:
 
 BATCHERS = {"bentoml", "concurrent.futures", "gradio", "kserve", "litserve", "mlserver", "ray.serve"}
 MODELS = {
-    "catboost",
+    "boosting",
     "ctranslate2",
     "diffusers",
     "jax",
     "keras",
-    "lightgbm",
     "llama_cpp",
     "openvino",
     "sklearn",
     "tensorflow",
     "vllm",
-    "xgboost",
 }
 # Libraries that note times and numbers of rows only, as the tests in `around/` and `models/` show.
 CALLS_ONLY = {

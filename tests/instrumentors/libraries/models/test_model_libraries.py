@@ -21,12 +21,10 @@ from sklearn.preprocessing import StandardScaler
 
 from stagelens.instrumentors.api import request
 from stagelens.instrumentors.instrumentor import Instrumentor
-from stagelens.instrumentors.libraries.catboost import CatBoostInstrumentor
+from stagelens.instrumentors.libraries.boosting import CatBoostInstrumentor, LightGBMInstrumentor, XGBoostInstrumentor
 from stagelens.instrumentors.libraries.keras import KerasInstrumentor
-from stagelens.instrumentors.libraries.lightgbm import LightGBMInstrumentor
 from stagelens.instrumentors.libraries.openvino import OpenVinoInstrumentor
 from stagelens.instrumentors.libraries.sklearn import SklearnInstrumentor
-from stagelens.instrumentors.libraries.xgboost import XGBoostInstrumentor
 
 if TYPE_CHECKING:
     from conftest import Finished
